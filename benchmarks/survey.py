@@ -163,7 +163,7 @@ def requests(folder: Path) -> None:
     from moto.server import ThreadedMotoServer
 
     from graphkit.fleet.local_pool import LocalPool
-    from graphkit.fleet.survey import survey
+    from graphkit.fleet.survey import survey_models
     from graphkit.fleet.survey_sources import models_of
 
     catalogue(folder / "m", 256, 0, real=0)
@@ -177,7 +177,7 @@ def requests(folder: Path) -> None:
         counts: Counter[str] = Counter()
         note: Callable[..., None] = lambda model, **_: counts.update([model.name])  # noqa: E731
         system.s3.meta.events.register("before-call.s3", note)
-        survey(models_of([str(folder / "m")], ()), "s3://bucket/t.parquet", LocalPool(2))
+        survey_models(models_of([str(folder / "m")], ()), "s3://bucket/t.parquet", LocalPool(2))
         print(dict(counts), f"in all {counts.total()}")
     finally:
         server.stop()

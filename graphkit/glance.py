@@ -11,13 +11,13 @@ import onnx
 
 from graphkit.graph.declared_types import type_text
 from graphkit.graph.name_families import family_labels, family_pattern
-from graphkit.graph.names import counted, listed
+from graphkit.graph.names import count_things, join_words
 from graphkit.graph.view import Scope, Value, all_nodes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Result
 
-__all__ = ["Glance", "glance"]
+__all__ = ["Glance", "make_glance"]
 
 SHOWN_OPERATORS = 5
 SHOWN_PORTS = 12
@@ -53,27 +53,27 @@ class Glance(Result):
             yield Prose(f"... and {len(self.ports) - SHOWN_PORTS:,} more.")
 
 
-def glance(name: str, proto: onnx.ModelProto, scopes: tuple[Scope, ...]) -> Glance:
+def make_glance(name: str, proto: onnx.ModelProto, scopes: tuple[Scope, ...]) -> Glance:
     """Return a few lines about a model, from its weightless proto and the view of it."""
     opsets = [f"{as_text(entry.domain) or 'opset'} {entry.version}" for entry in proto.opset_import]
     producer = f"{as_text(proto.producer_name)} {as_text(proto.producer_version)}".strip()
     operators = Counter(node.op_type for node in all_nodes(scopes)).most_common()
     most = [f"{count:,} {operator}" for operator, count in operators[:SHOWN_OPERATORS]]
     others = len(operators) - len(most)
-    most += [counted(others, "other operator(s)")] if others else []
+    most += [count_things(others, "other operator(s)")] if others else []
     tensors = [tensor for tensor, _ in walk_tensors(proto)]
     size = sum(payload_size(tensor) or 0 for tensor in tensors)
-    ports = [*_ports("input", scopes[0].inputs), *_ports("output", scopes[0].outputs)]
+    ports = [*_port_rows("input", scopes[0].inputs), *_port_rows("output", scopes[0].outputs)]
     return Glance(
         name,
         f"{', '.join(opsets) or 'No opset'}{f', made by {producer}' if producer else ''}",
-        f"{counted(sum(count for _, count in operators), 'node(s)')}{f': {listed(most)}' if most else ''}",
-        f"{counted(len(tensors), 'constant tensor(s)')}, {size:,} bytes",
+        f"{count_things(sum(count for _, count in operators), 'node(s)')}{f': {join_words(most)}' if most else ''}",
+        f"{count_things(len(tensors), 'constant tensor(s)')}, {size:,} bytes",
         tuple(ports),
     )
 
 
-def _ports(kind: str, values: Sequence[Value]) -> Iterator[tuple[str, str, str, str]]:
+def _port_rows(kind: str, values: Sequence[Value]) -> Iterator[tuple[str, str, str, str]]:
     families: dict[tuple[str, str, str], list[str]] = {}
     for value in values:
         info = value.scope.infos.get(value.name)

@@ -16,7 +16,7 @@ import onnx.numpy_helper
 
 from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.roles import Roles, find_roles
 from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
 from graphkit.graph.soundness import check_scopes
@@ -24,11 +24,11 @@ from graphkit.graph.view import Scope, all_nodes, as_text, build_scopes
 from graphkit.io import external, tensors
 from graphkit.io.byte_source import map_file, source_of
 from graphkit.io.payloads import Reference
-from graphkit.io.read import DEFAULT_THRESHOLD, Source, read
+from graphkit.io.read import DEFAULT_THRESHOLD, Source, read_model_file
 from graphkit.io.remote.options import RemoteOptions, current_options
 from graphkit.io.remote.urls import is_url
 from graphkit.io.scratch import Scratch
-from graphkit.io.stream_files import shown
+from graphkit.io.stream_files import shown_path
 from graphkit.io.wire import Mapped
 from graphkit.tensor_values import array_of_bytes, typed_payload
 
@@ -82,7 +82,7 @@ class Model:
             self._is_sound.append(True)
 
     def __repr__(self) -> str:
-        return f"Model({self.name!r}, {counted(sum(1 for _ in all_nodes(self.scopes)), 'node(s)')})"
+        return f"Model({self.name!r}, {count_things(sum(1 for _ in all_nodes(self.scopes)), 'node(s)')})"
 
     def _repr_html_(self) -> str:
         return self._glance()._repr_html_()
@@ -91,9 +91,9 @@ class Model:
         return self._glance().to_markdown()
 
     def _glance(self) -> Glance:
-        from graphkit.glance import glance  # renderers are not loaded with a model
+        from graphkit.glance import make_glance  # renderers are not loaded with a model
 
-        return glance(self.name, self.proto, self.scopes)
+        return make_glance(self.name, self.proto, self.scopes)
 
     def save(self, path: str | os.PathLike[str], weights: Placement = "kept", *, overwrite: bool = False) -> Saved:
         """Write it to a file, all of it or nothing; the file that it was read from is never replaced.
@@ -137,7 +137,7 @@ class Model:
     @property
     def file(self) -> str | None:
         """The file it was read from, as errors name it."""
-        return shown(self.path) if self.path else None
+        return shown_path(self.path) if self.path else None
 
     @property
     def references(self) -> Mapping[int, Reference]:
@@ -158,7 +158,7 @@ class Model:
     @property
     def label(self) -> str:
         """Its name beside others, which is its path, the name of an example, or that of its graph."""
-        return example_name(self.path) or shown(self.path) if self.path else self.name
+        return example_name(self.path) or shown_path(self.path) if self.path else self.name
 
     @property
     def lineage(self) -> int:
@@ -206,7 +206,7 @@ class Model:
         if offset + length > path.stat().st_size:  # reading a map beyond the end of its file would end the process
             raise ModelError(
                 "it ends before its tensor does: it has shrunk since the model was read",
-                file=shown(path),
+                file=shown_path(path),
                 tensor=tensor.name,
                 hint="fetch or export it again",
             )
@@ -220,11 +220,11 @@ class Model:
         Raises:
             ModelError: The file is missing.
         """
-        place = external.extent(tensor)
+        place = external.external_extent(tensor)
         path = self._data_path(place.location, place.offset)
         source = source_of(path)
         if source.is_local and not path.is_file():
-            raise ModelError("its data file is missing", file=shown(path), tensor=tensor.name, hint="put it there")
+            raise ModelError("its data file is missing", file=shown_path(path), tensor=tensor.name, hint="put it there")
         length = place.length if place.length is not None else tensors.payload_size(tensor)
         end = place.offset + length if length is not None else source.size
         return source.local([(place.offset, end)]), place.offset, end - place.offset
@@ -237,7 +237,7 @@ class Model:
         """
         spans: dict[Path, list[tuple[int, int]]] = {}
         for tensor in weights:
-            place = external.extent(tensor)
+            place = external.external_extent(tensor)
             path = self._data_path(place.location, place.offset)
             length = place.length if place.length is not None else tensors.payload_size(tensor)
             if not (source := source_of(path)).is_local:
@@ -260,7 +260,7 @@ class Model:
 
     def is_inside(self, tensor: onnx.TensorProto) -> bool:
         """Whether the bytes of an external tensor are in the file of the model, where reading has left them."""
-        place = external.extent(tensor)
+        place = external.external_extent(tensor)
         return self.path is not None and self._is_left(self.path, place.location, place.offset)
 
     def is_made(self, tensor: onnx.TensorProto) -> bool:
@@ -275,7 +275,7 @@ class Model:
         for tensor, _ in tensors.walk_tensors(proto):
             if tensor.data_location != onnx.TensorProto.EXTERNAL:
                 continue
-            place = external.extent(tensor)
+            place = external.external_extent(tensor)
             path, offset = other._data_path(place.location, place.offset), place.offset
             length = place.length if place.length is not None else tensors.payload_size(tensor)
             location = f"{self._scratch.location}:{path}"  # which no model file can claim
@@ -295,7 +295,7 @@ class Model:
         """
         start, length = self._scratch.append(parts)
         tensor = onnx.TensorProto(name=name, data_type=dtype, dims=dims, data_location=onnx.TensorProto.EXTERNAL)
-        external.refer(tensor, self._scratch.location, start, length)
+        external.refer_to_bytes(tensor, self._scratch.location, start, length)
         return tensor
 
     def array(self, tensor: onnx.TensorProto) -> np.ndarray:
@@ -321,7 +321,7 @@ class Model:
         full = copy.deepcopy(self.proto)
         if self.path is not None:
             source_of(self.path).local([(each.offset, each.offset + each.length) for each in self.references.values()])
-            tensors.restore(full, self.path, self.references)
+            tensors.restore_payloads(full, self.path, self.references)
         for tensor, _ in tensors.walk_tensors(full):
             if self.is_made(tensor):
                 payload = bytes(self.payload(tensor))
@@ -353,16 +353,16 @@ def load(
         >>> graphkit.load("example:causal-attention")
         Model('causal-attention.onnx', 213 nodes)
     """
-    return Model(_read(path, threshold, remote or current_options()))
+    return Model(_read_source(path, threshold, remote or current_options()))
 
 
-def _read(path: str | os.PathLike[str], threshold: int, remote: RemoteOptions) -> Source:
+def _read_source(path: str | os.PathLike[str], threshold: int, remote: RemoteOptions) -> Source:
     if not isinstance(path, str) or not is_url(path):
-        return read(resolve(path), threshold)
+        return read_model_file(resolve(path), threshold)
     from graphkit.io.remote.open_url import open_url
 
     name, _source = open_url(path, remote)  # the name stands for it as long as this, and then the model, is here
-    return read(name, threshold)
+    return read_model_file(name, threshold)
 
 
 ModelLike: TypeAlias = Model | str | os.PathLike[str]

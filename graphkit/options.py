@@ -134,11 +134,11 @@ MAP = Flag(
 )
 
 
-def _tolerance(text: str) -> Flag:
+def _tolerance_flag(text: str) -> Flag:
     return Flag("--tolerance", f"Largest difference that still counts as equal.{text}", float, least=0.0)
 
 
-TOLERANCE = _tolerance(
+TOLERANCE = _tolerance_flag(
     " Default: 0, or 0.01 for a model with float16 tensors; more where passes change results, as --fuse does, and for "
     "files that other tools made: by as much as the original moves when its numbers are rounded anew."
 )
@@ -233,7 +233,7 @@ class SplitOptions:
     )
     overwrite: bool = option(False, OVERWRITE)
     steps: int = option(SPLIT_STEPS, STEPS)
-    tolerance: float = option(0.0, _tolerance(""))
+    tolerance: float = option(0.0, _tolerance_flag(""))
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
     time: bool = option(False, TIME)
 

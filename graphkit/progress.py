@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Progress", "portion", "share_of", "with_share"]
+__all__ = ["Progress", "portion_of", "share_of", "with_share"]
 
 Progress = Callable[[str], None]
 
@@ -27,7 +27,7 @@ def share_of(name: str) -> float | None:
     return name.share if isinstance(name, _Step) else None
 
 
-def portion(progress: Progress, begin: float, end: float) -> Progress:
+def portion_of(progress: Progress, begin: float, end: float) -> Progress:
     """Return what tells the steps of a portion of some work.
 
     Args:

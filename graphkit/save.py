@@ -21,15 +21,15 @@ import onnx
 
 from graphkit.errors import ModelError, OutputError
 from graphkit.io import tensors
-from graphkit.io.copied_bytes import Body, DataPlan, Files, Piece, shrunk, write_body, write_data
-from graphkit.io.external import extent, refer
-from graphkit.io.payloads import inflate
-from graphkit.io.read import Source, read
-from graphkit.io.stream_files import shown, staged
-from graphkit.io.transaction import recover, transaction
+from graphkit.io.copied_bytes import Body, DataPlan, Files, Piece, shrunk_file_error, write_body, write_data
+from graphkit.io.external import external_extent, refer_to_bytes
+from graphkit.io.payloads import inflate_payloads
+from graphkit.io.read import Source, read_model_file
+from graphkit.io.stream_files import name_as_staged, shown_path
+from graphkit.io.transaction import recover_unfinished, write_all_or_none
 from graphkit.io.wire import MAX_PROTO
 
-__all__ = ["Placement", "Saved", "check_targets", "placed", "save_models", "unused_text"]
+__all__ = ["Placement", "Saved", "check_targets", "resolve_placement", "save_models", "unused_text"]
 
 Placement = Literal["kept", "shared", "in-place", "inline"]
 
@@ -128,17 +128,17 @@ def save_models(
     models_by_path = {Path(path): model for path, model in models.items()}
     contents = {Path(path): content for path, content in others.items()}
     first = next(iter(models_by_path))
-    weights = placed(weights, models_by_path.values())
+    weights = resolve_placement(weights, models_by_path.values())
     data_path = first.parent / (data_name or f"{first.name}_data")
     targets = [*([data_path] if weights == "shared" else []), *models_by_path, *contents]
     check_targets(targets, models_by_path.values(), overwrite=overwrite)
     plan, former = DataPlan(), data_files(models_by_path) if overwrite else set()
     with Files() as files:
-        bodies = {path: _body(model, data_path, weights, plan, files) for path, model in models_by_path.items()}
+        bodies = {path: _model_body(model, data_path, weights, plan, files) for path, model in models_by_path.items()}
         bodies |= {path: [content] for path, content in contents.items()}
         written = [*([data_path] if plan.pieces else []), *bodies]
-        finish = partial(_staged, first.parent, models_by_path.values(), before, weights)
-        with transaction(written, key=first, overwrite=overwrite, hint=HINT, before=finish) as place:
+        finish = partial(_stage_models, first.parent, models_by_path.values(), before, weights)
+        with write_all_or_none(written, key=first, overwrite=overwrite, hint=HINT, before=finish) as place:
             if plan.pieces:
                 write_data(place(data_path), plan, files)
             for path, body in bodies.items():
@@ -150,10 +150,10 @@ def save_models(
 def fits_inline(model: Weighted) -> bool:
     """Whether a model fits into one file with its weights."""
     external = [t for t, _ in tensors.walk_tensors(model.proto) if _is_external(t)]
-    return model.proto.ByteSize() + sum(piece.length for piece in _pieces(model, external)) <= MAX_PROTO
+    return model.proto.ByteSize() + sum(piece.length for piece in _tensor_pieces(model, external)) <= MAX_PROTO
 
 
-def placed(weights: Placement, models: Iterable[Weighted]) -> Placement:
+def resolve_placement(weights: Placement, models: Iterable[Weighted]) -> Placement:
     """Return where the weights of models go, with `kept` resolved."""
     if weights != "kept":
         return weights
@@ -180,11 +180,11 @@ def data_files(paths: Iterable[Path]) -> set[Path]:
     for path in paths:
         if path.is_file():
             with contextlib.suppress(ModelError):
-                paths_of_data.update(data.path for data in read(path).data_files if data.size is not None)
+                paths_of_data.update(data.path for data in read_model_file(path).data_files if data.size is not None)
     return paths_of_data
 
 
-def _staged(
+def _stage_models(
     folder: Path, models: Iterable[Weighted], before: Callable[[Path], None] | None, weights: Placement, stage: Path
 ) -> None:
     """Call `before` with a folder in which models find their weights, before files get their places."""
@@ -192,7 +192,10 @@ def _staged(
         return
     if weights == "in-place":
         locations = (
-            extent(t).location for model in models for t, _ in tensors.walk_tensors(model.proto) if _is_external(t)
+            external_extent(t).location
+            for model in models
+            for t, _ in tensors.walk_tensors(model.proto)
+            if _is_external(t)
         )
         for location in {location for location in locations if (folder / location).is_file()}:
             link = stage / location
@@ -201,7 +204,7 @@ def _staged(
                 os.link((folder / location).resolve(), link)
             except OSError:  # no hard links here
                 shutil.copyfile(folder / location, link)
-    with staged(stage, folder):
+    with name_as_staged(stage, folder):
         before(stage)
 
 
@@ -221,7 +224,7 @@ def check_targets(targets: Sequence[Path], models: Iterable[Weighted], *, overwr
         OutputError: There is no such folder, or a file exists.
     """
     for target in targets:
-        recover(target)
+        recover_unfinished(target)
     sources = [path for model in models for path in model.files if path.exists()]
     for target in targets:
         if not target.parent.is_dir():
@@ -242,22 +245,22 @@ def check_targets(targets: Sequence[Path], models: Iterable[Weighted], *, overwr
             raise OutputError(f"{target}: exists - name another output with -o, or replace it with --overwrite")
 
 
-def _body(model: Weighted, data_path: Path, weights: Placement, plan: DataPlan, files: Files) -> Body:
+def _model_body(model: Weighted, data_path: Path, weights: Placement, plan: DataPlan, files: Files) -> Body:
     """Return the bytes to write for a model, with its weights where they are wanted."""
     proto = copy.deepcopy(model.proto)
     external = [t for t, _ in tensors.walk_tensors(proto) if _is_external(t)]
     if weights == "in-place":
         _check_in_place(model, data_path.parent, external)
         return [proto.SerializeToString()]
-    pieces = _pieces(model, external)
+    pieces = _tensor_pieces(model, external)
     if weights == "inline":
         _check_inline(model, proto, pieces)
-        return _inlined(model, proto, external, pieces)
-    _share(external, pieces, plan, data_path.name, files)
+        return _inline_weights(model, proto, external, pieces)
+    _share_pieces(external, pieces, plan, data_path.name, files)
     return [proto.SerializeToString()]
 
 
-def _pieces(model: Weighted, external: Sequence[onnx.TensorProto]) -> list[Piece]:
+def _tensor_pieces(model: Weighted, external: Sequence[onnx.TensorProto]) -> list[Piece]:
     """Return where the bytes of tensors lie.
 
     Raises:
@@ -268,19 +271,19 @@ def _pieces(model: Weighted, external: Sequence[onnx.TensorProto]) -> list[Piece
     sizes = {path: path.stat().st_size for path in {piece.path for piece in pieces}}
     for tensor, piece in zip(external, pieces, strict=True):
         if piece.offset + piece.length > sizes[piece.path]:
-            raise shrunk(piece.path, tensor.name)
+            raise shrunk_file_error(piece.path, tensor.name)
     return pieces
 
 
-def _share(
+def _share_pieces(
     external: Sequence[onnx.TensorProto], pieces: Sequence[Piece], plan: DataPlan, data_name: str, files: Files
 ) -> None:
     """Let tensors refer to their places in a data file."""
     for tensor, piece in zip(external, pieces, strict=True):
-        refer(tensor, data_name, plan.place(piece, files), piece.length)
+        refer_to_bytes(tensor, data_name, plan.place(piece, files), piece.length)
 
 
-def _inlined(
+def _inline_weights(
     model: Weighted, proto: onnx.ModelProto, external: Sequence[onnx.TensorProto], pieces: Sequence[Piece]
 ) -> Body:
     """Return a model with its weights inside, which stay in their files until they are written."""
@@ -293,13 +296,13 @@ def _inlined(
         tensor.ClearField("data_location")
         tensor.raw_data = mark
     known = {id(view): piece for view, piece in zip(stand_ins.values(), pieces, strict=True)}
-    return [known.get(id(part), part) for part in inflate(proto.SerializeToString(), stand_ins)]
+    return [known.get(id(part), part) for part in inflate_payloads(proto.SerializeToString(), stand_ins)]
 
 
 def _check_in_place(model: Weighted, folder: Path, external: Sequence[onnx.TensorProto]) -> None:
     if external and model.path is not None and folder.resolve() != model.path.parent.resolve():
         raise OutputError(
-            f"{folder}: is not the folder of {shown(model.path)}, and data in place can only be referred to from "
+            f"{folder}: is not the folder of {shown_path(model.path)}, and data in place can only be referred to from "
             "there - write there, or use --weights shared"
         )
     if made := next((tensor for tensor in external if model.is_made(tensor)), None):
@@ -308,7 +311,7 @@ def _check_in_place(model: Weighted, folder: Path, external: Sequence[onnx.Tenso
             "use --weights shared"
         )
     missing = {data.location for data in model.source.data_files if data.size is None}  # which need not be there yet
-    _pieces(model, [tensor for tensor in external if extent(tensor).location not in missing])
+    _tensor_pieces(model, [tensor for tensor in external if external_extent(tensor).location not in missing])
 
 
 def _check_inline(model: Weighted, proto: onnx.ModelProto, pieces: Sequence[Piece]) -> None:

@@ -24,7 +24,7 @@ def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "") -> str:
         'there are batch_size, sequence_length'
     """
     names = list(dict.fromkeys(known))
-    if meant := _close(wanted, names):
+    if meant := _close_names(wanted, names):
         quoted = (f"'{name}'" for name in meant)
         return f"did you mean {' or '.join(quoted)}?"
     if otherwise:
@@ -33,7 +33,7 @@ def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"there are {', '.join(names[:LISTED]) or 'none'}{more}"
 
 
-def _close(wanted: str, names: list[str]) -> list[str]:
+def _close_names(wanted: str, names: list[str]) -> list[str]:
     """Return the names that are like another one, the closest first; also those that it is a part of."""
     plain = wanted.casefold()[:LONGEST]
     by_plain: dict[str, str] = {}

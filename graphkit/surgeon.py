@@ -72,8 +72,8 @@ def _restore_graph(source: onnx.GraphProto, target: onnx.GraphProto) -> None:
         original = nodes.get(tuple(node.output))
         if original is not None and original.op_type == node.op_type:
             _restore_node(original, node)
-    infos = {info.name: info for info in _infos(source)}
-    for info in _infos(target):
+    infos = {info.name: info for info in _value_infos(source)}
+    for info in _value_infos(target):
         if info.name in infos:
             _restore_words(infos[info.name], info)
     _restore_words(source, target)
@@ -91,7 +91,7 @@ def _restore_words(source: Described, target: Described) -> None:
     target.metadata_props.extend(source.metadata_props)
 
 
-def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+def _value_infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     yield from graph.input
     yield from graph.output
     yield from graph.value_info

@@ -164,7 +164,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path, model_file: Callable[
 def _optimized_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let onnxoptimizer, which takes 8 seconds for a DETR, do each model once, for all processes that run tests."""
     folder = shared_folder(tmp_path_factory, "onnxoptimizer")
-    run = external_tools.optimize
+    run = external_tools.optimize_bytes
 
     def kept(model: bytes) -> bytes:
         path = folder / hashlib.sha256(model).hexdigest()
@@ -175,7 +175,7 @@ def _optimized_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         return path.read_bytes()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(external_tools, "optimize", kept)
+        patch.setattr(external_tools, "optimize_bytes", kept)
         yield
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from graphkit.analysis.report_sections import ReportOptions
 from graphkit.cli.commands import every_command
-from graphkit.cli.flags import REPORT_FORMATS, choice, read_sizes
+from graphkit.cli.flags import REPORT_FORMATS, choice_type, read_sizes
 from graphkit.errors import UsageError
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.verify.rewrite_verifier import verify_rewrite
@@ -87,7 +87,7 @@ def test_a_shape_is_that_of_its_spelling() -> None:
 )
 def test_a_choice_that_is_none_may_mean_another(value: str, message: str) -> None:
     with pytest.raises(click.BadParameter) as error:
-        choice(REPORT_FORMATS).convert(value, None, None)
+        choice_type(REPORT_FORMATS).convert(value, None, None)
     assert error.value.message == message
 
 

@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from graphkit.cli.output_streams import tolerant
+from graphkit.cli.output_streams import make_tolerant
 from graphkit.io.signals import STOPPING
 
 EXAMPLE = "example:merged-decoder"
@@ -86,7 +86,7 @@ def test_a_signal_leaves_nothing_behind(command: str, name: str, code: int, tmp_
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii", "latin-1"])
 def test_a_stream_of_another_encoding_gets_lines_in_ascii(encoding: str) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
-    tolerant(stream)
+    make_tolerant(stream)
     stream.write("Size\n────\n██ 漢\n")
     stream.flush()
     assert cast(io.BytesIO, stream.buffer).getvalue() == b"Size\n----\n## \\u6f22\n"

@@ -19,12 +19,12 @@ from graphkit.model import ModelLike, as_model
 from graphkit.options import ProofOptions
 from graphkit.render.result import Result, tabled
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.shapes import InferenceContext, Tensor, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.rules import RULES
 from graphkit.verify.original_runs import Feeder, Run, run_original
-from graphkit.verify.proof_engine import outcomes
+from graphkit.verify.proof_engine import repeat_calls
 from graphkit.verify.tolerances import FLOAT32_TOLERANCE
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +37,10 @@ IMPORTS: dict[str, Any] = {
         *(all_nodes, as_model, dataclass, field, tabled),
     )
 }
-IMPORTS |= {one.__name__: one for one in (Feeder, IsolatedSession, Run, isolation, legal_sizes, outcomes, run_original)}
+IMPORTS |= {
+    one.__name__: one
+    for one in (Feeder, IsolatedSession, Run, shared_isolation, legal_sizes, repeat_calls, run_original)
+}
 IMPORTS |= {"np": np, "FLOAT32_TOLERANCE": FLOAT32_TOLERANCE}
 IMPORTS |= {"RANDOM": RANDOM, "ClassVar": ClassVar, "ModelLike": ModelLike}
 MADE = {"HOST.md", "contract.json", "bundle.json", "model.onnx", "out.onnx"}  # what commands write and read

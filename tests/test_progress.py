@@ -11,8 +11,8 @@ from bundles import decoder, saved
 import graphkit
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.options import LowerOptions
-from graphkit.progress import portion, share_of, with_share
-from graphkit.verify.candidate_sessions import numbered
+from graphkit.progress import portion_of, share_of, with_share
+from graphkit.verify.candidate_sessions import tell_each
 
 
 def shares_of(work: Callable[[Callable[[str], None]], object]) -> list[float]:
@@ -24,7 +24,7 @@ def shares_of(work: Callable[[Callable[[str], None]], object]) -> list[float]:
 
 def test_the_share_of_a_portion_is_one_of_the_whole() -> None:
     told: list[str] = []
-    inner = portion(portion(told.append, 0.5, 1.0), 0.5, 1.0)
+    inner = portion_of(portion_of(told.append, 0.5, 1.0), 0.5, 1.0)
     inner(with_share(0.5, "half"))
     inner("no share")
     assert told == ["half", "no share"]
@@ -33,7 +33,7 @@ def test_the_share_of_a_portion_is_one_of_the_whole() -> None:
 
 def test_items_of_more_work_have_a_larger_share() -> None:
     told: list[str] = []
-    assert [*numbered([1, 3], "counting", told.append, work=float)] == [1, 3]
+    assert [*tell_each([1, 3], "counting", told.append, work=float)] == [1, 3]
     assert told == ["counting: run 1 of 2", "counting: run 2 of 2"]
     assert [share_of(step) for step in told] == [0.0, 0.25]
 

@@ -11,12 +11,12 @@ from typing import ClassVar
 import onnx
 
 from graphkit.analysis.kv_cache import KVCache, kv_cache
-from graphkit.graph.cache_entries import tokens as words
+from graphkit.graph.cache_entries import split_name as words
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import module_path
-from graphkit.graph.traversal import chain
-from graphkit.graph.uses import lookups, table_entries
-from graphkit.graph.view import Node, Value, all_nodes, unwrapped
+from graphkit.graph.traversal import follow_chain
+from graphkit.graph.uses import find_lookups, table_entries
+from graphkit.graph.view import Node, Value, all_nodes, unwrap_value
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table
@@ -170,7 +170,7 @@ def _is_causal(model: Model) -> bool:
 
 def _is_position(value: Value | None) -> bool:
     """Whether a value is a Range (or a constant row of numbers), perhaps reshaped and offset."""
-    source = unwrapped(value, OFFSETTING) if value is not None else None
+    source = unwrap_value(value, OFFSETTING) if value is not None else None
     return source is not None and source.producer is not None and source.producer.is_op("Range")
 
 
@@ -221,7 +221,7 @@ def _projection(node: Node, kv_heads: int | None, head_dim: int | None) -> tuple
 def _weight(node: Node) -> Value | None:
     """Return the initializer behind a node's second input, through casts and dequantizers."""
     value = node.input(1)
-    return unwrapped(value, WRAPPING) if value is not None else None
+    return unwrap_value(value, WRAPPING) if value is not None else None
 
 
 def _width(node: Node) -> int | None:
@@ -241,7 +241,7 @@ def _width(node: Node) -> int | None:
 
 def _split(node: Node, width: int | None) -> tuple[int | None, int | None] | None:
     """Return (heads, head dim) from the Reshape that splits a projection's output into heads."""
-    for value in chain(next(iter(node.results), None), _after_bias):
+    for value in follow_chain(next(iter(node.results), None), _after_bias):
         reshape = next((user for user, index in value.consumers if user.is_op("Reshape") and index == 0), None)
         if reshape is not None:
             return _last_two(_elements(reshape.input(1)), width)
@@ -305,5 +305,5 @@ def _looks_up(tokens: Sequence[Value], size: int) -> bool:
 
 def _table_rows(tokens: Sequence[Value]) -> int | None:
     """Return the rows of the first table that is looked up by tokens."""
-    sizes = (table_entries(*lookup) for value in tokens for lookup in lookups(value))
+    sizes = (table_entries(*lookup) for value in tokens for lookup in find_lookups(value))
     return next((rows for rows in sizes if rows is not None), None)

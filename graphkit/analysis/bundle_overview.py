@@ -12,7 +12,7 @@ from graphkit.deploy.contract.bundle_contract import Access, BundleContract, Sta
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.name_families import family_labels, family_pattern
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, table
 from graphkit.render.result import Result
 
@@ -76,7 +76,7 @@ class BundleOverview(Result):
         """Return how the state grows with tokens, and how the models count positions, if there are slots for these."""
         if not self.bytes_per_token:
             return "it is as large after any number of tokens."
-        size = counted(self.bytes_per_token, "byte(s)")
+        size = count_things(self.bytes_per_token, "byte(s)")
         return f"each token of a row takes {size}. {self.contract.positions.capitalize()}."
 
     def blocks(self) -> Iterator[Block]:
@@ -84,8 +84,8 @@ class BundleOverview(Result):
         methods = [method.name for method in contract.methods]
         rows = contract.sizes["batch"]
         yield Prose(
-            f"{counted(len(methods), 'method(s)')} over {counted(len(contract.states), 'state tensor(s)')}, "
-            f"{counted(contract.arena, 'byte(s)')} for up to {counted(rows, 'row(s)')}; {self._growth()}"
+            f"{count_things(len(methods), 'method(s)')} over {count_things(len(contract.states), 'state tensor(s)')}, "
+            f"{count_things(contract.arena, 'byte(s)')} for up to {count_things(rows, 'row(s)')}; {self._growth()}"
         )
         if caveat := contract.generation.caveat():
             yield Prose(caveat, "warning")

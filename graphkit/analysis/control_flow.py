@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.graph.merged_decoder import MergedDecoder, captures, trace_condition, zero_length_outputs
+from graphkit.graph.merged_decoder import MergedDecoder, count_captured_values, trace_condition, zero_length_outputs
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import ModelLike, as_model
@@ -176,7 +176,7 @@ def _condition(node: Node) -> str:
 
 
 def _branch(name: str, body: Scope, past: Mapping[Value, object]) -> Branch:
-    outer = captures(body)
+    outer = count_captured_values(body)
     live = tuple(value for value in outer if not value.is_constant)
     return Branch(
         name,

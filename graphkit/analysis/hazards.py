@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.name_families import family_labels
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import ModelLike, as_model
@@ -192,7 +192,7 @@ def _row(number: int, hazard: Hazard) -> Sequence[str | int | None]:
     more = f" or {len(hazard.examples) - EXAMPLES} more" if len(hazard.examples) > EXAMPLES else ""
     dims = " or ".join(dims_text(dims) for dims in hazard.examples[:EXAMPLES]) + more
     fails = "fails" if len(hazard.also) == 1 else "fail"
-    others = f"; {counted(len(hazard.also), 'other node(s)')} {fails} there or further on" if hazard.also else ""
+    others = f"; {count_things(len(hazard.also), 'other node(s)')} {fails} there or further on" if hazard.also else ""
     problem = f"{hazard.op}{f' ({hazard.input})' if hazard.input else ''}: {hazard.problem}"
     return (
         number,

@@ -18,9 +18,9 @@ from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.cache_entries import CacheEntry, growing_axis
 from graphkit.graph.declared_types import Dim, TensorType, declared_type, shape_text
 from graphkit.graph.name_families import family_labels, family_pattern
-from graphkit.graph.names import counted
-from graphkit.graph.roles import Roles, rank
-from graphkit.graph.traversal import chain_end, postorder, reachable
+from graphkit.graph.names import count_things
+from graphkit.graph.roles import Roles, declared_rank
+from graphkit.graph.traversal import chain_end, walk_breadth_first, walk_postorder
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, line, table, table_of
@@ -140,7 +140,7 @@ class KVCache(Judged):
             yield from self._states()
             return
         sizes = ((self.layers, "layer(s)"), (self.kv_heads, "KV head(s)"))
-        parts = [counted(size, name) for size, name in sizes if size is not None]
+        parts = [count_things(size, name) for size, name in sizes if size is not None]
         known = ", ".join([*parts, f"head dim {self.head_dim}"] if self.head_dim is not None else parts)
         yield Prose(f"{known or 'Sizes unknown'}; {self.dtype}, each tensor {shape_text(self.layout)}.")
         yield table(
@@ -254,7 +254,7 @@ def _count_layers(self_attention: Sequence[tuple[CacheEntry, Layout]]) -> int | 
         return max((layout.layers for _, layout in self_attention), default=None)
     kinds = {entry.slot.kind for entry, _ in self_attention}
     values = (value for entry, _ in self_attention for value in (entry.past, entry.present) if value is not None)
-    if kinds == {"both"} and all(rank(value) in (None, 4) for value in values):
+    if kinds == {"both"} and all(declared_rank(value) in (None, 4) for value in values):
         return None  # keys and values are not told apart: one tensor a layer, or two
     return len(indices)
 
@@ -309,14 +309,14 @@ def _warnings(roles: Roles) -> Iterator[Finding]:
     if roles.empty:
         label = family_labels(value.name for value in roles.empty)
         text = (
-            f"{counted(len(roles.empty), 'zero-length output(s)')} of the cache branch ({label}): "
+            f"{count_things(len(roles.empty), 'zero-length output(s)')} of the cache branch ({label}): "
             "carry the encoder KV from step 1; do not feed these back."
         )
         yield Finding("zero-length-kv", label, text, count=len(roles.empty))
     orphans = [e.past.name for e in roles.cache if e.past and not e.present and not roles.is_cross(e)]
     if orphans and any(entry.present for entry in roles.cache):
         label = family_labels(orphans)
-        text = f"{counted(len(orphans), 'past input(s)')} without a present output: {label}."
+        text = f"{count_things(len(orphans), 'past input(s)')} without a present output: {label}."
         yield Finding("lost-past", label, text, count=len(orphans))
 
 
@@ -445,8 +445,8 @@ def _find_offsets(model: Model, indices: Sequence[Value]) -> Mapping[Value, int 
     """
     counters = (node for node in all_nodes(model.scopes) if node.is_op(*COUNTERS)) if indices else ()
     starts = [*model.roles.all("positions"), *(value for node in counters for value in node.results)]
-    counted, offsets = set(reachable(starts, _values_computed_from)), dict[Value, int | None]()
-    for value in postorder(indices, lambda value: (_counted_input(value, counted),)):
+    counted, offsets = set(walk_breadth_first(starts, _values_computed_from)), dict[Value, int | None]()
+    for value in walk_postorder(indices, lambda value: (_counted_input(value, counted),)):
         offsets[value] = _offset(model, value, counted, offsets)
     return offsets
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from graphkit.graph.uses import lookups, table_entries
+from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Value
 from graphkit.io.remote.urls import is_url
 from graphkit.io.stream_files import INPUT
@@ -110,7 +110,9 @@ class Facts:
             for hazard in limits
         )  # of past and new tokens, those of one alone tell how many fit together
         sizes = [max(size for _, size in dims) - 1 for examples in alone for dims in examples if dims]
-        tables = (table_entries(*lookup) for value in self.model.roles.all("positions") for lookup in lookups(value))
+        tables = (
+            table_entries(*lookup) for value in self.model.roles.all("positions") for lookup in find_lookups(value)
+        )
         most = min([*sizes, *(rows for rows in tables if rows is not None)], default=default)
         return (option, str(most)) if 0 < most < default else ()
 

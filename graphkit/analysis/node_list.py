@@ -15,10 +15,10 @@ from graphkit.errors import UsageError
 from graphkit.graph.attribute_text import attribute_text
 from graphkit.graph.declared_types import Dim, shape_text
 from graphkit.graph.find_by_name import glob_test, in_order
-from graphkit.graph.name_families import by_family, expanded, families, in_short
-from graphkit.graph.names import counted, module_of, module_parts
+from graphkit.graph.name_families import by_family, expand_label, in_short, label_families
+from graphkit.graph.names import count_things, module_of, module_parts
 from graphkit.graph.view import Node, Value, all_nodes, as_text
-from graphkit.io.external import extent
+from graphkit.io.external import external_extent
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
@@ -84,7 +84,7 @@ class NodeList(Result):
 
     def blocks(self) -> Iterator[Block]:
         of_all = "" if len(self.rows) == self.nodes else f" of {self.nodes:,}"
-        yield Prose(f"{counted(len(self.rows), 'node(s)')}{of_all}.")
+        yield Prose(f"{count_things(len(self.rows), 'node(s)')}{of_all}.")
         families = by_family((row.node, _cells(row)) for row in self.rows)
         if families:
             yield table(
@@ -186,7 +186,7 @@ def _names(node: Node) -> Iterator[str]:
 
 def _module_test(module: str) -> Callable[[str], bool]:
     """Return whether a module is this one or in it; exporters write both / and . between the parts of a path."""
-    paths = {module_parts(name) for name in expanded(module)}
+    paths = {module_parts(name) for name in expand_label(module)}
     return lambda candidate: any(module_parts(candidate)[: len(path)] == path for path in paths)
 
 
@@ -273,7 +273,7 @@ class WeightList(Result):
         return sum(row.bytes or 0 for row in self.rows)
 
     def blocks(self) -> Iterator[Block]:
-        yield Prose(f"{counted(len(self.rows), 'tensor(s)')}, {self.bytes:,} bytes.")
+        yield Prose(f"{count_things(len(self.rows), 'tensor(s)')}, {self.bytes:,} bytes.")
         rows = list(self._families())
         if self.by == "bytes":
             rows.sort(key=lambda row: -(row[4] or 0))
@@ -291,9 +291,9 @@ class WeightList(Result):
         named = {f"{row.scope}::{row.name}" if row.scope else row.name: row for row in self.rows}
         cells = ((name, (row.dtype, shape_text(row.shape), row.bytes)) for name, row in named.items())
         for label, (dtype, shape, size), count in by_family(cells):
-            names = list(expanded(label)) if count > 1 else [label]
+            names = list(expand_label(label)) if count > 1 else [label]
             shown = label if count == 1 or len(label) <= WIDE else f"{names[0]} and {count - 1:,} more"
-            readers = in_short(families(reader for name in names for reader in named[name].readers))
+            readers = in_short(label_families(reader for name in names for reader in named[name].readers))
             yield shown, dtype, shape, count, None if size is None else size * count, f"read by {readers or 'no node'}"
 
 
@@ -342,5 +342,5 @@ def _file_of(model: Model, tensor: TensorProto) -> str:
     """Return the name of the file with the data of a tensor, "" for that of the model."""
     if tensor.data_location != TensorProto.EXTERNAL:
         return ""
-    location = extent(tensor).location
+    location = external_extent(tensor).location
     return "" if location == model.name else location

@@ -20,7 +20,7 @@ from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, as_te
 from graphkit.io.tensors import payload_size
 from graphkit.shapes import AS_DECLARED, Expr, Relation, Shapes
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
-from graphkit.shapes.relations import linear_equations, reduced, solved
+from graphkit.shapes.relations import linear_equations, reduce_rows, solve_symbol
 from graphkit.shapes.tensor import plain_dims
 
 __all__ = ["PageSizes", "page_graph"]
@@ -101,12 +101,12 @@ class PageSizes:
         equal = [relation for relation in legal.relations if relation.relation == "=="]
         if legal.past is not None and legal.tokens is not None:
             equal += [Relation.equal(total, legal.past + legal.tokens) for total in legal.totals]
-        rows = reduced(
+        rows = reduce_rows(
             (row for each in equal for row in linear_equations(each.left, each.right)),
             [variable.name for variable in reversed(legal.variables)],
         )
         atoms = {name: expr for dims in legal.inputs.values() for expr in dims or () if (name := expr.name)}
-        solutions = {name: solved(name, rows, atoms) for name in rows}
+        solutions = {name: solve_symbol(name, rows, atoms) for name in rows}
         return {
             name: expr
             for name, expr in solutions.items()

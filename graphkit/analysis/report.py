@@ -17,7 +17,7 @@ from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import summary
 from graphkit.analysis.verdict import Verdict, verdict_lines
 from graphkit.errors import ModelError
-from graphkit.graph.names import counted, distinct_stems, short_paths
+from graphkit.graph.names import count_things, distinct_stems, short_paths
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Cell, Column, Heading, Prose, Table, sized, table
 from graphkit.render.result import Result
@@ -222,7 +222,7 @@ def _document(
 def _together(rows: Sequence[ComparisonRow]) -> str:
     """Return the name of several models together."""
     roles = dict.fromkeys(row.role for row in rows)
-    return f"{counted(len(rows), 'model(s)')}: {', '.join(roles)}"
+    return f"{count_things(len(rows), 'model(s)')}: {', '.join(roles)}"
 
 
 def _commands(made: Report) -> tuple[str, ...]:

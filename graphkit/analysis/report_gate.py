@@ -21,7 +21,7 @@ from graphkit.analysis.report import Comparison, Report
 from graphkit.analysis.report_sections import VERDICT
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import UsageError
-from graphkit.graph.names import counted, paths_below
+from graphkit.graph.names import count_things, paths_below
 from graphkit.render.result import Result, tabled, versioned
 
 __all__ = [
@@ -232,7 +232,7 @@ class Baseline:
         role = _verdict(report).role
         alike = named if len(named) == 1 else [record for record in named or unmatched if record.role == role]
         if len({record.model for record in alike}) != 1:  # one that is reported on twice is in it twice
-            like = counted(len(alike), "model(s)")
+            like = count_things(len(alike), "model(s)")
             raise UsageError(
                 f"{self.file}: it has {like} like {report.model} - write the baseline anew, of the same models in "
                 "folders of the same names"

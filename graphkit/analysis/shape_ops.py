@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
@@ -87,7 +87,7 @@ class ShapeOps(Judged):
     def found(self) -> tuple[Finding, ...]:
         if not (self.measured and self.on_shapes):
             return ()
-        text = f"{self.on_shapes:,} of {counted(self.nodes, 'node(s)')} compute shapes at run time."
+        text = f"{self.on_shapes:,} of {count_things(self.nodes, 'node(s)')} compute shapes at run time."
         return (Finding("shape-chains", f"{self.on_shapes:,} of {self.nodes:,} nodes", text, count=self.on_shapes),)
 
     def blocks(self) -> Iterator[Block]:

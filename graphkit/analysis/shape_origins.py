@@ -11,7 +11,7 @@ from typing import ClassVar
 from graphkit.errors import UsageError
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.shape_tensors import ShapeTensors
-from graphkit.graph.traversal import postorder
+from graphkit.graph.traversal import walk_postorder
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Cell, Drawing, Prose, table
@@ -185,7 +185,7 @@ def expression(value: Value | None, full: bool = False, known: dict[Value, str] 
     if value is None:
         return ""
     known = {} if known is None else known
-    for each in postorder([value], lambda each: () if each in known else _operands(each, full)):
+    for each in walk_postorder([value], lambda each: () if each in known else _operands(each, full)):
         if each not in known:
             known[each] = _expression(each, full, known)
     return known[value]

@@ -12,7 +12,7 @@ import onnx
 from graphkit.analysis.costs.weights import weights
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import dtype_name
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import QUANTIZED
 from graphkit.graph.view import all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
@@ -148,7 +148,7 @@ class Summary(Judged):
         yield "weights", f"{self.total_weight_bytes:,} bytes"
         for data in self.data_files:
             yield "data file", f"{data.location} ({'missing' if data.size is None else f'{data.size:,} bytes'})"
-        yield "nodes", f"{self.nodes:,} in {counted(self.scopes, 'graph(s)')}"
+        yield "nodes", f"{self.nodes:,} in {count_things(self.scopes, 'graph(s)')}"
         yield "initializers", f"{self.initializers:,}"
         yield "IR version", str(self.ir_version)
         yield "opsets", ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets)

@@ -20,10 +20,10 @@ from graphkit.graph.attributes import T, attribute_value
 from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import RANDOM, value_inputs
 from graphkit.graph.shape_tensors import ShapeTensors
-from graphkit.graph.uses import lookups, table_entries
+from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, as_text
 from graphkit.shapes import Shapes, is_known
-from graphkit.shapes.tensor import TensorSequence, numbers, plain_dims
+from graphkit.shapes.tensor import TensorSequence, element_numbers, plain_dims
 
 __all__ = ["CAUSES", "INPUT_DIMS", "REMEDIES", "Cause", "Known", "Lint", "Obstacle", "Ruling", "ruling"]
 
@@ -81,7 +81,7 @@ def _looks_tokens_up(known: Known, node: Node) -> bool:
         return True
     outputs = node.results
     return known.rests_on_hosted(node) and any(
-        reader in known.lookups for value in outputs for reader, _ in lookups(value)
+        reader in known.lookups for value in outputs for reader, _ in find_lookups(value)
     )
 
 
@@ -314,7 +314,7 @@ class Lint:
 def _known(shapes: Shapes, passed: Collection[str]) -> Known:
     graph, tensors = shapes.model.graph, shapes.model.shape_tensors
     readers = {
-        node for value in graph.inputs for node, table in lookups(value) if table_entries(node, table) is not None
+        node for value in graph.inputs for node, table in find_lookups(value) if table_entries(node, table) is not None
     }
     return Known(tensors, readers, _hosted(shapes, readers), set(_parts(shapes)), passed)
 
@@ -326,7 +326,7 @@ def _parts(shapes: Shapes) -> Iterator[Value]:
             inferred = shapes[sequence]
             is_known = isinstance(inferred, TensorSequence) and inferred.items is not None
             if is_known and all(
-                reader.is_op("SequenceAt") and not index and numbers(shapes[reader.input(1)]) is not None
+                reader.is_op("SequenceAt") and not index and element_numbers(shapes[reader.input(1)]) is not None
                 for reader, index in sequence.consumers
             ):
                 yield sequence

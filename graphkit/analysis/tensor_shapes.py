@@ -13,9 +13,9 @@ from typing import ClassVar
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim, shape_text
-from graphkit.graph.find_by_name import fixed_values, in_order, matching
+from graphkit.graph.find_by_name import find_matching_values, fixed_values, in_order
 from graphkit.graph.name_families import by_family
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
@@ -181,7 +181,9 @@ def tensor_shapes(
     fixed = fixed_values(shapes.model.scopes)
     values = list(in_order(shapes.model.scopes))
     shown = [value for value in values if constants or value not in fixed]
-    rows = tuple(_shape_row(shapes, value) for value in (matching(filters, shown, values) if filters else shown))
+    rows = tuple(
+        _shape_row(shapes, value) for value in (find_matching_values(filters, shown, values) if filters else shown)
+    )
     return TensorShapes(
         sum(not row.unknown for row in rows),
         rows,
@@ -268,7 +270,7 @@ class UnknownCause:
 
     def finding(self) -> Finding:
         """Return it as a finding."""
-        tensors = counted(self.tensors, "tensor(s)")
+        tensors = count_things(self.tensors, "tensor(s)")
         text = f"{tensors} of unknown shape from '{self.name}' on: {self.reason}"
         return Finding("unknown-shapes", f"{tensors} behind {self.op} '{self.node}'", text, self.op, self.tensors)
 

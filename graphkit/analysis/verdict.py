@@ -13,7 +13,7 @@ from graphkit.analysis.kv_cache import KVCache
 from graphkit.analysis.next_commands import facts_of, model_steps
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.model import Model
 from graphkit.render.document_blocks import MARK, ROWS, WIDTH, Block, Formula, Line, Lines, Sentence, cut, rows, sized
 from graphkit.render.result import Result, Sizes
@@ -106,7 +106,7 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
         finding for section in sections.values() if isinstance(section, Judged) for finding in section.found()
     )
     facts = facts_of(model, sections, faults)
-    layers = f", {counted(architecture.layers, 'layer(s)')}" if architecture.layers else ""
+    layers = f", {count_things(architecture.layers, 'layer(s)')}" if architecture.layers else ""
     return Verdict(
         role=architecture.role,
         is_a=architecture.described + layers,
@@ -145,7 +145,7 @@ def verdict_lines(
 
 
 def _no_faults(limits: int) -> str:
-    return f"No faults; {counted(limits, 'limit(s)')}:" if limits else "No faults."
+    return f"No faults; {count_things(limits, 'limit(s)')}:" if limits else "No faults."
 
 
 def _found_lines(groups: Sequence[tuple[Kind, Sequence[Finding]]], room: int) -> list[Line]:

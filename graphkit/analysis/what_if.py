@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from graphkit.analysis.shape_origins import meaning
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table
@@ -88,7 +88,7 @@ class WhatIf(Result):
             yield Prose("No node computes a shape.")
             return
         verb = "computes" if self.total == 1 else "compute"
-        yield Prose(f"{counted(self.total, 'node(s)')} {verb} shapes, operators of arithmetic on them included.")
+        yield Prose(f"{count_things(self.total, 'node(s)')} {verb} shapes, operators of arithmetic on them included.")
         if self.today:
             ops = ", ".join(f"{op.op} {op.count:,}" for op in self.today)
             yield Prose(f"Numbers already, at any dims: {sum(op.count for op in self.today):,} ({ops}).")
@@ -102,7 +102,7 @@ class WhatIf(Result):
         for stay in self.stays:
             verb = "stays" if len(stay.nodes) == 1 else "stay"
             yield Prose(
-                f"{counted(len(stay.nodes), 'node(s)')} {verb} even so, such as {stay.nodes[0]}: {stay.reason}."
+                f"{count_things(len(stay.nodes), 'node(s)')} {verb} even so, such as {stay.nodes[0]}: {stay.reason}."
             )
 
 

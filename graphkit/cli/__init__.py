@@ -27,11 +27,11 @@ def main() -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # what follows is imported for a tenth of a second
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) not in (signal.SIG_IGN, None):
-            signal.signal(number, _stopped)
-    _run()
+            signal.signal(number, _end_stopped)
+    _run_app()
 
 
-def _stopped(number: int, _: object) -> None:
+def _end_stopped(number: int, _: object) -> None:
     """End the process, which has not begun to do anything."""
     text = f"Error: stopped by {signal.Signals(number).name} - no file is left half written\n"
     if sys.stderr is not None:
@@ -39,25 +39,25 @@ def _stopped(number: int, _: object) -> None:
     os._exit(128 + number)
 
 
-def _run() -> None:
+def _run_app() -> None:
     import atexit
     import gc
 
     from graphkit.cli.commands import app
-    from graphkit.cli.output import say
-    from graphkit.cli.output_streams import tolerant, written_out
+    from graphkit.cli.output import print_line
+    from graphkit.cli.output_streams import make_tolerant, written_out
     from graphkit.errors import GraphkitError
-    from graphkit.io.signals import StoppedError, interruptible
+    from graphkit.io.signals import StoppedError, raise_signals
 
     gc.set_threshold(500_000)  # a graph is many small objects that live as long as the process
     atexit.register(gc.freeze)  # so that the interpreter does not look through them once more at its end
     for stream in filter(None, (sys.stdout, sys.stderr)):
-        tolerant(stream)
+        make_tolerant(stream)
     try:
-        with interruptible(), written_out():
+        with raise_signals(), written_out():
             app(prog_name="graphkit")
     except GraphkitError as error:
-        say(f"Error: {error}", is_error=True)
+        print_line(f"Error: {error}", is_error=True)
         raise SystemExit(2) from error
     except StoppedError as error:
         sys.stderr.write(f"Error: stopped by {error} - no file is left half written\n")

@@ -7,8 +7,8 @@ from typing import get_args
 
 import click
 
-from graphkit.cli.flags import Asked, Format, model_argument, output_format_option, takes
-from graphkit.cli.output import show
+from graphkit.cli.flags import Asked, Format, model_argument, output_format_option, takes_options
+from graphkit.cli.output import show_result
 from graphkit.cli.shape_commands import SizeFlags
 from graphkit.options import By, Flag, count, option
 
@@ -34,7 +34,7 @@ class CostFlags(SizeFlags):
 
 @click.command(short_help="Count the costs of a model: MACs, bytes, peak memory, by layer.")
 @model_argument
-@takes(CostFlags)
+@takes_options(CostFlags)
 @output_format_option
 def costs(model: str, options: Asked[CostFlags], format: str) -> None:
     """Count parameters, multiply-accumulates, other operations, bytes moved and peak memory, by layer.
@@ -43,8 +43,8 @@ def costs(model: str, options: Asked[CostFlags], format: str) -> None:
     dims. --range NAME=LO:HI adds the costs at sizes between.
     """
     from graphkit.analysis.costs.model_costs import costs as count_costs
-    from graphkit.cli.model_streams import load
+    from graphkit.cli.model_streams import load_model
 
     asked = options.read()
     top = TOP if asked.top is None and format != Format.json else asked.top
-    show(count_costs(load(model), asked.spec, by=asked.by, top=top), format)
+    show_result(count_costs(load_model(model), asked.spec, by=asked.by, top=top), format)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import click
 
-from graphkit.cli.flags import Asked, output_format_option, takes
-from graphkit.cli.model_streams import load
-from graphkit.cli.output import progress_on_terminal, say, show
+from graphkit.cli.flags import Asked, output_format_option, takes_options
+from graphkit.cli.model_streams import load_model
+from graphkit.cli.output import print_line, progress_on_terminal, show_result
 from graphkit.cli.shell_completion import complete_model
 from graphkit.model_diff.changes import COSTS, SECTIONS
 from graphkit.options import DiffOptions, Flag, option
@@ -57,7 +57,7 @@ class DiffFlags(DiffOptions):
 @click.command(short_help="List the differences between the files of two models.")
 @click.argument("a", metavar="A", shell_complete=complete_model)
 @click.argument("b", metavar="B", shell_complete=complete_model)
-@takes(DiffFlags)
+@takes_options(DiffFlags)
 @output_format_option
 def diff(a: str, b: str, options: Asked[DiffFlags], format: str) -> None:
     """List the differences between the files of two models: interface, operator sets, nodes, weights, shapes, findings.
@@ -71,10 +71,10 @@ def diff(a: str, b: str, options: Asked[DiffFlags], format: str) -> None:
         from graphkit.model_diff.diff_models import diff as differences
 
         progress("comparing")
-        model_diff = differences(load(a), load(b), asked)
-    show(model_diff, format)
+        model_diff = differences(load_model(a), load_model(b), asked)
+    show_result(model_diff, format)
     reasons = model_diff.failing(failing)
     for name in reasons:
-        say(f"Differs: {name}", is_error=True)
+        print_line(f"Differs: {name}", is_error=True)
     if reasons:
         raise SystemExit(1)

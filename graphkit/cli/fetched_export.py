@@ -16,7 +16,7 @@ from graphkit.io.byte_source import source_of
 from graphkit.io.remote.folder import is_folder, models_in
 from graphkit.io.remote.options import current_options
 from graphkit.io.remote.urls import file_name, is_url, local_path, scheme_of, shown_url
-from graphkit.io.stream_files import shown, staged
+from graphkit.io.stream_files import name_as_staged, shown_path
 from graphkit.model import Model, load
 
 __all__ = ["fetched_export"]
@@ -41,7 +41,7 @@ def fetched_export(name: str) -> Iterator[Path]:
         problem = "lowering, bundling and their proofs read all weights of an export"
         hint = "let it be fetched with --download, as long as the command runs"
         raise UsageError(f"{shown_url(name)}: {problem} - {hint}")
-    urls = _used(name) if is_folder(name) else [name]
+    urls = _models_of_export(name) if is_folder(name) else [name]
     above = shown_url(urls[0]).rpartition("/")[0]
     try:
         temporary = tempfile.TemporaryDirectory(prefix="graphkit-")
@@ -50,12 +50,12 @@ def fetched_export(name: str) -> Iterator[Path]:
         raise OutputError(f"{problem} - name a folder with more space in TMPDIR") from error
     with temporary:
         folder = Path(temporary.name) / file_name(above)
-        with staged(folder, above):
-            files = [_fetched(load(url), folder) for url in urls]
+        with name_as_staged(folder, above):
+            files = [_fetch_model(load(url), folder) for url in urls]
             yield folder if is_folder(name) else files[0]
 
 
-def _used(url: str) -> list[str]:
+def _models_of_export(url: str) -> list[str]:
     """Return the URLs of the models in a folder that an export is made of."""
     urls = {Path(file_name(url)): url for url in models_in(url)}
     used = [urls[path] for path in used_models(list(urls))]
@@ -65,29 +65,29 @@ def _used(url: str) -> list[str]:
     return used
 
 
-def _fetched(model: Model, folder: Path) -> Path:
+def _fetch_model(model: Model, folder: Path) -> Path:
     """Put a model, its data and the configuration beside it into a folder, and return its path there."""
     assert model.path is not None
     parts = [model.path, *(data.path for data in model.source.data_files if data.size is not None)]
     for path in parts:
-        _put(path, folder / path.relative_to(model.path.parent))
+        _put_file(path, folder / path.relative_to(model.path.parent))
     for names in ([*CONFIGURATIONS, BUNDLE_TOML], [f"../{name}" for name in CONFIGURATIONS]):
-        configurations = _beside(model, [name for name in names if not (folder / Path(name).name).exists()])
+        configurations = _paths_beside(model, [name for name in names if not (folder / Path(name).name).exists()])
         for path in configurations:
-            _put(path, folder / path.name)
+            _put_file(path, folder / path.name)
         if configurations or folder.name != OF_HUB:
             break
     return folder / model.path.name
 
 
-def _beside(model: Model, names: Sequence[str]) -> list[Path]:
+def _paths_beside(model: Model, names: Sequence[str]) -> list[Path]:
     """Return the paths that stand for files beside a model, of those that are there."""
     assert model.path is not None
     places = [source_of(model.path).beside(name) for name in names]
     return [path for path, size in places if size is not None]
 
 
-def _put(path: Path, target: Path) -> None:
+def _put_file(path: Path, target: Path) -> None:
     """Put what a path stands for at another one, where nothing is yet."""
     if target.exists():
         return
@@ -100,4 +100,6 @@ def _put(path: Path, target: Path) -> None:
         except OSError:  # a file system without links
             shutil.copyfile(here, target)
     except OSError as error:
-        raise OutputError(f"{shown(target)}: cannot be kept: {error.strerror} - name a folder in TMPDIR") from error
+        raise OutputError(
+            f"{shown_path(target)}: cannot be kept: {error.strerror} - name a folder in TMPDIR"
+        ) from error

@@ -30,10 +30,24 @@ if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
 
 __all__ = [
-    "DRAWINGS", "FINDINGS", "REPORT_FILE", "REPORT_FORMATS", "Asked", "Format", "choice", "click_option", "format_of",
-    "format_option", "model_argument", "output_format_option", "output_option", "read_limits", "read_pairs",
-    "read_sizes", "takes",
-]  # fmt: skip
+    "DRAWINGS",
+    "FINDINGS",
+    "REPORT_FILE",
+    "REPORT_FORMATS",
+    "Asked",
+    "Format",
+    "choice_type",
+    "click_option",
+    "format_of",
+    "format_option",
+    "model_argument",
+    "output_format_option",
+    "output_option",
+    "read_limits",
+    "read_pairs",
+    "read_sizes",
+    "takes_options",
+]
 
 T = TypeVar("T")
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([kmgt]?b?)", re.IGNORECASE)
@@ -102,7 +116,7 @@ class _Choice(click.Choice[str]):
         return f"{super().get_invalid_choice_message(value, ctx)} {hint[:1].upper()}{hint[1:]}".rstrip()
 
 
-def choice(names: Iterable[str]) -> click.Choice[str]:
+def choice_type(names: Iterable[str]) -> click.Choice[str]:
     """Return the type of an option that takes one of these names."""
     return _Choice([str(getattr(name, "value", name)) for name in names])
 
@@ -116,7 +130,9 @@ def output_option(metavar: str, text: str, *, required: bool = False) -> Callabl
 model_argument = click.argument("model", metavar="MODEL", shell_complete=complete_model)
 
 
-def takes(kind: type[T], *, without: Collection[Flag] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def takes_options(
+    kind: type[T], *, without: Collection[Flag] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the flags of a dataclass of options, which the command takes as `options`, an `Asked`.
 
     Args:
@@ -131,7 +147,7 @@ def takes(kind: type[T], *, without: Collection[Flag] = ()) -> Callable[[Callabl
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def wrapped(**words: object) -> Any:
-            values = {flag: words.pop(_key(flag)) for flag in flags}
+            values = {flag: words.pop(_flag_key(flag)) for flag in flags}
             return command(options=Asked(kind, values), **words)
 
         for flag in reversed(flags):
@@ -141,7 +157,7 @@ def takes(kind: type[T], *, without: Collection[Flag] = ()) -> Callable[[Callabl
     return decorate
 
 
-def _key(flag: Flag) -> str:
+def _flag_key(flag: Flag) -> str:
     """Return the name under which click keeps the value of a flag."""
     return flag.name.lstrip("-").replace("-", "_")
 
@@ -157,12 +173,12 @@ def click_option(flag: Flag, default: Any, **more: Any) -> Callable[[Command], C
         more |= {"type": _click_type(flag), "default": default, "show_default": default not in (None, "")}
     else:
         more |= {"type": flag.kind}
-    return click.option(*filter(None, (flag.name, flag.short)), _key(flag), help=flag.help, **more)
+    return click.option(*filter(None, (flag.name, flag.short)), _flag_key(flag), help=flag.help, **more)
 
 
 def _click_type(flag: Flag) -> Any:
     if flag.choices:
-        return choice(flag.choices)
+        return choice_type(flag.choices)
     if flag.kind is Path:
         return click.Path(path_type=Path)
     if flag.kind is int and flag.least is not None:
@@ -233,7 +249,10 @@ def format_of(format: str | None, file: Path | None) -> Format:
 
         params = click.get_current_context().params
         words = [
-            word for name, value in params.items() if name not in ("output", "report_file") for word in _words(value)
+            word
+            for name, value in params.items()
+            if name not in ("output", "report_file")
+            for word in _argument_words(value)
         ]
         if file.exists() and any(path.exists() and file.samefile(path) for path in map(Path, words)):
             raise OutputError(f"{file}: is an input, which is never overwritten - name another output")
@@ -242,7 +261,7 @@ def format_of(format: str | None, file: Path | None) -> Format:
     return SUFFIXES[suffix]
 
 
-def _words(value: object) -> Iterator[str]:
+def _argument_words(value: object) -> Iterator[str]:
     """Yield the texts and paths of an argument."""
     for word in value if isinstance(value, tuple) else (value,):
         if isinstance(word, str | Path):
@@ -259,7 +278,7 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
         @click.option(
             "--format",
             "-f",
-            type=choice(REPORT_FORMATS),
+            type=choice_type(REPORT_FORMATS),
             help="Report format. Default: text, or the format that the suffix of its file names.",
         )
         @wraps(command)
@@ -352,7 +371,7 @@ def read_limits(timeout: float | None, memory: str | None) -> Limits:
     return Limits(timeout, size)
 
 
-def _divided(text: str, option: str) -> tuple[str, str]:
+def _divide_pair(text: str, option: str) -> tuple[str, str]:
     """Return the name and the value of NAME=VALUE; the last = divides, so that names may have one.
 
     What says a size may be written with : too, as onnxsim and Polygraphy do: then the last of both divides, and the one
@@ -376,7 +395,7 @@ def read_pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> I
 
     names: set[str] = set()
     for text in texts:
-        name, value = _divided(text, option)
+        name, value = _divide_pair(text, option)
         if not (name and value):
             raise UsageError(f"{option} {text}: is not NAME=VALUE - write it as in {option} {AS_IN[option]}")
         if name in names:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from graphkit.cli.flags import Format, output_format_option, output_option
-from graphkit.cli.output import put, put_list, show
+from graphkit.cli.output import put_list, put_text, show_result
 from graphkit.cli.rewrite_commands import current_folder_importable
 from graphkit.cli.shell_completion import complete_example, complete_explained, complete_target
 
@@ -26,7 +26,7 @@ def explain(name: str | None, output: Path | None) -> None:
     it hurts, where it was seen, what to do.
     """
     from graphkit.analysis.findings import KIND_NAMES, KINDS, finding_page
-    from graphkit.passes.pipeline import explain as explain_pass
+    from graphkit.passes.pipeline import pass_help as explain_pass
     from graphkit.passes.registry import PASSES
     from graphkit.render.document_blocks import printable
 
@@ -35,11 +35,11 @@ def explain(name: str | None, output: Path | None) -> None:
         put_list([*passes, *((kind.name, f"Finding: {kind.says}.") for kind in KINDS)], output)
         return
     if name in KIND_NAMES:
-        put(finding_page(name), output)
+        put_text(finding_page(name), output)
         return
     with current_folder_importable():
         text = explain_pass(name)
-    put("".join(f"{printable(line)}\n" for line in text.splitlines()), output)
+    put_text("".join(f"{printable(line)}\n" for line in text.splitlines()), output)
 
 
 @click.command(short_help="List the NPU compilers to lint for, or the facts about one.")
@@ -54,7 +54,7 @@ def targets(target: str | None, format: str) -> None:
     from graphkit.analysis.target_facts import targets as every_target
     from graphkit.deploy.targets import load_target
 
-    show(every_target() if target is None else target_facts(load_target(target)), Format(format))
+    show_result(every_target() if target is None else target_facts(load_target(target)), Format(format))
 
 
 @click.command(short_help="List the models that ship with graphkit, or copy them.")
@@ -68,7 +68,7 @@ def examples(names: tuple[str, ...], folder: Path | None, output: Path | None) -
     """
     from graphkit.errors import OutputError
     from graphkit.examples import EXAMPLES, resolve
-    from graphkit.io.transaction import made_folder, transaction
+    from graphkit.io.transaction import made_folder, write_all_or_none
 
     chosen = list(dict.fromkeys(name.removeprefix("example:") for name in names or EXAMPLES))
     sources = {name: resolve(f"example:{name}") for name in chosen}
@@ -77,7 +77,10 @@ def examples(names: tuple[str, ...], folder: Path | None, output: Path | None) -
         hint = "name another folder"
         if taken := next(filter(os.path.lexists, copies), None):
             raise OutputError(f"{taken}: exists - {hint}")
-        with made_folder(folder), transaction([*copies], key=next(iter(copies)), overwrite=False, hint=hint) as place:
+        with (
+            made_folder(folder),
+            write_all_or_none([*copies], key=next(iter(copies)), overwrite=False, hint=hint) as place,
+        ):
             for target, path in copies.items():
                 shutil.copyfile(path, place(target))
     put_list(
@@ -95,4 +98,4 @@ def schema(name: str | None, output: Path | None) -> None:
     """
     from graphkit.workflows.output_schemas import SCHEMAS, schema_text
 
-    put("".join(f"{known}\n" for known in SCHEMAS) if name is None else schema_text(name), output)
+    put_text("".join(f"{known}\n" for known in SCHEMAS) if name is None else schema_text(name), output)

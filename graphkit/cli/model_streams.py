@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphkit.cli.output import say, show
+from graphkit.cli.output import print_line, show_result
 
 if TYPE_CHECKING:
     from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.save import Placement
 
-__all__ = ["STREAM", "destination", "finish", "load", "model_path"]
+__all__ = ["STREAM", "finish_rewrite", "load_model", "model_path", "output_destination"]
 
 STREAM = "-"
 
 
-def load(name: str) -> Model:
+def load_model(name: str) -> Model:
     """Read a model without its weights from a file, or from standard input, where it waits in a temporary file.
 
     Raises:
@@ -34,7 +34,7 @@ def load(name: str) -> Model:
 
     if name != STREAM:
         return load_file(name)
-    path = _spooled()
+    path = _spool_input()
     try:
         model = load_file(path)
     except ModelError as error:
@@ -55,13 +55,13 @@ def model_path(name: str) -> str:
     Raises:
         UsageError, ModelError: See `load`.
     """
-    return name if name != STREAM else str(load(name).path)
+    return name if name != STREAM else str(load_model(name).path)
 
 
-def _spooled() -> Path:
+def _spool_input() -> Path:
     """Return the temporary file that standard input is copied to, which is removed when the command ends."""
     from graphkit.errors import UsageError
-    from graphkit.io.stream_files import INPUT, copied, stream_file
+    from graphkit.io.stream_files import INPUT, copy_stream, stream_file
 
     context = click.get_current_context().find_root()
     if context.meta.setdefault(INPUT, False):
@@ -72,11 +72,11 @@ def _spooled() -> Path:
     if sys.stdin.isatty():
         raise UsageError(f"{INPUT} is a terminal, from which no model comes - name a model file, or pipe one in")
     path = context.with_resource(stream_file(INPUT))
-    copied(sys.stdin.buffer, path)
+    copy_stream(sys.stdin.buffer, path)
     return path
 
 
-def destination(output: Path, weights: Placement) -> tuple[Path, Placement]:
+def output_destination(output: Path, weights: Placement) -> tuple[Path, Placement]:
     """Return the file to write a model to, and where its weights go; for `-` a temporary file with the weights inside.
 
     Raises:
@@ -92,7 +92,7 @@ def destination(output: Path, weights: Placement) -> tuple[Path, Placement]:
     return path, "inline"
 
 
-def finish(result: Result, format: str, files: str) -> None:
+def finish_rewrite(result: Result, format: str, files: str) -> None:
     """Show the result; where its proof failed, say that the files are kept, and exit with 1.
 
     A model for standard output goes there at the very end, where nothing has failed, and its report to standard error.
@@ -105,10 +105,10 @@ def finish(result: Result, format: str, files: str) -> None:
 
     path = click.get_current_context().find_root().meta.get(OUTPUT)
     with contextlib.nullcontext() if path is None else contextlib.redirect_stdout(sys.stderr):
-        show(result, format)
+        show_result(result, format)
     if result.findings():
         outcome = f"{files} kept, unverified" if path is None else f"Nothing is written to {OUTPUT}"
-        say(f"The proof failed. {outcome}.", is_error=True)
+        print_line(f"The proof failed. {outcome}.", is_error=True)
         raise SystemExit(1)
     if path is not None:
         copied_out(path)

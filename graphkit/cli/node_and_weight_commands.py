@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphkit.cli.flags import Asked, model_argument, output_format_option, takes
-from graphkit.cli.output import show
+from graphkit.cli.flags import Asked, model_argument, output_format_option, takes_options
+from graphkit.cli.output import show_result
 from graphkit.options import SIZES, Flag, as_declared, option
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class NodeFlags:
 
 @click.command(short_help="List nodes with attributes, shapes and readers.")
 @model_argument
-@takes(NodeFlags)
+@takes_options(NodeFlags)
 @output_format_option
 def nodes(model: str, options: Asked[NodeFlags], format: str) -> None:
     """List the nodes of a model with their attributes and the shapes of their outputs.
@@ -62,11 +62,11 @@ def nodes(model: str, options: Asked[NodeFlags], format: str) -> None:
     and JSON have a row for each, with inputs, bytes and readers.
     """
     from graphkit.analysis.node_list import node_list
-    from graphkit.cli.model_streams import load
+    from graphkit.cli.model_streams import load_model
 
     asked = options.read()
-    listed = node_list(load(model), asked.spec, filters=asked.filter, ops=asked.op, modules=asked.module)
-    show(listed, format)
+    listed = node_list(load_model(model), asked.spec, filters=asked.filter, ops=asked.op, modules=asked.module)
+    show_result(listed, format)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class WeightFlags:
 
 @click.command(short_help="List initializers and constants with bytes and readers.")
 @model_argument
-@takes(WeightFlags)
+@takes_options(WeightFlags)
 @output_format_option
 def weights(model: str, options: Asked[WeightFlags], format: str) -> None:
     """List the initializers and constants of a model. Their data is not read.
@@ -98,6 +98,6 @@ def weights(model: str, options: Asked[WeightFlags], format: str) -> None:
     with the bytes of all; CSV and JSON have a row for each.
     """
     from graphkit.analysis.node_list import weight_list
-    from graphkit.cli.model_streams import load
+    from graphkit.cli.model_streams import load_model
 
-    show(weight_list(load(model), by=options.read().by), format)
+    show_result(weight_list(load_model(model), by=options.read().by), format)

@@ -29,20 +29,20 @@ def page_address(page: PurePath, result: Report | Comparison, text: str) -> str:
     reports.sort(key=lambda each: not text.startswith(f"{each[1].model}: "))
     for name in QUOTED.findall(text):
         for number, report in reports:
-            if report.source is not None and (kind := _kind(report.source, name)):
+            if report.source is not None and (kind := _kind_of_name(report.source, name)):
                 model = f"model={number}&" if number else ""
                 return f"{page}#{model}{kind}={quote(name, safe=UNQUOTED)}"
     return ""
 
 
-def _kind(model: Model, name: str) -> str:
+def _kind_of_name(model: Model, name: str) -> str:
     """Return whether a name is that of a node or of a value, "" for any other name."""
     if any(node.path == name for node in all_nodes(model.scopes)):
         return "node"
-    return "value" if name in _values(model) else ""
+    return "value" if name in _value_names(model) else ""
 
 
-def _values(model: Model) -> Iterator[str]:
+def _value_names(model: Model) -> Iterator[str]:
     for scope in all_scopes(model.scopes):
         for value in scope.values.values():
             yield from (value.name, f"{scope.path}::{value.name}")

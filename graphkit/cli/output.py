@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
 
-__all__ = ["progress_on_terminal", "proving", "put", "put_list", "rendered", "say", "show"]
+__all__ = ["print_line", "progress_on_terminal", "put_list", "put_text", "render_result", "show_result", "start_prover"]
 
 MINUTES = 100  # seconds from which a time is told in minutes
 SURE = 0.05  # of the work has to be done before anything is said of the rest
 TABLE_WIDTH = 160  # of tables in files and pipes, so that a row is a line for grep
 
 
-def say(text: str, *, is_error: bool = False) -> None:
+def print_line(text: str, *, is_error: bool = False) -> None:
     """Print a line with its control characters escaped, because names in it may come from a model."""
     from graphkit.render.document_blocks import printable
 
     (sys.stderr if is_error else sys.stdout).write(f"{printable(text)}\n")
 
 
-def show(result: Result, chosen: str) -> None:
+def show_result(result: Result, chosen: str) -> None:
     """Print a result, or write it to the file that the command was given for it.
 
     Text has the width of the terminal, and colours only on a terminal; COLUMNS sets the width.
@@ -42,10 +42,10 @@ def show(result: Result, chosen: str) -> None:
     if context is not None and (file := context.meta.get(REPORT_FILE)) is not None:
         from graphkit.io.transaction import write_text
 
-        write_text(file, rendered(result, Format(chosen)), _named_files(context) if file.exists() else ())
+        write_text(file, render_result(result, Format(chosen)), _named_files(context) if file.exists() else ())
         return
     if chosen != Format.text:
-        sys.stdout.write(rendered(result, Format(chosen)))
+        sys.stdout.write(render_result(result, Format(chosen)))
         return
     from rich.console import Console
 
@@ -59,7 +59,7 @@ def show(result: Result, chosen: str) -> None:
         sys.stdout.write(text(result, console.width, table_width=console.width if asked else TABLE_WIDTH))
 
 
-def rendered(result: Result, chosen: Format) -> str:
+def render_result(result: Result, chosen: Format) -> str:
     """Return a result as written to a file.
 
     Raises:
@@ -82,7 +82,7 @@ def rendered(result: Result, chosen: Format) -> str:
     return written
 
 
-def put(words: str, output: Path | None, read: Iterable[Path] = ()) -> None:
+def put_text(words: str, output: Path | None, read: Iterable[Path] = ()) -> None:
     """Write a text to a file, which is none of those that were read, or else print it."""
     if output is None:
         sys.stdout.write(words)
@@ -102,7 +102,7 @@ def put_list(rows: Sequence[tuple[str, str]], output: Path | None) -> None:
             textwrap.fill(line, room, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
             for line in lines
         ]
-    put("".join(f"{line}\n" for line in lines), output)
+    put_text("".join(f"{line}\n" for line in lines), output)
 
 
 def _named_files(context: click.Context) -> Iterator[Path]:
@@ -162,12 +162,12 @@ def progress_on_terminal() -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
-def proving(limits: Limits, verify: bool = True) -> Iterator[None]:
+def start_prover(limits: Limits, verify: bool = True) -> Iterator[None]:
     """Start the process that models run in early, so that it is ready for the first run."""
     if not verify:
         yield
         return
-    from graphkit.runtime.isolation import isolation
+    from graphkit.runtime.isolation import shared_isolation
 
-    with isolation(limits):
+    with shared_isolation(limits):
         yield

@@ -13,13 +13,13 @@ from typing import Any, TextIO, cast
 
 from graphkit.errors import OutputError
 
-__all__ = ["copied_out", "tolerant", "written_out"]
+__all__ = ["copied_out", "make_tolerant", "written_out"]
 
 LINES = {"\N{BOX DRAWINGS LIGHT HORIZONTAL}": "-", "\N{FULL BLOCK}": "#"}  # that graphkit draws, in ASCII
 IN_ASCII = "graphkit.in_ascii"  # how a stream is told to write what its encoding lacks
 
 
-def tolerant(stream: TextIO) -> None:
+def make_tolerant(stream: TextIO) -> None:
     """Let a stream of another encoding write lines in ASCII, and other characters that it lacks as escapes."""
     codecs.register_error(IN_ASCII, _in_ascii)
     if hasattr(stream, "reconfigure"):
@@ -43,11 +43,11 @@ class _Output:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with _failing():
+        with _failing_errors():
             return self._stream.write(text)
 
     def flush(self) -> None:
-        with _failing():
+        with _failing_errors():
             self._stream.flush()
 
 
@@ -69,7 +69,7 @@ def written_out() -> Iterator[None]:
             finally:
                 sys.stdout.flush()
         except OutputError:
-            _discard(stream)
+            _discard_buffer(stream)
             raise
         finally:
             sys.stdout = before
@@ -82,13 +82,13 @@ def copied_out(path: Path) -> None:
         OutputError: The output cannot be written.
     """
     sys.stdout.flush()
-    with path.open("rb") as file, _failing():
+    with path.open("rb") as file, _failing_errors():
         shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.buffer.flush()
 
 
 @contextlib.contextmanager
-def _failing() -> Iterator[None]:
+def _failing_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -96,7 +96,7 @@ def _failing() -> Iterator[None]:
         raise OutputError(f"the output cannot be written: {error.strerror} - {hint}") from error
 
 
-def _discard(stream: TextIO) -> None:
+def _discard_buffer(stream: TextIO) -> None:
     """Discard the buffer of a stream, also when the interpreter ends."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

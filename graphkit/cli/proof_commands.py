@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphkit.cli.flags import Asked, output_format_option, takes
-from graphkit.cli.model_streams import load, model_path
-from graphkit.cli.output import progress_on_terminal, proving, say, show
+from graphkit.cli.flags import Asked, output_format_option, takes_options
+from graphkit.cli.model_streams import load_model, model_path
+from graphkit.cli.output import print_line, progress_on_terminal, show_result, start_prover
 from graphkit.cli.shell_completion import complete_model
 from graphkit.errors import UsageError
 from graphkit.options import (
@@ -86,7 +86,7 @@ class VerifyOptions(RewriteProofOptions, SplitProofOptions, FolderOptions):
     required=True,
     shell_complete=complete_model,
 )
-@takes(VerifyOptions)
+@takes_options(VerifyOptions)
 @output_format_option
 def verify(models: Sequence[str], options: Asked[VerifyOptions], format: str) -> None:
     """Prove a rewrite, a split or a folder: run original and result in onnxruntime, and exit with 1 if they differ.
@@ -94,16 +94,16 @@ def verify(models: Sequence[str], options: Asked[VerifyOptions], format: str) ->
     Takes two models, an original and its rewrite; three, a merged decoder and the pair that it was split into; or an
     export, a folder or a model, and OUT, which graphkit lower or bundle made of it. Only --record writes anything.
     """
-    with proving(options.limits), progress_on_terminal() as progress:
-        proof = _proof(models, options.read(), progress)
-    show(proof, format)
+    with start_prover(options.limits), progress_on_terminal() as progress:
+        proof = _prove_models(models, options.read(), progress)
+    show_result(proof, format)
     if not proof.passed:
         if Path(models[-1]).is_dir():
-            say(f"The proof failed: {proof.findings()[0]}.", is_error=True)
+            print_line(f"The proof failed: {proof.findings()[0]}.", is_error=True)
         raise SystemExit(1)
 
 
-def _proof(models: Sequence[str], options: VerifyOptions, progress: Callable[[str], None]) -> Proof:
+def _prove_models(models: Sequence[str], options: VerifyOptions, progress: Callable[[str], None]) -> Proof:
     """Return the proof of a folder, a split or a rewrite."""
     if len(models) == 2 and Path(models[1]).is_dir():
         from graphkit.cli.fetched_export import fetched_export
@@ -116,7 +116,7 @@ def _proof(models: Sequence[str], options: VerifyOptions, progress: Callable[[st
     if len(models) == 3:
         from graphkit.verify.split_verifier import verify_split
 
-        merged, first, with_past = (load(name) for name in models)
+        merged, first, with_past = (load_model(name) for name in models)
         progress("proving")
         return verify_split(merged, first, with_past, options, progress=progress)
     from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
@@ -144,7 +144,7 @@ class CompareFlags(CompareOptions):
 @click.command(short_help="Compare two models layer by layer: where they part, and why.")
 @click.argument("a", metavar="A", shell_complete=complete_model)
 @click.argument("b", metavar="B", shell_complete=complete_model)
-@takes(CompareFlags)
+@takes_options(CompareFlags)
 @output_format_option
 def compare(a: str, b: str, options: Asked[CompareFlags], format: str) -> None:
     """Compare two models layer by layer: where they part, and why. Exits with 1 if they differ.
@@ -153,11 +153,11 @@ def compare(a: str, b: str, options: Asked[CompareFlags], format: str) -> None:
     in PyTorch gives. Tensors match by name, by what they compute, or by their place in the graph; ambiguous ones are
     not compared.
     """
-    with proving(options.limits), progress_on_terminal() as progress:
+    with start_prover(options.limits), progress_on_terminal() as progress:
         from graphkit.workflows.compare_models import compare_models
 
         asked = options.read()
         comparison = compare_models(a, b, asked.spec, asked, inputs=asked.inputs, progress=progress)
-    show(comparison, format)
+    show_result(comparison, format)
     if not comparison.passed:
         raise SystemExit(1)

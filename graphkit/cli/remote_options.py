@@ -24,13 +24,13 @@ def reads_models(command: click.Command) -> click.Command:
         command = click_option(flag, False, expose_value=False)(command)
     for option in command.params:
         if option.name in ("download", "no_cache", "timeout"):
-            option.callback = _noted
+            option.callback = _note_option
     return command
 
 
-def _noted(context: click.Context, option: click.Parameter, value: object) -> object:
+def _note_option(context: click.Context, option: click.Parameter, value: object) -> object:
     """Let models on servers be read as an option says, as long as its command runs."""
-    options = replace(current_options(), notice=_said)
+    options = replace(current_options(), notice=_say_notice)
     if option.name == "download":
         options = replace(options, download=bool(value))
     elif option.name == "no_cache":
@@ -41,7 +41,7 @@ def _noted(context: click.Context, option: click.Parameter, value: object) -> ob
     return value
 
 
-def _said(sentence: str) -> None:
-    from graphkit.cli.output import say
+def _say_notice(sentence: str) -> None:
+    from graphkit.cli.output import print_line
 
-    say(f"Note: {sentence}", is_error=True)
+    print_line(f"Note: {sentence}", is_error=True)

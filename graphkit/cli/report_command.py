@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from graphkit.analysis.findings import KIND_NAMES
-from graphkit.cli.flags import DRAWINGS, FINDINGS, Asked, Format, choice, format_of, output_option, takes
-from graphkit.cli.output import progress_on_terminal, proving, put, rendered, say, show
+from graphkit.cli.flags import DRAWINGS, FINDINGS, Asked, Format, choice_type, format_of, output_option, takes_options
+from graphkit.cli.output import print_line, progress_on_terminal, put_text, render_result, show_result, start_prover
 from graphkit.cli.shell_completion import complete_model
 from graphkit.options import BLOCKED_BY, LIMITS, SIZES, Flag, as_declared, count, option, switch
 from graphkit.runtime.limits import DEFAULT_LIMITS
@@ -113,11 +113,11 @@ class ReportFlags:
 @click.option(
     "--format",
     "-f",
-    type=choice(Format),
+    type=choice_type(Format),
     help="Report format. Default: text, or the format that the suffix of --output names.",
 )
 @output_option("FILE", "Write the report to a file.")
-@takes(ReportFlags)
+@takes_options(ReportFlags)
 def report(models: Sequence[str], options: Asked[ReportFlags], format: str | None, output: Path | None) -> None:
     """Explain models: a verdict, then interface, KV cache, shape operators, hazards, control flow, blockers and more.
 
@@ -128,7 +128,7 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
     from graphkit.analysis.report import report as analyse
 
     asked = options.read()
-    gate = _gate(asked)
+    gate = _read_gate(asked)
     report_options = _report_options(asked, gate)
     chosen = format_of(format, output)
     if len(models) == 1 and not asked.recursive and os.path.isdir(models[0]):
@@ -136,12 +136,12 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         if (folder / "bundle.json").is_file():
             _report_bundle(folder, chosen, output, has_options=asked.is_for_models)
             return
-    with proving(asked.limits, asked.check_hazards), progress_on_terminal() as progress:
-        names = _expanded(models, recursive=asked.recursive)
+    with start_prover(asked.limits, asked.check_hazards), progress_on_terminal() as progress:
+        names = _expand_folders(models, recursive=asked.recursive)
         is_alone = len(names) == 1
-        loaded, broken = _loaded(names, progress, keep_going=not is_alone)
+        loaded, broken = _load_models(names, progress, keep_going=not is_alone)
         if chosen in DRAWINGS and loaded:
-            put(_drawing(loaded[0], chosen, asked.group, asked.optimize), output, loaded[0].files)
+            put_text(_draw_group(loaded[0], chosen, asked.group, asked.optimize), output, loaded[0].files)
             return
         result: Report | Comparison
         if is_alone:
@@ -153,10 +153,10 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         words = (asked.baseline, asked.target, *names)
         files = (Path(word) for word in words if word is not None and Path(word).is_file())
         read = [*files, *(path for model in loaded for path in model.files)]
-        _show(result, chosen, output, read)
+        _show_report(result, chosen, output, read)
         if asked.lock is not None:
             _write_lock(result, asked.lock, read)
-    _exit(result, gate, output if chosen is Format.html else None)
+    _exit_on_failures(result, gate, output if chosen is Format.html else None)
 
 
 def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
@@ -176,26 +176,26 @@ def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
     )
 
 
-def _exit(result: Report | Comparison, gate: Gate, page: Path | None) -> None:
+def _exit_on_failures(result: Report | Comparison, gate: Gate, page: Path | None) -> None:
     """Name the models without a report and the failures of the gate; exit with 2 or 1 where there are any.
 
     Where a page was written, the address of the node that a failure names there follows it.
     """
     for failure in result.failures:
-        say(f"Error: {failure.problem}", is_error=True)
+        print_line(f"Error: {failure.problem}", is_error=True)
     reasons = list(gate.failures(result))
     for reason in reasons:
-        say(reason, is_error=True)
+        print_line(reason, is_error=True)
         if page is not None:
             from graphkit.cli.node_links import page_address
 
             if address := page_address(page, result, reason):
-                say(f"  {address}", is_error=True)
+                print_line(f"  {address}", is_error=True)
     if result.failures or reasons:
         raise SystemExit(2 if result.failures else 1)
 
 
-def _gate(asked: ReportFlags) -> Gate:
+def _read_gate(asked: ReportFlags) -> Gate:
     from graphkit.analysis.report_gate import Gate, read_baseline, read_kinds
 
     baseline = None if asked.baseline is None else read_baseline(asked.baseline)
@@ -207,9 +207,9 @@ def _write_lock(report: Report | Comparison, lock: Path, read: Sequence[Path]) -
     from graphkit.analysis.report_gate import verdict_lock
 
     if report.failures:
-        say(f"Error: {lock}: is not written, as not every model has a report", is_error=True)
+        print_line(f"Error: {lock}: is not written, as not every model has a report", is_error=True)
         return
-    put(verdict_lock(report).to_json(), lock, read)
+    put_text(verdict_lock(report).to_json(), lock, read)
 
 
 def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_options: bool) -> None:
@@ -221,18 +221,18 @@ def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_opt
     if chosen in (*DRAWINGS, *FINDINGS):
         output_kind = "drawing" if chosen in DRAWINGS else "findings"
         raise UsageError(f"{folder} is a bundle, which has no {output_kind} - take another --format")
-    _show(bundle_overview(folder), chosen, output, folder.iterdir())
+    _show_report(bundle_overview(folder), chosen, output, folder.iterdir())
 
 
-def _show(result: Result, chosen: Format, output: Path | None, read: Iterable[Path]) -> None:
+def _show_report(result: Result, chosen: Format, output: Path | None, read: Iterable[Path]) -> None:
     if chosen in FINDINGS:
-        put(_findings_text(result, chosen), output, read)
+        put_text(_findings_text(result, chosen), output, read)
     elif output is None:
-        show(result, chosen)
+        show_result(result, chosen)
         if chosen is Format.text and sys.stdout.isatty():
             _name_pages(result)
     else:
-        put(rendered(result, chosen), output, read)
+        put_text(render_result(result, chosen), output, read)
 
 
 def _name_pages(result: Result) -> None:
@@ -241,8 +241,8 @@ def _name_pages(result: Result) -> None:
 
     if isinstance(result, Judged) and (kinds := result.kinds()):
         names = ", ".join(kind.name for kind in kinds)
-        say("")
-        say(f"`graphkit explain KIND` tells what to do about each finding: {names}.")
+        print_line("")
+        print_line(f"`graphkit explain KIND` tells what to do about each finding: {names}.")
 
 
 def _findings_text(result: Result, chosen: Format) -> str:
@@ -274,7 +274,7 @@ def _hazard_check(limits: Limits) -> HazardCheck:
     return partial(check_hazards, limits=limits)
 
 
-def _expanded(names: Sequence[str], *, recursive: bool) -> list[str]:
+def _expand_folders(names: Sequence[str], *, recursive: bool) -> list[str]:
     """Return the names, with each folder replaced by the models in it; hidden folders are left out."""
     from graphkit.errors import UsageError
     from graphkit.io.remote.folder import is_folder, models_in
@@ -299,12 +299,12 @@ def _expanded(names: Sequence[str], *, recursive: bool) -> list[str]:
     return expanded
 
 
-def _loaded(
+def _load_models(
     names: Iterable[str], progress: Callable[[str], None], *, keep_going: bool
 ) -> tuple[list[Model], list[Failure]]:
     """Return the models that can be read, and the faults of the others."""
     from graphkit.analysis.report import Failure
-    from graphkit.cli.model_streams import load
+    from graphkit.cli.model_streams import load_model
     from graphkit.errors import ModelError
 
     loaded: list[Model] = []
@@ -312,7 +312,7 @@ def _loaded(
     for name in names:
         progress(f"reading {name}")
         try:
-            loaded.append(load(name))
+            loaded.append(load_model(name))
         except ModelError as error:
             if not keep_going:
                 raise
@@ -320,7 +320,7 @@ def _loaded(
     return loaded, broken
 
 
-def _drawing(model: Model, chosen: Format, group: int, optimize: bool) -> str:
+def _draw_group(model: Model, chosen: Format, group: int, optimize: bool) -> str:
     from graphkit.analysis.shape_origins import group_drawing
     from graphkit.render.drawings import dot
     from graphkit.render.markdown import mermaid

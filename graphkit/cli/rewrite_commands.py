@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from graphkit.cli.flags import Asked, format_option, model_argument, output_option, takes
-from graphkit.cli.model_streams import destination, finish, load
-from graphkit.cli.output import progress_on_terminal, proving
+from graphkit.cli.flags import Asked, format_option, model_argument, output_option, takes_options
+from graphkit.cli.model_streams import finish_rewrite, load_model, output_destination
+from graphkit.cli.output import progress_on_terminal, start_prover
 from graphkit.cli.shell_completion import (
     complete_dim,
     complete_input,
@@ -60,7 +60,7 @@ class Job:
     def model(self) -> Model:
         """Read the model."""
         self.progress(f"reading {self.name}")
-        return load(self.name)
+        return load_model(self.name)
 
 
 def writes_model(
@@ -77,14 +77,14 @@ def writes_model(
     def decorate(command: Callable[..., Result]) -> Callable[..., None]:
         @model_argument
         @output
-        @takes(kind, without=without)
+        @takes_options(kind, without=without)
         @format_option
         @wraps(command)
         def wrapped(*, model: str, output: Path, options: Asked[RewriteOptions], format: str, **words: Any) -> None:
-            output, weights = destination(output, options.words[WEIGHTS])
-            with proving(options.limits, options.verify), progress_on_terminal() as progress:
+            output, weights = output_destination(output, options.words[WEIGHTS])
+            with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
                 report = command(Job(model, output, options.read(weights=weights), progress), **words)
-            finish(report, format, f"{output} is")
+            finish_rewrite(report, format, f"{output} is")
 
         return cast(Callable[..., None], wrapped)
 
@@ -143,23 +143,23 @@ def current_folder_importable() -> Iterator[None]:
 @click.command("split-merged", short_help="Split a merged decoder in two, and prove the pair.")
 @model_argument
 @output_option("DIR", "Output folder. Default: the folder of the model.")
-@takes(SplitOptions)
+@takes_options(SplitOptions)
 @format_option
 def split_merged(model: str, output: Path | None, options: Asked[SplitOptions], format: str) -> None:
     """Split a merged decoder into one model for the first step and one for later steps, and prove the pair.
 
     MODEL is a merged decoder, or example:NAME.
     """
-    with proving(options.limits, options.verify), progress_on_terminal() as progress:
+    with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
         from graphkit.workflows.split_decoder_file import split_file
 
-        loaded = load(model)
-        folder = output if output is not None else _folder(loaded)
+        loaded = load_model(model)
+        folder = output if output is not None else _model_folder(loaded)
         report = split_file(loaded, folder, options.read(), progress=progress)
-    finish(report, format, f"The files in {folder} are")
+    finish_rewrite(report, format, f"The files in {folder} are")
 
 
-def _folder(model: Model) -> Path:
+def _model_folder(model: Model) -> Path:
     from graphkit.errors import UsageError
     from graphkit.examples import example_name
     from graphkit.io.byte_source import source_of
@@ -174,7 +174,7 @@ def _folder(model: Model) -> Path:
     return model.path.parent
 
 
-def _edited(job: Job, step: Pass) -> Result:
+def _run_edit(job: Job, step: Pass) -> Result:
     from graphkit.workflows.edit_file import edit_file
 
     return edit_file(job.model(), job.output, step, job.options, progress=job.progress)
@@ -206,7 +206,7 @@ def extract(job: Job, to: Sequence[str], begin: Sequence[str]) -> Result:
     """
     from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 
-    return _edited(job, ExtractSubgraph(tuple(to), tuple(begin)))
+    return _run_edit(job, ExtractSubgraph(tuple(to), tuple(begin)))
 
 
 RENAMED = {
@@ -265,7 +265,7 @@ def rename(job: Job, **texts: Sequence[str]) -> Result:
     if not any(pairs.values()):
         flags = ", ".join(f"--{name}-name" for name in RENAMED)
         raise UsageError(f"there is nothing to rename - give one of {flags}, such as --dim-name N=batch")
-    return _edited(job, Rename(pairs["input"], pairs["output"], pairs["value"], pairs["dim"]))
+    return _run_edit(job, Rename(pairs["input"], pairs["output"], pairs["value"], pairs["dim"]))
 
 
 @click.command("set-dims", short_help="Declare sizes for dims of the inputs.")
@@ -283,7 +283,7 @@ def set_dims(job: Job) -> Result:
     if spec == AS_DECLARED:
         raise UsageError("there is nothing to set - give --dim or --input, such as --dim batch_size=1")
     step = SetDims(spec.dims, spec.inputs)
-    return _edited(replace(job, options=replace(job.options, spec=AS_DECLARED)), step)
+    return _run_edit(replace(job, options=replace(job.options, spec=AS_DECLARED)), step)
 
 
 @click.command("convert-opset", short_help="Convert a model to another opset, and prove it.")
@@ -297,4 +297,4 @@ def convert_opset(job: Job, version: int) -> Result:
     """
     from graphkit.passes.opset.convert_opset import ConvertOpset
 
-    return _edited(job, ConvertOpset(version))
+    return _run_edit(job, ConvertOpset(version))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphkit.cli.flags import Asked, choice, model_argument, output_format_option, output_option, takes
-from graphkit.cli.output import put, say, show
+from graphkit.cli.flags import Asked, choice_type, model_argument, output_format_option, output_option, takes_options
+from graphkit.cli.output import print_line, put_text, show_result
 from graphkit.options import OVERWRITE, SIZES, WEIGHTS, Flag, as_declared, option, switch
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class ShapeFlags(SizeFlags):
 
 @click.command(short_help="Show every shape as an expression in the input dims.")
 @model_argument
-@takes(ShapeFlags)
+@takes_options(ShapeFlags)
 @output_format_option
 def shapes(model: str, options: Asked[ShapeFlags], format: str) -> None:
     """Show the shape of every tensor as an expression in the input dims, or explain one of them.
@@ -72,10 +72,10 @@ def shapes(model: str, options: Asked[ShapeFlags], format: str) -> None:
     MODEL is a model file, or example:NAME. --write declares the proven shapes in a copy, so that viewers show them.
     """
     from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
-    from graphkit.cli.model_streams import destination, finish, load
+    from graphkit.cli.model_streams import finish_rewrite, load_model, output_destination
     from graphkit.errors import UsageError
 
-    asked, loaded = options.read(), load(model)
+    asked, loaded = options.read(), load_model(model)
     if asked.why is not None and (asked.filter or asked.constants):
         raise UsageError("--filter and --constants are for the list of shapes - leave them out beside --why")
     result: Result = (
@@ -84,11 +84,11 @@ def shapes(model: str, options: Asked[ShapeFlags], format: str) -> None:
         else why_shape(loaded, asked.why, asked.spec)
     )
     if asked.write is None:
-        show(result, format)
+        show_result(result, format)
         return
-    write, weights = destination(asked.write, asked.weights)
+    write, weights = output_destination(asked.write, asked.weights)
     _write_shapes(loaded, write, weights, asked)
-    finish(result, format, f"{write} is")
+    finish_rewrite(result, format, f"{write} is")
 
 
 def _write_shapes(model: Model, output: Path, weights: Placement, options: ShapeFlags) -> None:
@@ -104,16 +104,16 @@ def _write_shapes(model: Model, output: Path, weights: Placement, options: Shape
         raise UsageError(f"{model.label}: {declined}")
     saved = outcome.model.save(output, weights, overwrite=options.overwrite)
     changes = "; ".join(outcome.changes) or "everything was declared already"
-    say(f"Wrote {' and '.join(path.name for path in saved)}: {changes}.", is_error=True)
+    print_line(f"Wrote {' and '.join(path.name for path in saved)}: {changes}.", is_error=True)
 
 
 @click.command(short_help="Write the shape computation as JSON, Python or JavaScript.")
 @model_argument
-@takes(SizeFlags)
+@takes_options(SizeFlags)
 @click.option(
     "--language",
     "-l",
-    type=choice(LANGUAGES),
+    type=choice_type(LANGUAGES),
     help="The language to write. Default: json, or the one that the suffix of --output names.",
 )
 @output_option("FILE", "Write to a file; .mjs makes an ES module.")
@@ -122,11 +122,11 @@ def program(model: str, options: Asked[SizeFlags], language: str | None, output:
 
     MODEL is a model file, or example:NAME.
     """
-    from graphkit.cli.model_streams import load
+    from graphkit.cli.model_streams import load_model
     from graphkit.shapes import program as make_program
 
     spec = options.read().spec
-    loaded = load(model)
+    loaded = load_model(model)
     shape_program = make_program(loaded, spec)
     suffix = output.suffix.lower() if output is not None else ""
     chosen = language or LANGUAGE_OF.get(suffix, "json")
@@ -134,4 +134,4 @@ def program(model: str, options: Asked[SizeFlags], language: str | None, output:
         text = shape_program.to_json()
     else:
         text = shape_program.python() if chosen == "python" else shape_program.javascript(export=suffix == ".mjs")
-    put(text, output, loaded.files)
+    put_text(text, output, loaded.files)

@@ -51,47 +51,47 @@ OURS = {
 }
 
 
-def _files(incomplete: str) -> Completed:
+def _complete_files(incomplete: str) -> Completed:
     return [CompletionItem(incomplete, type="file")]
 
 
-def _starting(names: Iterable[str], incomplete: str, before: str = "") -> Completed:
+def _complete_names(names: Iterable[str], incomplete: str, before: str = "") -> Completed:
     return [CompletionItem(before + name) for name in names if name.startswith(incomplete)]
 
 
-def _paired(names: Iterable[str], incomplete: str) -> Completed:
+def _complete_pair(names: Iterable[str], incomplete: str) -> Completed:
     """Complete the name of NAME=VALUE."""
-    return _starting((f"{name}=" for name in dict.fromkeys(names)), incomplete)
+    return _complete_names((f"{name}=" for name in dict.fromkeys(names)), incomplete)
 
 
 def _of_a_list(names: Iterable[str], incomplete: str) -> Completed:
     """Complete the last one of names that are separated by commas; none twice."""
     before, comma, last = incomplete.rpartition(",")
     typed = {name.strip() for name in before.split(",")}
-    return _starting((name for name in names if name not in typed), last, before + comma)
+    return _complete_names((name for name in names if name not in typed), last, before + comma)
 
 
 def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
     """Complete a file, or the name of an example where that is begun."""
     from graphkit.examples import EXAMPLES
 
-    examples = _starting((f"example:{name}" for name in EXAMPLES), incomplete) if incomplete else []
+    examples = _complete_names((f"example:{name}" for name in EXAMPLES), incomplete) if incomplete else []
     is_a_file = any(Path(incomplete).parent.glob(f"{glob.escape(Path(incomplete).name)}*"))
-    return _files(incomplete) if not examples or is_a_file else examples
+    return _complete_files(incomplete) if not examples or is_a_file else examples
 
 
 def complete_example(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
     """Complete the name of an example."""
     from graphkit.examples import EXAMPLES
 
-    return _starting(EXAMPLES, incomplete)
+    return _complete_names(EXAMPLES, incomplete)
 
 
 def complete_target(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
     """Complete the name of a target, or a file."""
     from graphkit.deploy.targets import NAMES
 
-    return _starting(NAMES, incomplete) or _files(incomplete)
+    return _complete_names(NAMES, incomplete) or _complete_files(incomplete)
 
 
 def complete_sections(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
@@ -120,57 +120,61 @@ def complete_passes(_: click.Context, __: click.Parameter, incomplete: str) -> C
     before, comma, last = closed[2].rpartition(",")
     if "{" in closed[2]:
         return []
-    return _starting((kind.name() for kind in PASSES), last, f"{closed[0]}{closed[1]}{before}{comma}")
+    return _complete_names((kind.name() for kind in PASSES), last, f"{closed[0]}{closed[1]}{before}{comma}")
 
 
 def complete_explained(context: click.Context, parameter: click.Parameter, incomplete: str) -> Completed:
     """Complete a pass or a kind of finding."""
     from graphkit.analysis.findings import KIND_NAMES
 
-    return [*complete_passes(context, parameter, incomplete), *_starting(KIND_NAMES, incomplete)]
+    return [*complete_passes(context, parameter, incomplete), *_complete_names(KIND_NAMES, incomplete)]
 
 
 def complete_dim(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
     """Complete a symbol in the dims of the inputs of the model on the line."""
     from graphkit.shapes.input_dims import input_dims
 
-    dims = (dim for model in _models(context) for known in input_dims(model).values() for dim in known or ())
-    return _paired((name for dim in dims for name in sorted(dim.symbols)), incomplete)
+    dims = (dim for model in _models_on_line(context) for known in input_dims(model).values() for dim in known or ())
+    return _complete_pair((name for dim in dims for name in sorted(dim.symbols)), incomplete)
 
 
 def complete_input(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
     """Complete an input of the model on the line."""
-    return _paired((value.name for model in _models(context) for value in model.graph.inputs), incomplete)
+    return _complete_pair(
+        (value.name for model in _models_on_line(context) for value in model.graph.inputs), incomplete
+    )
 
 
 def complete_output(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
     """Complete an output of the model on the line, to be renamed."""
-    return _paired((value.name for model in _models(context) for value in model.graph.outputs), incomplete)
+    return _complete_pair(
+        (value.name for model in _models_on_line(context) for value in model.graph.outputs), incomplete
+    )
 
 
 def complete_pair(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
     """Complete a tensor of the main graph of the first model on the line, whose other name follows."""
-    models = itertools.islice(_models(context), 1)
-    return _paired((name for model in models for name in model.graph.values), incomplete)
+    models = itertools.islice(_models_on_line(context), 1)
+    return _complete_pair((name for model in models for name in model.graph.values), incomplete)
 
 
 def complete_tensor(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
     """Complete a tensor of the main graph of the model on the line."""
-    names = (name for model in _models(context) for name in model.graph.values)
-    return _starting(dict.fromkeys(names), incomplete)
+    names = (name for model in _models_on_line(context) for name in model.graph.values)
+    return _complete_names(dict.fromkeys(names), incomplete)
 
 
 def complete_place(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
     """Complete a tensor or a node of the main graph of the model on the line."""
     names = [
         name
-        for model in _models(context)
+        for model in _models_on_line(context)
         for name in (*model.graph.values, *(node.proto.name for node in model.graph.nodes))
     ]
-    return _starting(filter(None, dict.fromkeys(names)), incomplete)
+    return _complete_names(filter(None, dict.fromkeys(names)), incomplete)
 
 
-def _models(context: click.Context) -> Iterator[Model]:
+def _models_on_line(context: click.Context) -> Iterator[Model]:
     """Yield the readable models that are on the line already, those of a folder too."""
     from graphkit.errors import GraphkitError
     from graphkit.io.remote.urls import is_url

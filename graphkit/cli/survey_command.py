@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphkit.cli.flags import Asked, Format, format_of, takes
-from graphkit.cli.output import progress_on_terminal, put, rendered, say, show
+from graphkit.cli.flags import Asked, Format, format_of, takes_options
+from graphkit.cli.output import print_line, progress_on_terminal, put_text, render_result, show_result
 from graphkit.cli.shell_completion import complete_model
 from graphkit.options import LIMITS, Flag, count, option, switch
 from graphkit.runtime.limits import DEFAULT_LIMITS
@@ -89,7 +89,7 @@ class SurveyFlags:
 @click.option(
     "--output", "-o", metavar="FILE", help="The table to write, TABLE.parquet or a URL; with --show the page or report."
 )
-@takes(SurveyFlags)
+@takes_options(SurveyFlags)
 def survey(sources: Sequence[str], options: Asked[SurveyFlags], output: str | None) -> None:
     """Make one table of many models: a row each, with the facts of its verdict, or its error.
 
@@ -99,15 +99,15 @@ def survey(sources: Sequence[str], options: Asked[SurveyFlags], output: str | No
     """
     asked = options.read()
     if asked.table is not None:
-        _show(asked, asked.table, sources, Path(output) if output else None)
+        _show_table(asked, asked.table, sources, Path(output) if output else None)
     else:
-        _survey(asked, sources, output)
+        _run_survey(asked, sources, output)
 
 
-def _survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) -> None:
-    from graphkit.counted import counted
+def _run_survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) -> None:
+    from graphkit.counted import count_things
     from graphkit.errors import UsageError
-    from graphkit.fleet.survey import survey as run
+    from graphkit.fleet.survey import survey_models as run
     from graphkit.fleet.survey_sources import models_of
 
     if not sources:
@@ -116,16 +116,16 @@ def _survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) -> N
         raise UsageError(f"{output or 'the table'}: is no Parquet file - name the table with -o TABLE.parquet")
     if asked.where or asked.sort:
         raise UsageError("--where and --sort are for a table - name one with --show")
-    executor = _executor(asked)
+    executor = _make_executor(asked)
     models = models_of(sources, sys.stdin or ())
     with progress_on_terminal() as progress:
         totals = run(models, output, executor, _row_options(asked, output), retries=asked.retry, progress=progress)
     kept_text = f", {totals.kept:,} of them from an earlier run" if totals.kept else ""
-    models_text, errors_text = counted(totals.models, "model(s)"), counted(totals.errors, "error(s)")
-    say(f"{models_text} in {output}{kept_text}, {errors_text}, {totals.seconds:.1f} s.")
+    models_text, errors_text = count_things(totals.models, "model(s)"), count_things(totals.errors, "error(s)")
+    print_line(f"{models_text} in {output}{kept_text}, {errors_text}, {totals.seconds:.1f} s.")
 
 
-def _executor(asked: SurveyFlags) -> Executor:
+def _make_executor(asked: SurveyFlags) -> Executor:
     from graphkit.errors import UsageError
     from graphkit.fleet.local_pool import LocalPool
 
@@ -147,7 +147,7 @@ def _row_options(asked: SurveyFlags, table: str) -> RowOptions:
 
     remote = current_options()
     seconds = remote.timeout * SERVER_SHARE
-    pages = f"{storage.place(table).removesuffix('.parquet')}.reports" if asked.reports else ""
+    pages = f"{storage.absolute_place(table).removesuffix('.parquet')}.reports" if asked.reports else ""
     return RowOptions(
         targets=asked.target,
         folds=asked.after_fold,
@@ -158,7 +158,7 @@ def _row_options(asked: SurveyFlags, table: str) -> RowOptions:
     )
 
 
-def _show(asked: SurveyFlags, table: str, sources: Sequence[str], output: Path | None) -> None:
+def _show_table(asked: SurveyFlags, table: str, sources: Sequence[str], output: Path | None) -> None:
     from graphkit.errors import UsageError
     from graphkit.fleet.survey_table import survey_table
 
@@ -172,6 +172,6 @@ def _show(asked: SurveyFlags, table: str, sources: Sequence[str], output: Path |
         table, where=asked.where, sort=asked.sort, most=None if output else asked.rows, folder=place
     )
     if output is None:
-        show(table_result, chosen)
+        show_result(table_result, chosen)
     else:
-        put(rendered(table_result, chosen), output, [Path(table)])
+        put_text(render_result(table_result, chosen), output, [Path(table)])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from graphkit.cli.flags import REPORT_FILE, Asked, Format, format_option, model_argument, takes
-from graphkit.cli.output import progress_on_terminal, show
+from graphkit.cli.flags import REPORT_FILE, Asked, Format, format_option, model_argument, takes_options
+from graphkit.cli.output import progress_on_terminal, show_result
 from graphkit.cli.shape_commands import SizeFlags
 from graphkit.cli.shell_completion import complete_model
 from graphkit.options import BLOCKED_BY, OVERWRITE, Flag, option, switch
@@ -52,7 +52,7 @@ class ViewFlags(SizeFlags):
 @click.command(short_help="Show a model, or two side by side, in Model Explorer.")
 @model_argument
 @click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete_model)
-@takes(ViewFlags)
+@takes_options(ViewFlags)
 @format_option
 def view(model: str, other: str | None, options: Asked[ViewFlags], format: str) -> None:
     """Show a model in Google's Model Explorer, by module, with costs, shapes and findings as overlays.
@@ -60,7 +60,7 @@ def view(model: str, other: str | None, options: Asked[ViewFlags], format: str) 
     MODEL is a model file, or example:NAME. OTHER is shown beside it: nodes that match are selected together. Needs
     graphkit[view], unless --export writes the files for a Model Explorer elsewhere.
     """
-    from graphkit.cli.model_streams import load
+    from graphkit.cli.model_streams import load_model
     from graphkit.errors import UsageError
 
     asked = options.read()
@@ -69,21 +69,21 @@ def view(model: str, other: str | None, options: Asked[ViewFlags], format: str) 
         raise UsageError("--format, --report and --overwrite are for --export - leave them out, or name a file with it")
     if asked.export is not None and (asked.port is not None or not asked.browser):
         raise UsageError("--port and --no-browser are for a page, and --export serves none - leave them out")
-    first, second = load(model), load(other) if other is not None else None
+    first, second = load_model(model), load_model(other) if other is not None else None
     with progress_on_terminal() as progress:
         from graphkit.viewer.make_view import view as make_view
 
         progress("looking at the graph")
         shown_view = make_view(first, second, asked.spec, target=asked.target, errors=asked.errors)
     if asked.export is not None:
-        from graphkit.viewer.export_view import export
+        from graphkit.viewer.export_view import export_view
 
         read = [path for path in (asked.errors,) if path is not None]
         models = [drawn for drawn in (first, second) if drawn is not None]
-        show(export(shown_view, models, asked.export, read=read, overwrite=asked.overwrite), format)
+        show_result(export_view(shown_view, models, asked.export, read=read, overwrite=asked.overwrite), format)
         return
     from graphkit.io.signals import ended_by_interrupt
-    from graphkit.viewer.serve_view import ANY_PORT, serve
+    from graphkit.viewer.serve_view import ANY_PORT, serve_view
 
     with ended_by_interrupt():
-        serve(shown_view, port=asked.port or ANY_PORT, opens_browser=asked.browser)
+        serve_view(shown_view, port=asked.port or ANY_PORT, opens_browser=asked.browser)

@@ -11,7 +11,7 @@ from graphkit.options import LowerOptions
 from graphkit.passes.npu.decompose_operators import GeluToTanh
 from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.verify.lowering_verifier import deviation
+from graphkit.verify.lowering_verifier import measure_deviation
 from graphkit.verify.originals import Originals
 
 __all__ = ["DEQUANTIZE", "GELU_TO_TANH", "AskedChanges", "asked_changes"]
@@ -75,7 +75,7 @@ class AskedChanges:
             yield said
             return
         progress(f"measuring {' and '.join(change.progress for change in self.done)}")
-        measured = deviation(self.export.originals, output, limits=options.limits, progress=progress)
+        measured = measure_deviation(self.export.originals, output, limits=options.limits, progress=progress)
         which = "that change" if len(self.done) == 1 else "these changes"
         without = "it" if len(self.done) == 1 else "them"
         yield f"{said} The proof is against the export with {which}. Without {without}, {measured.words()}."

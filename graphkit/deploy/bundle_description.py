@@ -32,12 +32,12 @@ import numpy as np
 from graphkit.analysis.pipeline_links import first_states
 from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots
 from graphkit.errors import UsageError
-from graphkit.graph.roles import rank
-from graphkit.io.stream_files import shown
+from graphkit.graph.roles import declared_rank
+from graphkit.io.stream_files import shown_path
 from graphkit.io.toml import Section, read_toml
 from graphkit.model import Model, load
 from graphkit.passes.state.slots import LENGTH, Update
-from graphkit.rewrite.compose_models import compose
+from graphkit.rewrite.compose_models import compose_models
 from graphkit.rewrite.new_interface import with_names
 from graphkit.verify.described_bundle_verifier import Chain
 
@@ -60,24 +60,24 @@ def read_description(path: Path) -> tuple[Chain, ...]:
     file = read_toml(path)
     file.only("method", "state")
     states = list(file.sections("state"))
-    methods = [_described(section, path.parent, states) for section in file.sections("method")]
+    methods = [_read_method(section, path.parent, states) for section in file.sections("method")]
     if not methods:
-        raise UsageError(f"{shown(path)}: it names no method - write [[method]] with a name and its models")
+        raise UsageError(f"{shown_path(path)}: it names no method - write [[method]] with a name and its models")
     names = [method.name for method in methods]
     files = [name.lower() for name in names]  # which are one where file names have no case
     if twice := next((name for name in names if files.count(name.lower()) > 1), ""):
-        raise UsageError(f"{shown(path)}: two methods are called '{twice}' - name one anew")
+        raise UsageError(f"{shown_path(path)}: two methods are called '{twice}' - name one anew")
     for section in states:
         for place in ("read", "write"):
-            unknown = [name for name in _places(section, place) if name not in names]
+            unknown = [name for name in _links_of_state(section, place) if name not in names]
             if unknown:
                 raise UsageError(
-                    f"{shown(path)}: state '{section.text('name')}' names '{unknown[0]}', which is no method"
+                    f"{shown_path(path)}: state '{section.text('name')}' names '{unknown[0]}', which is no method"
                 )
     return tuple(methods)
 
 
-def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
+def _read_method(section: Section, folder: Path, states: list[Section]) -> Chain:
     section.only("name", "when", "models", "links", "cache", "tokens")
     name = section.text("name")
     if not name.isidentifier():
@@ -96,7 +96,7 @@ def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
     for state in states:
         state.only("name", "read", "write", "initial")
         for place, names in (("read", reads), ("write", writes)):
-            port = _places(state, place).get(name)
+            port = _links_of_state(state, place).get(name)
             if port is not None:
                 names[port] = state.text("name")
     links = section.mapping("links", lambda value: isinstance(value, str), "the name of an output")
@@ -112,7 +112,7 @@ def _described(section: Section, folder: Path, states: list[Section]) -> Chain:
     )
 
 
-def _places(state: Section, place: str) -> dict[str, str]:
+def _links_of_state(state: Section, place: str) -> dict[str, str]:
     return state.mapping(place, lambda value: isinstance(value, str), "the name of an input or output")
 
 
@@ -123,13 +123,13 @@ def read_initial(path: Path) -> Initial:
         TargetError: One is neither a number nor a file beside the `bundle.toml` that holds an array.
     """
     return {
-        section.text("name"): _initial(section, path.parent)
+        section.text("name"): _initial_value(section, path.parent)
         for section in read_toml(path).sections("state")
         if "initial" in section
     }
 
 
-def _initial(section: Section, folder: Path) -> np.ndarray:
+def _initial_value(section: Section, folder: Path) -> np.ndarray:
     initial = section.values["initial"]
     if isinstance(initial, (int, float)) and not isinstance(initial, bool):
         return np.asarray(initial)
@@ -151,10 +151,10 @@ def described_methods(described: tuple[Chain, ...], slots: int, update: Update) 
     Raises:
         UsageError: An input or output that it names is not there, or a cache cannot be kept in slots.
     """
-    return tuple(_made(method, slots, update) for method in described)
+    return tuple(_make_method(method, slots, update) for method in described)
 
 
-def chain(method: Chain) -> Model:
+def chain_models(method: Chain) -> Model:
     """Return the models of a method as one.
 
     Raises:
@@ -169,14 +169,14 @@ def chain(method: Chain) -> Model:
             raise UsageError(f"{method.name}: {behind.name} reads nothing that the models before it give - add links")
         prefix = f"{number}/"
         ports = [value.name for value in (*model.graph.inputs, *model.graph.outputs) if value.tensor is None]
-        both = compose(model, behind, links, prefix)
+        both = compose_models(model, behind, links, prefix)
         taken = set(both.graph.values)
         model = with_names(both, {f"{prefix}{name}": name for name in ports if name not in taken})
     return model
 
 
-def _made(method: Chain, slots: int, update: Update) -> MethodModel:
-    model = chain(method)
+def _make_method(method: Chain, slots: int, update: Update) -> MethodModel:
+    model = chain_models(method)
     inputs = {value.name for value in model.graph.inputs}
     outputs = {value.name for value in model.graph.outputs}
     tokens = (method.tokens,) if method.tokens else ()
@@ -201,10 +201,10 @@ def _made(method: Chain, slots: int, update: Update) -> MethodModel:
             whole=whole,
             changes=tuple(changes),
         )
-    return _prefixed(kept_in_slots(method.name, method.when, file, model, slots, update, method.reads), method)
+    return _prefix_states(kept_in_slots(method.name, method.when, file, model, slots, update, method.reads), method)
 
 
-def _prefixed(made: MethodModel, method: Chain) -> MethodModel:
+def _prefix_states(made: MethodModel, method: Chain) -> MethodModel:
     """Return a method whose cache and length have the names that the description gives."""
     named = set(method.reads.values())
     names = {state: state if state in named else f"{method.cache}.{state}" for state in made.reads.values()}
@@ -245,25 +245,25 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
     models = [load(file) for file in sorted(path.glob("*.onnx"))] if path.is_dir() else [load(path)]
     steps = [model for model in models if model.roles.states]
     if len(steps) != 1:
-        return tuple(_method(_stem(model), "step", model) for model in models) if steps else ()
+        return tuple(_make_chain(_method_name(model), "step", model) for model in models) if steps else ()
     (step,) = steps
     methods = []
     for model in models:
         starts = first_states(model, step) if model is not step else {}
         if starts:
             states = {value.name: past.name for past, value in starts.items()}
-            methods.append(_method("prefill", "once", model, states))
+            methods.append(_make_chain("prefill", "once", model, states))
         elif model is not step:
-            methods.append(_method(_stem(model), "step", model))
+            methods.append(_make_chain(_method_name(model), "step", model))
     once, later = ([method for method in methods if method.when == when] for when in WHEN)
-    return (*once, _method("step", "step", step), *later)
+    return (*once, _make_chain("step", "step", step), *later)
 
 
-def _method(name: str, when: str, model: Model, writes: Mapping[str, str] | None = None) -> Chain:
+def _make_chain(name: str, when: str, model: Model, writes: Mapping[str, str] | None = None) -> Chain:
     roles = model.roles
     reads = {entry.past.name: entry.past.name for entry in roles.states}
     after = {entry.next.name: entry.past.name for entry in roles.states}
-    tokens = [value.name for value in roles.all("tokens") if rank(value) == 2]
+    tokens = [value.name for value in roles.all("tokens") if declared_rank(value) == 2]
     return Chain(
         name=name,
         when=when,
@@ -276,7 +276,7 @@ def _method(name: str, when: str, model: Model, writes: Mapping[str, str] | None
     )
 
 
-def _stem(model: Model) -> str:
+def _method_name(model: Model) -> str:
     """Return the name of a model's file as that of a method."""
     name = re.sub(r"\W", "_", model.name.removesuffix(".onnx"))
     return name if name.isidentifier() and name not in GENERATED else f"run_{name}"

@@ -43,7 +43,7 @@ def init_method(contract: BundleContract, arrays: Mapping[str, np.ndarray] = {})
         outputs.append(BundlePort(out, state.dtype, state.shape, "its initial value", writes=state.name))
     access: dict[str, Access] = dict.fromkeys((state.name for state in contract.states), "write")
     method = BundleMethod("init", "init.onnx", "init", (), tuple(outputs), access)
-    return method, _model("init", nodes, tensors, method, contract)
+    return method, _make_model("init", nodes, tensors, method, contract)
 
 
 def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
@@ -63,7 +63,7 @@ def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
         outputs.append(BundlePort(out, state.dtype, tuple(after), "after", writes=state.name))
         access[state.name] = "read and write"
     method = BundleMethod("reorder", "reorder.onnx", "reorder", tuple(inputs), tuple(outputs), access)
-    return method, _model("reorder", nodes, [], method, contract)
+    return method, _make_model("reorder", nodes, [], method, contract)
 
 
 def with_initial(contract: BundleContract, initial: Initial) -> tuple[BundleContract, Mapping[str, np.ndarray]]:
@@ -80,7 +80,7 @@ def with_initial(contract: BundleContract, initial: Initial) -> tuple[BundleCont
         if state.name not in initial:
             states.append(state)
             continue
-        array = _fitting(state, initial[state.name])
+        array = _fitting_initial(state, initial[state.name])
         is_number = array.size > 0 and bool(np.isfinite(array.flat[0])) and bool((array == array.flat[0]).all())
         if not is_number:
             arrays[state.name] = array
@@ -89,13 +89,13 @@ def with_initial(contract: BundleContract, initial: Initial) -> tuple[BundleCont
     return replace(contract, states=tuple(states)), arrays
 
 
-def _fitting(state: StateTensor, initial: np.ndarray) -> np.ndarray:
-    for problem in _problems(state, initial):
+def _fitting_initial(state: StateTensor, initial: np.ndarray) -> np.ndarray:
+    for problem in _initial_problems(state, initial):
         raise UsageError(f"the initial value of state '{state.name}' {problem}")
     return initial.astype(state.dtype)
 
 
-def _problems(state: StateTensor, initial: np.ndarray) -> Iterator[str]:
+def _initial_problems(state: StateTensor, initial: np.ndarray) -> Iterator[str]:
     """Yield why an initial value does not fit a state, a clause each."""
     dtype = np.dtype(state.dtype)
     row = tuple(1 if axis == state.batch else size for axis, size in enumerate(state.shape))
@@ -113,7 +113,7 @@ def _problems(state: StateTensor, initial: np.ndarray) -> Iterator[str]:
         yield f"is {list(initial.shape)}, and a row of the state is {list(row)} - give that"
 
 
-def _model(
+def _make_model(
     name: str,
     nodes: Sequence[onnx.NodeProto],
     tensors: Sequence[onnx.TensorProto],
@@ -121,7 +121,11 @@ def _model(
     contract: BundleContract,
 ) -> Model:
     graph = helper.make_graph(
-        nodes, name, [_info(port) for port in method.inputs], [_info(port) for port in method.outputs], tensors
+        nodes,
+        name,
+        [_port_info(port) for port in method.inputs],
+        [_port_info(port) for port in method.outputs],
+        tensors,
     )
     opset = helper.make_opsetid("", min(OPSET, contract.opset))
     proto = helper.make_model(
@@ -130,5 +134,5 @@ def _model(
     return Model.from_proto(proto)
 
 
-def _info(port: BundlePort) -> onnx.ValueInfoProto:
+def _port_info(port: BundlePort) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(port.name, helper.np_dtype_to_tensor_dtype(np.dtype(port.dtype)), port.shape)

@@ -31,7 +31,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import Dim, declared_type
 from graphkit.graph.roles import Axis
-from graphkit.graph.traversal import reachable
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import readers_beside
 from graphkit.graph.view import Value
 from graphkit.passes.state.slots import SLOTS
@@ -40,7 +40,7 @@ from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.shapes.input_dims import named_inputs
-from graphkit.shapes.tensor import numbers
+from graphkit.shapes.tensor import element_numbers
 
 __all__ = ["build_bundle"]
 
@@ -66,7 +66,7 @@ def build_bundle(
             before it is written, in no certain order.
     """
     parts = [_Part(method, sizes) for method in methods]
-    states = _laid_out(_states(parts))
+    states = _laid_out(_written_states(parts))
     by_name = {state.name: state for state in states}
     for part in parts:
         part.check(by_name)
@@ -90,11 +90,11 @@ def build_bundle(
         positions="the models count positions, from the slots in use and from the mask"
         if lengths
         else "there are none",
-        loop=tuple(_loop(parts, states)),
+        loop=tuple(_loop_steps(parts, states)),
     )
 
 
-def _states(parts: Sequence[_Part]) -> list[StateTensor]:
+def _written_states(parts: Sequence[_Part]) -> list[StateTensor]:
     """Return the states that methods write, each once."""
     states: dict[str, StateTensor] = {}
     for part in parts:
@@ -200,10 +200,10 @@ class _Part:
         """Return after how many tokens the slots that ScatterND writes begin anew, 0 for never."""
         node = value.producer
         indices = node.input(1) if node is not None and node.is_op("ScatterND") else None
-        for source in reachable([indices] if indices is not None else [], lambda each: each.sources):
+        for source in walk_breadth_first([indices] if indices is not None else [], lambda each: each.sources):
             made = source.producer
             length = made.input(1) if made is not None and made.is_op("Mod") else None
-            data = numbers(self.shapes[length]) if length is not None else None
+            data = element_numbers(self.shapes[length]) if length is not None else None
             if data is not None and data.size == 1:
                 return int(data.reshape(-1)[0])
         return 0
@@ -362,7 +362,7 @@ def _choose_tokens(parts: Sequence[_Part]) -> bool:
     return any("tokens" in part.method.kinds.values() for part in parts)
 
 
-def _loop(parts: Sequence[_Part], states: Sequence[StateTensor]) -> Iterator[str]:
+def _loop_steps(parts: Sequence[_Part], states: Sequence[StateTensor]) -> Iterator[str]:
     """Yield the steps of a host, a sentence each."""
     once = next((part.method.name for part in parts if part.method.when == "once"), "")
     step = next((part.method.name for part in parts if part.method.when == "step"), "")

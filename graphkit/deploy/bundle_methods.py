@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from graphkit.deploy.deploy_sizes import folded
+from graphkit.deploy.deploy_sizes import fold_decoder
 from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
@@ -78,7 +78,7 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
     assert first is not None
     assert step is not None
     if pipeline.encoder is None:
-        return _pair(first, step, slots, update) if _takes_one(step) else _decoder_only(step, slots, update)
+        return _method_pair(first, step, slots, update) if _takes_one(step) else _decoder_only(step, slots, update)
     return _encoder_decoder(pipeline.encoder, first, step, slots, update)
 
 
@@ -95,15 +95,15 @@ class _Draft:
 
 
 def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
-    prepared = _prepared(model, update)
+    prepared = _prepare_model(model, update)
     later = _in_place(prepared, UpdateCacheInPlace(slots, update))
     if not _takes_one(later.model):  # as it does where it has rings
-        step = _method("step", "step", "decode.onnx", _last_logits(later), model)
+        step = _decoder_method("step", "step", "decode.onnx", _last_logits(later), model)
         return replace(step, name="prefill", when="once"), step
     start = _in_place(prepared, UpdateCacheInPlace(slots, update, start=1))
     ringed = replace(later, is_exact=False)  # a ring adds up its products in another order
-    prefill = _method("prefill", "once", "prefill.onnx", _last_logits(start), model)
-    return prefill, _method("step", "step", "step.onnx", ringed, model)
+    prefill = _decoder_method("prefill", "once", "prefill.onnx", _last_logits(start), model)
+    return prefill, _decoder_method("step", "step", "step.onnx", ringed, model)
 
 
 def _takes_one(step: Model) -> bool:
@@ -113,14 +113,14 @@ def _takes_one(step: Model) -> bool:
     return declared is not None and declared.dims is not None and declared.dims[1:2] == (1,)
 
 
-def _pair(first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
+def _method_pair(first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
     """Return the methods of a decoder-only model whose first step is a model of its own, as old exports have it."""
     if first is step:
         raise UsageError(f"{step.label}: it takes one token at a time, and no model reads the prompt - export that too")
     in_place = UpdateCacheInPlace(slots, update, rings=0)
-    after = _method("step", "step", "step.onnx", _in_place(_prepared(step, update), in_place), step)
-    prompt = _prepared(first, update)
-    start = _started(_last_logits(_in_place(prompt, in_place)), prompt.model, step, {})
+    after = _decoder_method("step", "step", "step.onnx", _in_place(_prepare_model(step, update), in_place), step)
+    prompt = _prepare_model(first, update)
+    start = _starting_method(_last_logits(_in_place(prompt, in_place)), prompt.model, step, {})
     if unknown := [value.name for value in start.model.graph.inputs if value.name not in {*start.reads, *start.kinds}]:
         raise UsageError(f"{first.label}: it is not known what '{unknown[0]}' is for - name it in a bundle.toml")
     return replace(start, name="prefill", file="prefill.onnx"), after
@@ -128,13 +128,13 @@ def _pair(first: Model, step: Model, slots: int, update: Update) -> tuple[Method
 
 def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
     in_place = UpdateCacheInPlace(slots, update, rings=0)
-    later = _in_place(_prepared(_with_tokens(step), update), in_place)
-    after = _method("step", "step", "step.onnx", later, _with_tokens(step))
-    ahead, behind = _prepared(encoder, update, first), _prepared(_with_tokens(first), update, encoder)
-    reads = {name: _role(after.model, name) for name in after.reads}
+    later = _in_place(_prepare_model(_with_tokens(step), update), in_place)
+    after = _decoder_method("step", "step", "step.onnx", later, _with_tokens(step))
+    ahead, behind = _prepare_model(encoder, update, first), _prepare_model(_with_tokens(first), update, encoder)
+    reads = {name: _role_of_input(after.model, name) for name in after.reads}
     both = JoinEncoder(ahead.model, reads).run(behind.model)
     draft = _Draft(both.model, both.changes, ahead.is_exact and behind.is_exact)
-    return _started(_last_logits(_in_place(draft, in_place)), behind.model, step, dict(both.matches)), after
+    return _starting_method(_last_logits(_in_place(draft, in_place)), behind.model, step, dict(both.matches)), after
 
 
 def _with_tokens(decoder: Model) -> Model:
@@ -145,7 +145,7 @@ def _with_tokens(decoder: Model) -> Model:
 
 def fold_changes(model: Model) -> tuple[Model, list[str]]:
     """Return a folded model, and the changes."""
-    result = folded(model)
+    result = fold_decoder(model)
     before, after = (len(each.graph.nodes) for each in (model, result))
     return result, [f"folded: {after:,} of {before:,} nodes are left"]
 
@@ -167,8 +167,8 @@ def kept_in_slots(
     Raises:
         UsageError: Its cache cannot be kept in slots, or an input is not known.
     """
-    later = _in_place(_prepared(model, update), UpdateCacheInPlace(slots, update, rings=0))
-    return _method(name, when, file, later, model, reads)
+    later = _in_place(_prepare_model(model, update), UpdateCacheInPlace(slots, update, rings=0))
+    return _decoder_method(name, when, file, later, model, reads)
 
 
 def unpacked_logits(method: MethodModel) -> MethodModel:
@@ -178,7 +178,7 @@ def unpacked_logits(method: MethodModel) -> MethodModel:
     return replace(method, model=outcome.model, changes=(*method.changes, *outcome.changes), is_exact=is_exact)
 
 
-def _prepared(model: Model, update: Update, *others: Model) -> _Draft:
+def _prepare_model(model: Model, update: Update, *others: Model) -> _Draft:
     """Return a model folded, without copies of grouped heads, and with the operators that writing and others need."""
     result, changes = fold_changes(model)
     shared = run_to_fixpoint(result, [ShareKvHeads()])
@@ -186,12 +186,12 @@ def _prepared(model: Model, update: Update, *others: Model) -> _Draft:
     opset = max(SINCE[update], *(each.graph.opset() for each in (model, *others)))
     if draft.model.graph.opset() >= opset:
         return draft
-    converted = _run(draft.model, ConvertOpset(opset))
+    converted = _run_step(draft.model, ConvertOpset(opset))
     return draft.then(fold(converted.model).model, converted.changes)
 
 
 def _in_place(draft: _Draft, step: UpdateCacheInPlace) -> _Draft:
-    outcome = _run(draft.model, step)
+    outcome = _run_step(draft.model, step)
     kept = fold(outcome.model, without=(SimplifyScatter,))  # a Concat would not write in place
     squeezed = run_to_fixpoint(kept.model, [SqueezeTokenAxis()])
     return draft.then(squeezed.model, (*outcome.changes, *squeezed.changes))
@@ -203,7 +203,7 @@ def _last_logits(draft: _Draft) -> _Draft:
     return draft.then(outcome.model, outcome.changes)
 
 
-def _run(model: Model, step: Pass) -> Outcome:
+def _run_step(model: Model, step: Pass) -> Outcome:
     outcome = step.run(model)
     if outcome.model is model:
         declined = outcome.declined
@@ -219,7 +219,7 @@ def _way_out(model: Model) -> str:
     return " - take the export back to floats: graphkit rewrite -p 'dequantize{qdq=true}'" if is_rounded else ""
 
 
-def _method(
+def _decoder_method(
     name: str, when: str, file: str, draft: _Draft, original: Model, known: Mapping[str, str] = {}
 ) -> MethodModel:
     """Return a method of a decoder, whose states are called as its past inputs are."""
@@ -228,12 +228,12 @@ def _method(
     pasts = {value.name for value in original.roles.pasts}
     for value in model.graph.inputs:
         plain = value.name.removesuffix("_slots")
-        role = _role(original, value.name)
+        role = _role_of_input(original, value.name)
         if value.name in known:
             continue
         if value.name in pasts:
             reads[value.name] = value.name
-        elif plain != value.name and _role(original, plain) == "mask":
+        elif plain != value.name and _role_of_input(original, plain) == "mask":
             reads[value.name] = plain
         elif value.name in COUNTS:
             kinds[value.name] = COUNTS[value.name]
@@ -260,11 +260,11 @@ def _method(
     )
 
 
-def _role(model: Model, name: str) -> str:
+def _role_of_input(model: Model, name: str) -> str:
     return next((role for value, role in model.roles.inputs.items() if value.name == name), "")
 
 
-def _started(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) -> MethodModel:
+def _starting_method(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) -> MethodModel:
     """Return the method that starts a sequence, whose states are called as the past inputs of the step are."""
     model = draft.model
     pasts: dict[Slot, str] = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
@@ -273,12 +273,12 @@ def _started(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) 
     for value in model.graph.inputs:
         plain = value.name.removesuffix("_slots")
         if plain != value.name and plain in presents:
-            reads[value.name] = _state(presents[plain], pasts)
-        elif plain != value.name and _role(first, plain) == "mask":
-            if _role(step, plain) != "mask":
+            reads[value.name] = _state_name(presents[plain], pasts)
+        elif plain != value.name and _role_of_input(first, plain) == "mask":
+            if _role_of_input(step, plain) != "mask":
                 raise UsageError(f"no input of the decoder's later steps takes the mask '{plain}' of its first step")
             reads[value.name] = kinds[plain] = plain
-        elif value.name == KEPT or _role(first, value.name) == "tokens":
+        elif value.name == KEPT or _role_of_input(first, value.name) == "tokens":
             kinds[value.name] = "kept" if value.name == KEPT else "tokens"
     kinds = {name: "mask" if kind == name else kind for name, kind in kinds.items()}
     whole = set(kept.values())
@@ -287,7 +287,7 @@ def _started(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) 
         if before in reads:
             writes[value.name] = reads[before]
         elif value.name in presents:
-            writes[value.name] = _state(presents[value.name], pasts)
+            writes[value.name] = _state_name(presents[value.name], pasts)
             whole.add(writes[value.name])
     return MethodModel(
         name="encode",
@@ -303,7 +303,7 @@ def _started(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) 
     )
 
 
-def _state(entry: CacheEntry, pasts: Mapping[Slot, str]) -> str:
+def _state_name(entry: CacheEntry, pasts: Mapping[Slot, str]) -> str:
     if entry.slot not in pasts:
         assert entry.present is not None
         raise UsageError(f"no input of the decoder's later steps takes '{entry.present.name}' of its first step")

@@ -18,9 +18,9 @@ from graphkit.errors import UsageError
 from graphkit.options import JUDGE_SECONDS
 from graphkit.render.document_blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
-from graphkit.runtime.worker_process import ending
+from graphkit.runtime.worker_process import describe_ending
 
-__all__ = ["Judgement", "Judgements", "judge", "judge_words"]
+__all__ = ["Judgement", "Judgements", "judge_models", "judge_words"]
 
 MODEL = "{model}"
 KEPT = 16384  # bytes of what a judge said last
@@ -84,7 +84,7 @@ def judge_words(command: str) -> tuple[str, ...]:
     return words
 
 
-def judge(command: str, models: Sequence[Path], seconds: float = JUDGE_SECONDS) -> Iterator[Judgement]:
+def judge_models(command: str, models: Sequence[Path], seconds: float = JUDGE_SECONDS) -> Iterator[Judgement]:
     """Yield the answer of a judge about each model; exit status 0 passes.
 
     Args:
@@ -97,21 +97,21 @@ def judge(command: str, models: Sequence[Path], seconds: float = JUDGE_SECONDS) 
     """
     words = judge_words(command)
     for model in models:
-        status, said = _run([word.replace(MODEL, str(model.absolute())) for word in words], command, seconds)
-        why = _why(status, seconds)
+        status, said = _run_command([word.replace(MODEL, str(model.absolute())) for word in words], command, seconds)
+        why = _status_text(status, seconds)
         lines = tuple(line for line in said.decode("utf-8", "replace").splitlines() if line.strip())
         yield Judgement(model.name, command, status, why, lines)
 
 
-def _why(status: int | None, seconds: float) -> str:
+def _status_text(status: int | None, seconds: float) -> str:
     if status is None:
         return f"it does not end in {seconds:g} s"
     if status < 0:
-        return ending(status)
+        return describe_ending(status)
     return f"exit status {status}" if status else ""
 
 
-def _run(words: Sequence[str], command: str, seconds: float) -> tuple[int | None, bytes]:
+def _run_command(words: Sequence[str], command: str, seconds: float) -> tuple[int | None, bytes]:
     """Return the exit status, None where time was over, and the end of the output."""
     try:
         process = subprocess.Popen(
@@ -127,20 +127,20 @@ def _run(words: Sequence[str], command: str, seconds: float) -> tuple[int | None
 
     def stop() -> None:
         is_over.set()
-        _end(process)
+        _end_process(process)
 
     alarm = threading.Timer(seconds, stop)
     alarm.start()
     try:
-        said = _tail(cast(IO[bytes], process.stdout))
+        said = _read_tail(cast(IO[bytes], process.stdout))
         status = process.wait()
     finally:
         alarm.cancel()
-        _end(process)
+        _end_process(process)
     return (None if is_over.is_set() else status), said
 
 
-def _tail(stream: IO[bytes]) -> bytes:
+def _read_tail(stream: IO[bytes]) -> bytes:
     tail = b""
     with stream:
         while chunk := os.read(stream.fileno(), KEPT):
@@ -148,7 +148,7 @@ def _tail(stream: IO[bytes]) -> bytes:
     return tail
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     """End a process and its children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):

@@ -32,9 +32,9 @@ def lowering_costs(
     return tuple(
         costs_before_and_after(
             BeforeAndAfter(
-                [original := _original(part)],
+                [original := _exported_model(part)],
                 load(folder / part.method.file),
-                _spec(original, dict(options.dims)),
+                _spec_of_sizes(original, dict(options.dims)),
                 wish=_lowered_at(contract, is_step=part.method.when == "step"),
             ),
             what=part.method.file,
@@ -45,7 +45,7 @@ def lowering_costs(
     )
 
 
-def _original(part: Lowered) -> Model:
+def _exported_model(part: Lowered) -> Model:
     """Return the exported model that a lowered model was made from."""
     return next((stage.before for stage in part.stages if not stage.is_part), part.model)
 
@@ -76,12 +76,12 @@ def bundling_costs(
     slots, source = min(TYPICAL["past"] + 1, sizes.slots), min(TYPICAL["encoder"], sizes.source)
     changes = []
     for method in methods:
-        originals = _originals(method, sources)
+        originals = _original_models(method, sources)
         is_prompt = method.when == "once" and len(originals) == 1
         wish: dict[Role, int] = {"encoder": source, "sequence": 1, "past": slots - 1}
         if method.when == "once":
             wish |= {"past": 0, "sequence": slots - 1 if is_prompt else 1}
-        dims = {name: size for model in originals for name, size in _spec(model, sizes.dims).dims}
+        dims = {name: size for model in originals for name, size in _spec_of_sizes(model, sizes.dims).dims}
         past = const(0) if method.when == "once" else _dim_of(originals, "past", slots - 1)
         new = _dim_of(originals, "sequence", slots - 1 if is_prompt else 1)
         changes.append(
@@ -91,8 +91,8 @@ def bundling_costs(
                     method.model if options.dry_run else load(folder / method.file),
                     DimSpec.of(dims),
                     wish=wish,
-                    sizes=_slots(method.model, past + new),
-                    values=_counts(method, past),
+                    sizes=_slot_sizes(method.model, past + new),
+                    values=_slot_counts(method, past),
                 ),
                 what=method.file,
                 timed=options.time and not options.dry_run,
@@ -108,14 +108,14 @@ def _dim_of(originals: Sequence[Model], role: Role, size: int) -> Expr:
     return symbol(names[0], int(role != "past")) if len(names) == 1 else const(size)
 
 
-def _slots(model: Model, in_use: Expr) -> dict[str, Expr]:
+def _slot_sizes(model: Model, in_use: Expr) -> dict[str, Expr]:
     """Return the sizes of the symbols of slots; a ring has as many as its window at most, which its symbol names."""
     rings = (name for name in symbol_roles(model) if name.startswith(f"{SLOTS}_"))
     windows = {name: int(name.removeprefix(f"{SLOTS}_")) for name in rings}
     return {SLOTS: in_use, **{name: minimum(const(window), in_use) for name, window in windows.items()}}
 
 
-def _counts(method: MethodModel, length: Expr) -> dict[str, np.ndarray]:
+def _slot_counts(method: MethodModel, length: Expr) -> dict[str, np.ndarray]:
     """Return the values of the inputs that say how many slots are in use, and of how many tokens logits are kept."""
     numbers = {"length": length, "kept": const(1)}
     shapes = infer(method.model)
@@ -126,7 +126,7 @@ def _counts(method: MethodModel, length: Expr) -> dict[str, np.ndarray]:
     }
 
 
-def _originals(method: MethodModel, sources: Pipeline | Sequence[Chain]) -> list[Model]:
+def _original_models(method: MethodModel, sources: Pipeline | Sequence[Chain]) -> list[Model]:
     """Return the models of an export that a method replaces."""
     if not isinstance(sources, Pipeline):
         return [model for chain in sources if chain.name == method.name for model in chain.models]
@@ -135,7 +135,7 @@ def _originals(method: MethodModel, sources: Pipeline | Sequence[Chain]) -> list
     return [model for model in (sources.encoder, sources.first) if model is not None]
 
 
-def _spec(model: Model, dims: Mapping[str, int]) -> DimSpec:
+def _spec_of_sizes(model: Model, dims: Mapping[str, int]) -> DimSpec:
     """Return those of some sizes that the model has symbols for."""
     known = symbol_roles(model)
     return DimSpec.of({name: size for name, size in dims.items() if name in known})

@@ -22,7 +22,7 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.save import check_targets
 from graphkit.shapes import infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
-from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers, impossible
+from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers, impossible_sizes_error
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, tied_symbols
 from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.suggest import did_you_mean
@@ -35,7 +35,7 @@ __all__ = [
     "Sound",
     "check_dtypes",
     "checked_request",
-    "folded",
+    "fold_decoder",
     "missing_sizes",
     "most_positions",
     "setting_of",
@@ -185,12 +185,12 @@ def size_request(options: LowerOptions | BundleOptions) -> SizeRequest:
 
 
 @lru_cache(maxsize=1)
-def folded(model: Model) -> Model:
+def fold_decoder(model: Model) -> Model:
     """Return a decoder folded as its nodes need its dims, with which both its sizes and its methods begin."""
     return fold(model, dims=_needed_numbers(model, symbol_roles(model))).model
 
 
-forget_on_registration(folded.cache_clear)
+forget_on_registration(fold_decoder.cache_clear)
 
 
 def _needed_numbers(model: Model, roles: Mapping[str, Role]) -> dict[str, int]:
@@ -201,7 +201,7 @@ def _needed_numbers(model: Model, roles: Mapping[str, Role]) -> dict[str, int]:
 
 def most_positions(model: Model) -> int | None:
     """Return how many positions the tables of a decoder have, None where it has none or it is not known."""
-    return table_positions(folded(model))
+    return table_positions(fold_decoder(model))
 
 
 def missing_sizes(model: Model, names: Collection[str]) -> UsageError:
@@ -389,7 +389,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     of_role = {name: by_role[role] for name, role in roles.items() if role in by_role}
     if sizes.sound is not None and MASK_LENGTH in of_role:
         of_role[MASK_LENGTH] = sizes.sound.length
-    numbers = _needed_numbers(model, roles) | of_role | _tied(original, dict(sizes.dims)) | dict(sizes.dims)
+    numbers = _needed_numbers(model, roles) | of_role | _tied_sizes(original, dict(sizes.dims)) | dict(sizes.dims)
     has_cache = bool(original.roles.pasts)
     is_padded = has_cache or (not is_decoder and bool(model.roles.all("tokens", "encoder tokens", "embeddings")))
     if is_padded:
@@ -421,7 +421,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     )
 
 
-def _tied(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
+def _tied_sizes(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes of symbols that nodes broadcast to some of these, or need to be equal to them."""
     groups = tied_symbols(model) if dims else ()
     return {name: dims[known] for group in groups for known in sorted(group & dims.keys()) for name in group}
@@ -448,4 +448,4 @@ def _check_sizes(model: Model, numbers: Mapping[str, int], lengths: frozenset[st
     if start and (nearest := check.nearest(numbers, lengths, start, MAX_REACH)):
         hint = f"the nearest length at which it runs is --src-len {nearest}"
         raise UsageError(f"{model.name} does not run at these sizes: {fault} - {hint}")
-    raise impossible(model, numbers, fault)
+    raise impossible_sizes_error(model, numbers, fault)

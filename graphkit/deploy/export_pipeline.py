@@ -11,9 +11,9 @@ from graphkit.analysis.pipeline_links import first_states
 from graphkit.deploy.generation_settings import TokenSettings, read_token_settings
 from graphkit.errors import UsageError
 from graphkit.graph.roles import dim_at
-from graphkit.graph.uses import readers
+from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.io.stream_files import shown
+from graphkit.io.stream_files import shown_path
 from graphkit.model import Model, load
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.npu.host_inputs import id_input
@@ -21,7 +21,7 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import infer, symbol
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
-from graphkit.shapes.tensor import Array, number
+from graphkit.shapes.tensor import Array, element_number
 from graphkit.verify.originals import Originals
 
 __all__ = [
@@ -102,16 +102,18 @@ def find_pipeline(path: Path) -> Pipeline:
         ModelError: A file is broken.
     """
     if path.is_file() or not path.is_dir():
-        by_role = {_role(model): model for model in [load(path)]}
+        by_role = {_pipeline_role(model): model for model in [load(path)]}
     else:
         by_role = _of_folder(path)
     merged = by_role.get("merged")
     first, step = (merged, merged) if merged is not None else (by_role.get("first"), by_role.get("step"))
     if first is not None and step is None:
-        raise UsageError(f"{shown(path)}: it has a decoder of the first step and none of later steps - export both")
+        raise UsageError(
+            f"{shown_path(path)}: it has a decoder of the first step and none of later steps - export both"
+        )
     encoder = by_role.get("encoder")
     if encoder is None and any(map(_reads_encoder, (first, step))):
-        raise UsageError(f"{shown(path)}: {_missing_encoder(first or step)}")
+        raise UsageError(f"{shown_path(path)}: {_missing_encoder(first or step)}")
     settings = read_token_settings(path, has_encoder=encoder is not None and step is not None)
     return Pipeline(encoder, first or step, step, merged is not None, _with_padding(settings, encoder, step))
 
@@ -161,24 +163,24 @@ def used_models(paths: Sequence[Path]) -> list[Path]:
 def _of_folder(folder: Path) -> dict[str, Model]:
     paths = used_models(sorted(folder.glob("*.onnx")))
     if not paths:
-        raise UsageError(f"{shown(folder)}: it holds no .onnx file - name the folder of an export, or a model")
+        raise UsageError(f"{shown_path(folder)}: it holds no .onnx file - name the folder of an export, or a model")
     models = [load(path) for path in paths]
     started = [model for model in models if any(first_states(model, step) for step in models)]
     by_role: dict[str, Model] = {}
     for model in models:
         if model in started:  # it reads a prompt at once, as a step of recurrent state does token by token
             continue
-        role = _role(model)
+        role = _pipeline_role(model)
         if role in by_role:
             raise UsageError(
-                f"{shown(folder)}: {by_role[role].name} and {model.name} are both for the same step - "
+                f"{shown_path(folder)}: {by_role[role].name} and {model.name} are both for the same step - "
                 "move one elsewhere"
             )
         by_role[role] = model
     return by_role
 
 
-def _role(model: Model) -> str:
+def _pipeline_role(model: Model) -> str:
     role = ROLES[architecture(model).role]
     return "encoder" if role == "step" and not (model.roles.pasts or model.roles.states) else role
 
@@ -222,7 +224,7 @@ def _with_mask_length(encoder: Model, decoder: Model) -> Model:
         return decoder
     declared, dims = dim_at(mask, 1), (tensor.dims[0], symbol(MASK_LENGTH), *tensor.dims[2:])
     made = with_interface(decoder, {mask.name: NewInput(mask.name, tensor.dtype, dims)}, {})
-    if isinstance(declared, str) and (fault := _fault(made, (declared,))):
+    if isinstance(declared, str) and (fault := _find_fault(made, (declared,))):
         raise UsageError(
             f"{decoder.name}: its '{mask.name}' must be as long as the output of {encoder.name}, whose own mask is "
             f"longer ({fault}) - export both together"
@@ -230,14 +232,14 @@ def _with_mask_length(encoder: Model, decoder: Model) -> Model:
     return made
 
 
-def _fault(decoder: Model, states: Sequence[str]) -> str:
+def _find_fault(decoder: Model, states: Sequence[str]) -> str:
     """Return the node that does not run where the mask is longer than the states."""
     return SizeCheck(decoder).fault({MASK_LENGTH: TRIED[0], **dict.fromkeys(states, TRIED[1])})
 
 
 def compared_tokens(model: Model) -> list[int]:
     """Return the constants with which a model compares its token ids, in node order."""
-    numbers = (number(element) for _, _, data in _comparisons(model) for element in data.ravel())
+    numbers = (element_number(element) for _, _, data in _token_comparisons(model) for element in data.ravel())
     return list(dict.fromkeys(token for token in numbers if token is not None and token >= 0))
 
 
@@ -246,16 +248,16 @@ def padding_token(model: Model) -> int | None:
 
     A comparison whose place is looked for, such as that with an end-of-text token, tells nothing of padding.
     """
-    for node, ids, data in _comparisons(model):
+    for node, ids, data in _token_comparisons(model):
         is_of_tokens = node.is_op("Equal") and node.scope is model.graph and model.roles.of(ids) == "tokens"
         if not is_of_tokens or data.size != 1 or _is_looked_for(node.outputs[0]):
             continue
-        if (token := number(data.item())) is not None:
+        if (token := element_number(data.item())) is not None:
             return token
     return None
 
 
-def _comparisons(model: Model) -> Iterator[tuple[Node, Value, Array]]:
+def _token_comparisons(model: Model) -> Iterator[tuple[Node, Value, Array]]:
     """Yield the nodes that compare token ids with constants, the ids, and the constants."""
     shapes = infer(model)
     for node in all_nodes(model.scopes):
@@ -271,5 +273,5 @@ def _comparisons(model: Model) -> Iterator[tuple[Node, Value, Array]]:
 
 
 def _is_looked_for(value: Value | None) -> bool:
-    uses = readers(value, lambda node, _: node.is_op("Cast")) if value is not None else ()
+    uses = find_readers(value, lambda node, _: node.is_op("Cast")) if value is not None else ()
     return any(node.is_op("ArgMax") for node, _ in uses)

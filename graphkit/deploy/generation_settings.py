@@ -9,7 +9,7 @@ from pathlib import Path
 
 from graphkit.deploy.contract.contract_parts import Generation
 from graphkit.errors import ModelError
-from graphkit.io.stream_files import shown
+from graphkit.io.stream_files import shown_path
 
 __all__ = ["CONFIGURATIONS", "TokenSettings", "read_token_settings"]
 
@@ -55,9 +55,9 @@ def read_token_settings(path: Path, *, has_encoder: bool) -> TokenSettings:
         ModelError: A configuration is no JSON.
     """
     folder = path if path.is_dir() else path.parent
-    named, configuration = (_read(folder / name) for name in CONFIGURATIONS)
-    files = named, _whole(configuration)
-    ids = {name: next((ids for file in files if (ids := _ids(file.get(key)))), ()) for name, key in KEYS.items()}
+    named, configuration = (_read_settings(folder / name) for name in CONFIGURATIONS)
+    files = named, _decoder_settings(configuration)
+    ids = {name: next((ids for file in files if (ids := _token_ids(file.get(key)))), ()) for name, key in KEYS.items()}
     starts = ids["start"] or (ids["first"] if has_encoder else ())
     tokens = {"pad": next(iter(ids["pad"]), None), "start": starts[0] if len(starts) == 1 else None}
     of_generation = _Settings(named or files[1])
@@ -66,24 +66,26 @@ def read_token_settings(path: Path, *, has_encoder: bool) -> TokenSettings:
     return TokenSettings(tokens, ids["ends"], of_generation.generation(tokens["start"], ids["ends"]))
 
 
-def _read(path: Path) -> Mapping[str, object]:
+def _read_settings(path: Path) -> Mapping[str, object]:
     if not path.is_file():
         return {}
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"it cannot be read: {error}", file=shown(path), hint="mend it or move it away") from error
+        raise ModelError(
+            f"it cannot be read: {error}", file=shown_path(path), hint="mend it or move it away"
+        ) from error
     return plain if isinstance(plain, dict) else {}
 
 
-def _whole(configuration: Mapping[str, object]) -> Mapping[str, object]:
+def _decoder_settings(configuration: Mapping[str, object]) -> Mapping[str, object]:
     """Return a model's configuration, with the settings of its decoder where it has none itself."""
     parts = (configuration.get(name) for name in ("text_config", "decoder"))
     decoder: Mapping[str, object] = next((part for part in parts if isinstance(part, dict)), {})
     return {**decoder, **{name: value for name, value in configuration.items() if value is not None}}
 
 
-def _ids(entry: object) -> tuple[int, ...]:
+def _token_ids(entry: object) -> tuple[int, ...]:
     """Return the tokens of an entry, which is one or a list of them."""
     listed = entry if isinstance(entry, list) else [entry]
     return tuple(dict.fromkeys(token for token in listed if type(token) is int and 0 <= token <= MOST))
@@ -141,13 +143,13 @@ class _Settings:
         listed = entry if isinstance(entry, list) else [] if entry is None else [entry]
         if any(type(token) is not int or token > MOST for token in listed):
             self.note(name)
-        return _ids(listed)
+        return _token_ids(listed)
 
     def _bad_words(self, ends: tuple[int, ...]) -> Iterator[int]:
         """Yield the words of one token that never come; an end token is none, and longer words are not followed."""
         words = self.plain.get("bad_words_ids")
         for word in words if isinstance(words, list) else [words] if words is not None else []:
-            ids = _ids(word)
+            ids = _token_ids(word)
             if not isinstance(word, list) or len(word) != 1 or not ids:
                 self.note("bad_words_ids")
             elif ids[0] not in ends:
@@ -176,7 +178,7 @@ class _Settings:
             self.note("lang_to_id")
             return ()
         if type(silent) is int and (start, *tokens)[-1] != silent and not self.plain.get("return_timestamps"):
-            return (*tokens, *_ids(silent))
+            return (*tokens, *_token_ids(silent))
         return tokens
 
 

@@ -110,7 +110,7 @@ class HostPart:
             declared = declared_type(value)
             if declared is None or declared.dims is None:
                 raise ModelError(f"the shape of input '{value.name}' is not declared", hint="declare it")
-            shape = tuple(_size(dim, dims) for dim in declared.dims)
+            shape = tuple(_evaluate_size(dim, dims) for dim in declared.dims)
             kind = declared.numpy_dtype
             if (size := math.prod(shape) * kind.itemsize) > MOST_BYTES:
                 raise UsageError(
@@ -139,7 +139,7 @@ class HostPart:
         return np.zeros(shape, np.int64) if role == "token types" else np.resize(np.asarray(tokens), shape)
 
 
-def _size(dim: int | str | None, dims: Mapping[str, int]) -> int:
+def _evaluate_size(dim: int | str | None, dims: Mapping[str, int]) -> int:
     if isinstance(dim, int):
         return dim
     if dim is None:
@@ -246,7 +246,7 @@ class _Steps:
             return Sound(self.length, self.length, self.length - 1)
         stride = last - self._start(last - 1)
         changed = [a != b for a, b in zip(self._values(last), self._values(last - 1), strict=True)]
-        sizes = {change.shape[axis] for change in changed for axis in range(change.ndim) if _varies(change, axis)}
+        sizes = {change.shape[axis] for change in changed for axis in range(change.ndim) if _varies_along(change, axis)}
         for positions in sorted(sizes or {1}, reverse=True):
             first = last - (positions - 1) * stride  # from which on there is a position
             if first == 1 or self._changes_at(first):
@@ -271,7 +271,7 @@ class _Steps:
         return list(self.part.run("valid_length", valid).values())
 
 
-def _varies(array: np.ndarray, axis: int) -> bool:
+def _varies_along(array: np.ndarray, axis: int) -> bool:
     """Whether an array differs along an axis."""
     return bool((array != np.take(array, [0], axis)).any())
 

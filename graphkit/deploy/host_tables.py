@@ -83,23 +83,25 @@ def host_tables(model: Model, host_inputs: Sequence[HostInput], setting: Setting
                 continue
             _check_tokens(part, which, chosen)
             masks = [host_input for host_input in chosen if host_input.is_mask]
-            biased = _biased(part, masks) if which == "valid_length" else {}
+            biased = _biased_masks(part, masks) if which == "valid_length" else {}
             tables |= biased
             plain = [host_input for host_input in chosen if host_input.name not in biased]
             if not plain:
                 continue
-            runs = _runs(part, which, numbers)
+            runs = _run_numbers(part, which, numbers)
             if which == "valid_length" and setting.sound is not None:
                 _check_sound(part, runs, plain)
             for host_input in plain:
-                tables[host_input.name] = _table(host_input, setting, which, [run[host_input.name] for run in runs])
+                tables[host_input.name] = _make_table(
+                    host_input, setting, which, [run[host_input.name] for run in runs]
+                )
     return [_of_batch(tables[host_input.name], setting) for host_input in host_inputs]
 
 
 Run = dict[str, np.ndarray]
 
 
-def _runs(part: HostPart, by: By, numbers: Sequence[int]) -> list[Run]:
+def _run_numbers(part: HostPart, by: By, numbers: Sequence[int]) -> list[Run]:
     """Return the values for each number; where the positions of the model end with the slots, not for the last."""
     runs: list[Run] = []
     for number in numbers:
@@ -117,7 +119,7 @@ def _runs(part: HostPart, by: By, numbers: Sequence[int]) -> list[Run]:
     return runs
 
 
-def _biased(part: HostPart, masks: Sequence[HostInput]) -> dict[str, HostTable]:
+def _biased_masks(part: HostPart, masks: Sequence[HostInput]) -> dict[str, HostTable]:
     """Return the masks over the source that are one array plus a mask of the length alone, by name.
 
     As rows for each length, which other masks become, they would be as large as the length to the power of 3.
@@ -204,10 +206,10 @@ def _chosen_by(host_input: HostInput, model: Model, setting: Setting) -> By:
     return "position" if by_position else "valid_length"
 
 
-def _table(host_input: HostInput, setting: Setting, by: By, arrays: list[np.ndarray]) -> HostTable:
+def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np.ndarray]) -> HostTable:
     varies = any(not np.array_equal(array, arrays[-1]) for array in arrays)
     if not varies and (by == "valid_length" or len(arrays) > 1):
-        constant = _raised(arrays[-1], setting) if host_input.is_mask else arrays[-1]
+        constant = _raise_mask(arrays[-1], setting) if host_input.is_mask else arrays[-1]
         return HostTable(host_input, "constant", by, 0, constant)
     if by == "position":
         sizes = zip(*(array.shape for array in arrays), strict=True)  # an axis may grow that no symbol tells of
@@ -224,8 +226,8 @@ def _table(host_input: HostInput, setting: Setting, by: By, arrays: list[np.ndar
     rows = np.stack(arrays)
     if not host_input.is_mask:
         return HostTable(host_input, "rows", by, 0, rows)
-    rows = _raised(rows, setting)
-    window = _window(rows, setting) if by == "position" else 0 if _hides_padding(rows, setting) else None
+    rows = _raise_mask(rows, setting)
+    window = _mask_window(rows, setting) if by == "position" else 0 if _hides_padding(rows, setting) else None
     return HostTable(host_input, "rows" if window is None else "mask", by, window or 0, rows)
 
 
@@ -271,7 +273,7 @@ def _same_where_valid(arrays: list[np.ndarray], axes: list[int]) -> bool:
     return True
 
 
-def _raised(mask: np.ndarray, setting: Setting) -> np.ndarray:
+def _raise_mask(mask: np.ndarray, setting: Setting) -> np.ndarray:
     """Return a mask with the floor where nothing counts."""
     return np.where(mask <= MASKED, np.float32(setting.floor), mask).astype(mask.dtype)
 
@@ -287,7 +289,7 @@ def _in_slots(mask: np.ndarray, axis: int, past: int, setting: Setting) -> np.nd
     return np.moveaxis(fixed, -1, axis)
 
 
-def _window(rows: np.ndarray, setting: Setting) -> int | None:
+def _mask_window(rows: np.ndarray, setting: Setting) -> int | None:
     """Return the window of a mask over slots, 0 for none, None where it is another function of the position."""
     if rows.shape[-1] != setting.capacity + 1:
         return None

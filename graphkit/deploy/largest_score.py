@@ -15,7 +15,7 @@ from graphkit.model import Model
 from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.shapes import Shapes, infer
-from graphkit.verify.lowering_verifier import vocabulary
+from graphkit.verify.lowering_verifier import vocabulary_size
 
 __all__ = ["largest_score"]
 
@@ -44,7 +44,7 @@ def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
     rng = np.random.default_rng(SEED)
     contract = host.contract
     steps = min(contract.sizes["positions"], MOST_STEPS)
-    tokens = rng.integers(0, vocabulary(contract), max(contract.sizes["source"], steps)).tolist()
+    tokens = rng.integers(0, vocabulary_size(contract), max(contract.sizes["source"], steps)).tolist()
     user = {
         port.name: rng.normal(0, 1, port.shape).astype(port.dtype)
         for method in contract.methods
@@ -87,7 +87,7 @@ class _Runs:
 
 def masked_scores(model: Model, method: Method, shapes: Shapes) -> tuple[Value, ...]:
     """Return the scores that masks are added to before a Softmax."""
-    data = _data(model, method)
+    data = _data_values(model, method)
     masked = []
     for node in model.graph.nodes:
         weighed = node.input(0)
@@ -100,7 +100,7 @@ def masked_scores(model: Model, method: Method, shapes: Shapes) -> tuple[Value, 
     return tuple(dict.fromkeys(masked))
 
 
-def _data(model: Model, method: Method) -> set[Value]:
+def _data_values(model: Model, method: Method) -> set[Value]:
     """Return the values that depend on activations: on any input but masks and rows of positions."""
     masks = {port.name for port in method.inputs if port.kind in MASKS}
     data = {value for value in model.graph.inputs if value.name not in masks}

@@ -14,9 +14,9 @@ import numpy as np
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.blockers import blockers
 from graphkit.deploy.asked_changes import DEQUANTIZE, GELU_TO_TANH, AskedChanges, asked_changes
-from graphkit.deploy.compiler_judges import Judgement, Judgements, judge, judge_words
+from graphkit.deploy.compiler_judges import Judgement, Judgements, judge_models, judge_words
 from graphkit.deploy.contract import Contract, LoweredWith
-from graphkit.deploy.contract.host_guide import guide
+from graphkit.deploy.contract.host_guide import write_guide
 from graphkit.deploy.contract.sealed_record import record_files
 from graphkit.deploy.deploy_costs import lowering_costs
 from graphkit.deploy.deploy_sizes import LowerSizes, SizeRequest, check_dtypes, checked_request, size_request
@@ -24,7 +24,7 @@ from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, has_shorter
 from graphkit.deploy.largest_score import largest_score
 from graphkit.deploy.lower_model import lower_model
 from graphkit.deploy.lower_report import DATA, GUIDE, LoweredFile, LowerReport, lowered_file
-from graphkit.deploy.lowered_contract import Lowered, build_contract, collect_tables, linked
+from graphkit.deploy.lowered_contract import Lowered, build_contract, collect_tables, link_cross_cache
 from graphkit.deploy.padding_checks import check_scales, check_vectors
 from graphkit.deploy.padding_leaks import check_padding
 from graphkit.deploy.stacked_caches import stack_caches
@@ -39,14 +39,14 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import SplitCrossKv
 from graphkit.passes.npu.mask_floors import LEAST_QUANTIZED, floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.opset.convert_opset import ConvertOpset
-from graphkit.progress import portion, with_share
-from graphkit.rewrite.outcome import PassChange, grouped
+from graphkit.progress import portion_of, with_share
+from graphkit.rewrite.outcome import PassChange, group_reasons
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages
-from graphkit.verify.fatal_node import proving
+from graphkit.verify.fatal_node import run_isolated
 from graphkit.verify.lowering_leaks import zeros_change_results
 from graphkit.verify.lowering_verifier import verify_lowering
 
@@ -89,10 +89,10 @@ def lower_folder(
     request = checked_request(path, output, options, [Contract.FILE, GUIDE])
     progress("reading")
     changes = asked_changes(find_pipeline(path), options)
-    with proving(options.limits):
-        draft = _draft(changes, request, options, progress)
+    with run_isolated(options.limits):
+        draft = _draft_files(changes, request, options, progress)
         progress(with_share(DRAFTED, "writing"))
-        draft, proof = _write(output, draft, options, portion(progress, DRAFTED, 1.0))
+        draft, proof = _write_proven(output, draft, options, portion_of(progress, DRAFTED, 1.0))
     caveat = draft.contract.generation.caveat()
     return LowerReport(
         source=name_of(path),
@@ -101,7 +101,7 @@ def lower_folder(
         tables={table.file: draft.arrays[table.name].nbytes for table in draft.contract.tables},
         state_bytes=sum(state.bytes for state in draft.contract.states),
         proof=proof,
-        judged=_judged([output / part.method.file for part in draft.parts], options, progress),
+        judged=_judge_models([output / part.method.file for part in draft.parts], options, progress),
         notes=(*draft.notes, *changes.notes(output, options, progress), *filter(None, [caveat])),
         data=draft.data,
         costs=lowering_costs(draft.parts, draft.contract, output, options),
@@ -133,15 +133,15 @@ class Draft:
         """The folder to write; the weights go into a file of their own where a model is too large for one."""
         models = {part.method.file: part.model for part in self.parts}
         weights: Placement = "inline" if all(map(fits_inline, models.values())) else "shared"
-        contents = {GUIDE: guide(self.contract).encode(), **_tables(self)}
+        contents = {GUIDE: write_guide(self.contract).encode(), **_table_files(self)}
         return DeployFolder(self.contract, models, contents, weights, DATA, self.changes.options)
 
 
-def _draft(
+def _draft_files(
     changes: AskedChanges, request: SizeRequest, options: LowerOptions, progress: Callable[[str], None]
 ) -> Draft:
     """Return the files for the sizes that were asked for, in the opset that was."""
-    sizes = _sizes(changes.pipeline, request, options)
+    sizes = _lower_sizes(changes.pipeline, request, options)
     draft = _proven_floor(changes, sizes, options, progress)
     if options.opset is None:
         return draft
@@ -157,7 +157,7 @@ def _proven_floor(
     Raises:
         UsageError: Padding of a text reaches what counts, with a floor that was not asked for.
     """
-    draft = _drafted(changes, sizes, options, progress)
+    draft = _draft_parts(changes, sizes, options, progress)
     progress("looking for leaks of padding")
     with _host_files(draft) as folder:
         encoder = changes.pipeline.encoder
@@ -171,7 +171,7 @@ def _proven_floor(
         return draft
     below = floor_under(largest, sizes.floor)
     if below < sizes.floor and options.mask_floor is None:
-        draft = _drafted(changes, replace(sizes, floor=below), options, progress)
+        draft = _draft_parts(changes, replace(sizes, floor=below), options, progress)
     if sizes.target.is_quantized or draft.contract.floor != sizes.floor or below < sizes.floor:
         draft = replace(draft, notes=(told_floor(largest, draft.contract.floor),))
     return draft
@@ -182,7 +182,7 @@ def _host_files(draft: Draft) -> Iterator[Path]:
     """Write what a host needs of models that are not written yet, into a folder that goes."""
     with tempfile.TemporaryDirectory(prefix="graphkit-") as name:
         try:
-            for file, content in {Contract.FILE: draft.contract.to_json().encode(), **_tables(draft)}.items():
+            for file, content in {Contract.FILE: draft.contract.to_json().encode(), **_table_files(draft)}.items():
                 (Path(name) / file).write_bytes(content)
         except OSError as error:
             raise OutputError(
@@ -191,9 +191,11 @@ def _host_files(draft: Draft) -> Iterator[Path]:
         yield Path(name)
 
 
-def _drafted(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]) -> Draft:
+def _draft_parts(
+    changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]
+) -> Draft:
     pipeline = changes.pipeline
-    parts = _lowered(pipeline, sizes, progress)
+    parts = _lower_parts(pipeline, sizes, progress)
     tables, arrays = collect_tables(parts)
     contract = build_contract(parts, pipeline, tables, sizes, options.pad)
     _check_pad(contract, sizes.pad)
@@ -206,7 +208,7 @@ def _drafted(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, pr
         if contract_of_stacks.states != contract.states:
             used = replace(used, kv_layout="stacked")
         contract = contract_of_stacks
-        parts = [_stacked(part, made) for part, made in zip(parts, stacked, strict=True)]
+        parts = [_stack_caches(part, made) for part, made in zip(parts, stacked, strict=True)]
     return Draft(changes, parts, replace(contract, options=used), arrays)
 
 
@@ -223,7 +225,7 @@ def _used_options(changes: AskedChanges, sizes: LowerSizes, options: LowerOption
         encoder.roles.first("tokens") is not None
         or not {"encoder", "sequence", "total"}.isdisjoint(symbol_roles(encoder).values())
     )
-    is_default = sizes.floor < LEAST_QUANTIZED and sizes.floor == _floor(changes.pipeline, sizes.target, None)
+    is_default = sizes.floor < LEAST_QUANTIZED and sizes.floor == _mask_floor(changes.pipeline, sizes.target, None)
     return LoweredWith(
         target=options.target,
         batch=sizes.batch,
@@ -246,7 +248,7 @@ def _at_opset(part: Lowered, opset: int, target: Target) -> Lowered:
     """
     outcome = ConvertOpset(opset).run(part.model)
     if outcome.declined:
-        reasons = "; ".join(grouped(outcome.declined))
+        reasons = "; ".join(group_reasons(outcome.declined))
         raise UsageError(f"{part.method.file}: {ConvertOpset.name()}: {reasons} - give another --opset")
     if outcome.model is part.model:
         return part
@@ -260,18 +262,18 @@ def _at_opset(part: Lowered, opset: int, target: Target) -> Lowered:
     )
 
 
-def _stacked(part: Lowered, made: Lowered) -> Lowered:
+def _stack_caches(part: Lowered, made: Lowered) -> Lowered:
     stage = Stage(part.method.name, "stacked caches", part.model, made.model, tested="the host slices them by layer")
     return made if made.model is part.model else replace(made, stages=(*part.stages, stage))
 
 
-def _judged(models: Sequence[Path], options: LowerOptions, progress: Callable[[str], None]) -> Judgements | None:
+def _judge_models(models: Sequence[Path], options: LowerOptions, progress: Callable[[str], None]) -> Judgements | None:
     if not options.judges:
         return None
     judgements: list[Judgement] = []
     for command in options.judges:
         progress(f"asking {command}")
-        judgements.extend(judge(command, models, options.judge_seconds))
+        judgements.extend(judge_models(command, models, options.judge_seconds))
     return Judgements(tuple(judgements))
 
 
@@ -285,15 +287,15 @@ def _check_pad(contract: Contract, pad: int) -> None:
             )
 
 
-def _sizes(pipeline: Pipeline, request: SizeRequest, options: LowerOptions) -> LowerSizes:
+def _lower_sizes(pipeline: Pipeline, request: SizeRequest, options: LowerOptions) -> LowerSizes:
     check_dtypes(pipeline.models)
     sizes = request.resolve(pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
     target = load_target(options.target)
     pad = options.pad if options.pad is not None else pipeline.settings.tokens["pad"] or 0
-    return LowerSizes(**vars(sizes), floor=_floor(pipeline, target, options.mask_floor), pad=pad, target=target)
+    return LowerSizes(**vars(sizes), floor=_mask_floor(pipeline, target, options.mask_floor), pad=pad, target=target)
 
 
-def _floor(pipeline: Pipeline, target: Target, asked: float | None) -> float:
+def _mask_floor(pipeline: Pipeline, target: Target, asked: float | None) -> float:
     """Return the floor of masks for the dtypes of the models."""
     scopes = [scope for model in pipeline.models for scope in all_scopes(model.scopes)]
     constants = [value.constant for scope in scopes for value in scope.values.values()]
@@ -302,7 +304,7 @@ def _floor(pipeline: Pipeline, target: Target, asked: float | None) -> float:
     return max((floor_of(floor, dtype) for dtype in dtypes), default=floor)
 
 
-def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], None]) -> list[Lowered]:
+def _lower_parts(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], None]) -> list[Lowered]:
     parts = []
     merged = pipeline.step if pipeline.merged else None
     pipeline = pipeline.with_decoders()
@@ -314,7 +316,7 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
         ):  # its source is no text: decoders see as much as it gives
             of_encoder = symbol_roles(pipeline.encoder)
             dims = {name: size for name, size in sizes.dims.items() if name not in of_encoder}
-            sizes = replace(sizes, source=_states(parts[0]), dims=dims, sound=parts[0].sound)
+            sizes = replace(sizes, source=_count_states(parts[0]), dims=dims, sound=parts[0].sound)
     first, step, encoder = pipeline.first, pipeline.step, pipeline.encoder
     if step is None:
         return parts
@@ -329,19 +331,19 @@ def _lowered(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], No
         check_vectors(first, step)
     progress("lowering the step")
     lowered = lower_model("step", step, sizes)
-    lowered = replace(lowered, stages=(*_splitting("step", merged, step), *lowered.stages))
+    lowered = replace(lowered, stages=(*_splitting_stages("step", merged, step), *lowered.stages))
     if first is not None and first is not step and parts:
         progress("lowering the cross-attention cache")
         projection = SplitCrossKv().run(fold(first, options=FoldingOptions(keep_fusions=False)).model)
         kv = lower_model("cross_kv", projection.model, sizes)
         cut = Stage("cross_kv", "cut out of the first step", first, projection.model, is_part=True)
-        stages = (*_splitting("cross_kv", merged, first), cut, *kv.stages)
-        kv = replace(kv, method=linked(kv.method, parts[0], projection.matches, step), stages=stages)
+        stages = (*_splitting_stages("cross_kv", merged, first), cut, *kv.stages)
+        kv = replace(kv, method=link_cross_cache(kv.method, parts[0], projection.matches, step), stages=stages)
         parts.append(kv)
     return [*parts, lowered]
 
 
-def _splitting(name: str, merged: Model | None, branch: Model) -> Iterator[Stage]:
+def _splitting_stages(name: str, merged: Model | None, branch: Model) -> Iterator[Stage]:
     """Yield the stage that makes a decoder of the first or of later steps of a merged one."""
     decoder = None if merged is None else merged.roles.decoder
     if merged is None or decoder is None:
@@ -360,7 +362,7 @@ def _once_name(pipeline: Pipeline) -> str:
     return names.get(role, "encoder") if pipeline.step is None else "encoder"
 
 
-def _states(encoder: Lowered) -> int:
+def _count_states(encoder: Lowered) -> int:
     """Return how many states an encoder gives to the decoder.
 
     Raises:
@@ -375,7 +377,7 @@ def _states(encoder: Lowered) -> int:
     return port.shape[1]
 
 
-def _tables(draft: Draft) -> dict[str, bytes | memoryview]:
+def _table_files(draft: Draft) -> dict[str, bytes | memoryview]:
     """Return the content of each file of a table, which may be an embedding of many words: it is not copied."""
     contents: dict[str, bytes | memoryview] = {}
     for table in draft.contract.tables:
@@ -385,7 +387,7 @@ def _tables(draft: Draft) -> dict[str, bytes | memoryview]:
     return contents
 
 
-def _write(
+def _write_proven(
     output: Path, draft: Draft, options: LowerOptions, progress: Callable[[str], None]
 ) -> tuple[Draft, LoweringProof | None]:
     """Write all of it, proven."""
@@ -393,7 +395,7 @@ def _write(
 
     def prove(stage: Path) -> LoweringProof:
         asked = DeploymentProofOptions(limits=options.limits)
-        proof = verify_lowering(draft.changes.originals, stage, asked, progress=portion(progress, 0.0, 0.85))
+        proof = verify_lowering(draft.changes.originals, stage, asked, progress=portion_of(progress, 0.0, 0.85))
         progress(with_share(0.85, "comparing normal forms"))
         return replace(proof, stages=prove_stages(draft.stages, progress=progress))
 
@@ -420,8 +422,8 @@ def lower_again(
     request = size_request(options)
     request.check()
     changes = asked_changes(export, options)
-    with proving(limits):
-        return _draft(changes, request, options, progress)
+    with run_isolated(limits):
+        return _draft_files(changes, request, options, progress)
 
 
 def prove_stages_again(
@@ -439,7 +441,7 @@ def prove_stages_again(
     made = draft.folder
     with tempfile.TemporaryDirectory(prefix="graphkit-") as name:
         models = {Path(name) / file: model for file, model in made.models.items()}
-        others = {Path(name) / file: content for file, content in _tables(draft).items()}
+        others = {Path(name) / file: content for file, content in _table_files(draft).items()}
         files = [path.name for path in save_models(models, weights=made.weights, data_name=DATA, others=others)]
         expected, actual = record_files(Path(name), files), record_files(folder, files)
     if other := next((file for file in files if expected[file] != actual[file]), ""):

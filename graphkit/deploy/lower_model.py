@@ -20,7 +20,7 @@ from graphkit.deploy.lowered_contract import Interface, Lowered
 from graphkit.deploy.padding_checks import check_ranges, check_texts, is_step
 from graphkit.deploy.source_pooling import pool_by_product
 from graphkit.errors import UsageError
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.model import Model
 from graphkit.options import FoldingOptions
 from graphkit.passes.clean_up.drop_zeros import DropZeroAdds
@@ -285,7 +285,7 @@ class _Lowering:
         states = self.original.roles.states
         self.interface.writes |= {entry.next.name: entry.past.name for entry in states}
         if states:
-            self.changes.append(f"{counted(len(states), 'recurrent state(s)')} are kept by the host")
+            self.changes.append(f"{count_things(len(states), 'recurrent state(s)')} are kept by the host")
 
     def freeze(self) -> None:
         """Give all dims their number, and fold."""

@@ -12,7 +12,7 @@ from graphkit.analysis.next_commands import asked_options
 from graphkit.deploy.compiler_judges import Judgements
 from graphkit.deploy.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.render.document_blocks import Block, Column, Heading, Prose
 from graphkit.render.document_blocks import Table as Rows
 from graphkit.shapes import infer
@@ -82,7 +82,9 @@ class LowerReport(ProvenReport):
         return (*self._refused(), *super().findings(), *self._judged())
 
     def _refused(self) -> tuple[str, ...]:
-        return tuple(f"{file.name}: {_refused(file, self.target)}" for file in self.files if file.blockers.blockers)
+        return tuple(
+            f"{file.name}: {_refused_text(file, self.target)}" for file in self.files if file.blockers.blockers
+        )
 
     def _judged(self) -> tuple[str, ...]:
         return self.judged.findings() if self.judged is not None else ()
@@ -95,16 +97,16 @@ class LowerReport(ProvenReport):
             sum(blockers.open_nodes for blockers in files),
         )
         open_ = (
-            f"of {unknown:,} of {counted(sum(blockers.nodes for blockers in files), 'node(s)')} no source says"
+            f"of {unknown:,} of {count_things(sum(blockers.nodes for blockers in files), 'node(s)')} no source says"
             if unknown
             else ""
         )
         if refused:
-            return f"refuses {counted(refused, 'node(s)')}" + (f"; {open_}" if open_ else "")
+            return f"refuses {count_things(refused, 'node(s)')}" + (f"; {open_}" if open_ else "")
         return f"is not known to refuse anything: {open_} whether it takes them" if open_ else "refuses nothing"
 
     def blocks(self) -> Iterator[Block]:
-        models = counted(len(self.files), "model(s)")
+        models = count_things(len(self.files), "model(s)")
         done = f"Lowered to {models} for {self.target}, which {self._verdict()}."
         yield proof_outcome(done, self.proof, faults=(*self._refused(), *self._judged()))
         names = [*(file.name for file in self.files), *([self.data] if self.data else [])]
@@ -150,12 +152,12 @@ class LowerReport(ProvenReport):
         yield from cost_change_blocks(self.costs)
 
 
-def _refused(file: LoweredFile, target: str) -> str:
+def _refused_text(file: LoweredFile, target: str) -> str:
     refused = file.blockers.blockers
     options = asked_options(file.blockers)
     counts = {option: sum(obstacle.pass_name == name for obstacle in refused) for name, option in options.items()}
     hints = [f"{count} of which {option} removes" for option, count in counts.items() if count]
-    return ", ".join([f"{target} refuses {counted(len(refused), 'node(s)')}", *hints])
+    return ", ".join([f"{target} refuses {count_things(len(refused), 'node(s)')}", *hints])
 
 
 def lowered_file(part: Lowered) -> LoweredFile:

@@ -23,7 +23,7 @@ from graphkit.model import Model
 from graphkit.shapes import Shapes, infer
 from graphkit.verify.equivalence.stages import Stage
 
-__all__ = ["Interface", "Lowered", "build_contract", "collect_tables", "linked"]
+__all__ = ["Interface", "Lowered", "build_contract", "collect_tables", "link_cross_cache"]
 
 MASKS = {
     "slots": "0 at the slots in use and, last, at the new token, and the floor elsewhere; added to scores",
@@ -125,10 +125,12 @@ class Interface:
     def states(self, method: Method) -> tuple[State, ...]:
         """Return the states that the host keeps for a method."""
         kept = [port for port in method.inputs if port.kind == "state"]
-        return tuple(State(port.name, port.dtype, port.shape, self.axes.get(port.name), _bytes(port)) for port in kept)
+        return tuple(
+            State(port.name, port.dtype, port.shape, self.axes.get(port.name), _port_bytes(port)) for port in kept
+        )
 
     def _input(self, value: Value, shapes: Shapes) -> Port:
-        shape, dtype = _fixed(value, shapes, self.original.name)
+        shape, dtype = _fixed_dims(value, shapes, self.original.name)
         if value.name in self.sources:
             source, meaning = self.sources[value.name]
         elif (meaning := self._of_cache(value.name)) != "":
@@ -142,7 +144,7 @@ class Interface:
         return Port(value.name, dtype, shape, meaning, source)
 
     def _output(self, value: Value, shapes: Shapes) -> Port:
-        shape, dtype = _fixed(value, shapes, self.original.name)
+        shape, dtype = _fixed_dims(value, shapes, self.original.name)
         state = self.writes.get(value.name, "")
         how = "goes into the next slot of" if state in self.axes else "becomes"
         meaning = f"{how} '{state}'" if state else f"'{value.name}' of the original"
@@ -161,11 +163,11 @@ class Interface:
         return f"the {entry.slot.kind} cache of the {attention}" + (f" of layer {layer}" if layer else "")
 
 
-def _bytes(port: Port) -> int:
+def _port_bytes(port: Port) -> int:
     return math.prod(port.shape) * np.dtype(port.dtype).itemsize
 
 
-def _fixed(value: Value, shapes: Shapes, file: str) -> tuple[tuple[int, ...], str]:
+def _fixed_dims(value: Value, shapes: Shapes, file: str) -> tuple[tuple[int, ...], str]:
     dims = shapes[value].dims
     sizes = [dim.constant for dim in dims or ()]
     if dims is None or None in sizes:
@@ -176,7 +178,7 @@ def _fixed(value: Value, shapes: Shapes, file: str) -> tuple[tuple[int, ...], st
 UNBOUNDED = (1 << 31) - 1  # tokens that a model without a cache takes: as many as hosts count
 
 
-def linked(method: Method, encoder: Lowered, caches: Sequence[CacheEntry], step: Model) -> Method:
+def link_cross_cache(method: Method, encoder: Lowered, caches: Sequence[CacheEntry], step: Model) -> Method:
     """Return the method of the cross-attention cache: it reads the encoder, and writes the state of the step."""
     hidden = encoder.method.outputs[0]
     pasts = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
@@ -247,7 +249,9 @@ def build_contract(
         "batch": sizes.batch,
         "source": source,
         "capacity": sizes.slots if has_cache else 0,
-        "positions": min((sizes.slots + 1 if has_cache else UNBOUNDED, *_rows(parts, tables))) if is_decoder else 0,
+        "positions": min((sizes.slots + 1 if has_cache else UNBOUNDED, *_position_rows(parts, tables)))
+        if is_decoder
+        else 0,
         **_cache_sizes(parts, pipeline),
     }
     if (sound := parts[0].sound) is not None:
@@ -270,12 +274,12 @@ def build_contract(
         methods=methods,
         tables=tables,
         states=states,
-        loop=tuple(_loop(parts, sizes, known["positions"], has_rules=rules != Generation())),
-        positions=_adds(methods),
+        loop=tuple(_loop_steps(parts, sizes, known["positions"], has_rules=rules != Generation())),
+        positions=_positions_text(methods),
     )
 
 
-def _rows(parts: Sequence[Lowered], tables: Sequence[Table]) -> Iterator[int]:
+def _position_rows(parts: Sequence[Lowered], tables: Sequence[Table]) -> Iterator[int]:
     """Yield the rows of each table that the position chooses from."""
     rows = {table.name: table.rows for table in tables}
     for part in parts:
@@ -305,7 +309,7 @@ def _reads_length(port: Port) -> bool:
     return port.kind == "source_mask" or port.by == "valid_length"
 
 
-def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, has_rules: bool) -> Iterator[str]:
+def _loop_steps(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, has_rules: bool) -> Iterator[str]:
     once = [part.method for part in parts if part.method.when == "once"]
     step = next((part.method for part in parts if part.method.when == "step"), None)
     if step is not None:
@@ -359,7 +363,7 @@ def _loop(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, has_ru
             yield "A sequence takes the tokens of its prompt first; what it gives after its end token does not count."
 
 
-def _adds(methods: Sequence[Method]) -> str:
+def _positions_text(methods: Sequence[Method]) -> str:
     rows = [f"`{port.name}` of `{method.file}`" for method in methods for port in method.inputs if port.kind == "rows"]
     if not rows:
         return "Positions: the models add them. The host adds nothing to embeddings."

@@ -27,11 +27,11 @@ from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import UsageError
 from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.names import name_of
-from graphkit.io.stream_files import shown
+from graphkit.io.stream_files import shown_path
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
-from graphkit.progress import portion, with_share
+from graphkit.progress import portion_of, with_share
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.shapes import DimSpec, infer
@@ -41,7 +41,7 @@ from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.described_bundle_verifier import Chain, verify_methods
-from graphkit.verify.fatal_node import proving
+from graphkit.verify.fatal_node import run_isolated
 from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
 
 __all__ = [
@@ -122,11 +122,11 @@ def bundle_folder(
     progress("making the methods")
     if options.verify and not options.dry_run:
         check_dtypes(export.models)
-    draft = _drafted(export, request, options)
+    draft = _draft_bundle(export, request, options)
     proof = None
 
     def prove(stage: Path) -> BundleProof:
-        told = portion(progress, WRITTEN, PROVEN)
+        told = portion_of(progress, WRITTEN, PROVEN)
         return export.prove(stage, DeploymentProofOptions(limits=options.limits), told, exact=draft.is_exact)
 
     if not options.dry_run:
@@ -170,14 +170,14 @@ def bundle_again(export: BundleExport, used: BundledWith, *, limits: Limits = DE
     options = BundleOptions(**{**given, "dims": tuple(used.dims.items())}, limits=limits)
     request = size_request(options)
     request.check()
-    return _drafted(export, request, options)
+    return _draft_bundle(export, request, options)
 
 
-def _drafted(export: BundleExport, request: SizeRequest, options: BundleOptions) -> BundleDraft:
+def _draft_bundle(export: BundleExport, request: SizeRequest, options: BundleOptions) -> BundleDraft:
     sizes = export.sizes(request)
-    with proving(options.limits):
+    with run_isolated(options.limits):
         methods = export.methods(sizes, options.update)
-    contract = _contract(methods, export, sizes)
+    contract = _make_contract(methods, export, sizes)
     has_slots = any(state.update in ("slots", "ring") for state in contract.states)
     used = BundledWith(
         batch=sizes.batch,
@@ -187,7 +187,7 @@ def _drafted(export: BundleExport, request: SizeRequest, options: BundleOptions)
         copy_host=options.copy_host,
         dims=dict(sizes.dims),
     )
-    return BundleDraft(methods, sizes, *_completed(replace(contract, options=used), methods, export.initial))
+    return BundleDraft(methods, sizes, *_complete_contract(replace(contract, options=used), methods, export.initial))
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +220,7 @@ class BundleExport:
         pipeline = find_pipeline(path)
         if pipeline.step is None:
             raise UsageError(
-                f"{shown(path)}: it has no decoder with a cache, so that there is no state to share - "
+                f"{shown_path(path)}: it has no decoder with a cache, so that there is no state to share - "
                 "export one with a past"
             )
         return cls(pipeline, (), pipeline.settings)
@@ -260,18 +260,18 @@ class BundleExport:
         return verify_bundle(self.pipeline.originals, folder, options, exact=exact, progress=progress)
 
 
-def _contract(methods: Sequence[MethodModel], export: BundleExport, sizes: DeploySizes) -> BundleContract:
+def _make_contract(methods: Sequence[MethodModel], export: BundleExport, sizes: DeploySizes) -> BundleContract:
     opset = max(method.model.graph.opset() for method in methods)
     tensors = (tensor for method in methods for tensor, _ in walk_tensors(method.model.proto))
     has_data = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)  # small ones are in the models
     contract = build_bundle(methods, sizes, export.settings, DATA if has_data else "", opset)
     encoder = export.pipeline.encoder if export.pipeline is not None else None
-    legal = {} if encoder is None else dict(_legal(encoder, contract))
+    legal = {} if encoder is None else dict(_legal_inputs(encoder, contract))
     words = (f"Give sizes at which the export runs: {name} is {size.words}." for name, size in legal.items())
     return replace(contract, legal=legal, loop=(*contract.loop, *words))
 
 
-def _legal(encoder: Model, contract: BundleContract) -> Iterator[tuple[str, LegalSize]]:
+def _legal_inputs(encoder: Model, contract: BundleContract) -> Iterator[tuple[str, LegalSize]]:
     """Yield the legal sizes of an encoder's inputs, by their names in the contract, where not all sizes are legal."""
     method, shapes = contract.method("once"), infer(encoder)
     rules = {rule.name: rule for rule in find_triggers(shapes).rules if rule.is_exact}
@@ -308,7 +308,7 @@ def _check_encoder(encoder: Model, sizes: DeploySizes) -> None:
         check_sizes(encoder, DimSpec.of(dims), {**rows, **forced, **dims})
 
 
-def _completed(
+def _complete_contract(
     contract: BundleContract, methods: Sequence[MethodModel], initial: Initial
 ) -> tuple[BundleContract, dict[str, Model]]:
     """Return the contract with initial values and the methods that every bundle has, and the model of each file."""

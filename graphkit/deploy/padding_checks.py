@@ -12,7 +12,7 @@ from graphkit.graph.operator_traits import QUANTIZED
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.passes.npu.dequantize import Dequantize
-from graphkit.verify.comparator import elementwise
+from graphkit.verify.comparator import elementwise_difference
 from graphkit.verify.tolerances import LOWERING_TOLERANCE
 
 __all__ = ["check_ranges", "check_scales", "check_texts", "check_vectors", "is_step"]
@@ -54,12 +54,12 @@ def check_ranges(model: Model) -> None:
     Raises:
         UsageError: One is, with the node and the way out.
     """
-    node = next(_dynamic(model), None)
+    node = next(_dynamic_nodes(model), None)
     if node is None:
         return
     raise UsageError(
         f"{model.name}: '{node.label}' ({node.op_type}) takes its range from all positions of a run: padding and "
-        f"the number of tokens in a run change results - {_hint(model)}"
+        f"the number of tokens in a run change results - {_quantised_hint(model)}"
     )
 
 
@@ -69,8 +69,8 @@ def check_scales(first: Model, step: Model) -> None:
     Raises:
         UsageError: They were calibrated one by one, with a scale that differs.
     """
-    known = _scales(first)
-    for name, scale in _scales(step).items():
+    known = _constant_scales(first)
+    for name, scale in _constant_scales(step).items():
         if known.get(name, scale) != scale:
             raise UsageError(
                 f"{step.name}: '{name}', the scale of a QuantizeLinear, is {scale:g}, and {known[name]:g} in "
@@ -78,7 +78,7 @@ def check_scales(first: Model, step: Model) -> None:
             )
 
 
-def _scales(model: Model) -> dict[str, float]:
+def _constant_scales(model: Model) -> dict[str, float]:
     """Return the constant scales of data by name."""
     nodes = (node for node in all_nodes(model.scopes) if node.op_type == "QuantizeLinear")
     scales = {value.name: value.constant for node in nodes if (value := node.input(1)) is not None}
@@ -96,7 +96,7 @@ def check_vectors(first: Model, step: Model) -> None:
     Raises:
         UsageError: A vector that both have for the same node differs by more than the tolerance of the proof.
     """
-    off = dict(_off(first, step))
+    off = dict(_differing_vectors(first, step))
     if not off:
         return
     name, distance = max(off.items(), key=lambda item: item[1])
@@ -108,19 +108,19 @@ def check_vectors(first: Model, step: Model) -> None:
     )
 
 
-def _off(first: Model, step: Model) -> Iterator[tuple[str, float]]:
+def _differing_vectors(first: Model, step: Model) -> Iterator[tuple[str, float]]:
     """Yield the vectors that differ by more than the tolerance, each with the largest distance of an element."""
-    known = _vectors(first)
-    for (name, output), tensor in _vectors(step).items():
+    known = _constant_vectors(first)
+    for (name, output), tensor in _constant_vectors(step).items():
         other = known.get((name, output))
         if other is None or other.dims != tensor.dims or other.data_type != tensor.data_type:
             continue
-        distance = float(elementwise(first.array(other), step.array(tensor)).max(initial=0.0))
+        distance = float(elementwise_difference(first.array(other), step.array(tensor)).max(initial=0.0))
         if distance > LOWERING_TOLERANCE:
             yield name, distance
 
 
-def _vectors(model: Model) -> dict[tuple[str, str], TensorProto]:
+def _constant_vectors(model: Model) -> dict[tuple[str, str], TensorProto]:
     """Return the constant vectors of floats, by their name and the output of a node that reads them."""
     return {
         (value.name, out.name): value.tensor
@@ -132,13 +132,13 @@ def _vectors(model: Model) -> dict[tuple[str, str], TensorProto]:
     }
 
 
-def _dynamic(model: Model) -> Iterator[Node]:
+def _dynamic_nodes(model: Model) -> Iterator[Node]:
     return (node for node in all_nodes(model.scopes) if node.op_type in QUANTIZED["dynamic"])
 
 
-def _hint(model: Model) -> str:
+def _quantised_hint(model: Model) -> str:
     outcome = Dequantize().run(model)
-    if next(_dynamic(outcome.model), None) is None:
+    if next(_dynamic_nodes(outcome.model), None) is None:
         return WAY_OUT
     reason = f", for dequantize leaves {outcome.declined[0]}" if outcome.declined else ""
     return f"lower the export as it was before it was quantised{reason}"

@@ -56,9 +56,11 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     host.start([[1] * (length // 2)] * host.batch if host.batch > 1 else [1] * (length // 2), user)
     texts = [port for port in part.method.inputs if (port.kind, port.by) == ("embedding", "source")]
     tables = {port.name: host.tables[port.source.of] for port in texts if port.source is not None}
-    noisy = [{k: _noisy(fed[0][k], table, host.batch, length, rng) for k, table in tables.items()} for _ in range(2)]
+    noisy = [
+        {k: _add_noise(fed[0][k], table, host.batch, length, rng) for k, table in tables.items()} for _ in range(2)
+    ]
     pair = [{**fed[0], **rows} for rows in noisy]
-    if not _leaks(part.model, list(part.model.graph.outputs), pair, length, _valid_dims(original, length // 2)):
+    if not _find_leaks(part.model, list(part.model.graph.outputs), pair, length, _valid_dims(original, length // 2)):
         return
     if is_fixed:
         raise UsageError(
@@ -66,7 +68,7 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
             "does - give it with --pad"
         )
     values = [value for node in part.model.graph.nodes for value in node.results]
-    leaks = _leaks(part.model, values, pair, length, {})
+    leaks = _find_leaks(part.model, values, pair, length, {})
     of_all = [value for value in leaks if length in (infer(part.model)[value].sizes() or ())]  # not of a part of them
     if (leak := next(iter(of_all or leaks), None)) is not None and leak.producer is not None:
         raise UsageError(
@@ -76,7 +78,7 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
         )
 
 
-def _noisy(rows: np.ndarray, table: np.ndarray, batch: int, length: int, rng: np.random.Generator) -> np.ndarray:
+def _add_noise(rows: np.ndarray, table: np.ndarray, batch: int, length: int, rng: np.random.Generator) -> np.ndarray:
     """Return the rows of tokens with elements of their table for those of padding."""
     noisy = rows.reshape(batch, length, -1).copy()
     noisy[:, length // 2 :] = rng.choice(table.ravel(), noisy[:, length // 2 :].shape)
@@ -96,7 +98,7 @@ def _valid_dims(original: Model, valid: int) -> dict[str, tuple[int | None, ...]
     }
 
 
-def _leaks(
+def _find_leaks(
     model: Model,
     values: Sequence[Value],
     pair: Sequence[Arrays],
@@ -110,10 +112,10 @@ def _leaks(
     with IsolatedSession(with_outputs(model, outputs)) as session:
         first, second = (session.run(feed) for feed in pair)
     halves = {name: tuple(length // 2 if size == length else None for size in first[name].shape) for name in first}
-    return [v for v in known if _differ(first[v.name], second[v.name], valid.get(v.name) or halves[v.name])]
+    return [v for v in known if _differs_beyond(first[v.name], second[v.name], valid.get(v.name) or halves[v.name])]
 
 
-def _differ(first: np.ndarray, second: np.ndarray, valid: Sequence[int | None]) -> bool:
+def _differs_beyond(first: np.ndarray, second: np.ndarray, valid: Sequence[int | None]) -> bool:
     if first.dtype.kind != "f":
         return False
     part = tuple(map(slice, valid))

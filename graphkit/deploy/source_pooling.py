@@ -18,14 +18,14 @@ from graphkit.deploy.export_pipeline import compared_tokens
 from graphkit.dtypes import FLOATS
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.mask_polarity import unmasked
+from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
 from graphkit.rewrite.base import Outcome
-from graphkit.rewrite.host_values import dependences
+from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_inputs, with_outputs
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError
@@ -103,8 +103,8 @@ def pool_by_product(model: Model, setting: Setting, vocabulary: int) -> tuple[Ou
     if not setting.is_padded or setting.capacity or not vocabulary:
         return Outcome(model), []
     shapes, pooled = infer(model), list[Pooling]()
-    for choice in _choices(model, shapes, setting, lengths):
-        rule = _rule(model, shapes, choice, setting, lengths, vocabulary)
+    for choice in _find_choices(model, shapes, setting, lengths):
+        rule = _find_rule(model, shapes, choice, setting, lengths, vocabulary)
         if rule is not None:
             name = _input_name(model, rule, shapes[choice.states].dtype, pooled)
             pooled.append(Pooling(choice.out.name, choice.states.name, name, rule, shapes[choice.states].dtype))
@@ -112,14 +112,14 @@ def pool_by_product(model: Model, setting: Setting, vocabulary: int) -> tuple[Ou
     return PoolRowByOneHot(tuple(rows), tuple(inputs)).run(model), pooled
 
 
-def _choices(model: Model, shapes: Shapes, setting: Setting, lengths: frozenset[str]) -> Iterator[_Choice]:
+def _find_choices(model: Model, shapes: Shapes, setting: Setting, lengths: frozenset[str]) -> Iterator[_Choice]:
     """Yield the nodes that may take one row of each sequence."""
-    known = dependences(model, shapes)
+    known = find_dependences(model, shapes)
     for node in model.graph.nodes:
         data, out = node.input(0), node.outputs[0] if node.outputs else None
         if not node.is_op(*CHOOSING) or data is None or out is None or data not in known or not known[data].data:
             continue
-        states = _states(data, shapes, setting, lengths)
+        states = _find_states(data, shapes, setting, lengths)
         dims = shapes[out].dims
         if states is None or dims is None or any(dim.symbols & lengths for dim in dims):
             continue
@@ -127,7 +127,7 @@ def _choices(model: Model, shapes: Shapes, setting: Setting, lengths: frozenset[
             yield _Choice(node, out, states)
 
 
-def _states(value: Value, shapes: Shapes, setting: Setting, lengths: frozenset[str]) -> Value | None:
+def _find_states(value: Value, shapes: Shapes, setting: Setting, lengths: frozenset[str]) -> Value | None:
     """Return the states [batch, source, hidden] that a value holds, perhaps in other dims."""
     while True:
         dims = shapes[value].dims
@@ -144,7 +144,7 @@ def _is_source(dim: Expr, setting: Setting, lengths: frozenset[str]) -> bool:
     return bool(dim.symbols & lengths) or dim.constant == setting.source
 
 
-def _rule(
+def _find_rule(
     model: Model, shapes: Shapes, choice: _Choice, setting: Setting, lengths: frozenset[str], vocabulary: int
 ) -> PlaceRule | None:
     """Return the rule by which a node chooses; None where it always takes the first row, or not a row of each sequence.
@@ -152,19 +152,19 @@ def _rule(
     Raises:
         UsageError: It follows from the tokens by another rule.
     """
-    part = _part(model, shapes, choice)
+    part = _part_of_model(model, shapes, choice)
     tokens = [token for token in compared_tokens(model) if token < vocabulary]
     is_of_tokens = any(part.roles.of(value) == "tokens" for value in part.graph.inputs)
     batch, length = (shapes[choice.states].dims or ())[:2]
-    rules = [LARGEST, *(_first(token) for token in tokens)] if is_of_tokens else []
+    rules = [LARGEST, *(_first_token_rule(token) for token in tokens)] if is_of_tokens else []
     rules += [LAST] if length.symbols else []  # the last of a fixed length may be padding, which counts there
     is_first = True
     if not rules:
         return None
     with IsolatedSession(part) as session:
         known = range(1, setting.source + 1) if length.symbols else range(setting.source, setting.source + 1)
-        for ids in _sources(known, batch.constant or ROWS, vocabulary, tokens):
-            places = _places(session, part, setting, lengths, ids)
+        for ids in _sample_sources(known, batch.constant or ROWS, vocabulary, tokens):
+            places = _places_taken(session, part, setting, lengths, ids)
             if places is None:
                 break
             is_first &= not any(places)
@@ -186,12 +186,12 @@ LARGEST = PlaceRule(
 )
 
 
-def _first(token: int) -> PlaceRule:
+def _first_token_rule(token: int) -> PlaceRule:
     words = f"the first token {token} of the source, or its first token where there is none"
     return PlaceRule("first_token", token, words, lambda ids: int(np.argmax(ids == token)))
 
 
-def _part(model: Model, shapes: Shapes, choice: _Choice) -> Model:
+def _part_of_model(model: Model, shapes: Shapes, choice: _Choice) -> Model:
     """Return a model that takes a row of other states."""
     dims, of = shapes[choice.states].dims, shapes[choice.out].dims
     assert dims is not None
@@ -201,18 +201,18 @@ def _part(model: Model, shapes: Shapes, choice: _Choice) -> Model:
     return with_outputs(fed, [(choice.out.name, NewInput(choice.out.name, shapes[choice.out].dtype, of))])
 
 
-def _sources(lengths: range, rows: int, vocabulary: int, tokens: Sequence[int]) -> Iterator[np.ndarray]:
+def _sample_sources(lengths: range, rows: int, vocabulary: int, tokens: Sequence[int]) -> Iterator[np.ndarray]:
     """Yield tokens of some sequences, of several lengths."""
     rng = np.random.default_rng(0)
     for length in sorted({lengths[0], lengths[min(1, len(lengths) - 1)], lengths[len(lengths) // 2], lengths[-1]}):
         for _ in range(DRAWS):
             yield rng.integers(0, vocabulary, (rows, length))
         for token in tokens:
-            for row in _placed(token, rng.integers(0, vocabulary, length)):
+            for row in _place_token(token, rng.integers(0, vocabulary, length)):
                 yield np.stack([row, *rng.integers(0, vocabulary, (rows - 1, length))])
 
 
-def _placed(token: int, ids: np.ndarray) -> Iterator[np.ndarray]:
+def _place_token(token: int, ids: np.ndarray) -> Iterator[np.ndarray]:
     """Yield tokens with one of them at the first, a middle and the last place, twice, and not at all."""
     last = len(ids) - 1
     without = np.where(ids == token, token + 1 if token == 0 else token - 1, ids)
@@ -223,7 +223,7 @@ def _placed(token: int, ids: np.ndarray) -> Iterator[np.ndarray]:
         yield row
 
 
-def _places(
+def _places_taken(
     session: IsolatedSession, part: Model, setting: Setting, lengths: frozenset[str], ids: np.ndarray
 ) -> list[int] | None:
     """Return which row is taken of each sequence; None where it is not one of its own."""
@@ -231,7 +231,7 @@ def _places(
     dims: dict[str, int] = {**setting.dims, **dict.fromkeys(setting.batch, rows), **dict.fromkeys(lengths, length)}
     feed: dict[str, np.ndarray] = {}
     for value in part.graph.inputs:
-        array = _fed(part, value, dims, ids)
+        array = _feed_value(part, value, dims, ids)
         if array is None:
             return None
         feed[value.name] = array
@@ -247,7 +247,7 @@ def _places(
     return [int(place) for place in places] if is_row else None
 
 
-def _fed(part: Model, value: Value, dims: Mapping[str, int], ids: np.ndarray) -> np.ndarray | None:
+def _feed_value(part: Model, value: Value, dims: Mapping[str, int], ids: np.ndarray) -> np.ndarray | None:
     declared, role = declared_type(value), part.roles.of(value)
     if declared is None or declared.dims is None or None in declared.dims:
         return None
@@ -259,7 +259,7 @@ def _fed(part: Model, value: Value, dims: Mapping[str, int], ids: np.ndarray) ->
     if role == "tokens":
         return ids.astype(kind)
     if role in MASKS:
-        return unmasked(np.empty(shape, kind), part.roles.polarities[value])
+        return make_open_mask(np.empty(shape, kind), part.roles.polarities[value])
     return np.zeros(shape, kind) if role == "token types" else None
 
 

@@ -57,13 +57,13 @@ def stack_caches(
         UsageError: The caches are of different dims, or not `[batch, heads, slots, head_dim]`.
     """
     names = {name for part in parts for name in part.model.graph.values}
-    stacks = tuple(_stacks(contract, step, names))
-    made = [_stacked(part, stacks, target) for part in parts]
+    stacks = tuple(_find_stacks(contract, step, names))
+    made = [_stack_part(part, stacks, target) for part in parts]
     states = tuple(stack.state for stack in stacks)
     return made, replace(contract, methods=tuple(part.method for part in made), states=states)
 
 
-def _stacks(contract: Contract, step: Model, taken: Collection[str]) -> Iterator[_Stack]:
+def _find_stacks(contract: Contract, step: Model, taken: Collection[str]) -> Iterator[_Stack]:
     entries = {value.name: entry for value, entry in step.roles.pasts.items()}
     groups: dict[tuple[str, str], dict[tuple[int, ...], State]] = {}
     for state in contract.states:
@@ -85,7 +85,7 @@ def _stacks(contract: Contract, step: Model, taken: Collection[str]) -> Iterator
         yield _Stack(name, f"the {kind} caches of the {attention}-attention, layer by layer", members)
 
 
-def _stacked(part: Lowered, stacks: Sequence[_Stack], target: Target) -> Lowered:
+def _stack_part(part: Lowered, stacks: Sequence[_Stack], target: Target) -> Lowered:
     read, written = {port.name for port in part.method.inputs}, {port.writes: port.name for port in part.method.outputs}
     inputs: list[tuple[str, str]] = []
     outputs: list[tuple[str, str]] = []
@@ -104,7 +104,7 @@ def _stacked(part: Lowered, stacks: Sequence[_Stack], target: Target) -> Lowered
     }
     return replace(
         part,
-        method=replace(_method(part.method, outcome, stacks), became=became),
+        method=replace(_stacked_method(part.method, outcome, stacks), became=became),
         model=outcome.model,
         states=tuple(stack.state for stack in stacks) if part.states else (),
         changes=(*part.changes, *outcome.changes),
@@ -112,7 +112,7 @@ def _stacked(part: Lowered, stacks: Sequence[_Stack], target: Target) -> Lowered
     )
 
 
-def _method(method: Method, outcome: Matched[StackedPort], stacks: Sequence[_Stack]) -> Method:
+def _stacked_method(method: Method, outcome: Matched[StackedPort], stacks: Sequence[_Stack]) -> Method:
     """Return a method with the ports of the model that caches were stacked in."""
     inputs, outputs = ({port.name: port for port in ports} for ports in (method.inputs, method.outputs))
     named = {stack.name: stack for stack in stacks}

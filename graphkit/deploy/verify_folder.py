@@ -22,14 +22,14 @@ from graphkit.deploy.hosts.open_folder import check_bundle
 from graphkit.deploy.lower import Draft, lower_again, prove_stages_again
 from graphkit.deploy.lower_report import GUIDE
 from graphkit.deploy.make_bundle import BundleExport, bundle_again
-from graphkit.deploy.write_proven import DeployFolder, proof_record, record
+from graphkit.deploy.write_proven import DeployFolder, proof_record, record_contract
 from graphkit.errors import ModelError, OutputError, UsageError
-from graphkit.io.stream_files import shown
+from graphkit.io.stream_files import shown_path
 from graphkit.options import DeploymentProofOptions, FolderOptions
-from graphkit.progress import portion
+from graphkit.progress import portion_of
 from graphkit.verify.bundle_verifier import equal_tokens
 from graphkit.verify.deployment_proofs import NOT_COMPARED, BundleProof, LoweringProof
-from graphkit.verify.fatal_node import proving
+from graphkit.verify.fatal_node import run_isolated
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
 
@@ -76,7 +76,7 @@ def verify_folder(
     return _lowering_proof(export, folder, contract, options, progress)
 
 
-def _proven(
+def _prove_folder(
     folder: Path,
     contract: Contract | BundleContract,
     made: DeployFolder,
@@ -101,7 +101,7 @@ def _proven(
     difference = first_difference(contract, made.contract, leave_out=("files", "proof"))
     if difference and contract.proof.graphkit not in ("", __version__):
         difference += f" with graphkit {__version__}, and it was proven with {contract.proof.graphkit}"
-    _refuse(folder, contract, difference)
+    _refuse_difference(folder, contract, difference)
     for name in contract.read_files:
         if not (folder / name).is_file():
             raise ModelError("it is missing", file=str(folder / name), hint="copy it from where the folder was made")
@@ -110,14 +110,16 @@ def _proven(
         names = {file for file in contract.files if (folder / file).is_file()} | set(contract.read_files)
         rate = 1.0 if options.tokens_rate is None else options.tokens_rate
         changes = made.changes if options.same_weights else ()
-        record(folder, contract, names, proof_record(proof, tokens_rate=rate, changes=changes))
+        record_contract(folder, contract, names, proof_record(proof, tokens_rate=rate, changes=changes))
     elif options.same_weights and proof.passed:
         more = "; --record records what is true now, --tolerance or --tokens-rate repeats a proof that had one"
-        _refuse(folder, contract, _other_file(folder, contract, made) or _other_proof(contract, proof, made), more)
+        _refuse_difference(
+            folder, contract, _other_file(folder, contract, made) or _other_proof(contract, proof, made), more
+        )
     return proof
 
 
-def _refuse(folder: Path, contract: Contract | BundleContract, difference: str, more: str = "") -> None:
+def _refuse_difference(folder: Path, contract: Contract | BundleContract, difference: str, more: str = "") -> None:
     if difference:
         command = "lower" if isinstance(contract, Contract) else "bundle"
         hint = f"make the folder again with `graphkit {command}`{more}"
@@ -169,7 +171,7 @@ def _lowering_proof(
     originals = draft.changes.originals if options.same_weights else pipeline.originals
 
     def prove() -> LoweringProof:
-        proof = verify_lowering(originals, folder, proving, progress=portion(progress, 0.0, 0.7))
+        proof = verify_lowering(originals, folder, proving, progress=portion_of(progress, 0.0, 0.7))
         if not options.same_weights:
             return proof if rate is None else _by_tokens(proof, rate, options.tolerance)
         if done := draft.changes.options:
@@ -177,7 +179,7 @@ def _lowering_proof(
             proof = replace(proof, notes=(*proof.notes, note))
         return _with_stages(proof, draft, folder, options, progress)
 
-    return _proven(folder, contract, draft.folder, options, prove)
+    return _prove_folder(folder, contract, draft.folder, options, prove)
 
 
 def _with_stages(
@@ -185,7 +187,7 @@ def _with_stages(
 ) -> LoweringProof:
     """Return the proof with its stages, or with a note why these do not end in the files of the folder."""
     try:
-        with proving(options.limits):
+        with run_isolated(options.limits):
             return replace(proof, stages=prove_stages_again(draft, folder, progress=progress))
     except (UsageError, ModelError, OutputError) as error:
         return replace(proof, notes=(*proof.notes, f"The files are tested, and no stage is proven: {error}."))
@@ -203,10 +205,10 @@ def _by_tokens(proof: LoweringProof, rate: float, tolerance: float | None) -> Lo
     equal = tried - sum(run.others for run in runs)
     if fault := _rate_fault(equal, tried, rate):
         return replace(proof, tolerance=within, runs=runs, causes=(*proof.causes, fault))
-    return replace(proof, tolerance=within, runs=runs, notes=(*proof.notes, f"{_share(equal, tried)}."))
+    return replace(proof, tolerance=within, runs=runs, notes=(*proof.notes, f"{_share_text(equal, tried)}."))
 
 
-def _share(equal: int, tried: int) -> str:
+def _share_text(equal: int, tried: int) -> str:
     return f"{equal} of {tried} greedy tokens are those of the export"
 
 
@@ -216,7 +218,7 @@ def _rate_fault(equal: int, tried: int, rate: float) -> str:
         return "there are no tokens to compare"
     if equal >= rate * tried:
         return ""
-    return f"{_share(equal, tried)}, a share of {equal / tried:.3f} instead of {rate:g}"
+    return f"{_share_text(equal, tried)}, a share of {equal / tried:.3f} instead of {rate:g}"
 
 
 def _bundle_proof(
@@ -225,7 +227,7 @@ def _bundle_proof(
     rate, source = options.tokens_rate, BundleExport.of(export)
     if source.pipeline is None and rate is not None:
         file = export / BUNDLE_TOML if (export / BUNDLE_TOML).is_file() else export
-        raise UsageError(f"{shown(file)}: its methods choose no tokens - give --tolerance alone")
+        raise UsageError(f"{shown_path(file)}: its methods choose no tokens - give --tolerance alone")
     progress("making the methods")
     draft = bundle_again(source, contract.options, limits=options.limits)
     proving = DeploymentProofOptions(
@@ -239,7 +241,7 @@ def _bundle_proof(
 
     def prove() -> BundleProof:
         check_bundle(folder, contract)
-        told = progress if rate is None else portion(progress, 0.0, 0.6)
+        told = progress if rate is None else portion_of(progress, 0.0, 0.6)
         proof = source.prove(folder, proving, told, exact=is_exact)
         if source.pipeline is None or rate is None:
             return proof
@@ -248,11 +250,11 @@ def _bundle_proof(
             folder,
             seed=options.seed,
             limits=options.limits,
-            progress=portion(progress, 0.6, 1.0),
+            progress=portion_of(progress, 0.6, 1.0),
         )
         fault = _rate_fault(equal, tried, rate)
-        name = "greedy tokens" if fault else _share(equal, tried)
+        name = "greedy tokens" if fault else _share_text(equal, tried)
         within = options.tolerance or max((run.logits for run in proof.runs), default=0.0)
         return replace(proof, tolerance=within, fused=within, checks={**proof.checks, name: fault})
 
-    return _proven(folder, contract, draft.folder, options, prove)
+    return _prove_folder(folder, contract, draft.folder, options, prove)

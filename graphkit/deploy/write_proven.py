@@ -15,7 +15,7 @@ from graphkit.io.transaction import made_folder, write_text
 from graphkit.model import Model
 from graphkit.save import Placement, Saved, save_models
 
-__all__ = ["DeployFolder", "proof_record", "record", "write_proven"]
+__all__ = ["DeployFolder", "proof_record", "record_contract", "write_proven"]
 
 
 class Outcome(Protocol):
@@ -81,7 +81,7 @@ def write_proven(
         if prove is not None:
             proofs.append(prove(stage))
         files = (path.name for path in stage.iterdir() if path.name != name)
-        record(stage, contract, files, proof_record(proofs[0] if proofs else None, changes=folder.changes))
+        record_contract(stage, contract, files, proof_record(proofs[0] if proofs else None, changes=folder.changes))
 
     with made_folder(output):
         saved = save_models(
@@ -111,7 +111,9 @@ def proof_record(proof: Outcome | None, *, tokens_rate: float = 1.0, changes: tu
     )
 
 
-def record(folder: Path, contract: Contract | BundleContract, names: Iterable[str], proof: ProofRecord) -> None:
+def record_contract(
+    folder: Path, contract: Contract | BundleContract, names: Iterable[str], proof: ProofRecord
+) -> None:
     """Write a contract with the record of the files beside it and of their proof.
 
     Raises:

@@ -134,7 +134,7 @@ class DaskPool:
                 for task in batch:
                     start([task])
             else:
-                yield _lost(batch[0], parts)
+                yield _record_lost_task(batch[0], parts)
 
     def _next(self, finished: SimpleQueue[Future], client: Client) -> Future:
         """Return the next batch that has an end; as long as there is none, see whether there are workers."""
@@ -188,7 +188,7 @@ def _other_version(worker: str, version: str, required: str) -> UsageError:
     return UsageError(f"{worker}: {problem} - install one version on all machines, with the extra graphkit[fleet]")
 
 
-def _lost(task: SurveyTask, parts: RowParts) -> tuple[int, int]:
+def _record_lost_task(task: SurveyTask, parts: RowParts) -> tuple[int, int]:
     """Write the row of a model that each worker which was given it has ended with."""
     with PartWriter(parts) as writer:
         writer.add(failed_row(task, f"{task.name}: each worker that was given it has ended - see their logs", 0.0))

@@ -36,15 +36,15 @@ def model_row(task: SurveyTask) -> Row:
     start = time.monotonic()
     facts: dict[str, object] = {}
     try:
-        model = _loaded(task)
+        model = _load_task(task)
         if not is_url(task.path):
             facts["data_files"] = data_revisions(task.path, [file.location for file in model.source.data_files])
         made = report(model, ReportOptions() if task.options.reports else FACTS)
-        facts |= {**_facts(made), **_of_targets(model, task.options)}
+        facts |= {**_model_facts(made), **_of_targets(model, task.options)}
         if task.options.folds:
             facts["shape_nodes_folded"] = shape_ops(fold(model).model).on_shapes
         if task.options.reports:
-            facts["report"] = _written(made, task)
+            facts["report"] = _write_page(made, task)
     except GraphkitError as error:
         is_of_tensor = isinstance(error, ModelError) and error.tensor is not None  # whose file nobody has told
         files = facts.get("data_files", UNKNOWN if is_of_tensor else None)
@@ -52,21 +52,21 @@ def model_row(task: SurveyTask) -> Row:
     return row_of(task, facts, time.monotonic() - start)
 
 
-def _loaded(task: SurveyTask) -> Model:
+def _load_task(task: SurveyTask) -> Model:
     options = task.options
     remote = RemoteOptions(download=options.download, cache=options.cache, timeout=options.timeout)
     return load(task.path, remote=remote)
 
 
-def _written(made: Report, task: SurveyTask) -> str:
+def _write_page(made: Report, task: SurveyTask) -> str:
     """Write the page of a report, and return where it is beside the table: its name ends with a digest of the path."""
     readable = NOT_IN_A_NAME.sub("-", task.name.rpartition("::")[2])[-LONGEST_NAME:].strip("-.")
     name = f"{readable}-{hashlib.sha256(task.name.encode(errors='surrogateescape')).hexdigest()[:12]}.html"
-    storage.write_text(made.to_html(), storage.inside(task.options.reports, name))
+    storage.write_text(made.to_html(), storage.place_inside(task.options.reports, name))
     return f"{storage.name_of(task.options.reports)}/{name}"
 
 
-def _facts(made: Report) -> dict[str, object]:
+def _model_facts(made: Report) -> dict[str, object]:
     verdict, summary, unknown = (made.sections[name] for name in FACTS.only)
     assert isinstance(verdict, Verdict)
     assert isinstance(summary, Summary)
@@ -87,11 +87,11 @@ def _facts(made: Report) -> dict[str, object]:
         "peak_bytes": verdict.peak_bytes.value,
         "faults": sum(finding.is_fault for finding in verdict.faults),
         "notes": sum(not finding.is_fault for finding in verdict.faults),
-        **_counts(verdict.faults),
+        **_count_findings(verdict.faults),
     }
 
 
-def _counts(findings: tuple[Finding, ...]) -> dict[str, int]:
+def _count_findings(findings: tuple[Finding, ...]) -> dict[str, int]:
     counts: dict[str, int] = defaultdict(int)
     for finding in findings:
         counts[found_column(finding.kind)] += finding.count

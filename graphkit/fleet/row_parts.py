@@ -81,7 +81,7 @@ class PartWriter:
         if rows:
             folder, run = self._parts.folder, self._parts.run
             table = pa.Table.from_pylist([dict(row) for row in rows], self._schema)
-            storage.write(table, f"{folder}/{run:06}-{uuid.uuid4().hex}.parquet", folder)
+            storage.write_parquet(table, f"{folder}/{run:06}-{uuid.uuid4().hex}.parquet", folder)
 
 
 def run_of(part: str) -> int:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from graphkit import __version__
-from graphkit.counted import counted
+from graphkit.counted import count_things
 from graphkit.errors import OutputError, UsageError
 from graphkit.fleet import storage
 from graphkit.fleet.row_parts import MARK, RowParts, run_of
@@ -40,17 +40,19 @@ def read_table(table: str) -> pa.Table:
     Raises:
         UsageError: It cannot be read, or is none.
     """
-    storage.arrow()
+    storage.require_arrow()
     import pyarrow as pa
 
     try:
-        rows = storage.read(table)
+        rows = storage.read_parquet(table)
     except (OSError, pa.ArrowInvalid) as error:
         problem = " ".join(str(error).split())[:120]
-        name = storage.shown(table)
+        name = storage.shown_place(table)
         raise UsageError(f"{name}: cannot be read as a table: {problem} - name one that a survey wrote") from error
     if MARK not in (rows.schema.metadata or {}):
-        raise UsageError(f"{storage.shown(table)}: is no table of a survey - name one that `graphkit survey` wrote")
+        raise UsageError(
+            f"{storage.shown_place(table)}: is no table of a survey - name one that `graphkit survey` wrote"
+        )
     return rows
 
 
@@ -71,11 +73,11 @@ class RowStore:
     """
 
     def __init__(self, table: str, columns: Mapping[str, type], facts: str) -> None:
-        storage.arrow()
-        self._name, self._table = storage.shown(table), storage.place(table)
-        if storage.exists(self._table):
+        storage.require_arrow()
+        self._name, self._table = storage.shown_place(table), storage.absolute_place(table)
+        if storage.place_exists(self._table):
             read_table(table)
-        folder = storage.beside(self._table, f".{storage.name_of(self._table)}.parts")
+        folder = storage.place_beside(self._table, f".{storage.name_of(self._table)}.parts")
         with storage.output_errors(self._name, OTHER_FILE):
             storage.make_folder(folder)
         self._lock = None if is_url(table) else self._locked(Path(folder))
@@ -118,9 +120,9 @@ class RowStore:
         """
         rows, kept, _ = self._kept(revisions)
         if missing := len(revisions) - len(kept):
-            problem = f"{counted(missing, 'row(s)')} that workers wrote cannot be found here"
+            problem = f"{count_things(missing, 'row(s)')} that workers wrote cannot be found here"
             raise OutputError(f"{self._name}: {problem} - name a table in a folder that all workers share")
-        storage.write(rows.take(kept), self._table, self.parts.folder)
+        storage.write_parquet(rows.take(kept), self._table, self.parts.folder)
         storage.remove_folder(self.parts.folder)
 
     def _kept(self, revisions: Mapping[str, str]) -> tuple[pa.Table, pa.Array, int]:
@@ -141,12 +143,12 @@ class RowStore:
         """Yield the rows of parts, those of the last run first, and of the table."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             yield from pool.map(self._read, reversed(storage.files_in(self.parts.folder, "parquet")))
-        yield self._read(self._table) if storage.exists(self._table) else self._schema.empty_table()
+        yield self._read(self._table) if storage.place_exists(self._table) else self._schema.empty_table()
 
     def _read(self, at: str) -> pa.Table:
         """Return the rows of a file; none where it was written by another graphkit, or for other targets."""
-        with storage.output_errors(storage.shown(at), "remove it, and start again", "cannot be read"):
-            rows = storage.read(at)
+        with storage.output_errors(storage.shown_place(at), "remove it, and start again", "cannot be read"):
+            rows = storage.read_parquet(at)
         return rows if rows.schema.equals(self._schema, check_metadata=True) else self._schema.empty_table()
 
     def _locked(self, folder: Path) -> IO[str]:

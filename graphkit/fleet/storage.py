@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 __all__ = [
-    "arrow",
-    "beside",
-    "exists",
+    "absolute_place",
     "files_in",
-    "inside",
     "make_folder",
     "name_of",
     "output_errors",
-    "place",
-    "read",
+    "place_beside",
+    "place_exists",
+    "place_inside",
+    "read_parquet",
     "remove_folder",
-    "shown",
-    "write",
+    "require_arrow",
+    "shown_place",
+    "write_parquet",
     "write_text",
 ]
 
 
-def arrow() -> None:
+def require_arrow() -> None:
     """Check that pyarrow is there.
 
     Raises:
@@ -50,12 +50,12 @@ def arrow() -> None:
         raise UsageError("a survey writes Parquet, which needs pyarrow - pip install 'graphkit[survey]'") from error
 
 
-def shown(at: str) -> str:
+def shown_place(at: str) -> str:
     """Return a place as messages show it, without credentials."""
     return shown_url(at) if is_url(at) else at
 
 
-def place(name: str) -> str:
+def absolute_place(name: str) -> str:
     """Return a path or URL as every process understands it, in whichever folder it runs."""
     return name if is_url(name) else str(Path(name).absolute())
 
@@ -65,17 +65,17 @@ def name_of(at: str) -> str:
     return at.rpartition("/" if is_url(at) else os.sep)[2]
 
 
-def beside(at: str, name: str) -> str:
+def place_beside(at: str, name: str) -> str:
     """Return the place of another name in the folder of a file."""
     return f"{at.removesuffix(name_of(at))}{name}"
 
 
-def inside(folder: str, name: str) -> str:
+def place_inside(folder: str, name: str) -> str:
     """Return the place of a name in a folder."""
     return f"{folder}{'/' if is_url(folder) else os.sep}{name}"
 
 
-def exists(at: str) -> bool:
+def place_exists(at: str) -> bool:
     """Whether there is a file or a folder.
 
     Raises:
@@ -83,22 +83,22 @@ def exists(at: str) -> bool:
     """
     from pyarrow.fs import FileType
 
-    with output_errors(shown(at), "check the path or URL, and its credentials", "cannot be reached"):
-        system, path = _opened(at)
+    with output_errors(shown_place(at), "check the path or URL, and its credentials", "cannot be reached"):
+        system, path = _open_place(at)
         return bool(system.get_file_info(path).type is not FileType.NotFound)
 
 
 def make_folder(at: str) -> None:
     """Make a folder, if it is not there, in one that is; some storages have no folders, and need none."""
-    system, path = _opened(at)
-    if not exists(at):
+    system, path = _open_place(at)
+    if not place_exists(at):
         system.create_dir(path, recursive=False)
 
 
 def remove_folder(at: str) -> None:
     """Remove a folder with all that is in it, as far as that works."""
     with contextlib.suppress(OutputError), output_errors(at, ""):
-        system, path = _opened(at)
+        system, path = _open_place(at)
         system.delete_dir(path)
 
 
@@ -110,15 +110,15 @@ def files_in(folder: str, suffix: str) -> list[str]:
     """
     from pyarrow.fs import FileSelector, PyFileSystem
 
-    with output_errors(shown(folder), "check the path or URL, and its credentials", "cannot be read"):
-        system, path = _opened(folder)
+    with output_errors(shown_place(folder), "check the path or URL, and its credentials", "cannot be read"):
+        system, path = _open_place(folder)
         if isinstance(system, PyFileSystem):
             system.handler.fs.invalidate_cache()  # other machines write there
         infos = system.get_file_info(FileSelector(path, allow_not_found=True))
         return sorted(f"{folder}/{info.base_name}" for info in infos if info.extension == suffix)
 
 
-def read(at: str) -> pa.Table:
+def read_parquet(at: str) -> pa.Table:
     """Return a table.
 
     Raises:
@@ -126,11 +126,11 @@ def read(at: str) -> pa.Table:
     """
     from pyarrow import parquet
 
-    system, path = _opened(at)
+    system, path = _open_place(at)
     return parquet.read_table(path, filesystem=system)
 
 
-def write(table: pa.Table, at: str, folder: str) -> None:
+def write_parquet(table: pa.Table, at: str, folder: str) -> None:
     """Write a table, under another name in a folder first.
 
     Raises:
@@ -138,9 +138,9 @@ def write(table: pa.Table, at: str, folder: str) -> None:
     """
     from pyarrow import parquet
 
-    with output_errors(shown(at), "see whether its folder is there, takes files and has room; then start again"):
-        system, path = _opened(at)
-        _, new = _opened(f"{folder}/{uuid.uuid4().hex}.new")
+    with output_errors(shown_place(at), "see whether its folder is there, takes files and has room; then start again"):
+        system, path = _open_place(at)
+        _, new = _open_place(f"{folder}/{uuid.uuid4().hex}.new")
         try:
             parquet.write_table(table, new, filesystem=system)
             system.move(new, path)
@@ -159,8 +159,8 @@ def write_text(text: str, at: str) -> None:
     if not is_url(at):
         transaction.write_text(Path(at), text)
         return
-    with output_errors(shown(at), "see whether its folder is there, takes files and has room; then start again"):
-        system, path = _opened(at)
+    with output_errors(shown_place(at), "see whether its folder is there, takes files and has room; then start again"):
+        system, path = _open_place(at)
         with system.open_output_stream(path) as stream:
             stream.write(text.encode())
 
@@ -183,7 +183,7 @@ def output_errors(name: str, hint: str, problem: str = "cannot be written") -> I
         raise OutputError(f"{name}: {problem}: {type(error).__name__} - {hint}") from error
 
 
-def _opened(at: str) -> tuple[FileSystem, str]:
+def _open_place(at: str) -> tuple[FileSystem, str]:
     """Return the file system of a place, and its path there.
 
     Raises:
@@ -199,7 +199,7 @@ def _opened(at: str) -> tuple[FileSystem, str]:
         system, path = url_to_fs(at)
     except ImportError as error:
         hint = f"install graphkit[remote], such as with pip: {error.name or error} is missing"
-        raise UsageError(f"{shown(at)}: URLs need packages that are not installed - {hint}") from error
+        raise UsageError(f"{shown_place(at)}: URLs need packages that are not installed - {hint}") from error
     except ValueError as error:
-        raise UsageError(f"{shown(at)}: nothing is known of such URLs - check it") from error
+        raise UsageError(f"{shown_place(at)}: nothing is known of such URLs - check it") from error
     return PyFileSystem(FSSpecHandler(system)), path

@@ -12,9 +12,9 @@ from typing import Protocol
 from graphkit.fleet import storage
 from graphkit.fleet.row_parts import RowParts
 from graphkit.fleet.row_store import RowStore
-from graphkit.fleet.survey_task import RowOptions, SurveyTask, columns, row_name
+from graphkit.fleet.survey_task import RowOptions, SurveyTask, row_name, table_columns
 
-__all__ = ["Executor", "Survey", "survey"]
+__all__ = ["Executor", "Survey", "survey_models"]
 
 DEFAULT = RowOptions()
 
@@ -52,7 +52,7 @@ class Survey:
     seconds: float
 
 
-def survey(
+def survey_models(
     models: Mapping[str, str],
     table: str,
     executor: Executor,
@@ -79,11 +79,11 @@ def survey(
         GraphkitError: See `Executor`.
     """
     start = time.monotonic()
-    facts = "".join(f"{name} {_digest(name)} " for name in options.targets)
+    facts = "".join(f"{name} {_target_digest(name)} " for name in options.targets)
     facts += ("folded " if options.folds else "") + ("reports" if options.reports else "")
-    with RowStore(table, columns(options.targets), facts) as store:
+    with RowStore(table, table_columns(options.targets), facts) as store:
         if options.reports:
-            with storage.output_errors(storage.shown(options.reports), "name another table"):
+            with storage.output_errors(storage.shown_place(options.reports), "name another table"):
                 storage.make_folder(options.reports)
         revisions = {row_name(model): revision for model, revision in models.items()}
         kept = store.done(revisions, options.reports, retries=retries)
@@ -99,7 +99,7 @@ def survey(
     return Survey(len(revisions), len(kept), errors, time.monotonic() - start)
 
 
-def _digest(target: str) -> str:
+def _target_digest(target: str) -> str:
     from graphkit.deploy.targets import load_target  # which a survey without targets need not wait for
 
     return hashlib.sha256(repr(load_target(target)).encode()).hexdigest()

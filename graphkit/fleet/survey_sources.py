@@ -35,7 +35,7 @@ def models_of(sources: Iterable[str], stdin: Iterable[str]) -> dict[str, str]:
     """
     models: dict[str, str] = {}
     for source in sources:
-        expanded = dict(_expanded(source, stdin))
+        expanded = dict(_expand_source(source, stdin))
         if not expanded:
             raise UsageError(f"{source}: has no .onnx file in it - name a folder, a pattern, or a list of models")
         models |= expanded
@@ -45,7 +45,7 @@ def models_of(sources: Iterable[str], stdin: Iterable[str]) -> dict[str, str]:
 def data_revisions(model: str, locations: Iterable[str]) -> str | None:
     """Return the files beside a model in text that changes with them, None for none."""
     folder = Path(model).parent
-    revisions = {location: _revision(os.path.join(folder, location)) for location in sorted(locations)}
+    revisions = {location: _file_revision(os.path.join(folder, location)) for location in sorted(locations)}
     return json.dumps(revisions, ensure_ascii=False) if revisions else None
 
 
@@ -56,7 +56,7 @@ def is_same_data(model: str, revisions: str | None) -> bool:
     return revisions != UNKNOWN and data_revisions(model, json.loads(revisions)) == revisions
 
 
-def _revision(path: str) -> str:
+def _file_revision(path: str) -> str:
     """Return the size of a file and when it was written; "" for a URL or a missing file."""
     try:
         state = os.stat(path)
@@ -65,48 +65,48 @@ def _revision(path: str) -> str:
     return f"{state.st_size}-{state.st_mtime_ns}"
 
 
-def _expanded(source: str, stdin: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _expand_source(source: str, stdin: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the models of a source, each with its revision."""
     if source == STREAM:
-        yield from _listed(stdin)
+        yield from _models_of_list(stdin)
     elif is_listing(source):
         yield from hub_models(source).items()
     elif is_url(source) or source.startswith("example:"):
         yield source, ""
     elif Path(source).is_file() and not source.endswith(".onnx"):
-        yield from _listed(_lines(source))
+        yield from _models_of_list(_list_lines(source))
     else:
-        yield from ((path, _revision(path)) for path in _paths(source))
+        yield from ((path, _file_revision(path)) for path in _paths_of_source(source))
 
 
-def _paths(source: str) -> Iterator[str]:
+def _paths_of_source(source: str) -> Iterator[str]:
     """Yield the models of a folder, a pattern or a path."""
     if os.path.isdir(source):
-        yield from _below(source)
+        yield from _models_below(source)
     elif Path(source).is_file():
         yield source
     elif glob.has_magic(source):
         matches = glob.iglob(source, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
-        yield from (model for path in matches for model in (_below(path) if os.path.isdir(path) else [path]))
+        yield from (model for path in matches for model in (_models_below(path) if os.path.isdir(path) else [path]))
     elif source.endswith(".onnx"):
         yield source  # a row says that it is missing
     else:
         raise UsageError(f"{source}: No such file or folder - check the path")
 
 
-def _below(folder: str) -> Iterator[str]:
+def _models_below(folder: str) -> Iterator[str]:
     """Yield the models below a folder; hidden folders are left out."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (os.path.join(place, name) for name in files if name.endswith(".onnx") and not name.startswith("."))
 
 
-def _listed(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _models_of_list(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield what the lines of a list name; empty lines and those that begin with # name nothing."""
     for line in map(str.strip, lines):
         if line and not line.startswith("#"):
             is_path = line.endswith(".onnx") and not is_url(line) and not _is_pattern(line)
-            yield from [(line, _revision(line))] if is_path else _expanded(line, ())
+            yield from [(line, _file_revision(line))] if is_path else _expand_source(line, ())
 
 
 def _is_pattern(line: str) -> bool:
@@ -116,7 +116,7 @@ def _is_pattern(line: str) -> bool:
     return next(glob.iglob(line, recursive=True), None) is not None  # noqa: PTH207 - as in _paths
 
 
-def _lines(path: str) -> list[str]:
+def _list_lines(path: str) -> list[str]:
     try:
         return Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -14,7 +14,7 @@ from graphkit.errors import UsageError
 from graphkit.fleet import storage
 from graphkit.fleet.row_store import read_table
 from graphkit.fleet.survey_task import BLOCKERS, COLUMNS
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.io.remote.urls import is_url
 from graphkit.render.document_blocks import Block, Cell, Column, Link, Prose, Table
 from graphkit.render.result import Result
@@ -64,10 +64,10 @@ class SurveyTable(Result):
 
     def blocks(self) -> Iterator[Block]:  # noqa: D102 - see Result
         yield Prose(
-            f"{self.chosen:,} of {counted(self.models, 'model(s)')}, {counted(self.errors, 'error(s)')}; "
+            f"{self.chosen:,} of {count_things(self.models, 'model(s)')}, {count_things(self.errors, 'error(s)')}; "
             f"{len(self.rows):,} shown."
         )
-        yield Table([_column(name) for name in self.columns if name != REPORT], list(map(self._linked, self.rows)))
+        yield Table([_column_of(name) for name in self.columns if name != REPORT], list(map(self._linked, self.rows)))
 
     def _linked(self, row: tuple[Value, ...]) -> list[Cell]:
         """Return the cells of a row, in which the path leads to the report."""
@@ -77,7 +77,7 @@ class SurveyTable(Result):
         return list({**values, "path": path if address is None else Link(str(path), str(address))}.values())
 
 
-def _column(name: str) -> Column:
+def _column_of(name: str) -> Column:
     if name == "path":
         return Column(name, "code")
     if name == "error":
@@ -111,34 +111,34 @@ def survey_table(
     table = read_table(path)
     chosen = table
     for condition in where:
-        chosen = chosen.filter(_mask(chosen, condition))
-    order = [_key(word, table) for word in sort] or list(WORST)
+        chosen = chosen.filter(_row_mask(chosen, condition))
+    order = [_sort_key(word, table) for word in sort] or list(WORST)
     first = chosen.sort_by(order).slice(0, most)
     asked = {*(key for key, _ in order), *(match[1] for match in map(CONDITION.fullmatch, where) if match)}
     names = sorted(table.column_names, key="error".__eq__)  # a sentence, which comes last
     shown = [name for name in names if name in (*SHOWN, *asked) or name.startswith(BLOCKERS)]
     values = {name: first[name].to_pylist() for name in shown}
     if REPORT in table.column_names and first[REPORT].null_count < len(first):
-        values[REPORT] = [report and _address(report, path, folder) for report in first[REPORT].to_pylist()]
+        values[REPORT] = [report and _report_address(report, path, folder) for report in first[REPORT].to_pylist()]
     rows = tuple(zip(*values.values(), strict=True))
     errors = chosen.num_rows - chosen["error"].null_count
     return SurveyTable(table.num_rows, chosen.num_rows, errors, tuple(values), rows)
 
 
-def _address(report: str, table: str, page: str) -> str:
+def _report_address(report: str, table: str, page: str) -> str:
     """Return what leads from the folder of a page to a report, which a table names from its own folder."""
     if is_url(table):
-        return storage.beside(storage.shown(table).partition("?")[0], quote(report))
+        return storage.place_beside(storage.shown_place(table).partition("?")[0], quote(report))
     here, there = Path(page).absolute(), Path(table).absolute().parent / report
     return there.as_uri() if here.drive != there.drive else quote(Path(os.path.relpath(there, here)).as_posix())
 
 
-def _key(word: str, table: pa.Table) -> tuple[str, str]:
+def _sort_key(word: str, table: pa.Table) -> tuple[str, str]:
     name = word.removeprefix("-")
-    return _known(name, table, f"--sort {word}"), "descending" if word.startswith("-") else "ascending"
+    return _known_name(name, table, f"--sort {word}"), "descending" if word.startswith("-") else "ascending"
 
 
-def _mask(table: pa.Table, condition: str) -> Any:
+def _row_mask(table: pa.Table, condition: str) -> Any:
     import pyarrow as pa
     from pyarrow import compute
 
@@ -146,7 +146,7 @@ def _mask(table: pa.Table, condition: str) -> Any:
     if match is None:
         raise UsageError(f"--where {condition}: is no condition - write one such as nodes>1000 or role=encoder")
     name, sign, text = match.groups()
-    column = table[_known(name, table, f"--where {condition}")]
+    column = table[_known_name(name, table, f"--where {condition}")]
     if sign == "~":
         return compute.match_substring(column.cast(pa.string()), text)
     compared = {"=": "equal", "!=": "not_equal", ">": "greater", ">=": "greater_equal", "<": "less", "<=": "less_equal"}
@@ -159,7 +159,7 @@ def _mask(table: pa.Table, condition: str) -> Any:
     return compute.call_function(compared[sign], [column, value])
 
 
-def _known(name: str, table: pa.Table, words: str) -> str:
+def _known_name(name: str, table: pa.Table, words: str) -> str:
     if name not in table.column_names:
         raise UsageError(f"{words}: no column '{name}' - {did_you_mean(name, table.column_names)}")
     return name

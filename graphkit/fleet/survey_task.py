@@ -21,11 +21,11 @@ __all__ = [
     "RowOptions",
     "SurveyTask",
     "blockers_column",
-    "columns",
     "failed_row",
     "found_column",
     "row_name",
     "row_of",
+    "table_columns",
 ]
 
 Row = Mapping[str, object]
@@ -106,7 +106,7 @@ class SurveyTask:
         return cls(plain["path"], plain["revision"], RowOptions(**options))
 
 
-def columns(targets: Iterable[str]) -> dict[str, type]:
+def table_columns(targets: Iterable[str]) -> dict[str, type]:
     """Return the columns of a table of models, and the type of each; any but the first three may be empty."""
     finding_columns = {found_column(name): int for name in KIND_NAMES if name != "fit"}
     return {**COLUMNS, **finding_columns, **{blockers_column(target): int for target in targets}}
@@ -124,7 +124,7 @@ def blockers_column(target: str) -> str:
 
 def row_name(path: str) -> str:
     """Return a path or URL without what may be credentials; a digest tells queries from each other."""
-    path = _escaped(path)
+    path = _escape_text(path)
     if not is_url(path):
         return path
     query = path.partition("?")[2]
@@ -135,7 +135,7 @@ def row_of(task: SurveyTask, facts: Row, seconds: float) -> Row:
     """Return the row of a model."""
     start = {"path": task.name, "revision": task.revision, "graphkit": __version__}
     row = {**start, **facts, "seconds": round(seconds, 3)}
-    return {name: _escaped(fact) if isinstance(fact, str) else fact for name, fact in row.items()}
+    return {name: _escape_text(fact) if isinstance(fact, str) else fact for name, fact in row.items()}
 
 
 def failed_row(task: SurveyTask, error: str, seconds: float) -> Row:
@@ -143,6 +143,6 @@ def failed_row(task: SurveyTask, error: str, seconds: float) -> Row:
     return row_of(task, {"error": error}, seconds)
 
 
-def _escaped(text: str) -> str:
+def _escape_text(text: str) -> str:
     """Return a text with the bytes of names that are not UTF-8, which a table cannot have, as escapes."""
     return text.encode(errors="surrogateescape").decode(errors="backslashreplace")

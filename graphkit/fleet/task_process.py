@@ -15,8 +15,8 @@ from functools import partial
 from google.protobuf.message import EncodeError
 
 from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
-from graphkit.runtime.limits import Limits, allocated, limit_memory
-from graphkit.runtime.worker import Message, serve
+from graphkit.runtime.limits import Limits, allocated_bytes, limit_memory
+from graphkit.runtime.worker import Message, serve_requests
 from graphkit.runtime.worker_process import DiedError, Worker
 
 __all__ = ["TaskProcess", "main"]
@@ -77,24 +77,24 @@ class TaskProcess:
 
 def main(place: str, parent: str) -> None:  # noqa: ARG001 - rows need no shared memory
     """In the child process: do tasks until the parent is gone."""
-    serve(int(parent), _start)
+    serve_requests(int(parent), _start_tasks)
 
 
-def _start() -> Callable[[Message], Message]:
+def _start_tasks() -> Callable[[Message], Message]:
     from graphkit.fleet.model_row import model_row  # which the parent need not import
 
-    return partial(_reply, model_row, allocated())
+    return partial(_reply_to_task, model_row, allocated_bytes())
 
 
-def _reply(row_of: Callable[[SurveyTask], Row], floor: int, request: Message) -> Message:
+def _reply_to_task(row_of: Callable[[SurveyTask], Row], floor: int, request: Message) -> Message:
     """Return the row of a task, and how many bytes all tasks so far have left behind; nothing where memory ran out."""
     if request["folder"]:
         with contextlib.suppress(OSError):  # where it is not there, the files below it are not either
             os.chdir(request["folder"])
     task = SurveyTask.of(request["task"])
-    limit_memory(allocated() + ROOM + request["memory"])  # what others left behind is not this model's
+    limit_memory(allocated_bytes() + ROOM + request["memory"])  # what others left behind is not this model's
     try:
         row = dict(row_of(task))
     except (MemoryError, EncodeError):  # the second is how protobuf says that memory ran out where it writes
         return {}
-    return {"row": row, "left": allocated() - floor}
+    return {"row": row, "left": allocated_bytes() - floor}

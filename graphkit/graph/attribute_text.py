@@ -10,7 +10,7 @@ from onnx import AttributeProto, GraphProto, SparseTensorProto, TensorProto
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import type_text
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import as_text
 from graphkit.tensor_values import inline_array
 
@@ -36,9 +36,9 @@ def attribute_text(attribute: AttributeProto) -> str:
     if attribute.type in (AttributeProto.FLOAT, AttributeProto.FLOATS):
         value = [np.float32(number) for number in value] if isinstance(value, list) else np.float32(value)
     if not isinstance(value, list):
-        return _one(value)
+        return _format_one(value)
     more = f", ... ({len(value):,} in all)" if len(value) > SHOWN else ""
-    return f"[{', '.join(map(_one, value[:SHOWN]))}{more}]"
+    return f"[{', '.join(map(_format_one, value[:SHOWN]))}{more}]"
 
 
 def tensor_text(tensor: TensorProto) -> str:
@@ -53,17 +53,17 @@ def values_text(tensor: TensorProto) -> str:
     array = inline_array(tensor) if is_shown else None
     if array is None:
         return ""
-    values = [_one(value) for value in array.ravel()]
+    values = [_format_one(value) for value in array.ravel()]
     return f"[{', '.join(values)}]" if array.ndim else values[0]
 
 
-def _one(value: object) -> str:
+def _format_one(value: object) -> str:
     if isinstance(value, TensorProto):
         return tensor_text(value)
     if isinstance(value, SparseTensorProto):
         return f"sparse {dtype_name(value.values.data_type)}{list(value.dims)}"
     if isinstance(value, GraphProto):
-        return f"graph of {counted(len(value.node), 'node(s)')}"
+        return f"graph of {count_things(len(value.node), 'node(s)')}"
     if isinstance(value, onnx.TypeProto):
         return " ".join(type_text(value))
     if isinstance(value, (str, bytes)):

@@ -54,11 +54,11 @@ def attribute_value(attribute: AttributeProto | None, default: T | type[T]) -> T
     kind = default if isinstance(default, type) else type(default)
     if attribute is None:
         return None if kind is default else fallback
-    value: Any = _held(attribute, *FIELDS[kind])
+    value: Any = _held_field(attribute, *FIELDS[kind])
     return value.decode("utf-8", "replace") if kind is str and value is not None else value  # type: ignore[no-any-return]
 
 
-def _held(attribute: AttributeProto, kind: int, field: str) -> object:
+def _held_field(attribute: AttributeProto, kind: int, field: str) -> object:
     """Return the value of a field, None for an attribute of another kind; IR version 1 does not write kinds down."""
     actual = attribute.type
     if attribute.ref_attr_name or (actual != kind and actual != UNDEFINED):
@@ -83,7 +83,7 @@ def constant_tensor(attributes: Mapping[str, AttributeProto]) -> TensorProto | N
     if name not in FORMS:
         return None
     kind, field, dtype, data = FORMS[name]
-    value: Any = _held(attributes[name], kind, field)
+    value: Any = _held_field(attributes[name], kind, field)
     if value is None:
         return None
     is_list = isinstance(value, tuple)

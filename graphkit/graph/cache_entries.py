@@ -66,17 +66,17 @@ class CacheEntry:
     def rows(self) -> frozenset[Dim]:
         """What the number of rows is called in the graph: the first dim of its tokens and positions."""
         value = self.past or self.present
-        return frozenset() if value is None else _rows(value.scope)
+        return frozenset() if value is None else _batch_dims(value.scope)
 
 
-def tokens(name: str) -> list[str]:
+def split_name(name: str) -> list[str]:
     """Return the words and numbers in a name, in lower case: `pastKeyValues.10_k` -> past key values 10 k."""
     return [token.lower() for token in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)]
 
 
-def parse(name: str) -> tuple[Slot, frozenset[str], bool] | None:
+def parse_cache_name(name: str) -> tuple[Slot, frozenset[str], bool] | None:
     """Return the slot that a name stands for, its other words, and whether the name is clearly that of a cache."""
-    words = tokens(name)
+    words = split_name(name)
     if NOT_CACHE.intersection(words):
         return None
     for first, second in (("key", "values"), ("key", "value")):
@@ -100,16 +100,18 @@ def parse(name: str) -> tuple[Slot, frozenset[str], bool] | None:
 def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
     """Return the cache of a graph: its past inputs in order, then the present outputs that feed none of them."""
     inputs = [value for value in scope.inputs if value.kind == "input" and value.tensor is None]
-    named = [(value, key) for value in inputs if (key := _key(value)) and _may_cache(value) and _may_be_past(value)]
+    named = [
+        (value, key) for value in inputs if (key := _slot_key(value)) and _may_cache(value) and _may_be_past(value)
+    ]
     outputs: dict[tuple[Slot, frozenset[str]], list[Value]] = defaultdict(list)
     for value in scope.outputs:
-        if (key := _key(value)) is not None and _may_cache(value):
+        if (key := _slot_key(value)) is not None and _may_cache(value):
             outputs[key].append(value)
     entries: list[CacheEntry] = []
     taken: list[Value] = []
     for value, key in named:
         match = next((out for out in outputs.get(key, ()) if out not in taken), None)
-        if match is None and key[0].kind == "state" and not PAST.intersection(tokens(value.name)):
+        if match is None and key[0].kind == "state" and not PAST.intersection(split_name(value.name)):
             continue
         taken += [match] if match is not None else []
         entries.append(CacheEntry(key[0], value, match))
@@ -127,12 +129,12 @@ def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
 
 def _may_be_past(value: Value) -> bool:
     """Whether an input's name does not say that it is new."""
-    words = set(tokens(value.name))
+    words = set(split_name(value.name))
     return not words & PRESENT or bool(words & (PAST | CACHE))
 
 
-def _key(value: Value) -> tuple[Slot, frozenset[str]] | None:
-    parsed = parse(value.name)
+def _slot_key(value: Value) -> tuple[Slot, frozenset[str]] | None:
+    parsed = parse_cache_name(value.name)
     return (parsed[0], parsed[1]) if parsed is not None and parsed[2] else None
 
 
@@ -146,11 +148,13 @@ def _may_cache(value: Value) -> bool:
 
 def _by_shape(scope: Scope, inputs: list[Value]) -> tuple[CacheEntry, ...]:
     """Pair two numbered families, of inputs and of outputs, whose members differ in one dim: the one that grows."""
-    pasts, presents = _families(inputs), _families(list(scope.outputs))
+    pasts, presents = _name_families(inputs), _name_families(list(scope.outputs))
     for past_family in pasts:
         for present_family in presents:
             pairs = list(zip(past_family, present_family, strict=False))
-            if len(past_family) == len(present_family) and all(_grows(past, present) for past, present in pairs):
+            if len(past_family) == len(present_family) and all(
+                _grows_by_one_dim(past, present) for past, present in pairs
+            ):
                 return tuple(
                     CacheEntry(Slot((number,), "", "both"), past, present)
                     for number, (past, present) in enumerate(pairs)
@@ -158,7 +162,7 @@ def _by_shape(scope: Scope, inputs: list[Value]) -> tuple[CacheEntry, ...]:
     return ()
 
 
-def _families(values: list[Value]) -> list[list[Value]]:
+def _name_families(values: list[Value]) -> list[list[Value]]:
     """Return the families of float tensors of rank 4 or 5 whose names differ in their numbers only."""
     families: dict[tuple[str, int, int], list[Value]] = defaultdict(list)
     for value in values:
@@ -168,7 +172,7 @@ def _families(values: list[Value]) -> list[list[Value]]:
     return [family for family in families.values() if len(family) > 1 and re.search(r"\d", family[0].name)]
 
 
-def _grows(past: Value, present: Value) -> bool:
+def _grows_by_one_dim(past: Value, present: Value) -> bool:
     """Whether two tensors differ in one dim only, which is symbolic in the first."""
     before, after = declared_type(past), declared_type(present)
     if before is None or after is None or before.dtype != after.dtype or before.rank != after.rank:
@@ -206,7 +210,7 @@ def growing_axis(past: TensorType, present: TensorType | None, rows: frozenset[D
 
 
 @lru_cache(maxsize=8)
-def _rows(scope: Scope) -> frozenset[Dim]:
+def _batch_dims(scope: Scope) -> frozenset[Dim]:
     """Return the first dims of tokens, positions and embeddings, whatever an exporter calls them."""
     first = (dims[0] for value in scope.inputs if value.tensor is None and (dims := _dims_of_tokens(value)))
     return frozenset(dim for dim in first if isinstance(dim, str))
@@ -214,7 +218,7 @@ def _rows(scope: Scope) -> frozenset[Dim]:
 
 def _dims_of_tokens(value: Value) -> tuple[Dim, ...]:
     """Return the dims of an input that is [rows, tokens] or [rows, tokens, width], by its dtype and its name."""
-    declared, words = declared_type(value), set(tokens(value.name))
+    declared, words = declared_type(value), set(split_name(value.name))
     if declared is None or declared.rank != (3 if declared.is_float else 2) or words & {"mask", "masks"}:
         return ()
     is_tokens = declared.dtype in INTEGERS or words & {"embeds", "embeddings"}

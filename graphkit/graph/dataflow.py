@@ -10,17 +10,17 @@ from typing import Generic, TypeVar
 
 from graphkit.graph.view import Node, Scope, Value
 
-__all__ = ["ForwardAnalysis", "in_order", "ordered", "values_read"]
+__all__ = ["ForwardAnalysis", "in_order", "sort_nodes", "values_read"]
 
 
 def in_order(scope: Scope) -> list[Node]:
     """Return the nodes of a scope, each after those that it reads. Nodes of a cycle come last, in file order."""
-    result = ordered(scope)
+    result = sort_nodes(scope)
     done = set(result)
     return result + [node for node in scope.nodes if node not in done]
 
 
-def ordered(scope: Scope) -> list[Node]:
+def sort_nodes(scope: Scope) -> list[Node]:
     """Return the nodes of a scope, each after those that it reads, without those that depend on a cycle."""
     waiting: dict[Node, int] = {}
     readers: dict[Value, list[Node]] = {}

@@ -57,7 +57,7 @@ def declared_type(value: Value) -> TensorType | None:
             sparse = value.producer.attr("sparse_value", onnx.SparseTensorProto)
         return None if sparse is None else TensorType(sparse.values.data_type, tuple(sparse.dims))
     tensor_type = info.type.tensor_type
-    return TensorType(tensor_type.elem_type, _dims(tensor_type))
+    return TensorType(tensor_type.elem_type, _declared_dims(tensor_type))
 
 
 def declared_dims(value: Value) -> tuple[Dim, ...] | None:
@@ -66,11 +66,11 @@ def declared_dims(value: Value) -> tuple[Dim, ...] | None:
     return None if declared is None else declared.dims
 
 
-def _dims(kind: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> tuple[Dim, ...] | None:
-    return tuple(map(_dim, kind.shape.dim)) if kind.HasField("shape") else None
+def _declared_dims(kind: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> tuple[Dim, ...] | None:
+    return tuple(map(_declared_dim, kind.shape.dim)) if kind.HasField("shape") else None
 
 
-def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+def _declared_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     if dim.HasField("dim_value"):
         return dim.dim_value if dim.dim_value >= 0 else None
     return str(dim.dim_param) or None
@@ -93,10 +93,10 @@ def type_dims(type_proto: onnx.TypeProto) -> tuple[str, tuple[Dim, ...] | None]:
     """Return the dtype of any type as text, and the dims of the tensors that it holds, None for an unknown rank."""
     kind = type_proto.WhichOneof("value")
     if kind == "tensor_type":
-        return dtype_name(type_proto.tensor_type.elem_type), _dims(type_proto.tensor_type)
+        return dtype_name(type_proto.tensor_type.elem_type), _declared_dims(type_proto.tensor_type)
     if kind == "sparse_tensor_type":
         sparse = type_proto.sparse_tensor_type
-        return f"sparse({dtype_name(sparse.elem_type)})", _dims(sparse)
+        return f"sparse({dtype_name(sparse.elem_type)})", _declared_dims(sparse)
     if kind in ("sequence_type", "optional_type"):
         dtype, dims = type_dims(getattr(type_proto, kind).elem_type)
         return f"{'seq' if kind == 'sequence_type' else 'optional'}({dtype})", dims

@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from graphkit.errors import UsageError
-from graphkit.graph.name_families import count_of, expanded
-from graphkit.graph.names import counted
+from graphkit.graph.name_families import count_of, expand_label
+from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value, all_scopes
 from graphkit.suggest import did_you_mean
 
-__all__ = ["find_value", "find_value_or_node", "fixed_values", "glob_test", "in_order", "matching"]
+__all__ = ["find_matching_values", "find_value", "find_value_or_node", "fixed_values", "glob_test", "in_order"]
 
 
 def find_value(scopes: tuple[Scope, ...], name: str, label: str) -> Value:
@@ -25,7 +25,7 @@ def find_value(scopes: tuple[Scope, ...], name: str, label: str) -> Value:
     """
     value = scopes[0].values.get(name)
     if value is None:
-        raise _missing(scopes, name, label, "value", list(scopes[0].values))
+        raise _missing_name_error(scopes, name, label, "value", list(scopes[0].values))
     return value
 
 
@@ -40,15 +40,21 @@ def find_value_or_node(scopes: tuple[Scope, ...], name: str, label: str) -> Valu
         return main.values[name]
     nodes = [node for node in main.nodes if name and node.proto.name == name]
     if len(nodes) > 1:
-        raise UsageError(f"{label}: {counted(len(nodes), 'node(s)')} have the name '{name}' - name a value instead")
+        raise UsageError(
+            f"{label}: {count_things(len(nodes), 'node(s)')} have the name '{name}' - name a value instead"
+        )
     if not nodes:
         names = [*main.values, *(node.proto.name for node in main.nodes)]
-        raise _missing(scopes, name, label, "value or node", names)
+        raise _missing_name_error(scopes, name, label, "value or node", names)
     return nodes[0]
 
 
-def _missing(scopes: tuple[Scope, ...], name: str, label: str, kind: str, names: Iterable[str]) -> UsageError:
-    inside = next((scope for scope in all_scopes(scopes) if scope is not scopes[0] and _defines(scope, name)), None)
+def _missing_name_error(
+    scopes: tuple[Scope, ...], name: str, label: str, kind: str, names: Iterable[str]
+) -> UsageError:
+    inside = next(
+        (scope for scope in all_scopes(scopes) if scope is not scopes[0] and _defines_name(scope, name)), None
+    )
     if inside is None:
         hint = did_you_mean(name, names, "`graphkit shapes` lists the values")
         return UsageError(f"{label}: there is no {kind} '{name}' - {hint}")
@@ -65,7 +71,7 @@ def _missing(scopes: tuple[Scope, ...], name: str, label: str, kind: str, names:
     )
 
 
-def _defines(scope: Scope, name: str) -> bool:
+def _defines_name(scope: Scope, name: str) -> bool:
     return name in scope.values or any(node.proto.name == name for node in scope.nodes if name)
 
 
@@ -91,7 +97,7 @@ def fixed_values(scopes: tuple[Scope, ...]) -> set[Value]:
     return fixed
 
 
-def matching(globs: Sequence[str], shown: Sequence[Value], every: Sequence[Value]) -> list[Value]:
+def find_matching_values(globs: Sequence[str], shown: Sequence[Value], every: Sequence[Value]) -> list[Value]:
     """Return the values that one of some globs matches: by name, as SCOPE::NAME or by the path of their node.
 
     A family such as `past.{0-5}.key` stands for its names; in these, * and ? are wildcards.
@@ -102,9 +108,9 @@ def matching(globs: Sequence[str], shown: Sequence[Value], every: Sequence[Value
     matches: set[Value] = set()
     for glob in globs:
         pattern = glob_test(glob)
-        matched = [value for value in shown if any(map(pattern, _names(value)))]
+        matched = [value for value in shown if any(map(pattern, _names_of_value(value)))]
         if not matched:
-            if any(pattern(name) for value in every for name in _names(value)):
+            if any(pattern(name) for value in every for name in _names_of_value(value)):
                 raise UsageError(f"'{glob}' matches constants only - add --constants to show them")
             plain = max(re.split(r"[*?\[\]]|\{[^}]*\}", glob), key=len) or glob
             hint = did_you_mean(plain, (value.name for value in shown), "`graphkit shapes` lists the names")
@@ -113,7 +119,7 @@ def matching(globs: Sequence[str], shown: Sequence[Value], every: Sequence[Value
     return [value for value in shown if value in matches]
 
 
-def _names(value: Value) -> Iterator[str]:
+def _names_of_value(value: Value) -> Iterator[str]:
     yield value.name
     if value.scope.path:
         yield f"{value.scope.path}::{value.name}"
@@ -129,6 +135,6 @@ def glob_test(glob: str) -> Callable[[str], bool]:
     """
     if count_of(glob) > MAX_NAMES:
         raise UsageError(f"'{glob}' stands for {count_of(glob):,} names - write * for so many, {MAX_NAMES:,} at most")
-    names = {glob, *expanded(glob)}
+    names = {glob, *expand_label(glob)}
     regex = re.compile("|".join(fnmatch.translate(name) for name in names))
     return lambda name: name in names or regex.match(name) is not None

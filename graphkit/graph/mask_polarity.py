@@ -23,12 +23,12 @@ from onnx import TensorProto
 from graphkit.graph.attributes import ZERO
 from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operator_traits import MOVING, names, value_inputs
-from graphkit.graph.traversal import reachable
+from graphkit.graph.operator_traits import MOVING, operator_set, value_inputs
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import ADDED, KEPT, LENGTHS
-from graphkit.graph.view import Node, Value, unwrapped
+from graphkit.graph.view import Node, Value, unwrap_value
 
-__all__ = ["POLARITIES", "Polarity", "find_polarity", "mask_elements", "unmasked"]
+__all__ = ["POLARITIES", "Polarity", "find_polarity", "make_open_mask", "mask_elements"]
 
 Polarity = Literal["keeps", "pads", "adds"]  # 1 counts and 0 hides; 1 hides and 0 counts; it is added to scores
 POLARITIES: Mapping[Polarity, str] = {
@@ -48,7 +48,7 @@ def mask_elements(keep: np.ndarray, polarity: Polarity | None) -> np.ndarray:
     return np.logical_not(keep) if polarity == "pads" else np.asarray(keep, np.bool_)
 
 
-def unmasked(mask: np.ndarray, polarity: Polarity | None) -> np.ndarray:
+def make_open_mask(mask: np.ndarray, polarity: Polarity | None) -> np.ndarray:
     """Return a mask of the dtype and shape of another one that hides nothing."""
     return mask_elements(np.ones(mask.shape, np.bool_), polarity).astype(mask.dtype)
 
@@ -97,11 +97,11 @@ def find_polarity(mask: Value) -> Polarity | None:
     """Return the polarity of a mask, None where the nodes do not tell, or contradict each other."""
     declared = declared_type(mask)
     numbers = (0.0, 1.0, LOW) if declared is not None and declared.is_float else (0.0, 1.0)
-    touched = set(reachable([mask], _made_of))
+    touched = set(walk_breadth_first([mask], _made_of))
     others = _Elements({}, touched)
     facts = {number: _Elements({mask: Elements(number, number)}, touched, others) for number in numbers}
-    for sites in (_scores, partial(_scores, somewhere=True), _zeroed, _counted):
-        found = {polarity for site in sites(touched, facts) if (polarity := _told(site)) is not None}
+    for sites in (_find_score_sites, partial(_find_score_sites, somewhere=True), _find_product_sites, _find_sum_sites):
+        found = {polarity for site in sites(touched, facts) if (polarity := _polarity_of_sites(site)) is not None}
         if found:
             return found.pop() if len(found) == 1 else None
     return None
@@ -110,14 +110,16 @@ def find_polarity(mask: Value) -> Polarity | None:
 Site = Mapping[float, bool]  # whether a number in the mask hides there
 
 
-def _told(hidden: Site) -> Polarity | None:
+def _polarity_of_sites(hidden: Site) -> Polarity | None:
     """Return the polarity by which of some numbers hide at a place."""
     if hidden[0.0] != hidden[1.0]:
         return "keeps" if hidden[0.0] else "pads"
     return "adds" if hidden.get(LOW) and not hidden[0.0] else None
 
 
-def _scores(touched: Collection[Value], facts: Mapping[float, _Elements], *, somewhere: bool = False) -> Iterator[Site]:
+def _find_score_sites(
+    touched: Collection[Value], facts: Mapping[float, _Elements], *, somewhere: bool = False
+) -> Iterator[Site]:
     """Yield for each attention behind a mask which numbers hide scores of it, or may hide some of them.
 
     In XLNet each token sees itself, whatever the mask says.
@@ -137,7 +139,7 @@ def _scores(touched: Collection[Value], facts: Mapping[float, _Elements], *, som
                 yield {number: most[number] < most[1.0 - number] for number in (0.0, 1.0)}
 
 
-def _zeroed(touched: Collection[Value], facts: Mapping[float, _Elements]) -> Iterator[Site]:
+def _find_product_sites(touched: Collection[Value], facts: Mapping[float, _Elements]) -> Iterator[Site]:
     """Yield for each product of data and a mask which numbers leave nothing of the data."""
     for value in touched:
         elements = {number: fact.of(value) for number, fact in facts.items()}
@@ -145,17 +147,17 @@ def _zeroed(touched: Collection[Value], facts: Mapping[float, _Elements]) -> Ite
             yield {number: fact.is_zero for number, fact in elements.items()}
 
 
-def _counted(touched: Collection[Value], facts: Mapping[float, _Elements]) -> Iterator[Site]:
+def _find_sum_sites(touched: Collection[Value], facts: Mapping[float, _Elements]) -> Iterator[Site]:
     """Yield for each sum over a mask which numbers are not counted: lengths follow from it."""
     for value in touched:
         if value.producer is not None and value.producer.operator in TOTALS:
             yield {number: fact.of(value).is_zero for number, fact in facts.items()}
 
 
-ALIKE = names("CastLike Ceil Dropout Floor Identity ReduceMax ReduceMean ReduceMin Resize Round")
+ALIKE = operator_set("CastLike Ceil Dropout Floor Identity ReduceMax ReduceMean ReduceMin Resize Round")
 ALIKE |= MOVING - {"Concat"}
-TOTALS = names("CumSum ReduceSum")
-SHAPES = names("Shape Size")
+TOTALS = operator_set("CumSum ReduceSum")
+SHAPES = operator_set("Shape Size")
 
 
 def _made_of(value: Value) -> Iterator[Value | None]:
@@ -166,7 +168,7 @@ def _made_of(value: Value) -> Iterator[Value | None]:
 
 
 def _is_bool(value: Value) -> bool:
-    source = unwrapped(value, MOVING)
+    source = unwrap_value(value, MOVING)
     declared, node = declared_type(source), source.producer
     if declared is not None:
         return declared.dtype == TensorProto.BOOL
@@ -193,7 +195,7 @@ class _Elements(ForwardAnalysis[Elements]):
             return self.others.of(value)
         node, declared = value.producer, declared_type(value)
         if value.is_constant:
-            return _hull(value.constant)
+            return _constant_bounds(value.constant)
         if node is None:
             return DATA if declared is None or declared.is_float else ANY
         rule = TRANSFERS.get(node.operator)
@@ -212,7 +214,7 @@ class _Elements(ForwardAnalysis[Elements]):
         return NONE if hides and not fact.is_data else fact
 
 
-def _hull(tensor: TensorProto | None) -> Elements:
+def _constant_bounds(tensor: TensorProto | None) -> Elements:
     if tensor is None or tensor.data_location == TensorProto.EXTERNAL or math.prod(tensor.dims) > MAX_CONSTANT:
         return UNKNOWN
     try:
@@ -242,20 +244,20 @@ def _at_corners(function: Callable[..., float]) -> Transfer:
     return transfer
 
 
-def _sum(node: Node, inputs: Sequence[Elements]) -> Elements:
+def _bound_sum(node: Node, inputs: Sequence[Elements]) -> Elements:
     """Return bounds of a sum in which a number without a bound, such as a bias of distances, is data."""
-    return _at_corners(_plus)(node, [DATA if fact.high == math.inf else fact for fact in inputs])
+    return _at_corners(_add_bounds)(node, [DATA if fact.high == math.inf else fact for fact in inputs])
 
 
-def _plus(*addends: float) -> float:
+def _add_bounds(*addends: float) -> float:
     return -math.inf if -math.inf in addends else sum(addends)  # what hides does so beside anything
 
 
-def _quotient(a: float, b: float) -> float:
+def _divide_bounds(a: float, b: float) -> float:
     return math.copysign(math.inf, a) if not b or math.isinf(a) else a / b
 
 
-def _equal(_: Node, inputs: Sequence[Elements]) -> Elements:
+def _bound_equal(_: Node, inputs: Sequence[Elements]) -> Elements:
     left, right = inputs
     if left.is_data or right.is_data:
         return EITHER
@@ -264,18 +266,18 @@ def _equal(_: Node, inputs: Sequence[Elements]) -> Elements:
     return ONE if left == right and left.low == left.high else EITHER
 
 
-def _choice(_: Node, inputs: Sequence[Elements]) -> Elements:
+def _bound_choice(_: Node, inputs: Sequence[Elements]) -> Elements:
     condition, chosen, otherwise = inputs
     truth = condition.truth
     return chosen | otherwise if truth is None else chosen if truth else otherwise
 
 
-def _cast(node: Node, inputs: Sequence[Elements]) -> Elements:
+def _bound_cast(node: Node, inputs: Sequence[Elements]) -> Elements:
     truth = inputs[0].truth
     return inputs[0] if not _is_cast_to_bool(node) else EITHER if truth is None else ONE if truth else NONE
 
 
-def _total(_: Node, inputs: Sequence[Elements]) -> Elements:
+def _bound_reduction(_: Node, inputs: Sequence[Elements]) -> Elements:
     """Return the bounds of sums of any number of elements, at least one."""
     low, high = inputs[0].low, inputs[0].high
     return Elements(
@@ -285,7 +287,7 @@ def _total(_: Node, inputs: Sequence[Elements]) -> Elements:
 
 def _matrix_product(node: Node, inputs: Sequence[Elements]) -> Elements:
     product = TRANSFERS["Mul"](node, inputs)
-    return DATA if product.is_data else _total(node, [product])
+    return DATA if product.is_data else _bound_reduction(node, [product])
 
 
 def _einsum(node: Node, inputs: Sequence[Elements]) -> Elements:
@@ -295,12 +297,12 @@ def _einsum(node: Node, inputs: Sequence[Elements]) -> Elements:
     return inputs[0] if is_moved and len(set(terms[0])) == len(terms[0]) else DATA
 
 
-def _clip(_: Node, inputs: Sequence[Elements]) -> Elements:
+def _bound_clip(_: Node, inputs: Sequence[Elements]) -> Elements:
     low, high = inputs[1].low, inputs[2].high if len(inputs) > 2 else math.inf
     return Elements(min(max(inputs[0].low, low), high), min(max(inputs[0].high, low), high), inputs[0].is_data)
 
 
-def _either(*places: int, zero: bool = False) -> Transfer:
+def _either_or_zero(*places: int, zero: bool = False) -> Transfer:
     """Return the transfer of an operator that gives elements of some inputs, or 0 as well; of all without places."""
 
     def transfer(_: Node, inputs: Sequence[Elements]) -> Elements:
@@ -312,7 +314,7 @@ def _either(*places: int, zero: bool = False) -> Transfer:
 
 MONOTONE: Mapping[str, Callable[..., float]] = {
     "And": lambda a, b: bool(a) and bool(b),
-    "Div": _quotient,
+    "Div": _divide_bounds,
     "Greater": operator.gt,
     "GreaterOrEqual": operator.ge,
     "Less": operator.lt,
@@ -324,27 +326,27 @@ MONOTONE: Mapping[str, Callable[..., float]] = {
     "Neg": operator.neg,
     "Not": operator.not_,
     "Or": lambda a, b: bool(a) or bool(b),
-    "Sub": lambda a, b: _plus(a, -b),
+    "Sub": lambda a, b: _add_bounds(a, -b),
     "Xor": lambda a, b: bool(a) != bool(b),
 }
-TRUTHS = names("And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor")
+TRUTHS = operator_set("And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor")
 TRANSFERS: Mapping[str, Transfer] = {
     **{name: _at_corners(function) for name, function in MONOTONE.items()},
-    **dict.fromkeys(names("Add Sum"), _sum),
-    **dict.fromkeys(ALIKE, _either(0)),
-    **dict.fromkeys(TOTALS, _total),
+    **dict.fromkeys(operator_set("Add Sum"), _bound_sum),
+    **dict.fromkeys(ALIKE, _either_or_zero(0)),
+    **dict.fromkeys(TOTALS, _bound_reduction),
     **dict.fromkeys(SHAPES, lambda *_: COUNT),
-    **dict.fromkeys(names("EyeLike IsInf IsNaN"), lambda *_: EITHER),
-    **dict.fromkeys(names("ScatterElements ScatterND"), _either(0, 2)),
-    "Cast": _cast,
-    "Clip": _clip,
-    "Concat": _either(),
-    "ConstantOfShape": lambda node, _: _hull(node.attr("value", ZERO)),
+    **dict.fromkeys(operator_set("EyeLike IsInf IsNaN"), lambda *_: EITHER),
+    **dict.fromkeys(operator_set("ScatterElements ScatterND"), _either_or_zero(0, 2)),
+    "Cast": _bound_cast,
+    "Clip": _bound_clip,
+    "Concat": _either_or_zero(),
+    "ConstantOfShape": lambda node, _: _constant_bounds(node.attr("value", ZERO)),
     "Einsum": _einsum,
-    "Equal": _equal,
+    "Equal": _bound_equal,
     "MatMul": _matrix_product,
-    "Pad": _either(0, zero=True),
+    "Pad": _either_or_zero(0, zero=True),
     "Range": lambda _, inputs: COUNT if inputs[0].low >= 0 and inputs[2].low > 0 else ANY,
-    "Trilu": _either(0, zero=True),
-    "Where": _choice,
+    "Trilu": _either_or_zero(0, zero=True),
+    "Where": _bound_choice,
 }

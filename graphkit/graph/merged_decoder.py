@@ -13,10 +13,17 @@ from onnx import TensorProto
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.declared_types import declared_dims, declared_type
 from graphkit.graph.operator_traits import PRESERVING
-from graphkit.graph.traversal import chain
-from graphkit.graph.view import Node, Scope, Value, branch_fault, unwrapped
+from graphkit.graph.traversal import follow_chain
+from graphkit.graph.view import Node, Scope, Value, branch_fault, unwrap_value
 
-__all__ = ["Condition", "MergedDecoder", "captures", "merged_decoders", "trace_condition", "zero_length_outputs"]
+__all__ = [
+    "Condition",
+    "MergedDecoder",
+    "count_captured_values",
+    "merged_decoders",
+    "trace_condition",
+    "zero_length_outputs",
+]
 
 KEEPS_A_FLAG = PRESERVING | {"Cast", "Not"}
 
@@ -60,7 +67,7 @@ class MergedDecoder:
 def trace_condition(node: Node) -> Condition | None:
     """Return the graph input that decides an If, or None if anything else does."""
     negated = False
-    for value in chain(node.input(0), _before_flag_operator):
+    for value in follow_chain(node.input(0), _before_flag_operator):
         if value.kind == "input":
             return Condition(value, negated) if not value.scope.path else None
         negated ^= value.producer is not None and value.producer.op_type == "Not"
@@ -72,7 +79,7 @@ def _before_flag_operator(flag: Value) -> Value | None:
     return producer.input(0) if producer is not None and producer.operator in KEEPS_A_FLAG else None
 
 
-def captures(body: Scope) -> dict[Value, int]:
+def count_captured_values(body: Scope) -> dict[Value, int]:
     """Return the values of outer scopes that a body reads, with the number of reads, in order of first use."""
     reads: dict[Value, int] = {}
     for scope in body.walk():
@@ -86,7 +93,7 @@ def captures(body: Scope) -> dict[Value, int]:
 def zero_length_outputs(body: Scope) -> Iterator[int]:
     """Yield the indices of a body's outputs that are constants without elements."""
     for index, value in enumerate(body.outputs):
-        constant = unwrapped(value, ("Identity",)).constant
+        constant = unwrap_value(value, ("Identity",)).constant
         if constant is not None and 0 in constant.dims:
             yield index
 
@@ -96,11 +103,11 @@ def merged_decoders(main: Scope, cache: Sequence[CacheEntry]) -> Iterator[Merged
     past = {entry.past for entry in cache if entry.past is not None}
     for scope in main.walk():
         for node in scope.nodes:
-            if node.is_op("If") and (decoder := _merged(node, past)) is not None:
+            if node.is_op("If") and (decoder := _read_merged_decoder(node, past)) is not None:
                 yield decoder
 
 
-def _merged(node: Node, past: set[Value]) -> MergedDecoder | None:
+def _read_merged_decoder(node: Node, past: set[Value]) -> MergedDecoder | None:
     condition = trace_condition(node)
     if condition is None or not {"then_branch", "else_branch"} <= set(node.bodies):
         return None
@@ -109,7 +116,9 @@ def _merged(node: Node, past: set[Value]) -> MergedDecoder | None:
     declared = declared_type(condition.input)
     if declared is None or declared.dtype != TensorProto.BOOL:
         return None
-    readers = [name for name in ("then_branch", "else_branch") if past.intersection(captures(node.bodies[name]))]
+    readers = [
+        name for name in ("then_branch", "else_branch") if past.intersection(count_captured_values(node.bodies[name]))
+    ]
     if len(readers) != 1:
         return None
     cache = readers[0]

@@ -16,13 +16,13 @@ from typing import TypeVar
 __all__ = [
     "by_family",
     "count_of",
-    "expanded",
-    "families",
+    "expand_label",
     "family_label",
     "family_labels",
     "family_pattern",
     "in_short",
     "is_number",
+    "label_families",
     "pair_families",
     "pairs_by_family",
 ]
@@ -46,7 +46,9 @@ def family_pattern(name: str) -> str:
     """Return a name with its numbers, and the words key and value, replaced by control characters."""
     if re.search("[{}\0\1\2]", name):  # which would read as a family or a pattern
         return f"{name}\2"
-    return "".join("\0" if is_number(part) else "\1" if part.lower() in KEY_VALUE else part for part in _parts(name))
+    return "".join(
+        "\0" if is_number(part) else "\1" if part.lower() in KEY_VALUE else part for part in _split_parts(name)
+    )
 
 
 def is_number(word: str) -> bool:
@@ -54,11 +56,11 @@ def is_number(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) < MAX_DIGITS
 
 
-def _parts(name: str) -> list[str]:
+def _split_parts(name: str) -> list[str]:
     return re.split(r"([0-9]+|[A-Za-z]+)", name)
 
 
-def families(names: Iterable[str]) -> dict[str, list[str]]:
+def label_families(names: Iterable[str]) -> dict[str, list[str]]:
     """Return labels that together stand for exactly these names, each once, with the names of each.
 
     Example:
@@ -68,7 +70,7 @@ def families(names: Iterable[str]) -> dict[str, list[str]]:
     by_pattern: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         by_pattern.setdefault(family_pattern(name), []).append(name)
-    return {label: family for members in by_pattern.values() for label, family in _labelled(members)}
+    return {label: family for members in by_pattern.values() for label, family in _label_pattern(members)}
 
 
 def by_family(rows: Iterable[tuple[str, K]]) -> list[tuple[str, K, int]]:
@@ -86,7 +88,7 @@ def by_family(rows: Iterable[tuple[str, K]]) -> list[tuple[str, K, int]]:
     rows_at = [
         (place[family[0], cells], (label, cells, len(family)))
         for (_, cells), names in groups.items()
-        for label, family in families(names).items()
+        for label, family in label_families(names).items()
     ]
     return [row for _, row in sorted(rows_at, key=lambda row: row[0])]
 
@@ -98,33 +100,36 @@ def pair_families(pairs: Iterable[Pair]) -> dict[Pair, list[Pair]]:
         >>> list(pair_families([("h.0", "x0"), ("h.1", "x1"), ("y", "z")]))
         [('h.{i=0-1}', 'x{i}'), ('y', 'z')]
     """
-    return {_pair(label): [*map(_pair, names)] for label, names in families(map(_joined, pairs)).items()}
+    return {
+        _split_pair(label): [*map(_split_pair, names)]
+        for label, names in label_families(map(_join_pair, pairs)).items()
+    }
 
 
 def pairs_by_family(rows: Iterable[tuple[Pair, K]]) -> list[tuple[Pair, K, int]]:
     """Return rows of pairs of names with one for each family, as `by_family` does for single names."""
-    families = by_family((_joined(pair), cells) for pair, cells in rows)
-    return [(_pair(label), cells, count) for label, cells, count in families]
+    families = by_family((_join_pair(pair), cells) for pair, cells in rows)
+    return [(_split_pair(label), cells, count) for label, cells, count in families]
 
 
-def _joined(pair: Pair) -> str:
+def _join_pair(pair: Pair) -> str:
     return SEPARATOR.join(name.replace(SEPARATOR, " ") for name in pair)
 
 
-def _pair(joined: str) -> Pair:
+def _split_pair(joined: str) -> Pair:
     first, _, second = joined.partition(SEPARATOR)
     return first, second
 
 
 def family_label(names: Sequence[str]) -> str | None:
     """Return one label for names of the same pattern, or None if there is none; a name may come twice."""
-    labelled = _labelled(list(dict.fromkeys(names)))
+    labelled = _label_pattern(list(dict.fromkeys(names)))
     return labelled[0][0] if len(labelled) == 1 else None
 
 
 def family_labels(names: Iterable[str]) -> str:
     """Return names as text for a sentence: a label for each family, or the first few and the number of the others."""
-    return in_short(families(names))
+    return in_short(label_families(names))
 
 
 def in_short(labels: Mapping[str, Collection[str]]) -> str:
@@ -137,25 +142,25 @@ def in_short(labels: Mapping[str, Collection[str]]) -> str:
     return f"{', '.join(texts)} and {sum(map(len, labels.values())) - sum(count):,} more"
 
 
-def _labelled(names: Sequence[str]) -> list[tuple[str, list[str]]]:
+def _label_pattern(names: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Return labels for names of one pattern, with the names of each."""
     if len(names) == 1:
         return [(names[0], [names[0]])]
-    rows = [tuple(_parts(name)) for name in names]
+    rows = [tuple(_split_parts(name)) for name in names]
     columns = list(zip(*rows, strict=True))
-    ties = _ties(columns)
+    ties = _tied_columns(columns)
     varying = [column for column, words in enumerate(columns) if ties[column] == column and len(set(words)) > 1]
-    products = min((_products(rows, varying, order) for order in (varying, varying[::-1])), key=len)
+    products = min((_split_into_products(rows, varying, order) for order in (varying, varying[::-1])), key=len)
     place = {row: number for number, row in enumerate(zip(*(columns[c] for c in varying), strict=True))}
     labelled = []
     for sets in products:
         members = sorted(place[row] for row in itertools.product(*sets))
         words = dict(zip(varying, sets, strict=True))
-        labelled.append((_label(rows[members[0]], words, ties), [names[member] for member in members]))
+        labelled.append((_label_of_row(rows[members[0]], words, ties), [names[member] for member in members]))
     return sorted(labelled, key=lambda label: names.index(label[1][0]))
 
 
-def _ties(columns: Sequence[Words]) -> list[int]:
+def _tied_columns(columns: Sequence[Words]) -> list[int]:
     """Return for each column the first one that has the same numbers in every name, mostly itself."""
     first: dict[Words, int] = {}
     ties = [
@@ -165,7 +170,9 @@ def _ties(columns: Sequence[Words]) -> list[int]:
     return ties if len(first) <= len(LETTERS) else list(range(len(columns)))
 
 
-def _products(rows: Sequence[Words], varying: Sequence[int], order: Sequence[int]) -> list[tuple[Words, ...]]:
+def _split_into_products(
+    rows: Sequence[Words], varying: Sequence[int], order: Sequence[int]
+) -> list[tuple[Words, ...]]:
     """Return the rows, of their varying columns, as products of sets of words, joined column by column."""
     products: list[tuple[Words, ...]] = [tuple((row[column],) for column in varying) for row in rows]
     for column in order:
@@ -173,15 +180,15 @@ def _products(rows: Sequence[Words], varying: Sequence[int], order: Sequence[int
         joined: dict[tuple[Words, ...], list[str]] = {}
         for sets in products:
             joined.setdefault((*sets[:at], *sets[at + 1 :]), []).extend(sets[at])
-        products = [(*rest[:at], tuple(sorted(words, key=_order)), *rest[at:]) for rest, words in joined.items()]
+        products = [(*rest[:at], tuple(sorted(words, key=_sort_key)), *rest[at:]) for rest, words in joined.items()]
     return products
 
 
-def _order(word: str) -> tuple[int, int, str]:
+def _sort_key(word: str) -> tuple[int, int, str]:
     return (int(word), len(word), "") if is_number(word) else (0, 0, word)
 
 
-def _label(row: Words, sets: dict[int, Words], ties: Sequence[int]) -> str:
+def _label_of_row(row: Words, sets: dict[int, Words], ties: Sequence[int]) -> str:
     tied = [column for column in dict.fromkeys(ties) if ties.count(column) > 1 and len(sets.get(column, ())) > 1]
     letters = {column: LETTERS[number] for number, column in enumerate(tied)}
     text = ""
@@ -191,33 +198,33 @@ def _label(row: Words, sets: dict[int, Words], ties: Sequence[int]) -> str:
             text += f"{{{letters[first]}}}"
         else:
             words = sets.get(column, (word,))
-            text += f"{{{letters[column]}={_choice(words)}}}" if column in letters else _braced(words)
+            text += f"{{{letters[column]}={_choice_text(words)}}}" if column in letters else _brace_words(words)
     return text
 
 
-def _braced(words: Words) -> str:
-    return words[0] if len(words) == 1 else f"{{{_choice(words)}}}"
+def _brace_words(words: Words) -> str:
+    return words[0] if len(words) == 1 else f"{{{_choice_text(words)}}}"
 
 
-def _choice(words: Words) -> str:
+def _choice_text(words: Words) -> str:
     """Return `key|value`, or numbers as `0,2,5-7`."""
     if not is_number(words[0]):
         return "|".join(words)
     runs: list[list[str]] = []
     for word in words:
-        if runs and word == _next(runs[-1][-1]):
+        if runs and word == _next_number(runs[-1][-1]):
             runs[-1].append(word)
         else:
             runs.append([word])
     return ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _next(word: str) -> str:
+def _next_number(word: str) -> str:
     """Return the number after this one, with as many leading zeros as let it have as many digits."""
     return f"{int(word) + 1:0{len(word)}d}"
 
 
-def expanded(label: str) -> Iterator[str]:
+def expand_label(label: str) -> Iterator[str]:
     """Yield the names that a label stands for.
 
     Example:
@@ -231,7 +238,7 @@ def expanded(label: str) -> Iterator[str]:
     for choice in CHOICE.finditer(label):
         pieces.append((label[end : choice.start()], choice))
         end = choice.end()
-    for chosen in itertools.product(*(_words(choice) for _, choice in pieces if not choice[3])):
+    for chosen in itertools.product(*(_words_of_choice(choice) for _, choice in pieces if not choice[3])):
         words, text = iter(chosen), ""
         named: dict[str, str] = {}
         for before, choice in pieces:
@@ -244,10 +251,10 @@ def expanded(label: str) -> Iterator[str]:
 
 def count_of(label: str) -> int:
     """Return how many names a label stands for."""
-    return math.prod(_size(choice) for choice in CHOICE.finditer(label))
+    return math.prod(_choice_size(choice) for choice in CHOICE.finditer(label))
 
 
-def _words(choice: re.Match[str]) -> list[str]:
+def _words_of_choice(choice: re.Match[str]) -> list[str]:
     """Return the words of a choice."""
     if "|" in choice[2]:
         return choice[2].split("|")
@@ -258,7 +265,7 @@ def _words(choice: re.Match[str]) -> list[str]:
     return words
 
 
-def _size(choice: re.Match[str]) -> int:
+def _choice_size(choice: re.Match[str]) -> int:
     """Return the number of words of a choice."""
     if choice[3] or "|" in choice[2]:
         return 1 if choice[3] else len(choice[2].split("|"))

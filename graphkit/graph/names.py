@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path, PurePath
 
-from graphkit.counted import counted
+from graphkit.counted import count_things
 from graphkit.graph.view import Node, Scope, all_scopes
 
 __all__ = [
-    "counted",
+    "count_things",
     "distinct_stems",
     "free_name",
-    "listed",
+    "join_words",
     "module_of",
     "module_parts",
     "module_path",
@@ -30,7 +30,7 @@ __all__ = [
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
 
 
-def listed(texts: Sequence[str]) -> str:
+def join_words(texts: Sequence[str]) -> str:
     """Return one or more texts as a list in a sentence: `a, b and c`."""
     return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
@@ -68,7 +68,7 @@ def short_paths(paths: Iterable[str]) -> dict[str, str]:
     """
     parts = {path: PurePath(path).parts for path in paths}
     tails = Counter(path_parts[-count:] for path_parts in parts.values() for count in range(1, len(path_parts) + 1))
-    return {path: _shortest(path, path_parts, tails) for path, path_parts in parts.items()}
+    return {path: _shortest_path(path, path_parts, tails) for path, path_parts in parts.items()}
 
 
 def distinct_stems(paths: Iterable[str]) -> dict[str, str]:
@@ -105,7 +105,7 @@ def name_of(path: Path) -> str:
     return path.name if path.name.strip(".") else path.resolve().name
 
 
-def _shortest(path: str, parts: tuple[str, ...], tails: Counter[tuple[str, ...]]) -> str:
+def _shortest_path(path: str, parts: tuple[str, ...], tails: Counter[tuple[str, ...]]) -> str:
     alone = (parts[-count:] for count in range(1, len(parts)) if tails[parts[-count:]] == 1)
     return next((str(PurePath(*tail)) for tail in alone), path)
 

@@ -28,17 +28,17 @@ __all__ = [
     "UNARY",
     "UNIDIRECTIONAL",
     "VALUE_INPUTS",
-    "broadcasts",
+    "broadcasts_inputs",
     "is_elementwise",
-    "joined",
-    "names",
+    "join_tables",
+    "operator_set",
     "value_inputs",
 ]
 
 Entry = TypeVar("Entry")
 
 
-def joined(*tables: Mapping[str, Entry]) -> dict[str, Entry]:
+def join_tables(*tables: Mapping[str, Entry]) -> dict[str, Entry]:
     """Return all entries of some tables.
 
     Raises:
@@ -56,62 +56,62 @@ def joined(*tables: Mapping[str, Entry]) -> dict[str, Entry]:
     return result
 
 
-def names(text: str, domain: str = "") -> frozenset[str]:
+def operator_set(text: str, domain: str = "") -> frozenset[str]:
     """Return the operators that a text lists, with their domain."""
     return frozenset(f"{domain}.{name}" if domain else name for name in text.split())
 
 
 # The output has the dims of the first input, and each element depends on the same element of that input alone. Other
 # inputs hold one number for the whole tensor, or only a type.
-UNARY = names(
+UNARY = operator_set(
     """
     Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cast CastLike Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu
     HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal RegexFullMatch Relu Round Selu
     Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
     Affine ParametricSoftplus Scale ScaledTanh
     """
-) | names("Gelu QLinearLeakyRelu QLinearSigmoid QuickGelu ScaledSiLU", "com.microsoft")
+) | operator_set("Gelu QLinearLeakyRelu QLinearSigmoid QuickGelu ScaledSiLU", "com.microsoft")
 
 # Elementwise, and all inputs broadcast to each other, from an opset of the default domain on.
 BROADCASTING: Mapping[str, int] = {
-    **dict.fromkeys(names("Add And Div Equal Greater Less Mul Or Pow Sub Xor"), 7),
-    **dict.fromkeys(names("Max Mean Min Sum"), 8),
+    **dict.fromkeys(operator_set("Add And Div Equal Greater Less Mul Or Pow Sub Xor"), 7),
+    **dict.fromkeys(operator_set("Max Mean Min Sum"), 8),
     "Where": 9,
     "Mod": 10,
     "BitShift": 11,
-    **dict.fromkeys(names("GreaterOrEqual LessOrEqual"), 12),
-    **dict.fromkeys(names("BitwiseAnd BitwiseOr BitwiseXor"), 18),
+    **dict.fromkeys(operator_set("GreaterOrEqual LessOrEqual"), 12),
+    **dict.fromkeys(operator_set("BitwiseAnd BitwiseOr BitwiseXor"), 18),
     "StringConcat": 20,
 }
 # Elementwise, and the second input broadcasts to the first, never the first to the second.
 UNIDIRECTIONAL: Mapping[str, int] = {"PRelu": 7}
 
 # Data movement: every element of the outputs is an element of the first input, of a Concat one of any input.
-RESHAPING = names("Flatten Reshape Squeeze Unsqueeze")  # all of them, in the same order
-PRESERVING = RESHAPING | names(
+RESHAPING = operator_set("Flatten Reshape Squeeze Unsqueeze")  # all of them, in the same order
+PRESERVING = RESHAPING | operator_set(
     "DepthToSpace Expand Identity ReverseSequence SpaceToDepth Tile Transpose"
 )  # all of them
-MOVING = PRESERVING | names("Compress Concat Gather GatherElements GatherND Slice Split")
+MOVING = PRESERVING | operator_set("Compress Concat Gather GatherElements GatherND Slice Split")
 
-REDUCTIONS = names(
+REDUCTIONS = operator_set(
     """
     ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
     """
 )
 
-DIVIDING = names("Div Mod")  # of integers, by 0: some versions of onnxruntime end the process there
+DIVIDING = operator_set("Div Mod")  # of integers, by 0: some versions of onnxruntime end the process there
 
 # May draw random numbers; those with `Dropout` in their name do so in training only.
-RANDOM = names("Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike") | names(
-    "BiasDropout BitmaskBiasDropout BitmaskDropout Sampling", "com.microsoft"
-)
+RANDOM = operator_set(
+    "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
+) | operator_set("BiasDropout BitmaskBiasDropout BitmaskDropout Sampling", "com.microsoft")
 
 # Styles of quantization, and the operators of any domain that show them: onnxruntime has them in several.
 QUANTIZED: Mapping[str, frozenset[str]] = {
-    "QDQ": names("QuantizeLinear DequantizeLinear"),
-    "dequantised weights": names("DequantizeLinear"),
-    "dynamic": names("DynamicQuantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul"),
-    "integer operators": names(
+    "QDQ": operator_set("QuantizeLinear DequantizeLinear"),
+    "dequantised weights": operator_set("DequantizeLinear"),
+    "dynamic": operator_set("DynamicQuantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul"),
+    "integer operators": operator_set(
         """
         ConvInteger MatMulInteger MatMulInteger16 MatMulIntegerToFloat MulInteger ReduceSumInteger QAttention
         QEmbedLayerNormalization QGemm QLinearAdd QLinearAveragePool QLinearConcat QLinearConv
@@ -120,7 +120,7 @@ QUANTIZED: Mapping[str, frozenset[str]] = {
         QOrderedLongformerAttention QOrderedMatMul QuantizeWithOrder DequantizeWithOrder
         """
     ),
-    "block-quantised": names(
+    "block-quantised": operator_set(
         """
         GatherBlockQuantized MatMulBlockQuantizedFp4Weight MatMulBlockQuantizedFp8Weight MatMulBnb4 MatMulFpQ4
         MatMulNBits MatMulNBitsMlp MatMulNBitsQLoRA MatMulNBitsQkv QMoE QuantizeBFP DequantizeBFP
@@ -129,7 +129,7 @@ QUANTIZED: Mapping[str, frozenset[str]] = {
 }
 
 
-def broadcasts(node: Node) -> bool:
+def broadcasts_inputs(node: Node) -> bool:
     """Return whether all inputs of a node broadcast to each other."""
     since = BROADCASTING.get(node.operator)
     return since is not None and node.scope.opset() >= since
@@ -138,7 +138,7 @@ def broadcasts(node: Node) -> bool:
 def is_elementwise(node: Node) -> bool:
     """Return whether each element of the output depends on one element of each input, or on one number for all."""
     since = UNIDIRECTIONAL.get(node.operator)
-    return node.operator in UNARY or broadcasts(node) or (since is not None and node.scope.opset() >= since)
+    return node.operator in UNARY or broadcasts_inputs(node) or (since is not None and node.scope.opset() >= since)
 
 
 _AXES_FROM_13 = ((13, {1: "axes"}),)

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
-from graphkit.graph.cache_entries import CACHE, KEY, PAST, PRESENT, VALUE, CacheEntry, tokens
+from graphkit.graph.cache_entries import CACHE, KEY, PAST, PRESENT, VALUE, CacheEntry, split_name
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.traversal import reachable
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import moved_from
-from graphkit.graph.view import Node, Scope, Value, unwrapped
+from graphkit.graph.view import Node, Scope, Value, unwrap_value
 
-__all__ = ["RECURRENT", "StateEntry", "recurrent_states", "replaces"]
+__all__ = ["RECURRENT", "StateEntry", "can_replace", "recurrent_states"]
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 DIRECTIONS = (
@@ -75,18 +75,18 @@ def recurrent_states(
     unpaired = [value for value in inputs if value not in next_of and _is_fixed(value)]
     free = [value for value in outputs if value not in set(next_of.values())]
     for test in TESTS:
-        pairs = _fitting(unpaired, free, test)
+        pairs = _find_fitting_pairs(unpaired, free, test)
         times = Counter(value for pair in pairs for value in pair)
         next_of |= {past: present for past, present in pairs if times[past] == times[present] == 1}
         unpaired, free = ([value for value in values if not times[value]] for values in (unpaired, free))
     next_of |= _by_flow(scope, unpaired, free)
-    next_of |= _together(scope, unpaired, free, next_of)
+    next_of |= _pair_state_names(scope, unpaired, free, next_of)
     order = {value: place for place, value in enumerate(scope.inputs)}
     entries = (StateEntry(past, present) for past, present in next_of.items() if present is not None)
     return tuple(sorted(entries, key=lambda entry: order[entry.past]))
 
 
-def replaces(past: Value, present: Value) -> bool:
+def can_replace(past: Value, present: Value) -> bool:
     """Whether an output has the dtype and the shape of an input; a dim that no input declares may be any size."""
     before, after = declared_type(past), declared_type(present)
     if before is None or after is None or before.dtype != after.dtype:
@@ -107,16 +107,16 @@ def _is_fixed(value: Value) -> bool:
     if declared is None or declared.dims is None:
         return False
     varying = [dim for dim in declared.dims if not isinstance(dim, int)]
-    return not varying or (len(varying) == 1 and not GROWING.intersection(tokens(varying[0] or "")))
+    return not varying or (len(varying) == 1 and not GROWING.intersection(split_name(varying[0] or "")))
 
 
 def _is_state(entry: CacheEntry) -> bool:
     """Whether an entry that looks like a cache is replaced as a whole: by name, or as a window of fixed size is."""
     past, present = entry.past, entry.present
-    if past is None or present is None or not _is_fixed(past) or not replaces(past, present):
+    if past is None or present is None or not _is_fixed(past) or not can_replace(past, present):
         return False
-    is_plain = declared_type(past) == declared_type(present) and not ATTENTION.intersection(tokens(past.name))
-    return entry.slot.kind == "state" or is_plain or past in _windows(present, is_cut_last=True)
+    is_plain = declared_type(past) == declared_type(present) and not ATTENTION.intersection(split_name(past.name))
+    return entry.slot.kind == "state" or is_plain or past in _window_inputs(present, is_cut_last=True)
 
 
 def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) -> dict[Value, Value]:
@@ -126,21 +126,21 @@ def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) ->
     none of these, unless its name is that of the state with a number, as PyTorch's exporter tells the two apart.
     """
     named = {past: words for past in inputs if (words := _state_words(past))}
-    reached = {value: _reached(value) for value in scope.inputs} if named else {}
+    reached = {value: _values_reached(value) for value in scope.inputs} if named else {}
     next_of = {}
     for past, words in named.items():
-        fitting = [value for value in scope.outputs if value in reached[past] and replaces(past, value)]
+        fitting = [value for value in scope.outputs if value in reached[past] and can_replace(past, value)]
         if len(fitting) != 1 or fitting[0] not in outputs or fitting[0] is past:
             continue
         others = [value for value in scope.inputs if value is not past and fitting[0] in reached[value]]
-        said = set(filter(str.isalpha, tokens(fitting[0].name)))
-        is_other = bool(said & STATES - words) or any(replaces(value, fitting[0]) for value in others)
+        said = set(filter(str.isalpha, split_name(fitting[0].name)))
+        is_other = bool(said & STATES - words) or any(can_replace(value, fitting[0]) for value in others)
         if others and (said == words or not is_other):
             next_of[past] = fitting[0]
     return next_of
 
 
-def _together(
+def _pair_state_names(
     scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value], known: dict[Value, Value]
 ) -> dict[Value, Value]:
     """Return states whose outputs have their names and say that they come out, as `xx` and `xx_out`.
@@ -149,14 +149,14 @@ def _together(
     are known; each output has the dtype and dims of its input and is computed from it; and the graph has an input and
     an output that are neither.
     """
-    pairs = [pair for pair in _fitting(inputs, outputs, (_name, _out_names)) if pair[0] not in known]
+    pairs = [pair for pair in _find_fitting_pairs(inputs, outputs, (_plain_words, _out_names)) if pair[0] not in known]
     times = Counter(value for pair in pairs for value in pair)
     found = {
         past: present
         for past, present in pairs
         if times[past] == times[present] == 1
         and declared_type(past) == declared_type(present)
-        and present in _reached(past)
+        and present in _values_reached(past)
     }
     others = [value for value in scope.inputs if value.tensor is None and value not in {*found, *known}]
     is_step = bool(others) and not {*scope.outputs} <= {*found.values(), *known.values()}
@@ -164,17 +164,17 @@ def _together(
 
 
 def _out_names(value: Value) -> list[Hashable]:
-    return _names(value) if OUT.intersection(tokens(value.name)) else []
+    return _plain_names(value) if OUT.intersection(split_name(value.name)) else []
 
 
 def _state_words(value: Value) -> set[str]:
     """Return the words of a name of nothing but a state and its number, of an input of rank 2 or more."""
-    declared, words = declared_type(value), set(filter(str.isalpha, tokens(value.name))) - DIRECTIONS
+    declared, words = declared_type(value), set(filter(str.isalpha, split_name(value.name))) - DIRECTIONS
     is_state = words <= CELLS and not words >= HIDDEN_STATES
     return words if is_state and declared is not None and len(declared.dims or ()) > 1 else set()
 
 
-def _reached(value: Value) -> set[Value]:
+def _values_reached(value: Value) -> set[Value]:
     """Return the values of its graph that are computed from a value, through bodies too."""
     reached, todo = {value}, [value]
     while todo:
@@ -188,7 +188,7 @@ def _reached(value: Value) -> set[Value]:
     return reached
 
 
-def _fitting(inputs: Iterable[Value], outputs: Iterable[Value], test: Test) -> list[tuple[Value, Value]]:
+def _find_fitting_pairs(inputs: Iterable[Value], outputs: Iterable[Value], test: Test) -> list[tuple[Value, Value]]:
     """Return the inputs and outputs that a test finds to be one state, some perhaps more than once."""
     of_input, of_output = test
     keyed = [(value, key) for value in outputs for key in of_output(value)]
@@ -197,27 +197,27 @@ def _fitting(inputs: Iterable[Value], outputs: Iterable[Value], test: Test) -> l
         (past, present)
         for past, input_key in keyed_inputs
         for present, output_key in keyed
-        if input_key == output_key and replaces(past, present) and unwrapped(present, ("Identity",)) is not past
+        if input_key == output_key and can_replace(past, present) and unwrap_value(present, ("Identity",)) is not past
     ]
 
 
-def _name(value: Value) -> Hashable:
+def _plain_words(value: Value) -> Hashable:
     """Return the words of a name that do not say whether it comes in or goes out, None for none."""
-    words = tokens(value.name)
+    words = split_name(value.name)
     plain = tuple(word for word in words if word not in DIRECTIONS)
     return plain or None
 
 
 def _state_name(value: Value) -> Hashable:
-    return plain if isinstance(plain := _name(value), tuple) and STATES.intersection(plain) else None
+    return plain if isinstance(plain := _plain_words(value), tuple) and STATES.intersection(plain) else None
 
 
-def _names(value: Value) -> list[Hashable]:
-    return [plain] if (plain := _name(value)) is not None else []
+def _plain_names(value: Value) -> list[Hashable]:
+    return [plain] if (plain := _plain_words(value)) is not None else []
 
 
 def _next_names(value: Value) -> list[Hashable]:
-    return _names(value) if NEXT.intersection(tokens(value.name)) else []
+    return _plain_names(value) if NEXT.intersection(split_name(value.name)) else []
 
 
 def _initial_name(value: Value) -> Hashable:
@@ -228,7 +228,7 @@ def _initial_name(value: Value) -> Hashable:
 
 def _last_names(value: Value) -> list[Hashable]:
     """Return `h` for `hn` and `h_n`, and `state` for `stateN`."""
-    *first, last = tokens(value.name) or [""]
+    *first, last = split_name(value.name) or [""]
     if last == "n" and first:
         return [tuple(first)]
     return [(*first, last[0])] if last in ("hn", "cn") else []
@@ -237,30 +237,30 @@ def _last_names(value: Value) -> list[Hashable]:
 def _of_recurrence(value: Value) -> Hashable:
     """Return the outputs of recurrent nodes that give the next value of an input, as the initial state of the nodes."""
     outputs = set[tuple[Node, int]]()
-    for moved in reachable([value], _moved_from):
+    for moved in walk_breadth_first([value], _moved_from):
         for node, index in moved.consumers:
             if node.is_op(*RECURRENT) and index in (5, 6):
                 outputs.add((node, index - 4))
-            elif not _moves(node, index):
+            elif not _moves_elements(node, index):
                 return None
     return frozenset(outputs) or None
 
 
-def _moves(node: Node, index: int) -> bool:
+def _moves_elements(node: Node, index: int) -> bool:
     return node.is_op(*MOVES) and (index == 0 or node.is_op("Concat"))
 
 
 def _moved_from(value: Value) -> Iterator[Value | None]:
     """Yield the outputs of nodes that move the elements of a value."""
     for node, index in value.consumers:
-        if _moves(node, index):
+        if _moves_elements(node, index):
             yield from node.outputs
 
 
 def _from_recurrence(value: Value) -> list[Hashable]:
     """Return the outputs of recurrent nodes, their last states, that an output consists of."""
     outputs = set[tuple[Node, int]]()
-    for source in reachable([value], lambda each: moved_from(each, MOVES)):
+    for source in walk_breadth_first([value], lambda each: moved_from(each, MOVES)):
         node = source.producer
         if node is not None and node.is_op(*RECURRENT) and source.output_index in (1, 2):
             outputs.add((node, source.output_index))
@@ -269,7 +269,7 @@ def _from_recurrence(value: Value) -> list[Hashable]:
     return [frozenset(outputs)] if outputs else []
 
 
-def _windows(value: Value, *, is_cut_last: bool = False) -> set[Value]:
+def _window_inputs(value: Value, *, is_cut_last: bool = False) -> set[Value]:
     """Return the inputs that an output is joined and cut from, each in front of the tensor joined to it.
 
     Args:
@@ -287,7 +287,7 @@ def _windows(value: Value, *, is_cut_last: bool = False) -> set[Value]:
         sources = node.inputs[:1] if is_join else moved_from(moved, MOVES)
         return [(source, cut, joined) for source in sources if source is not None]
 
-    met = reachable([(value, False, False)], before)
+    met = walk_breadth_first([(value, False, False)], before)
     return {moved for moved, is_cut, is_joined in met if moved.kind == "input" and is_cut and is_joined}
 
 
@@ -299,8 +299,8 @@ def _is_stack(node: Node) -> bool:
 
 TESTS: tuple[Test, ...] = (
     (_of_recurrence, _from_recurrence),
-    (_state_name, _names),
-    (_name, _next_names),
+    (_state_name, _plain_names),
+    (_plain_words, _next_names),
     (_initial_name, _last_names),
-    (lambda past: past, _windows),
+    (lambda past: past, _window_inputs),
 )

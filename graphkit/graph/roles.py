@@ -14,16 +14,16 @@ from typing import Literal
 
 from onnx import TensorProto
 
-from graphkit.graph.cache_entries import CROSS, CacheEntry, cache_entries, tokens
+from graphkit.graph.cache_entries import CROSS, CacheEntry, cache_entries, split_name
 from graphkit.graph.declared_types import Dim, TensorType, declared_dims, declared_type
 from graphkit.graph.mask_polarity import Polarity, find_polarity
 from graphkit.graph.merged_decoder import MergedDecoder, merged_decoders
 from graphkit.graph.recurrent_states import StateEntry, recurrent_states
 from graphkit.graph.traversal import chain_end
-from graphkit.graph.uses import Use, lookups, table_entries, uses
-from graphkit.graph.view import Scope, Value, unwrapped
+from graphkit.graph.uses import Use, find_lookups, find_uses, table_entries
+from graphkit.graph.view import Scope, Value, unwrap_value
 
-__all__ = ["MASKS", "Axis", "Role", "Roles", "dim_at", "find_roles", "may_be_pixels", "rank"]
+__all__ = ["MASKS", "Axis", "Role", "Roles", "declared_rank", "dim_at", "find_roles", "may_be_pixels"]
 
 Role = Literal[
     "tokens", "embeddings", "mask", "positions", "token types",
@@ -102,12 +102,12 @@ class Roles:
         """Whether a cache tensor belongs to cross-attention: by its name, or because later steps do not change it."""
         if entry.slot.attention or entry.present is None:
             return entry.slot.attention == "encoder" or entry.present in self.empty
-        return entry.present in self.empty or unwrapped(entry.present, ("Identity",)) is entry.past
+        return entry.present in self.empty or unwrap_value(entry.present, ("Identity",)) is entry.past
 
     def spans_past(self, value: Value) -> bool:
         """Whether an input is a mask over past and new tokens, whatever length an exporter declares it to have."""
         grows = any(entry.axis is not None and not self.is_cross(entry) for entry in self.pasts.values())
-        return grows and self.inputs.get(value) == "mask" and rank(value) == 2
+        return grows and self.inputs.get(value) == "mask" and declared_rank(value) == 2
 
     def axis(self, value: Value, at: int) -> Axis:
         """Return the meaning of an axis of an input."""
@@ -164,7 +164,7 @@ def dim_at(value: Value | None, axis: int | None) -> Dim:
     return dims[axis] if dims is not None and axis is not None and -len(dims) <= axis < len(dims) else None
 
 
-def rank(value: Value) -> int | None:
+def declared_rank(value: Value) -> int | None:
     """Return the declared rank of a value."""
     declared = declared_type(value)
     return None if declared is None else declared.rank
@@ -186,11 +186,11 @@ def find_roles(main: Scope) -> Roles:
     known: dict[Value, Role] = {decoder.condition.input: "condition" for decoder in merged}
     known |= {entry.past: "past" for entry in cache if entry.past is not None}
     inputs = {value: known.get(value) or _input_role(value) for value in main.inputs if value.tensor is None}
-    inputs = _crossing(_with_tokens(_sided(inputs, has_cache=bool(cache))), cache)
+    inputs = _find_encoder_inputs(_with_tokens(_tell_sides_apart(inputs, has_cache=bool(cache))), cache)
     presents = {entry.present for entry in cache}
     outputs: dict[Value, Role] = {v: "present" if v in presents else _output_role(v) for v in main.outputs}
     outputs = _with_logits(inputs, outputs)
-    states = () if merged else _states(main, inputs, outputs, cache)
+    states = () if merged else _find_states(main, inputs, outputs, cache)
     inputs |= dict.fromkeys((entry.past for entry in states), "state")
     outputs |= dict.fromkeys((entry.next for entry in states), "next state")
     taken = {value for entry in states for value in (entry.past, entry.next)}
@@ -198,7 +198,7 @@ def find_roles(main: Scope) -> Roles:
     return Roles(inputs, outputs, cache, merged, states)
 
 
-def _states(
+def _find_states(
     main: Scope, inputs: Mapping[Value, Role], outputs: Mapping[Value, Role], cache: Iterable[CacheEntry]
 ) -> tuple[StateEntry, ...]:
     """Return the recurrent state of a model: inputs and outputs that are no tokens, masks, caches or logits.
@@ -224,9 +224,9 @@ def _input_role(value: Value) -> Role:
         return "other"
     if declared.is_float or declared.dtype in (TensorProto.UINT8, TensorProto.INT8):
         return _float_role(value, declared)
-    uses_of_value, words = uses(value), set(tokens(value.name))
+    uses_of_value, words = find_uses(value), set(split_name(value.name))
     if declared.dtype == TensorProto.BOOL:
-        is_mask = words & MASK_WORDS or ("mask" in uses_of_value and rank(value) in (2, 3, 4))
+        is_mask = words & MASK_WORDS or ("mask" in uses_of_value and declared_rank(value) in (2, 3, 4))
         return _mask_role(words) if is_mask else "other"
     return _integer_role(value, uses_of_value, words) if declared.dtype in INTEGERS else "other"
 
@@ -236,13 +236,13 @@ def _integer_role(value: Value, uses_of_value: frozenset[Use], words: set[str]) 
         return _mask_role(words)
     if words & {"position", "positions", "pos"} or (uses_of_value == {"angle"} and "ids" not in words):
         return "positions"
-    if rank(value) == 0:
+    if declared_rank(value) == 0:
         return "other"
     if {"token", "type"} <= words or words & {"segment", "segments"}:
         return "token types"
     if re.search(r"(^|_)(ids|tokens)$", value.name, re.IGNORECASE) or {"input", "ids"} <= words:
         return "encoder tokens" if words & CROSS else "tokens"
-    return _mask_role(words) if uses_of_value == {"mask"} and rank(value) == 2 else "other"
+    return _mask_role(words) if uses_of_value == {"mask"} and declared_rank(value) == 2 else "other"
 
 
 def _mask_role(words: set[str]) -> Role:
@@ -252,11 +252,11 @@ def _mask_role(words: set[str]) -> Role:
 
 
 def _float_role(value: Value, declared: TensorType) -> Role:
-    words = set(tokens(value.name))
+    words = set(split_name(value.name))
     if words & MASK_WORDS:
-        uses_of_value = uses(value) if value.consumers else frozenset[Use]({"mask"})
+        uses_of_value = find_uses(value) if value.consumers else frozenset[Use]({"mask"})
         return _mask_role(words) if uses_of_value & {"mask", "hidden"} else "other"
-    if rank(value) == 3 and declared.is_float:
+    if declared_rank(value) == 3 and declared.is_float:
         if words & CROSS and words & STATE_WORDS:
             return "encoder state"
         if words & {"input", "inputs"} and words & {"embeds", "embeddings"}:
@@ -273,16 +273,18 @@ def _is_image(value: Value, declared: TensorType) -> bool:
     return bool(IMAGE.search(value.name)) or (bool(channels & {1, 3}) and may_be_pixels(declared))
 
 
-def _sided(inputs: dict[Value, Role], *, has_cache: bool) -> dict[Value, Role]:
+def _tell_sides_apart(inputs: dict[Value, Role], *, has_cache: bool) -> dict[Value, Role]:
     """Return roles that tell the model's own tokens and masks from those of an encoder.
 
     If some names say "decoder", inputs without such a word are the encoder's. A model without a cache whose inputs are
     all an encoder's is an encoder.
     """
     token_inputs = [value for value, role in inputs.items() if role in ("tokens", "embeddings")]
-    is_named = [bool({"decoder", "dec"} & set(tokens(value.name))) for value in token_inputs]
+    is_named = [bool({"decoder", "dec"} & set(split_name(value.name))) for value in token_inputs]
     if any(is_named) and not all(is_named):
-        plain = [v for v, role in inputs.items() if role in OF_ENCODER and not {"decoder", "dec"} & set(tokens(v.name))]
+        plain = [
+            v for v, role in inputs.items() if role in OF_ENCODER and not {"decoder", "dec"} & set(split_name(v.name))
+        ]
         return inputs | {value: OF_ENCODER[inputs[value]] for value in plain}
     is_encoder = not token_inputs and not has_cache and "encoder state" not in inputs.values()
     if is_encoder and "encoder tokens" in inputs.values():
@@ -295,31 +297,35 @@ def _with_tokens(inputs: dict[Value, Role]) -> dict[Value, Role]:
     if any(role in ("tokens", "embeddings") for role in inputs.values()):
         return inputs
     looking_up = [
-        value for value, role in inputs.items() if role == "other" and rank(value) == 2 and "lookup" in uses(value)
+        value
+        for value, role in inputs.items()
+        if role == "other" and declared_rank(value) == 2 and "lookup" in find_uses(value)
     ]
     return inputs | {looking_up[0]: "tokens"} if len(looking_up) == 1 else inputs
 
 
-def _crossing(inputs: dict[Value, Role], cache: Iterable[CacheEntry]) -> dict[Value, Role]:
+def _find_encoder_inputs(inputs: dict[Value, Role], cache: Iterable[CacheEntry]) -> dict[Value, Role]:
     """Return roles in which inputs as long as the cache of cross-attention are the encoder's."""
     token_dims = {dim_at(value, 1) for value, role in inputs.items() if role == "tokens"}
     cross = {dim_at(entry.past or entry.present, entry.axis) for entry in cache if entry.slot.attention == "encoder"}
     cross |= {dim_at(value, 1) for value, role in inputs.items() if role == "encoder state"}
     lengths = {dim for dim in cross - token_dims if isinstance(dim, str)}
     long = {value: role for value, role in inputs.items() if dim_at(value, 1) in lengths}
-    masks = [value for value, role in long.items() if role == "mask" and rank(value) == 2]
-    states = [value for value, role in long.items() if role == "other" and rank(value) == 3 and _is_float(value)]
+    masks = [value for value, role in long.items() if role == "mask" and declared_rank(value) == 2]
+    states = [
+        value for value, role in long.items() if role == "other" and declared_rank(value) == 3 and _is_float(value)
+    ]
     return inputs | dict.fromkeys(masks, OF_ENCODER["mask"]) | dict.fromkeys(states, OF_ENCODER["embeddings"])
 
 
 def _output_role(value: Value) -> Role:
     """Return the role of an output by its dtype, rank and name."""
-    declared, words = declared_type(value), set(tokens(value.name))
+    declared, words = declared_type(value), set(split_name(value.name))
     if declared is None or not declared.is_float:
         return "other"
     if "logits" in words:
         return "logits"
-    is_state = "hidden" in words and words & {"state", "states"} and rank(value) in (3, None)
+    is_state = "hidden" in words and words & {"state", "states"} and declared_rank(value) in (3, None)
     return "encoder state" if is_state else "other"
 
 
@@ -327,10 +333,10 @@ def _with_logits(inputs: Mapping[Value, Role], outputs: dict[Value, Role]) -> di
     """Return roles in which the only product as wide as the vocabulary is logits, if no other output is."""
     if "logits" in outputs.values():
         return outputs
-    tables = [candidates for value, role in inputs.items() if role == "tokens" for candidates in lookups(value)]
+    tables = [candidates for value, role in inputs.items() if role == "tokens" for candidates in find_lookups(value)]
     sizes = {table_entries(*candidates) for candidates in tables}
     candidates = [v for v, role in outputs.items() if role == "other" and dim_at(v, -1) in sizes - {None}]
-    candidates = [value for value in candidates if rank(value) in (2, 3) and _is_projected(value)]
+    candidates = [value for value in candidates if declared_rank(value) in (2, 3) and _is_projected(value)]
     return outputs | {candidates[0]: "logits"} if len(candidates) == 1 else outputs
 
 

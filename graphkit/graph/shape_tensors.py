@@ -52,18 +52,18 @@ def find_shape_tensors(scopes: Iterable[Scope]) -> ShapeTensors:
     """Return the shape arithmetic of these scopes and of the bodies in them."""
     tensors = ShapeTensors()
     for scope in scopes:
-        _forward(scope, tensors)
-        _backward(scope, tensors)
+        _derive_forward(scope, tensors)
+        _demand_backward(scope, tensors)
     return tensors
 
 
-def _forward(scope: Scope, tensors: ShapeTensors) -> None:
+def _derive_forward(scope: Scope, tensors: ShapeTensors) -> None:
     constants = [value for value in scope.initializers if value.is_constant]
     tensors.static.update(constants)
     tensors.derived.update(constants)
     for node in scope.nodes:
         for body in node.bodies.values():
-            _forward(body, tensors)
+            _derive_forward(body, tensors)
         outputs = node.results
         if node.is_op("If"):
             _forward_if(node, tensors)
@@ -73,9 +73,9 @@ def _forward(scope: Scope, tensors: ShapeTensors) -> None:
                 tensors.static.update(outputs)
                 tensors.derived.update(outputs)
             elif node.is_op("Shape", "Size"):
-                _derive(outputs, frozenset(inputs), tensors)
+                _derive_outputs(outputs, frozenset(inputs), tensors)
             elif all(value in tensors.derived for value in inputs):
-                _derive(outputs, _union(inputs, tensors), tensors)
+                _derive_outputs(outputs, _union_of_sources(inputs, tensors), tensors)
 
 
 def _forward_if(node: Node, tensors: ShapeTensors) -> None:
@@ -84,16 +84,16 @@ def _forward_if(node: Node, tensors: ShapeTensors) -> None:
         sources = [node.input(0), *(body.outputs[index] for body in bodies if index < len(body.outputs))]
         read = [source for source in sources if source is not None]
         if value is not None and all(source in tensors.derived for source in read):
-            _derive([value], _union(read, tensors), tensors)
+            _derive_outputs([value], _union_of_sources(read, tensors), tensors)
 
 
-def _derive(outputs: Sequence[Value], sources: frozenset[Value], tensors: ShapeTensors) -> None:
+def _derive_outputs(outputs: Sequence[Value], sources: frozenset[Value], tensors: ShapeTensors) -> None:
     tensors.derived.update(outputs)
     for value in outputs:
         tensors.measured[value] = sources
 
 
-def _union(values: Sequence[Value], tensors: ShapeTensors) -> frozenset[Value]:
+def _union_of_sources(values: Sequence[Value], tensors: ShapeTensors) -> frozenset[Value]:
     """Return the tensors that some derived values are computed from, as the same set where possible."""
     union: frozenset[Value] = frozenset()
     for value in values:
@@ -103,14 +103,14 @@ def _union(values: Sequence[Value], tensors: ShapeTensors) -> frozenset[Value]:
     return union
 
 
-def _backward(scope: Scope, tensors: ShapeTensors) -> None:
+def _demand_backward(scope: Scope, tensors: ShapeTensors) -> None:
     for node in reversed(scope.nodes):
         if node.is_op("If"):
             for body in node.bodies.values():
                 pairs = zip(node.outputs, body.outputs, strict=False)
                 tensors.feeding.update(inner for outer, inner in pairs if outer in tensors.feeding)
         for body in node.bodies.values():
-            _backward(body, tensors)
+            _demand_backward(body, tensors)
         reads = value_inputs(node)
         passes_on = not node.is_op("Shape", "Size") and tensors.works_on_shapes(node)
         for index, value in enumerate(node.inputs):

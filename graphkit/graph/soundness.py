@@ -15,7 +15,7 @@ import onnx.defs
 
 from graphkit.errors import ModelError
 from graphkit.graph.attributes import VALUES
-from graphkit.graph.dataflow import ordered
+from graphkit.graph.dataflow import sort_nodes
 from graphkit.graph.view import Node, Scope, Value
 
 __all__ = ["check_scopes"]
@@ -38,7 +38,7 @@ def check_scopes(scopes: tuple[Scope, ...], file: str | None = None) -> None:
                 _check_names(scope, file)
             for node in scope.nodes:
                 fault = _attribute_fault(node, root is not scopes[0])
-                fault = fault or ("" if node.op_type in functions else _lack(node))
+                fault = fault or ("" if node.op_type in functions else _missing_part(node))
                 if fault:
                     raise ModelError(f"{node.operator} {fault}", file=file, node=node.path, hint=HINT)
 
@@ -51,7 +51,7 @@ def _check_names(scope: Scope, file: str | None) -> None:
         if value.kind == "undefined":
             path = value.consumers[0][0].path if value.consumers else None
             raise ModelError(f"'{value.name}' is never defined", file=file, node=path, hint=HINT)
-    done = set(ordered(scope))
+    done = set(sort_nodes(scope))
     for node in scope.nodes:
         if node not in done:
             raise ModelError("it needs its own result: nodes read each other in a circle", file=file, node=node.path)
@@ -78,7 +78,7 @@ class _Form:
 
 
 @lru_cache(maxsize=4096)
-def _form(op_type: str, domain: str, version: int) -> _Form | None:
+def _operator_form(op_type: str, domain: str, version: int) -> _Form | None:
     if not onnx.defs.has(op_type, domain):
         return None
     try:
@@ -94,10 +94,10 @@ def _form(op_type: str, domain: str, version: int) -> _Form | None:
     )
 
 
-def _lack(node: Node) -> str:
+def _missing_part(node: Node) -> str:
     """Return the part that a node lacks to fit its operator, "" for none or if onnx does not know the operator."""
     version = node.scope.opset(node.domain)
-    form = _form(node.op_type, node.domain, version) if 0 < version < 1 << 31 else None
+    form = _operator_form(node.op_type, node.domain, version) if 0 < version < 1 << 31 else None
     if form is None:
         return ""
     for index in form.inputs:

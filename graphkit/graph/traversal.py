@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["chain", "chain_end", "postorder", "reachable"]
+__all__ = ["chain_end", "follow_chain", "walk_breadth_first", "walk_postorder"]
 
 T = TypeVar("T", bound=Hashable)
 
 
-def chain(start: T | None, following: Callable[[T], T | None]) -> Iterator[T]:
+def follow_chain(start: T | None, following: Callable[[T], T | None]) -> Iterator[T]:
     """Yield an item, the one that follows it, and so on, until none follows.
 
     `following` is called for an item only when the caller asks for the next one.
@@ -28,11 +28,11 @@ def chain(start: T | None, following: Callable[[T], T | None]) -> Iterator[T]:
 
 def chain_end(start: T, following: Callable[[T], T | None]) -> T:
     """Return the last item of a chain."""
-    *_, end = chain(start, following)
+    *_, end = follow_chain(start, following)
     return end
 
 
-def reachable(starts: Iterable[T], following: Callable[[T], Iterable[T | None]]) -> Iterator[T]:
+def walk_breadth_first(starts: Iterable[T], following: Callable[[T], Iterable[T | None]]) -> Iterator[T]:
     """Yield items and all that follow them, breadth first, each once; None is left out.
 
     `following` is called for an item only when the caller asks for the next one.
@@ -46,7 +46,7 @@ def reachable(starts: Iterable[T], following: Callable[[T], Iterable[T | None]])
         queue += unmet
 
 
-def postorder(starts: Iterable[T], following: Callable[[T], Iterable[T | None]]) -> Iterator[T]:
+def walk_postorder(starts: Iterable[T], following: Callable[[T], Iterable[T | None]]) -> Iterator[T]:
     """Yield items and all that follow them, depth first, each once and after those that follow it; None is left out."""
     met: set[T] = set()
     pending = [(item, False) for item in reversed(list(starts))]

@@ -7,20 +7,20 @@ from typing import Literal
 
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import MOVING, value_inputs
-from graphkit.graph.traversal import reachable
-from graphkit.graph.view import Node, Value, unwrapped
+from graphkit.graph.traversal import walk_breadth_first
+from graphkit.graph.view import Node, Value, unwrap_value
 
 __all__ = [
     "ADDED",
     "KEPT",
     "LENGTHS",
     "Use",
-    "lookups",
+    "find_lookups",
+    "find_readers",
+    "find_uses",
     "moved_from",
-    "readers",
     "readers_beside",
     "table_entries",
-    "uses",
 ]
 
 Use = Literal["lookup", "angle", "mask", "hidden"]
@@ -75,13 +75,13 @@ TURNED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are positio
 }
 
 
-def readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple[Node, int]]:
+def find_readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple[Node, int]]:
     """Yield (node, input index) of each use of a value, and of the values that passing nodes compute from it."""
 
     def following(value: Value) -> Iterator[Value | None]:
         return (output for node, index in value.consumers if passes(node, index) for output in node.outputs)
 
-    for moved in reachable([value], following):
+    for moved in walk_breadth_first([value], following):
         yield from moved.consumers
 
 
@@ -93,34 +93,34 @@ def moved_from(value: Value, operators: Collection[str]) -> Sequence[Value | Non
     return node.inputs if node.is_op("Concat") else node.inputs[:1]
 
 
-def uses(value: Value) -> frozenset[Use]:
+def find_uses(value: Value) -> frozenset[Use]:
     """Return the uses of a value; "hidden" means that a loop or a custom operator reads it."""
     kinds: set[Use] = set()
-    for node, index in readers(value, _shifts):
+    for node, index in find_readers(value, _shifts_elements):
         if index in INDEXED.get(node.operator, ()):
             kinds.add("lookup")
         elif node.bodies or (node.domain and not {*MASKED, *TURNED} & {node.operator}):
             kinds.add("hidden")
-    if any(index in TURNED.get(node.operator, ()) for node, index in readers(value, _turns)):
+    if any(index in TURNED.get(node.operator, ()) for node, index in find_readers(value, _turns_angles)):
         kinds.add("angle")
-    if any(index in MASKED.get(node.operator, ()) for node, index in readers(value, _masks)):
+    if any(index in MASKED.get(node.operator, ()) for node, index in find_readers(value, _keeps_mask)):
         kinds.add("mask")
     return frozenset(kinds)
 
 
-def _moves(node: Node, index: int) -> bool:
+def _moves_elements(node: Node, index: int) -> bool:
     return node.operator in MOVES and (index == 0 or node.is_op("Concat"))
 
 
-def _shifts(node: Node, index: int) -> bool:
-    return _moves(node, index) or (node.is_op(*SHIFTS) and not (index == 0 and node.is_op("Where")))
+def _shifts_elements(node: Node, index: int) -> bool:
+    return _moves_elements(node, index) or (node.is_op(*SHIFTS) and not (index == 0 and node.is_op("Where")))
 
 
-def _turns(node: Node, index: int) -> bool:
-    return _moves(node, index) or node.is_op(*ROTARY)
+def _turns_angles(node: Node, index: int) -> bool:
+    return _moves_elements(node, index) or node.is_op(*ROTARY)
 
 
-def _masks(node: Node, index: int) -> bool:
+def _keeps_mask(node: Node, index: int) -> bool:
     """Whether each element of a node's output still tells whether one position is masked."""
     if node.domain or node.bodies or node.is_op(*MIXING, *COMPARING) or index in value_inputs(node):
         return False
@@ -131,15 +131,15 @@ def _masks(node: Node, index: int) -> bool:
 
 def _is_filled(value: Value | None) -> bool:
     """Whether a value is a constant, perhaps spread over a shape."""
-    source = unwrapped(value, MOVES) if value is not None else None
+    source = unwrap_value(value, MOVES) if value is not None else None
     if source is None or source.is_constant:
         return source is not None
     return source.producer is not None and source.producer.is_op("ConstantOfShape")
 
 
-def lookups(value: Value) -> Iterator[tuple[Node, Value]]:
+def find_lookups(value: Value) -> Iterator[tuple[Node, Value]]:
     """Yield the nodes that look up rows by a value, perhaps moved, with the table of each."""
-    for node, index in readers(value, _moves):
+    for node, index in find_readers(value, _moves_elements):
         table = node.input(0)
         if index == 1 and node.op_type in ("Gather", "GatherBlockQuantized") and table is not None:
             yield node, table
@@ -147,7 +147,7 @@ def lookups(value: Value) -> Iterator[tuple[Node, Value]]:
 
 def table_entries(node: Node, table: Value) -> int | None:
     """Return how many entries a table has, None unless it is a constant, perhaps dequantized."""
-    table = unwrapped(table, BEFORE_LOOKUPS)
+    table = unwrap_value(table, BEFORE_LOOKUPS)
     declared = declared_type(table) if table.is_constant else None
     if declared is None or declared.dims is None:
         return None

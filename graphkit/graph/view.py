@@ -21,7 +21,7 @@ from graphkit.graph.traversal import chain_end
 
 __all__ = [
     "Kind", "Node", "Scope", "Value", "all_nodes", "all_scopes", "as_text", "body_graphs", "branch_fault",
-    "build_scopes", "unwrapped",
+    "build_scopes", "unwrap_value",
 ]  # fmt: skip
 
 Kind = Literal["input", "initializer", "node", "undefined"]
@@ -235,7 +235,7 @@ def all_nodes(scopes: tuple[Scope, ...]) -> Iterator[Node]:
         yield from scope.nodes
 
 
-def unwrapped(value: Value, operators: Collection[str]) -> Value:
+def unwrap_value(value: Value, operators: Collection[str]) -> Value:
     """Return the value that another one is made of by these operators alone, along their first inputs."""
 
     def before(value: Value) -> Value | None:
@@ -278,12 +278,12 @@ def build_scopes(model: onnx.ModelProto, file: str | None = None) -> tuple[Scope
         ModelError: A name is not UTF-8, or bodies are nested too deeply.
     """
     builder = _Builder(file)
-    opsets = _opsets(model.opset_import)
+    opsets = _opset_versions(model.opset_import)
     main = Scope("", None, None, opsets)
     builder.fill_graph(main, model.graph)
     scopes = [main]
     for function in model.functions:
-        scope = Scope(f"function {function.name}", None, None, {**_opsets(function.opset_import), **opsets})
+        scope = Scope(f"function {function.name}", None, None, {**_opset_versions(function.opset_import), **opsets})
         scope.inputs = tuple(builder.define(scope, name, "input") for name in function.input)
         scope.infos = {info.name: info for info in function.value_info}
         builder.fill_nodes(scope, function.node)
@@ -292,7 +292,7 @@ def build_scopes(model: onnx.ModelProto, file: str | None = None) -> tuple[Scope
     return tuple(scopes)
 
 
-def _opsets(imports: object) -> dict[str, int]:
+def _opset_versions(imports: object) -> dict[str, int]:
     return {"" if entry.domain == "ai.onnx" else as_text(entry.domain): entry.version for entry in imports}  # type: ignore[attr-defined]
 
 

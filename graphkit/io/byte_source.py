@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from graphkit.errors import ModelError
 from graphkit.io.wire import Buffer, Mapped
 
-__all__ = ["ByteSource", "LocalFile", "map_file", "register", "source_of"]
+__all__ = ["ByteSource", "LocalFile", "map_file", "register_source", "source_of"]
 
 
 class ByteSource(ABC):
@@ -71,7 +71,7 @@ class ByteSource(ABC):
 _SOURCES: WeakValueDictionary[Path, ByteSource] = WeakValueDictionary()
 
 
-def register(source: ByteSource) -> None:
+def register_source(source: ByteSource) -> None:
     """Let a path name a source, as long as somebody has the source."""
     _SOURCES[source.path] = source
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from graphkit.errors import ModelError
-from graphkit.io.stream_files import shown
+from graphkit.io.stream_files import shown_path
 
-__all__ = ["Body", "DataPlan", "Files", "Piece", "shrunk", "write_body", "write_data"]
+__all__ = ["Body", "DataPlan", "Files", "Piece", "shrunk_file_error", "write_body", "write_data"]
 
 ALIGNMENT = 4096
 CHUNK = 4 << 20
@@ -60,7 +60,7 @@ class Files:
             try:
                 self._files[path] = path.open("rb", buffering=0)
             except OSError as error:
-                raise _unreadable(path, error) from error
+                raise _unreadable_error(path, error) from error
         return self._files[path]
 
     def read(self, piece: Piece) -> bytes:
@@ -76,21 +76,23 @@ class Files:
             while len(data) < piece.length and (more := file.read(piece.length - len(data))):
                 data += more
         except OSError as error:
-            raise _unreadable(piece.path, error) from error
+            raise _unreadable_error(piece.path, error) from error
         if len(data) < piece.length:
-            raise shrunk(piece.path)
+            raise shrunk_file_error(piece.path)
         return data
 
 
-def _unreadable(path: Path, error: OSError) -> ModelError:
-    return ModelError(f"cannot be read: {error.strerror}", file=shown(path), hint="check its permissions and its disk")
+def _unreadable_error(path: Path, error: OSError) -> ModelError:
+    return ModelError(
+        f"cannot be read: {error.strerror}", file=shown_path(path), hint="check its permissions and its disk"
+    )
 
 
-def shrunk(path: Path, tensor: str | None = None) -> ModelError:
+def shrunk_file_error(path: Path, tensor: str | None = None) -> ModelError:
     """Return the error for a file that ends before the data it should hold."""
     return ModelError(
         "it ends before its tensors do: it has shrunk since the model was read",
-        file=shown(path),
+        file=shown_path(path),
         tensor=tensor,
         hint="fetch or export it again",
     )
@@ -113,7 +115,9 @@ class DataPlan:
         if piece not in self._placed:
             head, tail = piece.part(0, SAMPLE), piece.part(max(piece.length - SAMPLE, 0), SAMPLE)
             sample = (piece.length, files.read(head), files.read(tail))
-            twin = next((stored for stored in self._samples.get(sample, ()) if _equal(stored, piece, files)), None)
+            twin = next(
+                (stored for stored in self._samples.get(sample, ()) if _has_equal_bytes(stored, piece, files)), None
+            )
             if twin is not None:
                 self._placed[piece] = self._placed[twin]
             else:
@@ -125,13 +129,13 @@ class DataPlan:
         return self._placed[piece]
 
 
-def _equal(a: Piece, b: Piece, files: Files) -> bool:
+def _has_equal_bytes(a: Piece, b: Piece, files: Files) -> bool:
     starts = range(0, a.length, CHUNK)
     return all(files.read(a.part(at, CHUNK)) == files.read(b.part(at, CHUNK)) for at in starts)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[FileIO]:
+def _open_new_file(path: Path) -> Iterator[FileIO]:
     """Open a new file, of which errors name the path, as those of writing do not by themselves."""
     try:
         with path.open("xb", buffering=0) as target:
@@ -143,27 +147,27 @@ def _opened(path: Path) -> Iterator[FileIO]:
 
 def write_data(path: Path, plan: DataPlan, files: Files) -> None:
     """Write a data file."""
-    with _opened(path) as target:
+    with _open_new_file(path) as target:
         for offset, piece in plan.pieces:
-            _copy(piece, files, target, offset)
+            _copy_piece(piece, files, target, offset)
         target.truncate(plan.size)
 
 
 def write_body(path: Path, body: Body, files: Files) -> None:
     """Write a model in pieces, the small ones together."""
-    with _opened(path) as target:
+    with _open_new_file(path) as target:
         offset, small = 0, bytearray()
         for part in body:
             if not isinstance(part, Piece):
                 small += part
                 continue
-            offset = _write(target, offset, small)
+            offset = _write_at(target, offset, small)
             small.clear()
-            offset = _copy(part, files, target, offset)
-        _write(target, offset, small)
+            offset = _copy_piece(part, files, target, offset)
+        _write_at(target, offset, small)
 
 
-def _write(target: FileIO, offset: int, data: bytes | bytearray) -> int:
+def _write_at(target: FileIO, offset: int, data: bytes | bytearray) -> int:
     """Write bytes at an offset, and return the one behind them."""
     target.seek(offset)
     with memoryview(data) as view:
@@ -173,7 +177,7 @@ def _write(target: FileIO, offset: int, data: bytes | bytearray) -> int:
     return offset + len(data)
 
 
-def _copy(piece: Piece, files: Files, target: FileIO, offset: int) -> int:
+def _copy_piece(piece: Piece, files: Files, target: FileIO, offset: int) -> int:
     """Copy bytes from file to file, in the kernel where it can; return the offset behind them."""
     done, source = 0, files.open(piece.path).fileno()
     if hasattr(os, "copy_file_range"):
@@ -189,6 +193,6 @@ def _copy(piece: Piece, files: Files, target: FileIO, offset: int) -> int:
                 raise
     while done < piece.length:
         part = piece.part(done, CHUNK)
-        _write(target, offset + done, files.read(part))
+        _write_at(target, offset + done, files.read(part))
         done += part.length
     return offset + piece.length

@@ -14,7 +14,7 @@ from onnx import TensorProto
 from graphkit.errors import ModelError
 from graphkit.io.byte_source import source_of
 
-__all__ = ["DataFile", "Extent", "check_bounds", "extent", "find_data_file", "refer"]
+__all__ = ["DataFile", "Extent", "check_bounds", "external_extent", "find_data_file", "refer_to_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Extent:
     length: int | None
 
 
-def extent(tensor: TensorProto) -> Extent:
+def external_extent(tensor: TensorProto) -> Extent:
     """Return where the payload of an external tensor lies.
 
     Raises:
@@ -62,7 +62,7 @@ def extent(tensor: TensorProto) -> Extent:
     return Extent(location, numbers["offset"] or 0, numbers["length"])
 
 
-def refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+def refer_to_bytes(tensor: TensorProto, location: str, offset: int, length: int) -> None:
     """Let a tensor refer to bytes of a data file."""
     del tensor.external_data[:]
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):

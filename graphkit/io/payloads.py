@@ -27,11 +27,11 @@ from graphkit.io.wire import (
     Mapped,
     encode_bytes,
     encode_varint,
-    fields,
     read_varint,
+    walk_fields,
 )
 
-__all__ = ["Reference", "inflate", "lighten"]
+__all__ = ["Reference", "inflate_payloads", "lighten_model"]
 
 Piece = bytes | memoryview
 
@@ -80,7 +80,7 @@ class Copier(ABC):
         copied = begin  # everything before this is in `pieces`
         singles: list[int] = []
         references_before = len(self.references)
-        for start, field, wire_type, value, stop in fields(data, begin, end):
+        for start, field, wire_type, value, stop in walk_fields(data, begin, end):
             if wire_type != BYTES or field not in children:
                 continue
             if field in singular:
@@ -116,7 +116,7 @@ class Lightener(Copier):
         external = location_was_set = False
         location_at: tuple[int, int] | None = None
         dtype = 0
-        for start, field, wire_type, value, stop in fields(self.data, begin, end):
+        for start, field, wire_type, value, stop in walk_fields(self.data, begin, end):
             if wire_type == BYTES and (field == RAW_DATA or field in PACKED_VALUES):
                 payloads.append((start, field, value, stop))
             elif field in PACKED_VALUES or field in VARINT_VALUES:
@@ -161,7 +161,7 @@ class Inflater(Copier):
 
     def tensor(self, begin: int, end: int) -> list[Piece]:
         """Return the copy of a TensorProto, its mark as the payload."""
-        for start, field, wire_type, value, stop in fields(self.data, begin, end):
+        for start, field, wire_type, value, stop in walk_fields(self.data, begin, end):
             payload = (
                 self.payloads.get(bytes(self.view[value:stop])) if field == RAW_DATA and wire_type == BYTES else None
             )
@@ -171,12 +171,12 @@ class Inflater(Copier):
         return [self.view[begin:end]]
 
 
-def inflate(data: bytes, payloads: Mapping[bytes, memoryview]) -> list[Piece]:
+def inflate_payloads(data: bytes, payloads: Mapping[bytes, memoryview]) -> list[Piece]:
     """Return a ModelProto's bytes in pieces, with payloads, not copied, in the places of marks in `raw_data`."""
     return Inflater(data, payloads).message("ModelProto", 0, len(data), 0)
 
 
-def lighten(data: Buffer, location: str, threshold: int) -> tuple[bytes, dict[int, Reference]]:
+def lighten_model(data: Buffer, location: str, threshold: int) -> tuple[bytes, dict[int, Reference]]:
     """Return a ModelProto's bytes without its large tensors, and references to these.
 
     Args:

@@ -18,12 +18,12 @@ from google.protobuf.message import DecodeError
 from graphkit.errors import ModelError
 from graphkit.io.byte_source import ByteSource, source_of
 from graphkit.io.external import DataFile
-from graphkit.io.payloads import Reference, lighten
-from graphkit.io.stream_files import shown
+from graphkit.io.payloads import Reference, lighten_model
+from graphkit.io.stream_files import shown_path
 from graphkit.io.tensors import check_tensors
-from graphkit.io.wire import TOO_DEEP, Buffer, Fault, validate
+from graphkit.io.wire import TOO_DEEP, Buffer, Fault, validate_model_bytes
 
-__all__ = ["DEFAULT_THRESHOLD", "Source", "read"]
+__all__ = ["DEFAULT_THRESHOLD", "Source", "read_model_file"]
 
 DEFAULT_THRESHOLD = 1024
 MAX_TEXT_SIZE = 64 << 20
@@ -66,7 +66,7 @@ class Source:
     origin: ByteSource | None = None
 
 
-def read(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
+def read_model_file(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
     """Read a model file without its weights.
 
     Args:
@@ -78,11 +78,11 @@ def read(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
     """
     origin = source_of(path)
     if not (size := origin.size):
-        raise ModelError("is empty", file=shown(path), hint="fetch or export it again")
+        raise ModelError("is empty", file=shown_path(path), hint="fetch or export it again")
     try:
         path.name.encode()
     except UnicodeEncodeError as error:
-        raise ModelError("has a name that is not UTF-8", file=shown(path), hint="rename the file") from error
+        raise ModelError("has a name that is not UTF-8", file=shown_path(path), hint="rename the file") from error
     kind = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
     references: Mapping[int, Reference] = {}
     if kind in (None, "protobuf"):
@@ -90,14 +90,16 @@ def read(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
     else:
         proto = _read_text(origin, size, str(kind))
     if not proto.HasField("graph"):
-        raise ModelError("no graph in it", file=shown(path), hint="the file is not an ONNX model, or only part of one")
+        raise ModelError(
+            "no graph in it", file=shown_path(path), hint="the file is not an ONNX model, or only part of one"
+        )
     data_files = check_tensors(proto, path, references)
     origin.read()
     return Source(proto, path, size, references, tuple(data_files), origin)
 
 
 def _read_binary(source: ByteSource, threshold: int) -> tuple[onnx.ModelProto, Mapping[int, Reference]]:
-    data, file = source.buffer(), shown(source.path)
+    data, file = source.buffer(), shown_path(source.path)
     for offset, magic, what, hint in LOOKALIKES:
         if data[offset : offset + len(magic)] == magic:
             raise ModelError(f"is {what}, not an ONNX model", file=file, hint=hint)
@@ -105,8 +107,8 @@ def _read_binary(source: ByteSource, threshold: int) -> tuple[onnx.ModelProto, M
         hint = "the download went wrong; fetch the file again"
         raise ModelError("is an HTML page, not an ONNX model", file=file, hint=hint)
     try:
-        light, references = lighten(data, source.path.name, threshold)
-        proto = _parse(light, data)
+        light, references = lighten_model(data, source.path.name, threshold)
+        proto = _parse_light_bytes(light, data)
     except Fault as fault:
         hint = "the file is truncated, corrupted or not an ONNX model; fetch or export it again"
         if str(fault) == TOO_DEEP:
@@ -115,25 +117,25 @@ def _read_binary(source: ByteSource, threshold: int) -> tuple[onnx.ModelProto, M
     return proto, references
 
 
-def _parse(light: bytes, data: Buffer) -> onnx.ModelProto:
+def _parse_light_bytes(light: bytes, data: Buffer) -> onnx.ModelProto:
     """Parse the light bytes; where that fails or leaves something unknown, walk all of `data` for the fault."""
     try:
         proto = onnx.ModelProto.FromString(light)
     except DecodeError as error:
         if NO_MEMORY in str(error):
             raise MemoryError(str(error)) from error
-        validate(data)
+        validate_model_bytes(data)
         raise Fault(0, f"protobuf cannot parse it ({error})") from error
     size = proto.ByteSize()
     proto.DiscardUnknownFields()
     if proto.ByteSize() == size:
         return proto
-    validate(data)
+    validate_model_bytes(data)
     return onnx.ModelProto.FromString(light)
 
 
 def _read_text(source: ByteSource, size: int, kind: str) -> onnx.ModelProto:
-    file = shown(source.path)
+    file = shown_path(source.path)
     if size > MAX_TEXT_SIZE:
         raise ModelError(
             f"{size:,} bytes of {kind}; text is read up to {MAX_TEXT_SIZE:,}",

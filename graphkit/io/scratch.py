@@ -40,7 +40,7 @@ class Scratch:
             try:
                 self._folder = Path(tempfile.mkdtemp(prefix="graphkit-"))
             except OSError as error:
-                raise _full(error) from error
+                raise _full_disk_error(error) from error
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         return self._folder / "weights"
 
@@ -57,10 +57,10 @@ class Scratch:
                     file.write(part)
                 return start, file.tell() - start
         except OSError as error:
-            raise _full(error) from error
+            raise _full_disk_error(error) from error
 
 
-def _full(error: OSError) -> OutputError:
+def _full_disk_error(error: OSError) -> OutputError:
     return OutputError(
         f"{tempfile.gettempdir()}: weights that change are kept there until they are written, and it takes none: "
         f"{error.strerror} - name a folder with more space in TMPDIR"

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-__all__ = ["STOPPING", "StoppedError", "check_stopped", "ended_by_interrupt", "interruptible", "undisturbed"]
+__all__ = ["STOPPING", "StoppedError", "check_stopped", "ended_by_interrupt", "hold_signals", "raise_signals"]
 
 STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -24,7 +24,7 @@ class StoppedError(BaseException):
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
+def raise_signals() -> Iterator[None]:
     """Raise the first stopping signal as an exception, so that unfinished work is cleaned up; ignore later ones."""
     before = {number: signal.getsignal(number) for number in STOPPING}
     asked = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
@@ -72,7 +72,7 @@ def ended_by_interrupt() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def hold_signals() -> Iterator[None]:
     """Hold back signals that end the process until the block inside is done."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from graphkit.errors import ModelError, OutputError
 from graphkit.io.wire import MAX_PROTO
 
-__all__ = ["INPUT", "OUTPUT", "copied", "shown", "staged", "standing_for", "stream_file"]
+__all__ = ["INPUT", "OUTPUT", "copy_stream", "name_as_staged", "shown_path", "standing_for", "stream_file"]
 
 INPUT, OUTPUT = "standard input", "standard output"
 CHUNK = 1 << 20
@@ -31,7 +31,7 @@ def stream_file(name: str) -> Iterator[Path]:
     Raises:
         OutputError: There is no folder for temporary files.
     """
-    with _keeping():
+    with _keeping_errors():
         folder = Path(tempfile.mkdtemp(prefix="graphkit-"))
     _FOLDERS.add(folder)
     try:
@@ -41,7 +41,7 @@ def stream_file(name: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def copied(stream: BinaryIO, path: Path) -> None:
+def copy_stream(stream: BinaryIO, path: Path) -> None:
     """Copy a stream to a file, part by part.
 
     Raises:
@@ -49,7 +49,7 @@ def copied(stream: BinaryIO, path: Path) -> None:
         OutputError: There is no room for it.
     """
     size = 0
-    with _keeping(), path.open("wb") as file:
+    with _keeping_errors(), path.open("wb") as file:
         while part := stream.read(CHUNK):
             size += len(part)
             if size > MAX_PROTO:
@@ -61,19 +61,19 @@ def copied(stream: BinaryIO, path: Path) -> None:
             file.write(part)
 
 
-def shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """Return a path as messages name it: the stream or URL it stands for, or its place once it is written."""
     for place in (path, *path.parents) if _PLACES else ():
         if place in _PLACES:
             known, rest = _PLACES[place], path.relative_to(place)
-            return shown(known / rest) if isinstance(known, Path) else "/".join((known, *rest.parts))
+            return shown_path(known / rest) if isinstance(known, Path) else "/".join((known, *rest.parts))
     return path.name if path.parent in _FOLDERS else str(path)
 
 
 def in_shown_paths(message: str) -> str:
     """Return a message of another library with the paths in it as messages of ours name them."""
     for place in sorted(_PLACES, key=lambda place: -len(str(place))):
-        message = message.replace(str(place), shown(place))
+        message = message.replace(str(place), shown_path(place))
     return message
 
 
@@ -88,7 +88,7 @@ def standing_for(path: Path, label: str) -> Callable[[], None]:
 
 
 @contextlib.contextmanager
-def staged(stage: Path, place: Path | str) -> Iterator[None]:
+def name_as_staged(stage: Path, place: Path | str) -> Iterator[None]:
     """Let messages name files of a folder as those of another place: of a URL, or a folder they are to be moved to."""
     _PLACES[stage] = place
     try:
@@ -98,7 +98,7 @@ def staged(stage: Path, place: Path | str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _keeping() -> Iterator[None]:
+def _keeping_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -17,13 +17,13 @@ from onnx import TensorProto
 from graphkit.dtypes import BITS
 from graphkit.errors import ModelError
 from graphkit.io.byte_source import source_of
-from graphkit.io.external import DataFile, Extent, check_bounds, extent, find_data_file
+from graphkit.io.external import DataFile, Extent, check_bounds, external_extent, find_data_file
 from graphkit.io.payloads import Reference
-from graphkit.io.stream_files import shown
+from graphkit.io.stream_files import shown_path
 from graphkit.io.wire import encode_bytes
 from graphkit.tensor_values import COMPLEX, TYPED_FIELDS, inline_array
 
-__all__ = ["check_tensors", "element_count", "inline_array", "payload_size", "restore", "walk_tensors"]
+__all__ = ["check_tensors", "element_count", "inline_array", "payload_size", "restore_payloads", "walk_tensors"]
 
 MAX_ELEMENTS = (1 << 63) - 1
 
@@ -118,9 +118,9 @@ def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping
         try:
             _check_tensor(tensor)
             if tensor.data_location == TensorProto.EXTERNAL and file is not None:
-                place = extent(tensor)
+                place = external_extent(tensor)
                 if place.location == file.name and place.offset in references:
-                    _claim(place, left_in_file)
+                    _claim_tensor(place, left_in_file)
                     continue
                 if place.location not in data_files:
                     data_files[place.location] = find_data_file(file, place.location)
@@ -128,7 +128,7 @@ def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping
         except ModelError as error:
             raise ModelError(
                 error.problem,
-                file=shown(file) if file else None,
+                file=shown_path(file) if file else None,
                 node=node,
                 tensor=None if node else str(tensor.name),
                 hint=error.hint,
@@ -145,7 +145,7 @@ def _check_tensor(tensor: TensorProto) -> None:
         )
     promised, actual, unit = payload_size(tensor), None, "bytes of data"
     if tensor.data_location == TensorProto.EXTERNAL:
-        actual = extent(tensor).length
+        actual = external_extent(tensor).length
     elif tensor.raw_data:
         actual = len(tensor.raw_data)
     elif tensor.data_type in BITS or tensor.data_type == TensorProto.STRING:
@@ -158,7 +158,7 @@ def _check_tensor(tensor: TensorProto) -> None:
         )
 
 
-def _claim(place: Extent, left_in_file: set[int]) -> None:
+def _claim_tensor(place: Extent, left_in_file: set[int]) -> None:
     """Note that a tensor was left in the model file; external data that the file itself declares must not lie there."""
     if place.offset not in left_in_file:
         raise ModelError(
@@ -168,7 +168,7 @@ def _claim(place: Extent, left_in_file: set[int]) -> None:
     left_in_file.remove(place.offset)
 
 
-def restore(model: onnx.ModelProto, file: Path, references: Mapping[int, Reference]) -> None:
+def restore_payloads(model: onnx.ModelProto, file: Path, references: Mapping[int, Reference]) -> None:
     """Put the payloads that were left in `file` back into `model`, in place.
 
     Afterwards the model equals the one in the file, field by field.
@@ -177,7 +177,7 @@ def restore(model: onnx.ModelProto, file: Path, references: Mapping[int, Referen
     for tensor, _ in walk_tensors(model):
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
-        place = extent(tensor)
+        place = external_extent(tensor)
         reference = references.get(place.offset)
         if place.location != file.name or reference is None:
             continue

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graphkit.errors import TargetError
-from graphkit.io.stream_files import shown
+from graphkit.io.stream_files import shown_path
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,16 +32,20 @@ def read_toml(path: Path) -> Section:
     """
     try:
         if not path.is_file():
-            raise TargetError("there is no such file", file=shown(path), hint="name another one")
+            raise TargetError("there is no such file", file=shown_path(path), hint="name another one")
         if path.stat().st_size > MAX_BYTES:
-            raise TargetError(f"it has more than {MAX_BYTES:,} bytes", file=shown(path), hint="a few KB are enough")
-        return Section(shown(path), "", tomllib.loads(path.read_text(encoding="utf-8")))
+            raise TargetError(
+                f"it has more than {MAX_BYTES:,} bytes", file=shown_path(path), hint="a few KB are enough"
+            )
+        return Section(shown_path(path), "", tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise TargetError(f"it cannot be read: {error.strerror}", file=shown(path), hint="check its path") from error
+        raise TargetError(
+            f"it cannot be read: {error.strerror}", file=shown_path(path), hint="check its path"
+        ) from error
     except RecursionError as error:
-        raise TargetError("it is nested too deep", file=shown(path), hint="four levels are enough") from error
+        raise TargetError("it is nested too deep", file=shown_path(path), hint="four levels are enough") from error
     except ValueError as error:  # what tomllib, UTF-8 and int raise, and a path with a null byte
-        raise TargetError(f"it is not TOML: {error!s:.200}", file=shown(path), hint="correct it") from error
+        raise TargetError(f"it is not TOML: {error!s:.200}", file=shown_path(path), hint="correct it") from error
 
 
 @dataclass(frozen=True)

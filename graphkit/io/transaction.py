@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from graphkit.errors import OutputError
-from graphkit.io.signals import check_stopped, undisturbed
+from graphkit.io.signals import check_stopped, hold_signals
 
-__all__ = ["made_folder", "recover", "transaction", "write_text"]
+__all__ = ["made_folder", "recover_unfinished", "write_all_or_none", "write_text"]
 
 try:
     import fcntl
@@ -41,7 +41,7 @@ LOCK, JOURNAL, NEW, OLD = "lock", "journal", "new", "old"
 
 
 @contextlib.contextmanager
-def transaction(
+def write_all_or_none(
     targets: Sequence[Path],
     *,
     key: Path,
@@ -61,20 +61,20 @@ def transaction(
     Raises:
         OutputError: A file exists, or cannot be written; then all is as it was before.
     """
-    recover(key)
+    recover_unfinished(key)
     work, lock = key, None
     is_stuck = False
     try:
-        with _naming(targets, hint):
+        with _naming_errors(targets, hint):
             while lock is None:
-                work = key.parent / f"{_prefix(key)}{os.urandom(6).hex()}"
+                work = key.parent / f"{_folder_prefix(key)}{os.urandom(6).hex()}"
                 work.mkdir(0o700)
-                lock = _taken(work, is_ours=True)  # None: another run was quick to take it for one that was left
+                lock = _take_folder(work, is_ours=True)  # None: another run was quick to take it for one that was left
             (work / NEW).mkdir()
             (work / OLD).mkdir()
             yield lambda target: work / NEW / target.name
         before(work / NEW)
-        with _naming(targets, hint), undisturbed(), _locked(key.parent):
+        with _naming_errors(targets, hint), hold_signals(), _locked_folder(key.parent):
             check_stopped()
             _put_in_place(work, [target for target in targets if (work / NEW / target.name).exists()], overwrite)
     except _StuckError:
@@ -87,20 +87,20 @@ def transaction(
             shutil.rmtree(work, ignore_errors=True)
 
 
-def recover(key: Path) -> None:
+def recover_unfinished(key: Path) -> None:
     """Undo the unfinished writes of killed runs for the same target, and remove their leftovers.
 
     Raises:
         OutputError: A file cannot be put back.
     """
-    for work in sorted(key.parent.glob(f"{glob.escape(_prefix(key))}*")):
+    for work in sorted(key.parent.glob(f"{glob.escape(_folder_prefix(key))}*")):
         lock = None
         with contextlib.suppress(OSError):
-            lock = _taken(work)
+            lock = _take_folder(work)
         if lock is None:  # its process lives, or it is nobody's business
             continue
         try:
-            with undisturbed(), _locked(key.parent):
+            with hold_signals(), _locked_folder(key.parent):
                 _roll_back(work, key.parent)
         finally:
             os.close(lock)
@@ -150,7 +150,7 @@ def _put_in_place(work: Path, targets: Sequence[Path], overwrite: bool) -> None:
         for target in reversed(had):
             target.replace(work / OLD / target.name)
         for target in targets:
-            _place(work / NEW / target.name, target)
+            _place_file(work / NEW / target.name, target)
         (work / JOURNAL).unlink()  # from here on the new files count
         finished = True
     finally:
@@ -173,7 +173,7 @@ def _is_file(target: Path) -> bool:
     return True
 
 
-def _place(new: Path, target: Path) -> None:
+def _place_file(new: Path, target: Path) -> None:
     """Give a file a name that nothing has.
 
     Raises:
@@ -211,7 +211,7 @@ def _roll_back(work: Path, folder: Path) -> None:
     """
     if not (work / JOURNAL).exists():
         return
-    numbers = _journal(work)
+    numbers = _read_journal(work)
     for name in reversed(numbers):
         with _putting_back(folder / name, work):
             if os.path.lexists(folder / name) and (folder / name).lstat().st_ino == numbers[name]:
@@ -222,11 +222,11 @@ def _roll_back(work: Path, folder: Path) -> None:
             if os.path.lexists(target) and old.exists() and old.samefile(target):  # it was killed just here
                 old.unlink()
             elif os.path.lexists(old):
-                _place(old, target)
+                _place_file(old, target)
     (work / JOURNAL).unlink()
 
 
-def _journal(work: Path) -> dict[str, int]:
+def _read_journal(work: Path) -> dict[str, int]:
     try:
         numbers = json.loads((work / JOURNAL).read_text(encoding="utf-8"))
     except ValueError:  # also what is no UTF-8
@@ -248,12 +248,12 @@ def _putting_back(target: Path, work: Path) -> Iterator[None]:
         ) from error
 
 
-def _prefix(target: Path) -> str:
+def _folder_prefix(target: Path) -> str:
     """Return how the names of the hidden folders for a target begin."""
     return f".{target.name.encode('utf-8', 'replace')[:MAX_NAME].decode('utf-8', 'ignore')}{MARK}"
 
 
-def _taken(work: Path, *, is_ours: bool = False) -> int | None:
+def _take_folder(work: Path, *, is_ours: bool = False) -> int | None:
     """Return the lock of a hidden folder, None where somebody has it, or has removed it.
 
     Raises:
@@ -284,7 +284,7 @@ def _taken(work: Path, *, is_ours: bool = False) -> int | None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked_folder(folder: Path) -> Iterator[None]:
     """Let nobody else rename in a folder meanwhile."""
     if fcntl is None:
         yield
@@ -298,7 +298,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _naming(targets: Sequence[Path], hint: str) -> Iterator[None]:
+def _naming_errors(targets: Sequence[Path], hint: str) -> Iterator[None]:
     """Let errors name the file that was to be written, not the hidden one."""
     try:
         yield
@@ -326,7 +326,7 @@ def write_text(path: Path, text: str, inputs: Iterable[Path] = ()) -> None:
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror} - check the folder") from error
     with (
-        transaction([target], key=target, overwrite=True, hint="check the folder") as place,
+        write_all_or_none([target], key=target, overwrite=True, hint="check the folder") as place,
         place(target).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
     ):
         file.write(text)

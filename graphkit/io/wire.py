@@ -23,9 +23,9 @@ __all__ = [
     "Mapped",
     "encode_bytes",
     "encode_varint",
-    "fields",
     "read_varint",
-    "validate",
+    "validate_model_bytes",
+    "walk_fields",
 ]
 
 
@@ -73,7 +73,7 @@ def read_varint(data: Buffer, position: int, end: int, limit: int = 10) -> tuple
     raise Fault(start, "the data ends inside a varint")
 
 
-def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+def walk_fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield (tag start, field number, wire type, value start, value end) for each field of one message.
 
     For a varint the value is the bytes of the varint; for a length-delimited field the bytes after the length.
@@ -175,23 +175,23 @@ PACKED: dict[str, dict[int, int]] = {
 }
 
 
-def validate(data: Buffer) -> None:
+def validate_model_bytes(data: Buffer) -> None:
     """Walk every message of a serialized ModelProto, for the byte offset of a fault that protobuf reports without one.
 
     Raises:
         Fault: On the first fault.
     """
-    _validate(data, "ModelProto", 0, len(data), 0)
+    _validate_message(data, "ModelProto", 0, len(data), 0)
 
 
-def _validate(data: Buffer, kind: str, begin: int, end: int, depth: int) -> None:
+def _validate_message(data: Buffer, kind: str, begin: int, end: int, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise Fault(begin, TOO_DEEP)
     children = {**CHILDREN.get(kind, {}), **PLAIN_CHILDREN.get(kind, {})}
     packed = PACKED.get(kind, {})
-    for start, field, wire_type, value, stop in fields(data, begin, end):
+    for start, field, wire_type, value, stop in walk_fields(data, begin, end):
         if wire_type == BYTES and field in children:
-            _validate(data, children[field], value, stop, depth + 1)
+            _validate_message(data, children[field], value, stop, depth + 1)
         elif wire_type == BYTES and field in packed:
             _validate_packed(data, start, value, stop, packed[field])
 

@@ -13,7 +13,7 @@ from graphkit.graph.traversal import chain_end
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 
-__all__ = ["Dims", "GraphSide", "known", "source_of"]
+__all__ = ["Dims", "GraphSide", "known_tensor", "source_of"]
 
 Dims = tuple[int | None, ...] | None
 
@@ -59,10 +59,12 @@ class GraphSide(ABC):
 
 
 def _is_constant(node: Node) -> bool:
-    return node.is_op("Constant", "Identity") and all(known(value) for value in node.outputs if value is not None)
+    return node.is_op("Constant", "Identity") and all(
+        known_tensor(value) for value in node.outputs if value is not None
+    )
 
 
-def known(value: Value) -> TensorProto | None:
+def known_tensor(value: Value) -> TensorProto | None:
     """Return the tensor that a value always equals, None where it is no constant."""
     return source_of(value).constant
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Scope, Value
-from graphkit.matching.graph_side import Dims, GraphSide, known, source_of
+from graphkit.matching.graph_side import Dims, GraphSide, known_tensor, source_of
 from graphkit.matching.value_numbering import ValueNumbers
 
 __all__ = ["How", "Matching", "is_counted", "match_equal", "match_graphs", "same_operator", "same_type"]
@@ -107,8 +107,8 @@ def _match_by_structure(
 ) -> None:
     for _ in range(MAX_ROUNDS):
         before = len(matching.forth)
-        _forwards(matching, a, b, by_name, changed=changed)
-        _backwards(matching, a, b)
+        _match_forwards(matching, a, b, by_name, changed=changed)
+        _match_backwards(matching, a, b)
         if len(matching.forth) == before:
             break
 
@@ -118,7 +118,7 @@ def _match_changed(matching: Matching, a: GraphSide, b: GraphSide) -> None:
     for node in a.nodes:
         outputs = [value for value in node.outputs if value is not None]
         if outputs and not any(value in matching.forth for value in outputs):
-            twin = _twin(node, matching, a, b) or _changed_twin(node, matching, a, b)
+            twin = _find_twin(node, matching, a, b) or _changed_twin(node, matching, a, b)
             if twin is not None:
                 matching.add_nodes(node, twin, "structure")
 
@@ -137,8 +137,8 @@ def _lone_reader(
     for index, value in enumerate(node.inputs):
         if value is None or value not in matching.forth:
             continue
-        mine = [reader for reader in _readers(value, a, matching.forth) if reader.input(index) is value]
-        theirs = _readers(matching.forth[value], b, matching.back)
+        mine = [reader for reader in _unmatched_readers(value, a, matching.forth) if reader.input(index) is value]
+        theirs = _unmatched_readers(matching.forth[value], b, matching.back)
         twins = [reader for reader in theirs if is_alike(node, reader) and reader.input(index) is matching.forth[value]]
         if len(twins) == 1 and [reader for reader in mine if is_alike(reader, twins[0])] == [node]:
             return twins[0]
@@ -166,7 +166,9 @@ def _same_inputs(matching: Matching) -> Callable[[Node, Node], bool]:
     return same
 
 
-def _forwards(matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[str, Value], *, changed: bool) -> None:
+def _match_forwards(
+    matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[str, Value], *, changed: bool
+) -> None:
     """Match the outputs of nodes whose inputs correspond, and those of one name.
 
     A counted name whose node reads something else, while another node reads what it read, was counted anew.
@@ -178,7 +180,7 @@ def _forwards(matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[s
             two = by_name.get(value.name)
             if two is not None and two.producer is not None and matching.corresponds(node, two.producer):
                 matching.add(value, two, "name")
-        twin = _twin(node, matching, a, b) if any(value not in matching.forth for value in open_outputs) else None
+        twin = _find_twin(node, matching, a, b) if any(value not in matching.forth for value in open_outputs) else None
         if twin is not None and any(value is not None and value.name in mine for value in twin.outputs):
             matching.add_nodes(node, twin, "structure")  # B counted on from another number
         for value in open_outputs:
@@ -199,7 +201,7 @@ def _forwards(matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[s
                 matching.add(value, two, "name")
 
 
-def _twin(node: Node, matching: Matching, a: GraphSide, b: GraphSide) -> Node | None:
+def _find_twin(node: Node, matching: Matching, a: GraphSide, b: GraphSide) -> Node | None:
     """Return the one node of `b` that computes the same from matched inputs, None where none or several do.
 
     Where several do, as the projections of one tensor, the one whose constants are equal is meant.
@@ -208,11 +210,13 @@ def _twin(node: Node, matching: Matching, a: GraphSide, b: GraphSide) -> Node | 
     if known is None:
         return None
     theirs = [
-        reader for reader in _readers(matching.forth[known], b, matching.back) if matching.corresponds(node, reader)
+        reader
+        for reader in _unmatched_readers(matching.forth[known], b, matching.back)
+        if matching.corresponds(node, reader)
     ]
     mine = [
         reader
-        for reader in _readers(known, a, matching.forth)
+        for reader in _unmatched_readers(known, a, matching.forth)
         if any(matching.corresponds(reader, twin) for twin in theirs)
     ]
     if len(theirs) == len(mine) == 1 and not _is_another(theirs[0], node, matching, a):
@@ -226,16 +230,18 @@ def _is_another(twin: Node, node: Node, matching: Matching, a: GraphSide) -> boo
     namesake = next((value.producer for name in names if (value := a.scope.values.get(name)) is not None), None)
     if namesake is None or not same_operator(namesake, twin) or any(x in matching.forth for x in namesake.outputs if x):
         return False
-    return _constants(namesake, matching) == _constants(twin, matching) != _constants(node, matching)
+    return (
+        _constant_numbers(namesake, matching) == _constant_numbers(twin, matching) != _constant_numbers(node, matching)
+    )
 
 
-def _constants(node: Node, matching: Matching) -> list[int | None]:
+def _constant_numbers(node: Node, matching: Matching) -> list[int | None]:
     """Return the numbers of the constants that a node reads, None for each other input."""
     sources = (source_of(value) if value is not None else None for value in node.inputs)
     return [matching.numbers.value(each) if each is not None and each.is_constant else None for each in sources]
 
 
-def _readers(value: Value, side: GraphSide, matched: Mapping[Value, Value]) -> list[Node]:
+def _unmatched_readers(value: Value, side: GraphSide, matched: Mapping[Value, Value]) -> list[Node]:
     """Return the nodes that read a tensor, of those that nothing is known of."""
     readers = dict.fromkeys(reader for reader, _ in value.consumers if reader.scope is side.scope)
     return [node for node in readers if not any(value in matched for value in node.outputs if value is not None)]
@@ -245,9 +251,9 @@ def _may_share_name(value_a: Value, value_b: Value, matching: Matching, a: Graph
     """Whether tensors of one counted name may be the same: operator and dims do not contradict it."""
     if value_a.producer is None or value_b.producer is None:
         return False
-    if not same_operator(value_a.producer, value_b.producer) or not compatible(a.dims(value_a), b.dims(value_b)):
+    if not same_operator(value_a.producer, value_b.producer) or not may_be_equal(a.dims(value_a), b.dims(value_b)):
         return False
-    return not _rival(value_a.producer, value_b.producer, matching)
+    return not _has_rival(value_a.producer, value_b.producer, matching)
 
 
 def _is_read_alike(value_a: Value, value_b: Value, a: GraphSide, b: GraphSide) -> bool:
@@ -256,10 +262,10 @@ def _is_read_alike(value_a: Value, value_b: Value, a: GraphSide, b: GraphSide) -
         {(node.operator, place, *(v.name for v in node.outputs if v is not None)) for node, place in value.consumers}
         for value in (value_a, value_b)
     ]
-    return bool(readers[0]) and readers[0] == readers[1] and compatible(a.dims(value_a), b.dims(value_b))
+    return bool(readers[0]) and readers[0] == readers[1] and may_be_equal(a.dims(value_a), b.dims(value_b))
 
 
-def _rival(node: Node, twin: Node, matching: Matching) -> bool:
+def _has_rival(node: Node, twin: Node, matching: Matching) -> bool:
     """Whether another node of `a` computes the same as `twin`, so that the name was only counted alike."""
     read = [value for value in twin.inputs if value is not None and value in matching.back]
     return any(
@@ -270,7 +276,7 @@ def _rival(node: Node, twin: Node, matching: Matching) -> bool:
     )
 
 
-def compatible(dims_a: Dims, dims_b: Dims) -> bool:
+def may_be_equal(dims_a: Dims, dims_b: Dims) -> bool:
     """Whether two shapes may be equal."""
     if dims_a is None or dims_b is None:
         return True
@@ -279,7 +285,7 @@ def compatible(dims_a: Dims, dims_b: Dims) -> bool:
     )
 
 
-def _backwards(matching: Matching, a: GraphSide, b: GraphSide) -> None:
+def _match_backwards(matching: Matching, a: GraphSide, b: GraphSide) -> None:
     """Match the inputs of matched nodes, place by place."""
     for node in reversed(a.nodes):
         value = next((value for value in node.outputs if value is not None and value in matching.forth), None)
@@ -294,7 +300,7 @@ def _backwards(matching: Matching, a: GraphSide, b: GraphSide) -> None:
 
 
 def _read_alike(value_a: Value, value_b: Value, matching: Matching, a: GraphSide, b: GraphSide) -> None:
-    if value_a.producer is None or value_b.producer is None or not compatible(a.dims(value_a), b.dims(value_b)):
+    if value_a.producer is None or value_b.producer is None or not may_be_equal(a.dims(value_a), b.dims(value_b)):
         return
     if value_a.name == value_b.name:
         matching.add(value_a, value_b, "name")
@@ -303,7 +309,7 @@ def _read_alike(value_a: Value, value_b: Value, matching: Matching, a: GraphSide
 
 
 def _by_order(matching: Matching, a: GraphSide, b: GraphSide) -> None:
-    mine, theirs = _groups(a, matching.forth), _groups(b, matching.back)
+    mine, theirs = _group_unmatched(a, matching.forth), _group_unmatched(b, matching.back)
     for key, values_a in mine.items():
         values_b = theirs.get(key, [])
         if len(values_a) == len(values_b):
@@ -311,7 +317,7 @@ def _by_order(matching: Matching, a: GraphSide, b: GraphSide) -> None:
                 matching.add(value_a, value_b, "order")
 
 
-def _groups(side: GraphSide, matched: Mapping[Value, Value]) -> dict[object, Sequence[Value]]:
+def _group_unmatched(side: GraphSide, matched: Mapping[Value, Value]) -> dict[object, Sequence[Value]]:
     """Return the unmatched values by module path, operator and dims, without those of no module."""
     groups: dict[object, list[Value]] = {}
     for value in side.place:
@@ -391,7 +397,7 @@ class Matching:
     def _alike(self, value_a: Value | None, value_b: Value | None, constants: Alike) -> bool:
         if value_a is None or value_b is None:
             return value_a is value_b
-        if known(value_a) is not None and known(value_b) is not None:
+        if known_tensor(value_a) is not None and known_tensor(value_b) is not None:
             return constants(value_a, value_b)
         return self.forth.get(value_a) is value_b
 
@@ -408,7 +414,7 @@ def same_operator(node_a: Node, node_b: Node) -> bool:
 
 def same_type(value_a: Value, value_b: Value) -> bool:
     """Whether two constants have one dtype and the same dims."""
-    tensor_a, tensor_b = known(value_a), known(value_b)
+    tensor_a, tensor_b = known_tensor(value_a), known_tensor(value_b)
     if tensor_a is None or tensor_b is None:
         return False
     return (tensor_a.data_type, tensor_a.dims) == (tensor_b.data_type, tensor_b.dims)

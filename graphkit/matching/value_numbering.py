@@ -143,11 +143,11 @@ class ValueNumbers:
 
 def default_of(node: Node, name: str) -> AttributeProto | None:
     """Return the default of an attribute, where the specification of the operator has one."""
-    return _defaults(node.op_type, node.domain, node.scope.opset(node.domain)).get(name)
+    return _attribute_defaults(node.op_type, node.domain, node.scope.opset(node.domain)).get(name)
 
 
 @cache
-def _defaults(op_type: str, domain: str, version: int) -> Mapping[str, AttributeProto]:
+def _attribute_defaults(op_type: str, domain: str, version: int) -> Mapping[str, AttributeProto]:
     if not onnx.defs.has(op_type, domain):
         return {}
     try:

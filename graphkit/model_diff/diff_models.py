@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, cost_change
 from graphkit.analysis.report_sections import BLOCKERS
 from graphkit.deploy.targets import load_target
-from graphkit.matching.graph_side import known
+from graphkit.matching.graph_side import known_tensor
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.model_diff.file_changes import (
     finding_changes,
@@ -73,7 +73,7 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
         blockers=tuple(change for change in changes if change.kind == BLOCKERS.name),
         costs=cost_change(BeforeAndAfter([first], second)),
         target=target.name if target is not None else "",
-        renamed_values=_renamed(matching, first),
+        renamed_values=_renamed_values(matching, first),
         renamed_weights=weights.renamed,
         unread_weights=weights.unread,
         lists_renames=options.renames,
@@ -81,7 +81,7 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
     )
 
 
-def _renamed(matching: NodeMatching, a: Model) -> tuple[tuple[str, str], ...]:
+def _renamed_values(matching: NodeMatching, a: Model) -> tuple[tuple[str, str], ...]:
     """Return the values that are called otherwise, inputs and outputs of the main graph aside."""
     ends = {*a.graph.inputs, *a.graph.outputs}
     return tuple(
@@ -89,6 +89,6 @@ def _renamed(matching: NodeMatching, a: Model) -> tuple[tuple[str, str], ...]:
         for value_a, value_b in matching.values.forth.items()
         if value_a.name != value_b.name
         and value_a not in ends
-        and known(value_a) is None
+        and known_tensor(value_a) is None
         and value_a.producer in matching.forth
     )

@@ -15,7 +15,7 @@ from graphkit.analysis.findings import Finding
 from graphkit.analysis.report import report
 from graphkit.analysis.report_sections import ReportOptions, judged_sections
 from graphkit.graph.declared_types import type_text
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import Value, as_text
 from graphkit.matching.interfaces import Interfaces
 from graphkit.model import Model
@@ -94,7 +94,7 @@ def _functions(model: Model) -> dict[str, str]:
 
 
 def _signature(function: onnx.FunctionProto) -> str:
-    parts = [counted(len(function.input), "input(s)"), counted(len(function.output), "output(s)")]
+    parts = [count_things(len(function.input), "input(s)"), count_things(len(function.output), "output(s)")]
     names = [*function.attribute, *(attribute.name for attribute in function.attribute_proto)]
     if names:
         parts.append(f"attributes {', '.join(map(as_text, names))}")
@@ -129,7 +129,7 @@ def _notes(message: Message, without: set[str]) -> Iterator[tuple[str, str]]:
 def _content(parts: Any) -> str:
     """Return a text that tells messages apart: how many there are, and a checksum of what they say."""
     content = b"".join(part.SerializeToString(deterministic=True) for part in parts)
-    return f"{counted(len(parts), 'entry(s)').replace('entrys', 'entries')}, checksum {zlib.crc32(content):08x}"
+    return f"{count_things(len(parts), 'entry(s)').replace('entrys', 'entries')}, checksum {zlib.crc32(content):08x}"
 
 
 Pairs = Iterable[tuple[Value, Value]]

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.graph.name_families import by_family, pairs_by_family
-from graphkit.graph.names import counted, listed, module_parts
+from graphkit.graph.names import count_things, join_words, module_parts
 from graphkit.model import Model
 from graphkit.model_diff.changes import (
     COSTS,
@@ -121,10 +121,10 @@ class ModelDiff(Result):
         """Yield the differences in a sentence, and each section that has one."""
         yield outcome([f"A is {self.a}, B is {self.b}.", *self._verdict()], [])
         for name in ("interface", "opsets", "metadata"):
-            changes: Sequence[Change] = getattr(self, name) if name != "metadata" else [*_few(self.metadata)]
+            changes: Sequence[Change] = getattr(self, name) if name != "metadata" else [*_join_changes(self.metadata)]
             if changes:
                 yield Heading(name.capitalize())
-                yield from _rows("What | A | B", [(c.what, (c.before, c.after)) for c in changes])
+                yield from _family_rows("What | A | B", [(c.what, (c.before, c.after)) for c in changes])
         yield from self._node_blocks()
         yield from self._weight_blocks()
         yield from self._shape_blocks()
@@ -166,12 +166,14 @@ class ModelDiff(Result):
         if self.is_equal:
             yield "Nothing differs."
         else:
-            yield f"They differ in {listed([*self._sentences()])}."
+            yield f"They differ in {join_words([*self._sentences()])}."
         renamed = [(len(self.renamed_values), "value(s)"), (len(self.renamed_weights), "weight(s)")]
         if any(count for count, _ in renamed):
-            yield f"Only the names differ of {listed([counted(count, text) for count, text in renamed if count])}."
+            texts = [count_things(count, text) for count, text in renamed if count]
+            yield f"Only the names differ of {join_words(texts)}."
         if self.unread_weights:
-            yield f"The bytes of {counted(len(self.unread_weights), 'weight(s)')} are missing, and were not compared."
+            weights = count_things(len(self.unread_weights), "weight(s)")
+            yield f"The bytes of {weights} are missing, and were not compared."
 
     def _sentences(self) -> Iterator[str]:
         """Yield the number of differences of each section."""
@@ -197,13 +199,13 @@ class ModelDiff(Result):
             [node for node in nodes if not node.within] for nodes in (self.nodes.removed, self.nodes.added)
         )
         if removed or added:
-            yield from _rows("Module:code | Removed | Added", _by_module(removed, added))
+            yield from _family_rows("Module:code | Removed | Added", _by_module(removed, added))
         for word, nodes in (("removed", self.nodes.removed), ("added", self.nodes.added)):
             for owner, count in Counter(node.within for node in nodes if node.within).items():
-                yield Prose(f"With '{owner}', {counted(count, 'node(s)')} of its bodies {word}.")
+                yield Prose(f"With '{owner}', {count_things(count, 'node(s)')} of its bodies {word}.")
         moves = Counter((node.graph, node.other_graph) for node in self.nodes.moved)
         for ends, count in moves.items():
-            yield Prose(f"{counted(count, 'node(s)')} moved from {' to '.join(map(_graph_text, ends))}.")
+            yield Prose(f"{count_things(count, 'node(s)')} moved from {' to '.join(map(_graph_text, ends))}.")
         changed = [_change_row(each, change) for each in self.nodes.changed for change in each.changes]
         if changed:
             joined = pairs_by_family(changed)
@@ -216,26 +218,26 @@ class ModelDiff(Result):
         yield Heading("Weights")
         single = [_weight_row(each) for each in self.weights if each.kind != "storage" and not each.with_nodes]
         if single:
-            yield from _rows("Weight:code | Difference | A | B | Equal to:note", single)
+            yield from _family_rows("Weight:code | Difference | A | B | Equal to:note", single)
         moved = Counter((weight.before, weight.after) for weight in self.weights if weight.kind == "storage")
         for (before, after), count in moved.items():
-            yield Prose(f"Kept elsewhere: {counted(count, 'constant(s)')}, in A as {before}, in B as {after}.")
+            yield Prose(f"Kept elsewhere: {count_things(count, 'constant(s)')}, in A as {before}, in B as {after}.")
         for kind in ("removed", "added"):
             count = sum(weight.kind == kind and weight.with_nodes for weight in self.weights)
             if count:
-                yield Prose(f"With the nodes that read them, {counted(count, 'constant(s)')} {kind}.")
+                yield Prose(f"With the nodes that read them, {count_things(count, 'constant(s)')} {kind}.")
 
     def _shape_blocks(self) -> Iterator[Block]:
         if not self.shapes:
             return
         yield Heading("Shapes")
         first = [each for each in self.shapes if not each.follows]
-        yield from _rows(
+        yield from _family_rows(
             "Tensor:code | Operator | A:code | B:code",
             [(each.value, (each.operator, each.before, each.after)) for each in first],
         )
         if len(first) < len(self.shapes):
-            count = counted(len(self.shapes) - len(first), "tensor(s)")
+            count = count_things(len(self.shapes) - len(first), "tensor(s)")
             yield Prose(f"What is computed from these differs too: {count}.")
 
     def _rename_blocks(self) -> Iterator[Block]:
@@ -245,7 +247,7 @@ class ModelDiff(Result):
             yield Table((Column("A", "code"), Column("B", "code")), renamed)
 
 
-def _few(changes: Sequence[NoteChange]) -> Iterator[Change]:
+def _join_changes(changes: Sequence[NoteChange]) -> Iterator[Change]:
     """Yield changes, those of one note that many things have as one, with how many of them have it."""
     groups: dict[tuple[str, str, str], list[NoteChange]] = {}
     for change in changes:
@@ -256,7 +258,7 @@ def _few(changes: Sequence[NoteChange]) -> Iterator[Change]:
             continue
         had, has = sum(each.before is not None for each in group), sum(each.after is not None for each in group)
         texts = (f"{count:,} have it" if count else None for count in (had, has))
-        yield Change(f"{note} of {counted(len(group), f'{of}(s)')}", *texts)
+        yield Change(f"{note} of {count_things(len(group), f'{of}(s)')}", *texts)
 
 
 def _graph_text(path: str) -> str:
@@ -279,7 +281,7 @@ def _by_module(removed: Sequence[LoneNode], added: Sequence[LoneNode]) -> list[t
             module = module_parts(node.module)
             paths.setdefault(module, node.module)
             counts.setdefault(module, (Counter(), Counter()))[side][node.operator] += 1
-    return [(paths[module], (_tally(gone), _tally(new))) for module, (gone, new) in counts.items()]
+    return [(paths[module], (_tally_text(gone), _tally_text(new))) for module, (gone, new) in counts.items()]
 
 
 def _change_row(node: ChangedNode, change: Change) -> tuple[tuple[str, str], tuple[str, str]]:
@@ -289,7 +291,7 @@ def _change_row(node: ChangedNode, change: Change) -> tuple[tuple[str, str], tup
     return (node.node, text if has_names else ""), (node.operator, "" if has_names else text)
 
 
-def _tally(operators: Counter[str]) -> str:
+def _tally_text(operators: Counter[str]) -> str:
     """Return operators as `MatMul + 2 Add`."""
     counts = sorted(operators.items())
     return " + ".join(operator if count == 1 else f"{count:,} {operator}" for operator, count in counts)
@@ -306,7 +308,7 @@ def _weight_row(weight: WeightChange) -> tuple[str, tuple[str, str, str, str]]:
     )
 
 
-def _rows(headings: str, rows: Sequence[tuple[str, tuple[str | None, ...]]]) -> Iterator[Block]:
+def _family_rows(headings: str, rows: Sequence[tuple[str, tuple[str | None, ...]]]) -> Iterator[Block]:
     """Yield a table with one row for each family of names of the same other cells, and how many names it stands for."""
     yield from _joined_rows(headings, by_family(rows))
 

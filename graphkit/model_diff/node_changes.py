@@ -66,19 +66,19 @@ def node_changes(matching: NodeMatching) -> tuple[NodeChanges, ReadConstants]:
     changed: list[ChangedNode] = []
     owners: dict[Node, list[Change]] = {}
     for pair in matching.graphs:
-        outputs = list(_outputs(pair, reading))
+        outputs = list(_output_changes(pair, reading))
         if pair.owners is not None:
             owners.setdefault(pair.owners[0], []).extend(outputs)
     for node, twin in matching.forth.items():
-        changes = (*_changes(node, twin, reading), *owners.get(node, ()))
+        changes = (*_node_differences(node, twin, reading), *owners.get(node, ()))
         if changes:
             changed.append(ChangedNode(node.path, twin.path, node.operator, module_of(node), changes))
     mine, theirs = matching.alone
-    removed, added = _alone(mine, reading.after), _alone(theirs, reading.before)
-    return NodeChanges(removed, added, tuple(changed), tuple(_moved(matching))), reading.constants
+    removed, added = _lone_nodes(mine, reading.after), _lone_nodes(theirs, reading.before)
+    return NodeChanges(removed, added, tuple(changed), tuple(_moved_nodes(matching))), reading.constants
 
 
-def _alone(nodes: Sequence[Node], instead: dict[Node, dict[str, None]]) -> tuple[LoneNode, ...]:
+def _lone_nodes(nodes: Sequence[Node], instead: dict[Node, dict[str, None]]) -> tuple[LoneNode, ...]:
     alone = set(nodes)
     return tuple(
         LoneNode(
@@ -97,7 +97,7 @@ def _owner_among(nodes: Collection[Node], node: Node) -> str:
     return owner.path if owner is not None else ""
 
 
-def _moved(matching: NodeMatching) -> Iterator[MovedNode]:
+def _moved_nodes(matching: NodeMatching) -> Iterator[MovedNode]:
     """Yield the nodes that are in graphs that do not match."""
     graphs = {pair.a: pair.b for pair in matching.graphs}
     for node, twin in matching.forth.items():
@@ -106,7 +106,7 @@ def _moved(matching: NodeMatching) -> Iterator[MovedNode]:
             yield MovedNode(node.path, twin.path, node.operator, module_of(node), graph, other_graph)
 
 
-def _changes(node_a: Node, node_b: Node, reading: _Reading) -> Iterator[Change]:
+def _node_differences(node_a: Node, node_b: Node, reading: _Reading) -> Iterator[Change]:
     """Yield how two nodes that are the same differ."""
     if node_a.operator != node_b.operator:
         yield Change("operator", node_a.operator, node_b.operator)
@@ -118,7 +118,7 @@ def _changes(node_a: Node, node_b: Node, reading: _Reading) -> Iterator[Change]:
     present = [{index for index, value in enumerate(node.outputs) if value is not None} for node in (node_a, node_b)]
     for index in sorted(present[0] ^ present[1]):
         texts = [
-            _called(node.outputs[index]) if index in has else None
+            _name_of_value(node.outputs[index]) if index in has else None
             for node, has in zip((node_a, node_b), present, strict=True)
         ]
         yield NameChange(f"output {index}", *texts)
@@ -133,10 +133,10 @@ def _input_changes(node_a: Node, node_b: Node, reading: _Reading) -> Iterator[Ch
         yield Change("order of inputs", *(", ".join(map(str, indices)) for indices in (places, order)))
         return
     for index in places:
-        yield NameChange(f"input {index}", *map(_called, pairs[index]))
+        yield NameChange(f"input {index}", *map(_name_of_value, pairs[index]))
 
 
-def _called(value: Value | None) -> str | None:
+def _name_of_value(value: Value | None) -> str | None:
     """Return the name of a value; of a small constant whose name an exporter counted, its values."""
     if value is None:
         return None
@@ -144,7 +144,7 @@ def _called(value: Value | None) -> str | None:
     return tensor_text(tensor) if tensor is not None and values_text(tensor) else value.name
 
 
-def _outputs(pair: GraphPair, reading: _Reading) -> Iterator[Change]:
+def _output_changes(pair: GraphPair, reading: _Reading) -> Iterator[Change]:
     """Yield the outputs of a graph that are other values; of a body, how many inputs it takes, too."""
     label = pair.a.path.rpartition("/")[2]
     of_label = f" of {label}" if label else ""
@@ -159,10 +159,10 @@ def _outputs(pair: GraphPair, reading: _Reading) -> Iterator[Change]:
         ]
     for name, value_a, value_b in ends:
         if reading.differs(value_a, value_b):
-            yield NameChange(f"output {name}{of_label}", _source(value_a), _source(value_b))
+            yield NameChange(f"output {name}{of_label}", _source_text(value_a), _source_text(value_b))
 
 
-def _source(value: Value | None) -> str | None:
+def _source_text(value: Value | None) -> str | None:
     if value is None:
         return None
     return f"{value.producer.operator} '{value.producer.label}'" if value.producer is not None else f"'{value.name}'"

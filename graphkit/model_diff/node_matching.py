@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.graph.view import Node, Scope, Value, all_nodes
-from graphkit.matching.graph_side import Dims, GraphSide, known, source_of
+from graphkit.matching.graph_side import Dims, GraphSide, known_tensor, source_of
 from graphkit.matching.interfaces import Interfaces, compare_interfaces
 from graphkit.matching.value_matching import Matching, match_graphs
 from graphkit.model import Model
@@ -97,7 +97,7 @@ class NodeMatching:
     def alone(self) -> tuple[Sequence[Node], Sequence[Node]]:
         """The nodes of each model that match none of the other, bodies included; no function that one model lacks."""
         roots = [pair.a for pair in self.graphs], [pair.b for pair in self.graphs]
-        return _alone(roots[0], self.forth), _alone(roots[1], self.back)
+        return _unmatched_nodes(roots[0], self.forth), _unmatched_nodes(roots[1], self.back)
 
     def pair(self, node_a: Node, node_b: Node) -> None:
         """Note that two nodes are the same, unless one of them is another one."""
@@ -105,7 +105,7 @@ class NodeMatching:
             self.forth[node_a], self.back[node_b] = node_b, node_a
 
 
-def _alone(graphs: Sequence[Scope], matched: Mapping[Node, Node]) -> Sequence[Node]:
+def _unmatched_nodes(graphs: Sequence[Scope], matched: Mapping[Node, Node]) -> Sequence[Node]:
     """Return the nodes of graphs that match none, and those in their bodies."""
     alone = [node for graph in graphs for node in graph.nodes if node not in matched]
     inside = (inner for node in alone for inner in all_nodes(tuple(node.bodies.values())) if inner not in matched)
@@ -191,7 +191,7 @@ def _match_graph(matching: NodeMatching, pair: GraphPair) -> Iterator[GraphPair]
     sides = (ModelSide(models[0], pair.a, matching.shapes[0]), ModelSide(models[1], pair.b, matching.shapes[1]))
     match_graphs(values, *sides, equal=equal, changed=True)
     for node in pair.a.nodes:
-        twin = values.equal.get(node) or _twin(node, values, pair.b)
+        twin = values.equal.get(node) or _find_twin(node, values, pair.b)
         if twin is not None and (node.operator == twin.operator or _reads_same(matching, node, twin)):
             matching.pair(node, twin)
     _pair_others(matching, pair)
@@ -201,7 +201,7 @@ def _match_graph(matching: NodeMatching, pair: GraphPair) -> Iterator[GraphPair]
             yield from (GraphPair(node.bodies[name], twin.bodies[name], (node, twin)) for name in shared)
 
 
-def _twin(node: Node, values: Matching, scope: Scope) -> Node | None:
+def _find_twin(node: Node, values: Matching, scope: Scope) -> Node | None:
     """Return the node that computes the first output of another one that matches."""
     for value in node.outputs:
         twin = values.forth.get(value) if value is not None else None
@@ -217,9 +217,9 @@ def _reads_same(matching: NodeMatching, node_a: Node, node_b: Node) -> bool:
 def _pair_others(matching: NodeMatching, pair: GraphPair) -> None:
     """Match nodes that no value tells of: constants of one name and operator, then what computes the same."""
     mine = [node for node in pair.a.nodes if node not in matching.forth]
-    by_name = {(node.operator, _name(node)): node for node in pair.b.nodes if _is_untold(node)}
+    by_name = {(node.operator, _node_name(node)): node for node in pair.b.nodes if _is_untold(node)}
     for node in mine:
-        if _is_untold(node) and (twin := by_name.get((node.operator, _name(node)))) is not None:
+        if _is_untold(node) and (twin := by_name.get((node.operator, _node_name(node)))) is not None:
             matching.pair(node, twin)
     theirs = [node for node in pair.b.nodes if node not in matching.back]
     _pair_equal(matching, [node for node in mine if node not in matching.forth], theirs)
@@ -238,10 +238,12 @@ def _pair_equal(matching: NodeMatching, mine: Sequence[Node], theirs: Sequence[N
 
 def _is_untold(node: Node) -> bool:
     """Whether a node gives constants alone, or nothing."""
-    return all(known(value) is not None or value.producer is not node for value in node.outputs if value is not None)
+    return all(
+        known_tensor(value) is not None or value.producer is not node for value in node.outputs if value is not None
+    )
 
 
-def _name(node: Node) -> str:
+def _node_name(node: Node) -> str:
     return next((value.name for value in node.outputs if value is not None), node.proto.name)
 
 

@@ -54,8 +54,8 @@ def page_pair(models: tuple[Model, Model], names: tuple[str, str]) -> tuple[Mapp
         its number there.
     """
     side_a, side_b = (_Side(model, name) for model, name in zip(models, names, strict=True))
-    _freeze(side_a, side_b)
-    return _page([side_a, side_b], [(0, 1)], _twins)
+    _freeze_original(side_a, side_b)
+    return _make_pages([side_a, side_b], [(0, 1)], _find_twins)
 
 
 def page_rewrites(changes: Sequence[CostChange]) -> tuple[Mapping[str, object], ...]:
@@ -78,15 +78,15 @@ def page_rewrites(changes: Sequence[CostChange]) -> tuple[Mapping[str, object], 
     first = _first_sizes([sides[original] for original, _ in pairs])
     for change, both in counted:
         result = sides[numbers[id(both.after)]]
-        result.fix(_others(change.sizes, first))
+        result.fix(_other_sizes(change.sizes, first))
         for model in both.before:
-            _freeze(sides[numbers[id(model)]], result, both.wish)
+            _freeze_original(sides[numbers[id(model)]], result, both.wish)
     for original, (_, *sizes) in sizes_of_originals(changes).items():
-        sides[numbers[original]].runs = [_others(each, first) for each in sizes]
-    return _page(sides, pairs, _part_twins)
+        sides[numbers[original]].runs = [_other_sizes(each, first) for each in sizes]
+    return _make_pages(sides, pairs, _part_twins)
 
 
-def _others(sizes: Sizes, first: Mapping[str, int]) -> Mapping[str, int]:
+def _other_sizes(sizes: Sizes, first: Mapping[str, int]) -> Mapping[str, int]:
     """Return the sizes that are others than those of the page."""
     return {name: size for name, size in sizes if first.get(name, size) != size}
 
@@ -100,7 +100,7 @@ def _first_sizes(originals: Iterable[_Side]) -> Mapping[str, int]:
     return first
 
 
-def _freeze(original: _Side, result: _Side, wish: Mapping[Role, int] = {}) -> None:
+def _freeze_original(original: _Side, result: _Side, wish: Mapping[Role, int] = {}) -> None:
     """Fix the sizes of an original that are numbers in its result; all of them where the result has no symbols."""
     frozen = dict(frozen_dims(original.model, result.model, wish).dims)
     original.fix(frozen)
@@ -109,7 +109,7 @@ def _freeze(original: _Side, result: _Side, wish: Mapping[Role, int] = {}) -> No
         original.fixed |= set(symbol_roles(original.model))
 
 
-def _page(
+def _make_pages(
     sides: Sequence[_Side],
     pairs: Iterable[tuple[int, int]],
     twins_of: Callable[[Shapes, Shapes], Mapping[Node, Node]],
@@ -124,16 +124,16 @@ def _page(
         }
         twins[first][second], twins[second][first] = forth, {theirs: mine for mine, theirs in forth.items()}
     return tuple(
-        {**page_graph(each, at=_sizes(each, side), runs=side.runs), "model": side.name, "twins": twins[number]}
+        {**page_graph(each, at=_page_sizes(each, side), runs=side.runs), "model": side.name, "twins": twins[number]}
         for number, (each, side) in enumerate(zip(shapes, sides, strict=True))
     )
 
 
-def _sizes(shapes: Shapes, side: _Side) -> PageSizes:
+def _page_sizes(shapes: Shapes, side: _Side) -> PageSizes:
     return PageSizes.of(shapes, sizes=side.sizes, fixed=side.fixed, links=side.links)
 
 
-def _twins(shapes_a: Shapes, shapes_b: Shapes) -> Mapping[Node, Node]:
+def _find_twins(shapes_a: Shapes, shapes_b: Shapes) -> Mapping[Node, Node]:
     """Return the nodes that are the same ones, and those of graphs that compute the same.
 
     Where files of weights have changed since the models were read, names tell.
@@ -150,14 +150,14 @@ def _part_twins(original: Shapes, result: Shapes) -> Mapping[Node, Node]:
 
     The branch of a merged decoder keeps its names; what comes from one of several models is named after that.
     """
-    nodes = _branch(original.model, result.model)
-    twins = _twins(original, result) if nodes is None else {}
+    nodes = _branch_nodes(original.model, result.model)
+    twins = _find_twins(original, result) if nodes is None else {}
     there = set(twins.values())
     mine = (node for node in nodes or all_nodes(original.model.scopes) if node not in twins)
     return {**twins, **_by_name(mine, (node for node in all_nodes(result.model.scopes) if node not in there))}
 
 
-def _branch(model: Model, result: Model) -> list[Node] | None:
+def _branch_nodes(model: Model, result: Model) -> list[Node] | None:
     """Return the nodes of a merged decoder that a result is made of: those outside of its If, and of one branch."""
     if not model.roles.merged or result.roles.merged:
         return None
@@ -170,12 +170,12 @@ def _branch(model: Model, result: Model) -> list[Node] | None:
 
 def _by_name(mine: Iterable[Node], theirs: Iterable[Node]) -> Mapping[Node, Node]:
     """Return nodes of one operator and label, where these tell one node from all others."""
-    nodes_a, nodes_b = _named(mine), _named(theirs)
+    nodes_a, nodes_b = _nodes_by_name(mine), _nodes_by_name(theirs)
     parts = {(operator, label.partition("/")[2]): node for (operator, label), node in nodes_b.items() if "/" in label}
     return {node: (nodes_b.get(key) or parts[key]) for key, node in nodes_a.items() if key in nodes_b or key in parts}
 
 
-def _named(nodes: Iterable[Node]) -> dict[tuple[str, str], Node]:
+def _nodes_by_name(nodes: Iterable[Node]) -> dict[tuple[str, str], Node]:
     groups: dict[tuple[str, str], list[Node]] = {}
     for node in nodes:
         groups.setdefault((node.operator, node.label), []).append(node)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from graphkit.dtypes import dtype_name
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, Value
 from graphkit.model_diff.changes import NoteChange, ShapeChange
 from graphkit.model_diff.node_matching import NodeMatching, value_path
@@ -31,9 +31,9 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
         *matching.interface.outputs.pairs,
     )  # outputs for symbols of inputs that B lacks
     dims = [(shapes[0][value_a].dims, shapes[1][value_b].dims) for value_a, value_b in ends]
-    renaming = _renaming(dims), _renaming((dims_b, dims_a) for dims_a, dims_b in dims)
+    renaming = _renamed_symbols(dims), _renamed_symbols((dims_b, dims_a) for dims_a, dims_b in dims)
     differing: set[Value] = set()
-    for node, value_a, value_b in _computed(matching):
+    for node, value_a, value_b in _computed_values(matching):
         first, second = shapes[0][value_a], shapes[1][value_b]
         is_same_dtype = first.dtype == second.dtype or 0 in (first.dtype, second.dtype)  # 0: not known
         if is_same_dtype and _same_dims(first.dims, second.dims, renaming):
@@ -44,13 +44,13 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
             value_path(value_a),
             value_path(value_b),
             node.operator,
-            before=_text(first),
-            after=_text(second),
+            before=_tensor_text(first),
+            after=_tensor_text(second),
             follows=follows,
         )
 
 
-def _computed(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:
+def _computed_values(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:
     """Yield the nodes of both models with each result, those of a graph after those that they read; no constants."""
     for graph in dict.fromkeys(pair.a for pair in (*matching.graphs, *matching.moves)):
         for node in in_order(graph):
@@ -60,7 +60,7 @@ def _computed(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:
                     yield node, value_a, value_b
 
 
-def _renaming(ends: Iterable[tuple[Dims, Dims]]) -> Mapping[str, Expr]:
+def _renamed_symbols(ends: Iterable[tuple[Dims, Dims]]) -> Mapping[str, Expr]:
     """Return the counterparts of symbols in the other model: numbers, other symbols, or the same with other bounds."""
     counterparts: dict[Expr, Expr] = {}
     for dims, others in ends:
@@ -72,7 +72,7 @@ def _renaming(ends: Iterable[tuple[Dims, Dims]]) -> Mapping[str, Expr]:
     return {str(dim.name): other_dim for dim, other_dim in counterparts.items() if dim != other_dim}
 
 
-def _text(tensor: Tensor) -> str:
+def _tensor_text(tensor: Tensor) -> str:
     return f"{dtype_name(tensor.dtype) if tensor.dtype else '?'}{shape_text(tensor.dims)}"
 
 
@@ -97,7 +97,7 @@ def declaration_changes(matching: NodeMatching) -> Iterator[NoteChange]:
             counts["both"] += first.type != second.type
         elif first is not None or second is not None:
             counts["B" if first is None else "A"] += 1
-    texts = {name: counted(count, "tensor(s)") for name, count in counts.items() if count}
+    texts = {name: count_things(count, "tensor(s)") for name, count in counts.items() if count}
     if counts["A"] or counts["B"]:
         yield NoteChange("declared types", texts.get("A"), texts.get("B"))
     if counts["both"]:

@@ -101,8 +101,8 @@ def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Mod
     graphs |= {graph for pair in matching.moves for graph in (pair.a, pair.b)}
     mine = _Side(matching, a, scopes[0], graphs, matching.forth)
     theirs = _Side(matching, b, scopes[1], graphs, matching.back)
-    pairs = list(_pairs(matching, read, mine, theirs))
-    changes = [change for value_a, value_b in pairs for change in _changes(value_a, value_b, mine, theirs)]
+    pairs = list(_pair_constants(matching, read, mine, theirs))
+    changes = [change for value_a, value_b in pairs for change in _weight_changes(value_a, value_b, mine, theirs)]
     paired = {value for pair in pairs for value in pair}
     changes += [_lone(value, "removed", mine, theirs) for value in mine.numbers if value not in paired]
     changes += [_lone(value, "added", theirs, mine) for value in theirs.numbers if value not in paired]
@@ -116,7 +116,9 @@ def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Mod
     )
 
 
-def _pairs(matching: NodeMatching, read: ReadConstants, mine: _Side, theirs: _Side) -> Iterator[tuple[Value, Value]]:
+def _pair_constants(
+    matching: NodeMatching, read: ReadConstants, mine: _Side, theirs: _Side
+) -> Iterator[tuple[Value, Value]]:
     """Yield constants that are the same: those read at one place, of one content, of one name."""
     sources = dict.fromkeys((source_of(value_a), source_of(value_b)) for value_a, value_b in read)
     pairs = [
@@ -149,17 +151,24 @@ def _given_name(value: Value, _: int) -> Hashable:
     return value if value.kind == "node" and is_counted(value.name) else value.name
 
 
-def _changes(value_a: Value, value_b: Value, mine: _Side, theirs: _Side) -> Iterator[WeightChange]:
+def _weight_changes(value_a: Value, value_b: Value, mine: _Side, theirs: _Side) -> Iterator[WeightChange]:
     names = value_path(value_a), value_path(value_b)
-    kind = _difference(value_a, value_b) if mine.numbers[value_a] != theirs.numbers[value_b] else None
+    kind = _kind_of_difference(value_a, value_b) if mine.numbers[value_a] != theirs.numbers[value_b] else None
     if kind is not None and not (kind == "values" and (mine.is_unread(value_a) or theirs.is_unread(value_b))):
         equal = mine.by_number.get(theirs.numbers[value_b])
-        yield WeightChange(*names, kind, _text(value_a), _text(value_b), _path(equal), has_values=_has_values(value_b))
-    elif _storage(value_a) != _storage(value_b):
-        yield WeightChange(*names, "storage", _storage(value_a), _storage(value_b))
+        yield WeightChange(
+            *names,
+            kind,
+            _weight_text(value_a),
+            _weight_text(value_b),
+            _path_of_value(equal),
+            has_values=_has_values(value_b),
+        )
+    elif _storage_text(value_a) != _storage_text(value_b):
+        yield WeightChange(*names, "storage", _storage_text(value_a), _storage_text(value_b))
 
 
-def _difference(value_a: Value, value_b: Value) -> WeightKind:
+def _kind_of_difference(value_a: Value, value_b: Value) -> WeightKind:
     first, second = tensor_of(value_a), tensor_of(value_b)
     if first is None or second is None or first.data_type != second.data_type:
         return "dtype"
@@ -168,16 +177,16 @@ def _difference(value_a: Value, value_b: Value) -> WeightKind:
 
 def _lone(value: Value, kind: WeightKind, side: _Side, other: _Side) -> WeightChange:
     """Return a constant that only one model has."""
-    names, texts = (value_path(value), ""), (_text(value), "")
+    names, texts = (value_path(value), ""), (_weight_text(value), "")
     if kind == "added":
         names, texts = names[::-1], texts[::-1]
-    equal = _path(other.by_number.get(side.numbers[value]))
+    equal = _path_of_value(other.by_number.get(side.numbers[value]))
     return WeightChange(
         *names, kind, *texts, equal_to=equal, with_nodes=side.is_alone(value), has_values=_has_values(value)
     )
 
 
-def _path(value: Value | None) -> str:
+def _path_of_value(value: Value | None) -> str:
     return value_path(value) if value is not None else ""
 
 
@@ -188,7 +197,7 @@ def tensor_of(value: Value) -> TensorProto | None:
     return value.constant if value.constant is not None else value.tensor
 
 
-def _text(value: Value) -> str:
+def _weight_text(value: Value) -> str:
     if value.sparse is not None:
         return f"sparse {dtype_name(value.sparse.values.data_type)}{list(value.sparse.dims)}"
     tensor = tensor_of(value)
@@ -201,7 +210,7 @@ def _has_values(value: Value) -> bool:
     return tensor is not None and bool(values_text(tensor))
 
 
-def _storage(value: Value) -> str:
+def _storage_text(value: Value) -> str:
     if value.kind == "node":
         return "Constant node"
     return "default of an input" if value.kind == "input" else "initializer"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FOLD_LIMIT, FoldingOptions
 from graphkit.passes.clean_up.drop_zeros import DropZeroAdds
@@ -20,7 +20,7 @@ from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.rewrite import Outcome, Rewrite, run_to_fixpoint
 from graphkit.rewrite.dead_code import remove_dead_code
-from graphkit.rewrite.fixpoint import Counts, described
+from graphkit.rewrite.fixpoint import Counts, describe_counts
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.shapes.graph_inputs import Inputs
@@ -65,10 +65,10 @@ def fold(
         'freeze-dims: batch_size is 1'
     """
     model = as_model(model)
-    model, spec, changes = _frozen(model, spec | DimSpec.of(dims, inputs, ranges))
+    model, spec, changes = _freeze_model(model, spec | DimSpec.of(dims, inputs, ranges))
     counts: Counts = Counter()
     keep_fusions = options.keep_fusions and not options.fuse
-    rewrites = _rewrites(options, without)
+    rewrites = _configured_rewrites(options, without)
     for _ in range(MAX_ROUNDS):
         outcome = run_to_fixpoint(model, rewrites, spec, counts, keep_fusions=keep_fusions)
         inlined = InlineConstantIf(ranges=spec.ranges).run(outcome.model)
@@ -78,14 +78,16 @@ def fold(
             break
     model, renamed = with_unique_node_names(model)
     if renamed:
-        changes.append(PassChange(f"{counted(renamed, 'node(s)')} got a name that no other one has", "fold"))
+        changes.append(PassChange(f"{count_things(renamed, 'node(s)')} got a name that no other one has", "fold"))
     model, kept = keep_outputs_float(model)
     if kept:
-        changes.append(PassChange(f"{counted(kept, 'output(s)')} kept from being quantised by onnxruntime", "fold"))
-    return Outcome(model, (*changes, *described(counts)), outcome.declined)
+        changes.append(
+            PassChange(f"{count_things(kept, 'output(s)')} kept from being quantised by onnxruntime", "fold")
+        )
+    return Outcome(model, (*changes, *describe_counts(counts)), outcome.declined)
 
 
-def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[PassChange]]:
+def _freeze_model(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[PassChange]]:
     """Return a model at the sizes and shapes of a spec, the rest of the spec, and the changes."""
     declared = declarations(model)
     model = InferOutputShapes().run(declared.model).model if declared.corrections else model
@@ -94,7 +96,7 @@ def _frozen(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[PassChang
     return remove_dead_code(frozen.model).model, spec.open_ranges(Inputs(model, spec).numbers), changes
 
 
-def _rewrites(options: FoldingOptions, without: Collection[type[Rewrite]]) -> tuple[Rewrite, ...]:
+def _configured_rewrites(options: FoldingOptions, without: Collection[type[Rewrite]]) -> tuple[Rewrite, ...]:
     kinds = FOLDING
     if options.fuse:
         from graphkit.passes.fuse_passes import FUSING, SHARING

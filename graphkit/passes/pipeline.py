@@ -13,7 +13,7 @@ from graphkit.rewrite import Pass
 from graphkit.rewrite.pass_options import read_option
 from graphkit.suggest import did_you_mean
 
-__all__ = ["explain", "find_pass", "import_pass", "parse_pipeline"]
+__all__ = ["find_pass", "import_pass", "parse_pipeline", "pass_help"]
 
 
 def import_pass(name: str) -> type[Pass]:
@@ -81,7 +81,7 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
         match = STEP.match(text, position)
         if match is None:
             raise UsageError(f"cannot read the pipeline at '{text[position:]}' - write name{{option=value}},name,...")
-        steps.append(_build(match["name"], match["options"] or ""))
+        steps.append(_build_pass(match["name"], match["options"] or ""))
         position = match.end()
     if not steps:
         raise UsageError(f"the pipeline is empty - choose from {', '.join(kind.name() for kind in PASSES)}")
@@ -104,13 +104,13 @@ def find_pass(name: str) -> type[Pass]:
     raise UsageError(f"no pass '{name}' - {hint}")
 
 
-def explain(name: str) -> str:
+def pass_help(name: str) -> str:
     """Return the docstring of a pass, which says its effect, its conditions and an example, with its options."""
     kind = find_pass(name)
     return f"{name}\n\n{inspect.getdoc(kind)}\n"
 
 
-def _build(step: str, options: str) -> Pass:
+def _build_pass(step: str, options: str) -> Pass:
     kind = find_pass(step)
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     values: dict[str, object] = {}
@@ -119,7 +119,7 @@ def _build(step: str, options: str) -> Pass:
         name = key.replace("-", "_")
         if not separator or name not in fields:
             raise UsageError(f"{step}: has no option '{key}' - {did_you_mean(name, fields)}")
-        values[name] = _convert(step, name, _annotation(fields[name].type), value)
+        values[name] = _convert_option(step, name, _annotation_text(fields[name].type), value)
     missing = [name for name, field in fields.items() if name not in values and not _has_default(field)]
     if missing:
         raise UsageError(f"{step}: option '{missing[0]}' is missing - write {step}{{{missing[0]}=...}}")
@@ -137,14 +137,14 @@ def _has_default(field: dataclasses.Field[object]) -> bool:
     return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
-def _annotation(type_: object) -> str:
+def _annotation_text(type_: object) -> str:
     """Return a type as text: a module without `from __future__ import annotations` has types, not texts."""
     text = type_.__name__ if isinstance(type_, type) else str(type_)
     optional = OPTIONAL.fullmatch(text)
     return f"{optional[1]} | None" if optional is not None else text
 
 
-def _convert(step: str, name: str, annotation: str, text: str) -> object:
+def _convert_option(step: str, name: str, annotation: str, text: str) -> object:
     try:
         if (read := read_option(annotation, text)) is not None:
             return read

@@ -8,7 +8,7 @@ from .base import (
     Premise,
     copy_proto,
     drop_inputs,
-    keep,
+    keep_members,
 )
 from .builder import Builder
 from .editor import Editor
@@ -16,6 +16,22 @@ from .edits import NewNode, NodeInput, attributes_of
 from .fixpoint import NodeRewrite, Rewrite, run_to_fixpoint
 
 __all__ = [
-    "ROUNDING", "Builder", "Declined", "Editor", "MatchFailure", "Matched", "NewNode", "NodeInput", "NodeRewrite",
-    "Outcome", "Pass", "Premise", "Rewrite", "attributes_of", "copy_proto", "drop_inputs", "keep", "run_to_fixpoint",
-]  # fmt: skip
+    "ROUNDING",
+    "Builder",
+    "Declined",
+    "Editor",
+    "MatchFailure",
+    "Matched",
+    "NewNode",
+    "NodeInput",
+    "NodeRewrite",
+    "Outcome",
+    "Pass",
+    "Premise",
+    "Rewrite",
+    "attributes_of",
+    "copy_proto",
+    "drop_inputs",
+    "keep_members",
+    "run_to_fixpoint",
+]

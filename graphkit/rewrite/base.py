@@ -32,7 +32,7 @@ __all__ = [
     "Premise",
     "copy_proto",
     "drop_inputs",
-    "keep",
+    "keep_members",
     "run_passes",
 ]
 
@@ -126,7 +126,7 @@ def run_passes(model: ModelLike, passes: Iterable[Pass]) -> Outcome:
     changes: list[str] = []
     declined: list[Declined] = []
     for step in passes:
-        outcome = _run(step, model)
+        outcome = _run_step(step, model)
         sentences = outcome.changes or (("the model is another",) if outcome.model is not model else ())
         changes += [PassChange(change, step.name()) for change in sentences]
         model = outcome.model
@@ -134,7 +134,7 @@ def run_passes(model: ModelLike, passes: Iterable[Pass]) -> Outcome:
     return Outcome(model, tuple(changes), tuple(declined))
 
 
-def _run(step: Pass, model: Model) -> Outcome:
+def _run_step(step: Pass, model: Model) -> Outcome:
     try:
         outcome = step.run(model)
     except GraphkitError:
@@ -148,7 +148,7 @@ def _run(step: Pass, model: Model) -> Outcome:
     return outcome
 
 
-def keep(members: MutableSequence[Any], stays: Sequence[bool]) -> None:
+def keep_members(members: MutableSequence[Any], stays: Sequence[bool]) -> None:
     """Keep the members of a repeated field that are wanted, in place."""
     if not all(stays):
         kept = [member for member, keep_it in zip(members, stays, strict=True) if keep_it]
@@ -158,9 +158,9 @@ def keep(members: MutableSequence[Any], stays: Sequence[bool]) -> None:
 
 def drop_inputs(graph: onnx.GraphProto, names: Collection[str]) -> None:
     """Remove inputs with their defaults, in place."""
-    keep(graph.input, [info.name not in names for info in graph.input])
-    keep(graph.initializer, [tensor.name not in names for tensor in graph.initializer])
-    keep(graph.sparse_initializer, [sparse.values.name not in names for sparse in graph.sparse_initializer])
+    keep_members(graph.input, [info.name not in names for info in graph.input])
+    keep_members(graph.initializer, [tensor.name not in names for tensor in graph.initializer])
+    keep_members(graph.sparse_initializer, [sparse.values.name not in names for sparse in graph.sparse_initializer])
 
 
 def copy_proto(model: Model) -> onnx.ModelProto:

@@ -11,10 +11,10 @@ from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.rewrite.renaming import declared_dims_in
 
-__all__ = ["compose"]
+__all__ = ["compose_models"]
 
 
-def compose(first: Model, second: Model, links: Mapping[str, str], prefix: str) -> Model:
+def compose_models(first: Model, second: Model, links: Mapping[str, str], prefix: str) -> Model:
     """Return a model that runs one model and then another.
 
     It has the inputs and outputs of both, without those that are linked. Weights stay where they lie.
@@ -42,9 +42,9 @@ def compose(first: Model, second: Model, links: Mapping[str, str], prefix: str) 
     except ValueError as error:
         raise UsageError(f"{first.name} and {second.name} cannot be composed: {error}") from error
     merged.metadata_props.extend(graph.metadata_props)
-    _annotate(merged, ahead.graph, lambda name: f"{prefix}{name}")
+    _annotate_quantization(merged, ahead.graph, lambda name: f"{prefix}{name}")
     first_names = {name: f"{prefix}{source}" for name, source in links.items()}
-    _annotate(merged, graph, lambda name: first_names.get(name, name))
+    _annotate_quantization(merged, graph, lambda name: first_names.get(name, name))
     proto.graph.CopyFrom(merged)
     proto.functions.extend(ahead.functions)
     known = {entry.key for entry in proto.metadata_props}
@@ -59,10 +59,10 @@ def _tell_dims_apart(ahead: onnx.GraphProto, behind: onnx.GraphProto, links: Map
     for what is of one size by its symbols. The batch is that of both, and so is a dim that both name alike on one axis
     of what links them, as far as no input that stays has that name.
     """
-    fed = _symbols(info for info in behind.input if info.name not in links)
-    known = fed | _symbols((*behind.output, *behind.value_info))
+    fed = _declared_symbols(info for info in behind.input if info.name not in links)
+    known = fed | _declared_symbols((*behind.output, *behind.value_info))
     linked = _linked_symbols(ahead, behind, links, prefix) - fed
-    batch = {name for name in _symbols(ahead.input) & _symbols(behind.input) if "batch" in name}
+    batch = {name for name in _declared_symbols(ahead.input) & _declared_symbols(behind.input) if "batch" in name}
     apart = known - linked - batch
     for dim in declared_dims_in((*ahead.input, *ahead.output, *ahead.value_info)):
         if dim.dim_param in apart:
@@ -82,11 +82,11 @@ def _linked_symbols(ahead: onnx.GraphProto, behind: onnx.GraphProto, links: Mapp
     } - {""}
 
 
-def _symbols(infos: Iterable[onnx.ValueInfoProto]) -> set[str]:
+def _declared_symbols(infos: Iterable[onnx.ValueInfoProto]) -> set[str]:
     return {dim.dim_param for dim in declared_dims_in(infos)} - {""}
 
 
-def _annotate(merged: onnx.GraphProto, graph: onnx.GraphProto, name: Callable[[str], str]) -> None:
+def _annotate_quantization(merged: onnx.GraphProto, graph: onnx.GraphProto, name: Callable[[str], str]) -> None:
     """Give a graph the quantization annotations of a part of it, whose names onnx leaves."""
     for annotation in graph.quantization_annotation:
         made = merged.quantization_annotation.add(tensor_name=name(annotation.tensor_name))

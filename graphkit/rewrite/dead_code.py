@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import onnx
 
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import as_text, body_graphs
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep
+from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep_members
 
 __all__ = ["clean_proto", "live_names", "remove_dead_code", "without_outputs"]
 
@@ -26,7 +26,7 @@ def remove_dead_code(model: Model) -> Outcome:
     removed = clean_proto(proto)
     if proto.ByteSize() == model.proto.ByteSize():  # nothing is added, so nothing was removed
         return Outcome(model)
-    return Outcome(model.with_proto(proto), (counted(removed, "node(s) removed"),) if removed else ())
+    return Outcome(model.with_proto(proto), (count_things(removed, "node(s) removed"),) if removed else ())
 
 
 def without_outputs(model: Model) -> Declined | None:
@@ -40,19 +40,21 @@ def without_outputs(model: Model) -> Declined | None:
 
 def clean_proto(proto: onnx.ModelProto) -> int:
     """Remove the dead code of a sound model, in place, and return the number of nodes removed."""
-    removed = _clean_graph(proto.graph, _needs(proto.graph.node, _names(proto.graph.output)))
+    removed = _clean_graph(proto.graph, _follow_needs(proto.graph.node, _info_names(proto.graph.output)))
     for function in proto.functions:
-        needs = _needs(function.node, function.output)
+        needs = _follow_needs(function.node, function.output)
         removed += _clean_nodes(function.node, needs)
         defined = {*function.input, *needs.made}
-        keep(function.value_info, [info.name in needs.names and info.name in defined for info in function.value_info])
+        keep_members(
+            function.value_info, [info.name in needs.names and info.name in defined for info in function.value_info]
+        )
     _clean_functions(proto)
     return removed
 
 
 def live_names(graph: onnx.GraphProto) -> Collection[str]:
     """Return the names of the values that the outputs of a graph need, those that bodies in it read included."""
-    return _needs(graph.node, _names(graph.output)).names
+    return _follow_needs(graph.node, _info_names(graph.output)).names
 
 
 class _Needs(NamedTuple):
@@ -71,7 +73,7 @@ class _Needs(NamedTuple):
     bodies: dict[int, list[tuple[onnx.GraphProto, _Needs]]]
 
 
-def _needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _Needs:
+def _follow_needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _Needs:
     """Follow the needs of outputs back through the nodes, which may be in any order; one without outputs is needed."""
     makers: dict[str, int] = {}
     pending: list[int] = []
@@ -94,66 +96,66 @@ def _needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _Needs:
             continue
         needed.nodes[index] = True
         names += nodes[index].input
-        bodies = [(body, _needs(body.node, _names(body.output))) for _, body in body_graphs(nodes[index])]
+        bodies = [(body, _follow_needs(body.node, _info_names(body.output))) for _, body in body_graphs(nodes[index])]
         for body, needs in bodies:
-            names += needs.names.difference(needs.made, _defined(body))
+            names += needs.names.difference(needs.made, _defined_names(body))
         if bodies:
             needed.bodies[index] = bodies
     return needed
 
 
-def _names(infos: Iterable[onnx.ValueInfoProto]) -> Iterator[str]:
+def _info_names(infos: Iterable[onnx.ValueInfoProto]) -> Iterator[str]:
     return (info.name for info in infos)
 
 
-def _defined(graph: onnx.GraphProto) -> Iterator[str]:
+def _defined_names(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield the names that a graph defines without nodes."""
-    yield from _names(graph.input)
+    yield from _info_names(graph.input)
     yield from (tensor.name for tensor in graph.initializer)
     yield from (sparse.values.name for sparse in graph.sparse_initializer)
 
 
 def _clean_graph(graph: onnx.GraphProto, needs: _Needs) -> int:
-    used = needs.names.intersection([*needs.made, *_defined(graph)])
+    used = needs.names.intersection([*needs.made, *_defined_names(graph)])
     removed = _clean_nodes(graph.node, needs)
     annotations = graph.quantization_annotation
-    keep(annotations, [annotation.tensor_name in used for annotation in annotations])
-    used_or_named = {*used, *_names(graph.input)}
+    keep_members(annotations, [annotation.tensor_name in used for annotation in annotations])
+    used_or_named = {*used, *_info_names(graph.input)}
     used_or_named.update(entry.value for annotation in annotations for entry in annotation.quant_parameter_tensor_names)
-    keep(graph.initializer, [tensor.name in used_or_named for tensor in graph.initializer])
-    keep(graph.sparse_initializer, [sparse.values.name in used_or_named for sparse in graph.sparse_initializer])
-    keep(graph.value_info, [info.name in used for info in graph.value_info])
+    keep_members(graph.initializer, [tensor.name in used_or_named for tensor in graph.initializer])
+    keep_members(graph.sparse_initializer, [sparse.values.name in used_or_named for sparse in graph.sparse_initializer])
+    keep_members(graph.value_info, [info.name in used for info in graph.value_info])
     return removed
 
 
 def _clean_nodes(nodes: MutableSequence[onnx.NodeProto], needs: _Needs) -> int:
     removed = sum(_clean_graph(*body) for bodies in needs.bodies.values() for body in bodies)
-    removed += sum(_count(node) for node, stays in zip(nodes, needs.nodes, strict=True) if not stays)
-    keep(nodes, needs.nodes)
+    removed += sum(_count_nodes(node) for node, stays in zip(nodes, needs.nodes, strict=True) if not stays)
+    keep_members(nodes, needs.nodes)
     return removed
 
 
-def _count(node: onnx.NodeProto) -> int:
+def _count_nodes(node: onnx.NodeProto) -> int:
     """Return the number of nodes that a node is, those of its bodies included."""
-    return 1 + sum(_count(inner) for _, body in body_graphs(node) for inner in body.node)
+    return 1 + sum(_count_nodes(inner) for _, body in body_graphs(node) for inner in body.node)
 
 
 def _clean_functions(proto: onnx.ModelProto) -> None:
     """Remove the functions that nothing calls, those that only such functions call included."""
     while proto.functions:
         graphs = [proto.graph.node, *(function.node for function in proto.functions)]
-        called = set().union(*map(_operators, graphs))
+        called = set().union(*map(_operators_of, graphs))
         stays = [(function.domain, function.name) in called for function in proto.functions]
         if all(stays):
             return
-        keep(proto.functions, stays)
+        keep_members(proto.functions, stays)
 
 
-def _operators(nodes: Iterable[onnx.NodeProto]) -> set[tuple[str, str]]:
+def _operators_of(nodes: Iterable[onnx.NodeProto]) -> set[tuple[str, str]]:
     """Return the domain and the operator of each node, those of bodies included."""
     operators: set[tuple[str, str]] = set()
     for node in nodes:
         operators.add(("" if node.domain == "ai.onnx" else as_text(node.domain), as_text(node.op_type)))
         for _, body in body_graphs(node):
-            operators |= _operators(body.node)
+            operators |= _operators_of(body.node)
     return operators

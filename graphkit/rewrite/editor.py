@@ -28,11 +28,11 @@ from graphkit.io.read import DEFAULT_THRESHOLD
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, MatchFailure
-from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, rebuilt
+from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, rebuild_model
 from graphkit.rewrite.fusions_to_keep import fused_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 from graphkit.shapes.rule_registration import forget_on_registration
-from graphkit.shapes.tensor import numbers
+from graphkit.shapes.tensor import element_numbers
 
 __all__ = ["Editor"]
 
@@ -40,21 +40,21 @@ MAX_UNIFORM = 256 << 10  # bytes of a constant that are read to see whether its 
 NUMPY_NUMBERS = {*INTEGERS, *FLOATS}
 
 
-def _possible(scope: Scope, impossible: Container[Scope]) -> Iterator[Scope]:
+def _possible_scopes(scope: Scope, impossible: Container[Scope]) -> Iterator[Scope]:
     """Yield a graph and the bodies in it, leaving out some with all that is in them."""
     yield scope
     for node in scope.nodes:
         for body in node.bodies.values():
             if body not in impossible:
-                yield from _possible(body, impossible)
+                yield from _possible_scopes(body, impossible)
 
 
 @lru_cache(maxsize=1)  # the last model that nothing changed is the first one of the next run
-def _shapes(model: Model, spec: DimSpec) -> Shapes:
+def _infer_cached(model: Model, spec: DimSpec) -> Shapes:
     return infer(model, spec)
 
 
-forget_on_registration(_shapes.cache_clear)
+forget_on_registration(_infer_cached.cache_clear)
 
 
 class Editor(Edits):
@@ -78,7 +78,7 @@ class Editor(Edits):
     @cached_property
     def shapes(self) -> Shapes:
         """The inferred shapes of the model."""
-        return _shapes(self.model, self.spec)
+        return _infer_cached(self.model, self.spec)
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:
@@ -86,7 +86,7 @@ class Editor(Edits):
 
         Functions are left out, because their calls differ.
         """
-        return tuple(_possible(self.model.graph, self.shapes.impossible))
+        return tuple(_possible_scopes(self.model.graph, self.shapes.impossible))
 
     @cached_property
     def _by_operator(self) -> Mapping[str, list[Node]]:
@@ -131,7 +131,7 @@ class Editor(Edits):
                 is_plain = not (node.domain or node.bodies or node.op_type in RANDOM)
                 is_folded = is_plain and all(value is None or value in static for value in node.inputs)
                 values = node.results
-                static.update(value for value in values if is_folded or numbers(self.shapes[value]) is not None)
+                static.update(value for value in values if is_folded or element_numbers(self.shapes[value]) is not None)
         return static
 
     def is_output(self, value: Value) -> bool:
@@ -144,7 +144,7 @@ class Editor(Edits):
 
     def known_integers(self, value: Value | None) -> list[int] | None:
         """Return the elements of an integer tensor in order, None where they are not known."""
-        array = numbers(self.shapes[value])
+        array = element_numbers(self.shapes[value])
         return None if array is None else [int(number) for number in array.ravel()]
 
     def read_constant(self, value: Value | None, limit: int, itemsize: int = 0) -> np.ndarray | None:
@@ -266,4 +266,4 @@ class Editor(Edits):
 
     def result(self, *, clean: bool = False) -> Model:
         """Return the edited model, without dead code if it is to be clean, or the same model if there are no edits."""
-        return rebuilt(self, clean=clean)
+        return rebuild_model(self, clean=clean)

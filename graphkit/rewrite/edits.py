@@ -17,12 +17,12 @@ from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.dead_code import clean_proto
 from graphkit.rewrite.functions import add_functions
 
-__all__ = ["INITIALIZERS_SINCE", "Edits", "NewNode", "NodeInput", "attributes_of", "rebuilt"]
+__all__ = ["INITIALIZERS_SINCE", "Edits", "NewNode", "NodeInput", "attributes_of", "rebuild_model"]
 
 INITIALIZERS_SINCE = 4  # IR version from which an initializer need not be an input
 
 
-def rebuilt(edits: Edits, *, clean: bool = False) -> Model:
+def rebuild_model(edits: Edits, *, clean: bool = False) -> Model:
     """Return the model with all edits made, and without dead code if asked; the same one where there are no edits."""
     if not edits.is_changed:
         return edits.model

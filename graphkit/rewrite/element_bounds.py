@@ -22,7 +22,7 @@ from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes import Shapes
-from graphkit.shapes.tensor import numbers
+from graphkit.shapes.tensor import element_numbers
 
 __all__ = ["UNBOUNDED", "Bounds", "FloatBounds", "IntegerBounds", "Interval"]
 
@@ -96,7 +96,7 @@ class FloatBounds(ForwardAnalysis[Interval]):
             and self.model.roles.polarities[value] in ("adds", None)
         ):
             return _of_dtype(dtype)  # -inf, where it hides
-        return _activation(dtype) if node is None else _rounded(self._of_node(node, dtype), dtype)
+        return _activation_bounds(dtype) if node is None else _round_bounds(self._of_node(node, dtype), dtype)
 
     def _of_tensor(self, tensor: TensorProto) -> Interval:
         size = payload_size(tensor)
@@ -106,7 +106,7 @@ class FloatBounds(ForwardAnalysis[Interval]):
             array = self.model.array(tensor)
         except ModelError:  # its data file is missing
             return UNBOUNDED
-        return _hull(array)
+        return _bounds_of_array(array)
 
     def _of_node(self, node: Node, dtype: int) -> Interval:
         kind = node.operator
@@ -115,10 +115,10 @@ class FloatBounds(ForwardAnalysis[Interval]):
         if kind in MOVING - {"Concat"} or kind in EXTREMES or kind in ("Cast", "Dropout"):
             return self.of(node.input(0))
         if kind in PRODUCTS:
-            return _activation(dtype)
+            return _activation_bounds(dtype)
         if kind in SUMS:
             is_finite = all(self.of(each).is_finite for each in node.operands)
-            return _activation(dtype) if is_finite else UNBOUNDED
+            return _activation_bounds(dtype) if is_finite else UNBOUNDED
         if kind in LIMITED:
             least, most = LIMITED[kind]
             return Interval(least, most) if self.of(node.input(0)).is_finite else UNBOUNDED
@@ -138,14 +138,14 @@ class FloatBounds(ForwardAnalysis[Interval]):
         return _of_dtype(dtype)
 
 
-def _hull(array: np.ndarray) -> Interval:
+def _bounds_of_array(array: np.ndarray) -> Interval:
     if array.size == 0:
         return Interval(0, 0)
     low, high = float(array.min()), float(array.max())
     return UNBOUNDED if math.isnan(low) or math.isnan(high) else Interval(low, high)
 
 
-def _activation(dtype: int) -> Interval:
+def _activation_bounds(dtype: int) -> Interval:
     most = ACTIVATIONS.get(dtype)
     return _of_dtype(dtype) if most is None else Interval(-most, most)
 
@@ -157,7 +157,7 @@ def _of_dtype(dtype: int) -> Interval:
     return Interval(float(least), float(most))
 
 
-def _rounded(interval: Interval, dtype: int) -> Interval:
+def _round_bounds(interval: Interval, dtype: int) -> Interval:
     """Return bounds as a dtype holds them: larger ones are infinite, or wrap around."""
     if dtype in INTEGERS:
         whole = _of_dtype(dtype)
@@ -170,21 +170,21 @@ def _rounded(interval: Interval, dtype: int) -> Interval:
     return Interval(low, high, interval.may_be_nan)
 
 
-def _sum(operands: Sequence[Interval]) -> Interval:
+def _bound_sum(operands: Sequence[Interval]) -> Interval:
     low, high = sum(each.low for each in operands), sum(each.high for each in operands)
     both = any(each.low == -math.inf for each in operands) and any(each.high == math.inf for each in operands)
     return UNBOUNDED if both else Interval(low, high, any(each.may_be_nan for each in operands))
 
 
-def _difference(operands: Sequence[Interval]) -> Interval:
-    return _sum([operands[0], _negative(operands[1:])])
+def _bound_difference(operands: Sequence[Interval]) -> Interval:
+    return _bound_sum([operands[0], _bound_negative(operands[1:])])
 
 
-def _product(operands: Sequence[Interval]) -> Interval:
+def _bound_product(operands: Sequence[Interval]) -> Interval:
     return _of_ends(mul, *operands)
 
 
-def _quotient(operands: Sequence[Interval]) -> Interval:
+def _bound_quotient(operands: Sequence[Interval]) -> Interval:
     dividend, divisor = operands
     return UNBOUNDED if divisor.low <= 0 <= divisor.high else _of_ends(truediv, dividend, divisor)
 
@@ -196,7 +196,7 @@ def _of_ends(function: Callable[[float, float], float], left: Interval, right: I
     return Interval(min(ends), max(ends))
 
 
-def _negative(operands: Sequence[Interval]) -> Interval:
+def _bound_negative(operands: Sequence[Interval]) -> Interval:
     return Interval(-operands[0].high, -operands[0].low, operands[0].may_be_nan)
 
 
@@ -206,12 +206,12 @@ def _of_several(choose: Callable[[Iterable[float]], float], operands: Sequence[I
 
 
 ARITHMETIC: dict[str, Callable[[Sequence[Interval]], Interval]] = {
-    "Add": _sum,
-    "Sum": _sum,
-    "Sub": _difference,
-    "Mul": _product,
-    "Div": _quotient,
-    "Neg": _negative,
+    "Add": _bound_sum,
+    "Sum": _bound_sum,
+    "Sub": _bound_difference,
+    "Mul": _bound_product,
+    "Div": _bound_quotient,
+    "Neg": _bound_negative,
     "Max": partial(_of_several, max),
     "Min": partial(_of_several, min),
 }
@@ -251,16 +251,16 @@ class IntegerBounds(ForwardAnalysis["Bounds | None"]):
         return bounds if tensor.dtype != TensorProto.UINT64 else None
 
     def _constant(self, value: Value) -> np.ndarray | None:
-        array = numbers(self.editor.shapes[value])
+        array = element_numbers(self.editor.shapes[value])
         return array if array is not None else self.editor.read_constant(value, MAX_CONSTANT, 1)
 
     def _computed(self, node: Node) -> Bounds | None:
         if node.is_op("ArgMax", "ArgMin"):
             return self._positions(node)
         if node.is_op("Concat", "Max", "Min"):
-            return _union(self.of(value) for value in node.inputs)
+            return _join_bounds(self.of(value) for value in node.inputs)
         if node.is_op("Where"):
-            return _union(self.of(value) for value in node.inputs[1:])
+            return _join_bounds(self.of(value) for value in node.inputs[1:])
         if node.op_type in MOVING:
             return self.of(node.input(0))
         rule = RULES.get(node.op_type)
@@ -275,7 +275,7 @@ class IntegerBounds(ForwardAnalysis["Bounds | None"]):
         return (0, max(size - 1, 0)) if size is not None else None
 
 
-def _union(bounds: Iterable[Bounds | None]) -> Bounds | None:
+def _join_bounds(bounds: Iterable[Bounds | None]) -> Bounds | None:
     all_bounds = list(bounds)
     known = [each for each in all_bounds if each is not None]
     if not known or len(known) < len(all_bounds):

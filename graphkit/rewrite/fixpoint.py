@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from graphkit.errors import ModelError
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, MatchFailure, Outcome, Pass, Premise
@@ -24,7 +24,7 @@ from graphkit.shapes import Shapes
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, SymbolRanges
 from graphkit.time_limit import check_time
 
-__all__ = ["Counts", "NodeRewrite", "Rewrite", "described", "run_to_fixpoint"]
+__all__ = ["Counts", "NodeRewrite", "Rewrite", "describe_counts", "run_to_fixpoint"]
 
 MAX_ROUNDS = 20
 Counts = Counter[tuple[str, str]]  # by pass and change
@@ -47,7 +47,7 @@ class Rewrite(Pass):
     def run(self, model: Model) -> Outcome:
         counts: Counts = Counter()
         outcome = run_to_fixpoint(model, [self], DimSpec(ranges=self.ranges), counts)
-        return replace(outcome, changes=tuple(counted(count, text) for (_, text), count in counts.items()))
+        return replace(outcome, changes=tuple(count_things(count, text) for (_, text), count in counts.items()))
 
     def premise(self) -> Premise:
         return Premise(DimSpec(ranges=self.ranges))
@@ -81,16 +81,16 @@ class NodeRewrite(Rewrite):
         """
 
 
-def _impossible(shapes: Shapes) -> list[Declined]:
+def _decline_impossible_bodies(shapes: Shapes) -> list[Declined]:
     """Say which bodies are left alone because they cannot run."""
     why = "is left unchanged, because it cannot run at these dims: "
     bodies = shapes.impossible.items()
     return [Declined(body.path, f"{why}{finding.message} ('{finding.node}')") for body, finding in bodies]
 
 
-def described(counts: Counts) -> tuple[PassChange, ...]:
+def describe_counts(counts: Counts) -> tuple[PassChange, ...]:
     """Return the counted rewrites, a sentence each."""
-    return tuple(PassChange(counted(count, text), name) for (name, text), count in counts.items())
+    return tuple(PassChange(count_things(count, text), name) for (name, text), count in counts.items())
 
 
 def run_to_fixpoint(
@@ -113,7 +113,7 @@ def run_to_fixpoint(
     """
     counts = Counter() if counts is None else counts
     if (without := without_outputs(model)) is not None:
-        return Outcome(model, described(counts), (without,))
+        return Outcome(model, describe_counts(counts), (without,))
     declined: list[Declined] = []
     for _ in range(MAX_ROUNDS):
         editor = Editor(model, spec, keep_fusions=keep_fusions)
@@ -126,8 +126,8 @@ def run_to_fixpoint(
             before = Counter(editor.changes)
             rewrite.edit(editor)
             counts.update({(rewrite.name(), text): n for text, n in (editor.changes - before).items()})
-        declined = [*_impossible(editor.shapes), *editor.declined]
+        declined = [*_decline_impossible_bodies(editor.shapes), *editor.declined]
         if not editor.is_changed:
             break
         model = editor.result(clean=True)
-    return Outcome(model, described(counts), tuple(declined))
+    return Outcome(model, describe_counts(counts), tuple(declined))

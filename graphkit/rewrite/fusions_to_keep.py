@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from graphkit.graph.traversal import chain, reachable
+from graphkit.graph.traversal import follow_chain, walk_breadth_first
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.tensors import inline_array
 from graphkit.shapes.tensor import Dims
@@ -31,7 +31,7 @@ DimsOf = Callable[[Value], Dims | None]  # the dims of a value, None where its r
 Step = tuple[int | str | None, ...]  # which input, None for whichever it is; then the operators that may give it
 
 
-def climb(node: Node, *path: Step) -> list[Node] | None:
+def climb_inputs(node: Node, *path: Step) -> list[Node] | None:
     """Follow inputs to their producers: (index, operators...) for each step, None for whichever input it is."""
     producers: list[Node] = []
     for index, *operators in path:
@@ -57,7 +57,7 @@ def computed_from(node: Node, is_end: Callable[[Node, Value], bool], most: int) 
         values = (value for value in reader.operands if not value.is_constant)
         return [value for value in values if not is_end(reader, value)]
 
-    cone = reachable([node], lambda reader: [value.producer for value in read(reader)])
+    cone = walk_breadth_first([node], lambda reader: [value.producer for value in read(reader)])
     nodes = list(islice(cone, most + 1))
     is_closed = all(
         value.producer is not None and value.scope is reader.scope for reader in nodes for value in read(reader)
@@ -65,15 +65,15 @@ def computed_from(node: Node, is_end: Callable[[Node, Value], bool], most: int) 
     return nodes if is_closed and len(nodes) <= most and not any(each.bodies for each in nodes) else None
 
 
-def readers(node: Node) -> list[Node]:
+def first_output_readers(node: Node) -> list[Node]:
     """Return the nodes that read a node's first output."""
     out = node.outputs[0] if node.outputs else None
     return [consumer for consumer, _ in out.consumers] if out is not None else []
 
 
-def follow(node: Node, operator: str) -> Node | None:
+def follow_only_reader(node: Node, operator: str) -> Node | None:
     """Return the only reader of a node, Shapes apart, where it is of this operator."""
-    consumers = [reader for reader in readers(node) if not reader.is_op("Shape")]
+    consumers = [reader for reader in first_output_readers(node) if not reader.is_op("Shape")]
     return consumers[0] if len(consumers) == 1 and consumers[0].is_op(operator) else None
 
 
@@ -81,23 +81,23 @@ def follow_all(node: Node, *operators: str) -> list[Node] | None:
     """Follow only readers of these operators, one after the other."""
     nodes = [node]
     for operator in operators:
-        after = follow(nodes[-1], operator)
+        after = follow_only_reader(nodes[-1], operator)
         if after is None:
             return None
         nodes.append(after)
     return nodes[1:]
 
 
-def onwards(nodes: Sequence[Node], *operators: str) -> list[Node]:
+def readers_onwards(nodes: Sequence[Node], *operators: str) -> list[Node]:
     """Return the readers of nodes that are of these operators, and their readers likewise."""
 
     def after(node: Node) -> list[Node]:
-        return [reader for reader in readers(node) if reader.is_op(*operators)]
+        return [reader for reader in first_output_readers(node) if reader.is_op(*operators)]
 
-    return list(reachable((reader for node in nodes for reader in after(node)), after))
+    return list(walk_breadth_first((reader for node in nodes for reader in after(node)), after))
 
 
-def biases(path: Sequence[Node] | None) -> Iterator[Node]:
+def find_biases(path: Sequence[Node] | None) -> Iterator[Node]:
     """Give the last node of a path where it adds a constant vector."""
     if path and any(value is not None and _is_vector(value) for value in path[-1].inputs):
         yield path[-1]
@@ -151,23 +151,29 @@ PROJECTED: tuple[Step, ...] = ((0, "Reshape"), (0, "Gemm"), (0, "Reshape"))
 
 def masked_attention(softmax: Node, _: DimsOf) -> Iterator[Node]:
     """Softmax(q k / sqrt(d) + (1 - mask) * -10000): the mask's two Unsqueezes, and the biases."""
-    paths = (climb(softmax, *path, (None, "Unsqueeze"), (0, "Unsqueeze")) for path in MASKS)
+    paths = (climb_inputs(softmax, *path, (None, "Unsqueeze"), (0, "Unsqueeze")) for path in MASKS)
     mask = next((path for path in paths if path is not None), None)
     if mask is None:
         return
     yield from mask[-2:]
-    scores = climb(mask[0], (None, "Div", "Mul"), (0, "MatMul")) or climb(mask[0], (None, "MatMul"))
-    for product, index in ((scores and scores[-1], 0), (scores and scores[-1], 1), (follow(softmax, "MatMul"), 1)):
-        path_up = climb(product, (index, "Transpose"), (0, "Reshape"), (0, "Add")) if product else None
-        yield from biases(path_up)
-    yield from biases(follow_all(softmax, "MatMul", "Transpose", "Reshape", "MatMul", "Add"))
+    scores = climb_inputs(mask[0], (None, "Div", "Mul"), (0, "MatMul")) or climb_inputs(mask[0], (None, "MatMul"))
+    for product, index in (
+        (scores and scores[-1], 0),
+        (scores and scores[-1], 1),
+        (follow_only_reader(softmax, "MatMul"), 1),
+    ):
+        path_up = climb_inputs(product, (index, "Transpose"), (0, "Reshape"), (0, "Add")) if product else None
+        yield from find_biases(path_up)
+    yield from find_biases(follow_all(softmax, "MatMul", "Transpose", "Reshape", "MatMul", "Add"))
 
 
 def scaled_attention(softmax: Node, _: DimsOf) -> Iterator[Node]:
     """Softmax(q sqrt(c) * k sqrt(c) + mask), as PyTorch's fused attention is exported: the roots, the mask's nodes."""
-    scores = climb(softmax, (0, "Add"), (None, "MatMul"))
-    scales = [scores and climb(scores[-1], (index, "Mul"), (1, "Sqrt")) for index in (0, 1)]
-    paths = (climb(softmax, *path, (None, "Expand"), (0, "Unsqueeze"), (0, "Unsqueeze")) for path in EXPANDED_MASKS)
+    scores = climb_inputs(softmax, (0, "Add"), (None, "MatMul"))
+    scales = [scores and climb_inputs(scores[-1], (index, "Mul"), (1, "Sqrt")) for index in (0, 1)]
+    paths = (
+        climb_inputs(softmax, *path, (None, "Expand"), (0, "Unsqueeze"), (0, "Unsqueeze")) for path in EXPANDED_MASKS
+    )
     mask = next((path for path in paths if path is not None), None)
     if mask is None or not all(scales):
         return
@@ -180,26 +186,33 @@ def causal_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
 
     Softmax(Where(table[:, :, n - l : n, :n], q k / sqrt(d), -10000) + mask), the shapes computed each time anew.
     """
-    product = follow(softmax, "MatMul")
-    masked = climb(softmax, (0, "Add"))
-    where = climb(masked[0] if masked else softmax, (0, "Where"))
+    product = follow_only_reader(softmax, "MatMul")
+    masked = climb_inputs(softmax, (0, "Add"))
+    where = climb_inputs(masked[0] if masked else softmax, (0, "Where"))
     if where is None or product is None or softmax.scope.opset() >= AXES_AS_INPUT_SINCE:
         return
-    table = climb(where[0], (0, "Cast"), (0, "Slice"), (0, "Slice"))
-    split = climb(where[0], *SPLIT, *PROJECTED)
+    table = climb_inputs(where[0], (0, "Cast"), (0, "Slice"), (0, "Slice"))
+    split = climb_inputs(where[0], *SPLIT, *PROJECTED)
     joined = follow_all(product, "Transpose", "Reshape", "Reshape", "Gemm", "Reshape")
     triangle = table[-1].input(0) if table is not None else None
     if table is None or split is None or joined is None or triangle is None or not triangle.is_constant:
         return
-    if not (climb(table[-1], *FIRST_ROW) and climb(split[-1], *LAST_DIM) and climb(joined[2], *LAST_DIM)):
+    if not (
+        climb_inputs(table[-1], *FIRST_ROW)
+        and climb_inputs(split[-1], *LAST_DIM)
+        and climb_inputs(joined[2], *LAST_DIM)
+    ):
         return
-    caches = [*(climb(split[1], (1, "Concat")) or ()), *(climb(product, (1, "Concat"), (0, "Gather")) or ())]
+    caches = [
+        *(climb_inputs(split[1], (1, "Concat")) or ()),
+        *(climb_inputs(product, (1, "Concat"), (0, "Gather")) or ()),
+    ]
     ends = {split[-1].input(0), masked[0].input(1) if masked else None, caches[-1].input(0) if caches else None}
     nodes = computed_from(joined[-1], lambda _, value: value in ends, MAX_NODES)
     if nodes is None or is_static(nodes, dims_of):
         return
     yield from nodes
-    yield from onwards(caches[:2], "Transpose", "Unsqueeze", "Concat")
+    yield from readers_onwards(caches[:2], "Transpose", "Unsqueeze", "Concat")
 
 
 def relative_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
@@ -207,16 +220,18 @@ def relative_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
 
     Only `onnxruntime.transformers.optimizer` looks for it.
     """
-    scores = climb(softmax, (0, "Add")) or climb(softmax, (0, "Cast"), (0, "Add"))
-    query = scores and climb(scores[-1], (0, "MatMul"), (0, "Transpose"), (0, "Reshape"), (0, "MatMul"))
-    added = scores and climb(scores[-1], (1, "Add"))
+    scores = climb_inputs(softmax, (0, "Add")) or climb_inputs(softmax, (0, "Cast"), (0, "Add"))
+    query = scores and climb_inputs(scores[-1], (0, "MatMul"), (0, "Transpose"), (0, "Reshape"), (0, "MatMul"))
+    added = scores and climb_inputs(scores[-1], (1, "Add"))
     joined = follow_all(softmax, "MatMul", "Transpose", "Reshape")
-    sizes = joined and climb(joined[-1], (1, "Concat"), (0, "Unsqueeze"), (0, "Gather"), (0, "Shape"))
+    sizes = joined and climb_inputs(joined[-1], (1, "Concat"), (0, "Unsqueeze"), (0, "Gather"), (0, "Shape"))
     if not query or not added or not joined or not sizes or sizes[-1].input(0) is not query[-1].input(0):
         return
-    masks = (climb(added[0], *path, (0, "Unsqueeze"), (0, "Unsqueeze")) for path in ADDED_MASKS)
+    masks = (climb_inputs(added[0], *path, (0, "Unsqueeze"), (0, "Unsqueeze")) for path in ADDED_MASKS)
     mask = next((path for path in masks if path is not None), None)
-    buckets = climb(added[0], *DISTANCES, (1, "Where"), *LIMIT) or climb(added[0], *DISTANCES, *SIGNED, *LIMIT)
+    buckets = climb_inputs(added[0], *DISTANCES, (1, "Where"), *LIMIT) or climb_inputs(
+        added[0], *DISTANCES, *SIGNED, *LIMIT
+    )
     if mask is None or buckets is None or is_static(sizes, dims_of):
         return
     yield from (node for node in (*mask, *buckets) if node.is_op(*PLUMBING))
@@ -258,20 +273,20 @@ def spoils_product(first: Sequence[int] | None, second: Sequence[int] | None) ->
 # One finder a pattern: the nodes that must stay, none where it is not the pattern.
 
 
-def _normalization(root: Node, _: DimsOf) -> Iterator[Node]:
+def _keep_normalization(root: Node, _: DimsOf) -> Iterator[Node]:
     """A tensor / Sqrt(ReduceMean(its squares) + epsilon) * scale + bias: the scale and the bias."""
-    if climb(root, (0, "Add"), (None, "ReduceMean"), (0, "Pow", "Mul")) is None:
+    if climb_inputs(root, (0, "Add"), (None, "ReduceMean"), (0, "Pow", "Mul")) is None:
         return
-    divided = follow(root, "Div") or follow(root, "Reciprocal")
+    divided = follow_only_reader(root, "Div") or follow_only_reader(root, "Reciprocal")
     if divided is not None and _is_inverse(divided):
-        divided = follow(divided, "Mul")
+        divided = follow_only_reader(divided, "Mul")
     if divided is None:
         return
-    scaled = follow(follow(divided, "Cast") or divided, "Mul")
+    scaled = follow_only_reader(follow_only_reader(divided, "Cast") or divided, "Mul")
     if scaled is None:
         return
     yield scaled
-    shifted = follow(scaled, "Add")
+    shifted = follow_only_reader(scaled, "Add")
     if shifted is not None:
         yield shifted
 
@@ -281,7 +296,7 @@ def _normalized_transpose(root: Node, dims_of: DimsOf) -> Iterator[Node]:
 
     Where it knows the rank, it first moves the Transpose into the normalization, and then finds none.
     """
-    path = climb(root, (0, "Add"), (None, "ReduceMean"), (0, "Pow"), (0, "Sub"), (0, "Transpose"))
+    path = climb_inputs(root, (0, "Add"), (None, "ReduceMean"), (0, "Pow"), (0, "Sub"), (0, "Transpose"))
     if path is None or root.scope.opset() >= COMPUTED_RANK_SINCE:
         return
     reshape = _reshape_before(path[-1])
@@ -293,13 +308,13 @@ def _normalized_transpose(root: Node, dims_of: DimsOf) -> Iterator[Node]:
 
 def _reshape_before(node: Node) -> Node | None:
     """Return the Reshape that a node's first input comes from, through nodes that keep its rank."""
-    *_, first = chain(node, _before_rank_kept)
-    path = climb(first, (0, "Reshape"))
+    *_, first = follow_chain(node, _before_rank_kept)
+    path = climb_inputs(first, (0, "Reshape"))
     return path[0] if path else None
 
 
 def _before_rank_kept(node: Node) -> Node | None:
-    path = climb(node, (0, *RANK_KEPT))
+    path = climb_inputs(node, (0, *RANK_KEPT))
     return path[0] if path else None
 
 
@@ -310,48 +325,51 @@ def _is_inverse(node: Node) -> bool:
 
 def _biased_gelu(erf: Node, _: DimsOf) -> Iterator[Node]:
     """Erf((x + bias) / sqrt(2)): the bias."""
-    yield from biases(climb(erf, (0, "Div", "Mul"), (None, "Add")))
+    yield from find_biases(climb_inputs(erf, (0, "Div", "Mul"), (None, "Add")))
 
 
 def _biased_fast_gelu(tanh: Node, _: DimsOf) -> Iterator[Node]:
     """Tanh(c * (v + d * v^3)), v = x + bias: the bias."""
     for product in ((0, "Mul"), (None, "Add"), (None, "Add")), ((0, "Mul"), (None, "Mul"), (None, "Add")):
-        yield from biases(climb(tanh, *product))
+        yield from find_biases(climb_inputs(tanh, *product))
 
 
 def _biased_operator(gelu: Node, _: DimsOf) -> Iterator[Node]:
-    yield from biases(climb(gelu, (0, "Add")))
+    yield from find_biases(climb_inputs(gelu, (0, "Add")))
 
 
 def _biased_product(activation: Node, dims_of: DimsOf) -> Iterator[Node]:
     """Relu(x w + bias) of matrices: the bias."""
-    path = climb(activation, (0, "Add"), (None, "MatMul"))
+    path = climb_inputs(activation, (0, "Add"), (None, "MatMul"))
     if path is not None and (data := path[1].input(0)) is not None and len(dims_of(data) or ()) == 2:
-        yield from biases(path[:1])
+        yield from find_biases(path[:1])
 
 
-def _embedding(gather: Node, _: DimsOf) -> Iterator[Node]:
+def _keep_embedding(gather: Node, _: DimsOf) -> Iterator[Node]:
     """Gather(table, positions), added to others and normalized: how the positions are computed."""
-    if not any(_is_normalized(reader) for reader in readers(gather) if reader.is_op("Add")):
+    if not any(_is_normalized(reader) for reader in first_output_readers(gather) if reader.is_op("Add")):
         return
-    sliced = climb(gather, (1, "Slice"), (2, "Unsqueeze"), (0, "Gather"), (0, "Shape"))
+    sliced = climb_inputs(gather, (1, "Slice"), (2, "Unsqueeze"), (0, "Gather"), (0, "Shape"))
     if sliced is not None:
         yield from sliced
         return
-    counted = climb(gather, (1, "Expand"), (0, "Unsqueeze"), (0, "Range", "Cast", "Squeeze"))
+    counted = climb_inputs(gather, (1, "Expand"), (0, "Unsqueeze"), (0, "Range", "Cast", "Squeeze"))
     if counted is None or gather.scope.opset() >= SHAPE_BOUNDS_SINCE:
         return
     if not counted[-1].is_op("Range"):
-        squeezed = climb(counted[-1], (0, "Squeeze")) if counted[-1].is_op("Cast") else [counted[-1]]
-        if squeezed is None or climb(squeezed[-1], (0, "Transpose"), (0, "NonZero"), (0, "ConstantOfShape")) is None:
+        squeezed = climb_inputs(counted[-1], (0, "Squeeze")) if counted[-1].is_op("Cast") else [counted[-1]]
+        if (
+            squeezed is None
+            or climb_inputs(squeezed[-1], (0, "Transpose"), (0, "NonZero"), (0, "ConstantOfShape")) is None
+        ):
             return
     yield from _up_to_shapes(counted[0]) or ()
 
 
 def _is_normalized(add: Node) -> bool:
     """Whether a sum, or one of it and one tensor more, is normalized."""
-    sums = [reader for reader in readers(add) if reader.is_op("Add")]
-    after = [*readers(add), *(reader for total in sums for reader in readers(total))]
+    sums = [reader for reader in first_output_readers(add) if reader.is_op("Add")]
+    after = [*first_output_readers(add), *(reader for total in sums for reader in first_output_readers(total))]
     return any(reader.is_op("ReduceMean", "LayerNormalization") for reader in after)
 
 
@@ -362,16 +380,21 @@ def _up_to_shapes(node: Node) -> list[Node] | None:
 
 def _named_transpose(identity: Node, _: DimsOf) -> Iterator[Node]:
     """An Identity that gives a Transpose, which a MatMul reads, as an output: the Transpose must not be one."""
-    path = climb(identity, (0, "Transpose"))
-    if path is not None and any(reader.is_op("MatMul") for reader in readers(path[0])):
+    path = climb_inputs(identity, (0, "Transpose"))
+    if path is not None and any(reader.is_op("MatMul") for reader in first_output_readers(path[0])):
         yield identity
 
 
 def _between_transposes(reshape: Node, _: DimsOf) -> Iterator[Node]:
     """MatMul(q, Transpose(Reshape(Transpose(k)))), the Reshape copying all dims: onnxruntime merges the two without."""
-    before, after = climb(reshape, (0, "Transpose")), follow(reshape, "Transpose")
+    before, after = climb_inputs(reshape, (0, "Transpose")), follow_only_reader(reshape, "Transpose")
     shape = reshape.input(1)
-    if before is None or after is None or shape is None or not all(reader.is_op("MatMul") for reader in readers(after)):
+    if (
+        before is None
+        or after is None
+        or shape is None
+        or not all(reader.is_op("MatMul") for reader in first_output_readers(after))
+    ):
         return
     if spoils_product(before[0].attr("perm", tuple), after.attr("perm", tuple)) and _is_zero(shape):
         yield reshape
@@ -386,12 +409,12 @@ def _is_zero(value: Value) -> bool:
 ATTENTIONS = (masked_attention, scaled_attention, causal_attention, relative_attention)
 Finder = Callable[[Node, DimsOf], Iterator[Node]]
 FINDERS: dict[str, tuple[tuple[str, Finder], ...]] = {
-    "Sqrt": (("LayerNormalization", _normalization), ("LayerNormalization", _normalized_transpose)),
+    "Sqrt": (("LayerNormalization", _keep_normalization), ("LayerNormalization", _normalized_transpose)),
     "Erf": (("BiasGelu", _biased_gelu),),
     "Gelu": (("BiasGelu", _biased_operator),),
     "Tanh": (("FastGelu", _biased_fast_gelu), ("FusedGemm", _biased_product)),
     "Softmax": tuple(("Attention", finder) for finder in ATTENTIONS),
-    "Gather": (("EmbedLayerNormalization", _embedding),),
+    "Gather": (("EmbedLayerNormalization", _keep_embedding),),
     "Identity": (("FusedMatMul", _named_transpose),),
     "Reshape": (("FusedMatMul", _between_transposes),),
     **{name: (("FusedGemm", _biased_product),) for name in ACTIVATIONS if name != "Tanh"},

@@ -20,7 +20,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.shapes import Shapes
 
-__all__ = ["Dependence", "HostValue", "dependences", "host_values"]
+__all__ = ["Dependence", "HostValue", "find_dependences", "host_values"]
 
 READS_DIMS = ("Shape", "Size")
 QUANTISED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4)
@@ -61,7 +61,9 @@ class HostValue:
 CONSTANT, DATA = Dependence(), Dependence(data=True)
 
 
-def dependences(model: Model, shapes: Shapes, *, kept: Collection[str] | None = None) -> Mapping[Value, Dependence]:
+def find_dependences(
+    model: Model, shapes: Shapes, *, kept: Collection[str] | None = None
+) -> Mapping[Value, Dependence]:
     """Return which inputs each value of the main graph is computed from.
 
     What a node with bodies gives, what is random and what no rule knows counts as data. For a host so do integers that
@@ -91,19 +93,19 @@ def host_values(
     A frozen dim may become a number without changing what the model computes at run time: the batch, the number of new
     tokens, the length of a padded source. What bodies read counts as data, and so do inputs that are kept.
     """
-    known = dependences(model, shapes, kept=kept)
+    known = find_dependences(model, shapes, kept=kept)
     uses: dict[Value, list[tuple[Node, int]]] = {}
     for node in model.graph.nodes:
         if not any(known[value].data for value in node.results) or node.op_type in READS_DIMS:
             continue
         read = value_inputs(node)
         for index, value in enumerate(node.inputs):
-            if value is not None and index not in read and _varies(known.get(value, CONSTANT), frozen):
+            if value is not None and index not in read and _varies_with_host(known.get(value, CONSTANT), frozen):
                 uses.setdefault(value, []).append((node, index))
     return tuple(HostValue(value, known[value], tuple(places)) for value, places in uses.items())
 
 
-def _varies(dependence: Dependence, frozen: frozenset[str]) -> bool:
+def _varies_with_host(dependence: Dependence, frozen: frozenset[str]) -> bool:
     return not dependence.data and bool(dependence.inputs or dependence.symbols - frozen)
 
 

@@ -14,7 +14,7 @@ from graphkit.graph.find_by_name import find_value
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.rewrite.base import copy_proto, drop_inputs, keep
+from graphkit.rewrite.base import copy_proto, drop_inputs, keep_members
 from graphkit.rewrite.dead_code import live_names, remove_dead_code
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.renaming import with_value_names
@@ -56,7 +56,7 @@ def with_inputs(model: Model, replaced: Mapping[Value, NewInput]) -> Model:
         for index, name in enumerate(node.input):
             if name in names:
                 node.input[index] = names[name]
-    _give(proto, names, names_in(model.scopes) | set(names.values()))
+    _give_outputs(proto, names, names_in(model.scopes) | set(names.values()))
     taken = {info.name for info in proto.graph.input}
     for new in dict.fromkeys(new.name for new in replaced.values()):
         if new not in taken:
@@ -64,7 +64,7 @@ def with_inputs(model: Model, replaced: Mapping[Value, NewInput]) -> Model:
     return remove_dead_code(model.with_proto(proto)).model
 
 
-def _give(proto: onnx.ModelProto, names: Mapping[str, str], taken: Collection[str]) -> None:
+def _give_outputs(proto: onnx.ModelProto, names: Mapping[str, str], taken: Collection[str]) -> None:
     """Let outputs that inputs replace be given by these."""
     for name in dict.fromkeys(info.name for info in proto.graph.output if info.name in names):
         before = free_name(f"{name}_before", taken)
@@ -177,5 +177,5 @@ def with_names(model: Model, names: Mapping[str, str]) -> Model:
     renamed = with_value_names(model, values)
     last = {info.name: index for index, info in enumerate(renamed.proto.graph.input)}
     proto = renamed.proto  # a copy already
-    keep(proto.graph.input, [last[info.name] == index for index, info in enumerate(proto.graph.input)])
+    keep_members(proto.graph.input, [last[info.name] == index for index, info in enumerate(proto.graph.input)])
     return model.with_proto(proto)

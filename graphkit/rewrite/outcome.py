@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from graphkit.graph.name_families import in_short, pair_families
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
@@ -20,7 +20,7 @@ __all__ = [
     "PassChange",
     "change_blocks",
     "declined_blocks",
-    "grouped",
+    "group_reasons",
 ]
 
 SHOWN_DECLINED = 20
@@ -95,7 +95,7 @@ class Outcome(Result):
     declined: tuple[Declined, ...] = ()
 
     def __repr__(self) -> str:
-        what = f"{counted(len(self.changes), 'change(s)')}, {len(self.declined):,} declined"
+        what = f"{count_things(len(self.changes), 'change(s)')}, {len(self.declined):,} declined"
         return f"Outcome({self.model!r}, {what})"
 
     def heading(self) -> str:
@@ -129,7 +129,7 @@ class Matched(Outcome, Generic[MatchT]):
     matches: tuple[MatchT, ...] = ()
 
 
-def grouped(declined: Iterable[Declined | DeclinedText]) -> tuple[str, ...]:
+def group_reasons(declined: Iterable[Declined | DeclinedText]) -> tuple[str, ...]:
     """Return each reason once, with the places it holds for; reasons that differ in numbers alone are one."""
     places: dict[str, dict[str, list[str]]] = {}
     for (where, reason), pairs in pair_families((each.where, each.reason) for each in declined).items():
@@ -149,7 +149,7 @@ def change_blocks(changes: Sequence[str]) -> Iterator[Block]:
 
 def declined_blocks(declined: Iterable[Declined | DeclinedText]) -> Iterator[Block]:
     """Yield the reasons for which passes left nodes unchanged, each once."""
-    reasons = grouped(declined)
+    reasons = group_reasons(declined)
     yield from (Prose(text) for text in reasons[:SHOWN_DECLINED])
     if len(reasons) > SHOWN_DECLINED:
         yield Prose(f"... and {len(reasons) - SHOWN_DECLINED:,} more in the JSON report.")

@@ -62,17 +62,17 @@ def read_option(annotation: str, text: str) -> object:
     if annotation == "Names":
         return tuple(filter(None, (name.strip() for name in text.split(";"))))
     if annotation == "Renames":
-        return tuple(_pairs(text))
+        return tuple(_split_pairs(text))
     if annotation == "SymbolSizes":
-        return tuple((name, parse_size(value)) for name, value in _pairs(text))
+        return tuple((name, parse_size(value)) for name, value in _split_pairs(text))
     if annotation == "InputShapes":
-        return tuple((name, parse_shape(value)) for name, value in _pairs(text))
+        return tuple((name, parse_shape(value)) for name, value in _split_pairs(text))
     if annotation == "SymbolRanges":
-        return tuple((name, *parse_bounds(value)) for name, value in _pairs(text))
+        return tuple((name, *parse_bounds(value)) for name, value in _split_pairs(text))
     return None
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
+def _split_pairs(text: str) -> Iterator[tuple[str, str]]:
     names: set[str] = set()
     for item in filter(None, text.split(";")):
         name, separator, value = (part.strip() for part in item.rpartition("="))

@@ -9,7 +9,7 @@ from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.tensor import Dims
 
-__all__ = ["MAX_SIZE", "merged", "open_spec", "reshape_spec"]
+__all__ = ["MAX_SIZE", "merged_dims", "open_spec", "reshape_spec"]
 
 MAX_SIZE = (1 << 63) - 1  # of a dim; what a model computes may be larger, which no tensor holds
 
@@ -46,7 +46,7 @@ def open_spec(before: Sequence[Expr], after: Dims) -> tuple[Expr | int, ...]:
     return tuple(spec)
 
 
-def merged(before: Dims, after: Dims) -> Dims | None:
+def merged_dims(before: Dims, after: Dims) -> Dims | None:
     """Return the leading dims that a Reshape merges into the first one, None where it does something else."""
     more = len(before) - len(after)
     if not after or more < 1 or before[more + 1 :] != after[1:]:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import onnx
 
 from graphkit.errors import ModelError
-from graphkit.runtime.limits import DEFAULT_LIMITS, allocated, limit_memory
-from graphkit.runtime.worker_process import command, ending
+from graphkit.runtime.limits import DEFAULT_LIMITS, allocated_bytes, limit_memory
+from graphkit.runtime.worker_process import describe_ending, worker_command
 
 if TYPE_CHECKING:
     from graphkit.model import Model, ModelLike
 
-__all__ = ["ToolError", "convert", "main", "optimize", "optimized"]
+__all__ = ["ToolError", "convert_bytes", "main", "optimize_bytes", "optimized"]
 
 REFUSED = 3  # exit code where the tool raises; its message goes to stderr
 
@@ -44,7 +44,7 @@ def optimized(model: ModelLike) -> Model:
 
     model = as_model(model)
     try:
-        serialized = optimize(model.proto.SerializeToString())
+        serialized = optimize_bytes(model.proto.SerializeToString())
     except ToolError as error:
         raise ModelError(
             f"onnxoptimizer fails: {' '.join(str(error).split())[:200]}",
@@ -54,24 +54,24 @@ def optimized(model: ModelLike) -> Model:
     return Model.from_proto(onnx.ModelProto.FromString(serialized))
 
 
-def optimize(model: bytes) -> bytes:
+def optimize_bytes(model: bytes) -> bytes:
     """Return a serialized model after onnxoptimizer's default passes; ToolError if it fails."""
-    return _run("optimize", model)
+    return _run_tool("optimize", model)
 
 
-def convert(model: bytes, version: int) -> bytes:
+def convert_bytes(model: bytes, version: int) -> bytes:
     """Return a serialized model in another opset, as onnx's version converter makes it; ToolError if it fails."""
-    return _run("convert", model, str(version))
+    return _run_tool("convert", model, str(version))
 
 
-def _run(tool: str, model: bytes, *arguments: str) -> bytes:
+def _run_tool(tool: str, model: bytes, *arguments: str) -> bytes:
     """Return the result of running a tool on a serialized model.
 
     Raises:
         ToolError: It fails, or takes too much time or memory.
     """
     seconds = DEFAULT_LIMITS.time(0)
-    started = command("graphkit.runtime.external_tools", str(DEFAULT_LIMITS.bytes()), tool, *arguments)
+    started = worker_command("graphkit.runtime.external_tools", str(DEFAULT_LIMITS.bytes()), tool, *arguments)
     try:
         ran = subprocess.run(started, input=model, capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as error:
@@ -79,29 +79,31 @@ def _run(tool: str, model: bytes, *arguments: str) -> bytes:
     if not ran.returncode:
         return ran.stdout
     message = ran.stderr.decode("utf-8", "replace")
-    raise ToolError(message if ran.returncode == REFUSED else ending(ran.returncode))
+    raise ToolError(message if ran.returncode == REFUSED else describe_ending(ran.returncode))
 
 
 def main(memory: str, tool: str, version: str = "") -> None:
     """In the child process: pass the model on stdin through a tool, and write the result to stdout."""
-    limit_memory(allocated() + int(memory))
+    limit_memory(allocated_bytes() + int(memory))
     model = onnx.ModelProto.FromString(sys.stdin.buffer.read())
     try:
-        result = (_optimized(model) if tool == "optimize" else _converted(model, int(version))).SerializeToString()
+        result = (
+            _optimize_proto(model) if tool == "optimize" else _convert_proto(model, int(version))
+        ).SerializeToString()
     except Exception as error:  # the exceptions of a C++ core depend on the tool
         sys.stderr.write(str(error) or type(error).__name__)
         raise SystemExit(REFUSED) from None
     sys.stdout.buffer.write(result)
 
 
-def _optimized(model: onnx.ModelProto) -> onnx.ModelProto:
+def _optimize_proto(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnxoptimizer
 
     result: onnx.ModelProto = onnxoptimizer.optimize(model)
     return result
 
 
-def _converted(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+def _convert_proto(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     import onnx.version_converter
 
     return onnx.version_converter.convert_version(model, version)

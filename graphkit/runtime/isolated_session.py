@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from graphkit.io.byte_source import source_of
-from graphkit.io.stream_files import shown
+from graphkit.io.stream_files import shown_path
 from graphkit.model import Model, load
 from graphkit.runtime.isolation import Process, current_process
 from graphkit.runtime.limits import COPIES, DEFAULT_LIMITS
-from graphkit.runtime.session import RunError, check_files, content, load_error
+from graphkit.runtime.session import RunError, check_files, load_error, model_content
 from graphkit.runtime.shared_memory import block_of, live_blocks
 from graphkit.runtime.worker import Message
 from graphkit.runtime.worker_process import DiedError
@@ -54,12 +54,12 @@ class IsolatedSession:
         prepack: bool = True,
         known: Model | None = None,
     ) -> None:
-        self.label = source.label if isinstance(source, Model) else shown(source)
+        self.label = source.label if isinstance(source, Model) else shown_path(source)
         model = source if isinstance(source, Model) else known or load(source)
         is_here = isinstance(source, Model) or source_of(Path(source)).is_local
         self._source, self._number = source if is_here else model, next(NUMBERS)
         check_files(model)
-        self._weights = _size(model)
+        self._weights = _model_bytes(model)
         spin = self._weights >= SMALL
         self._options = {"optimize": optimize, "threads": threads, "prepack": prepack, "spin": spin}
         self._timeouts = self._deaths = 0
@@ -158,7 +158,7 @@ class IsolatedSession:
         request: Message = {"do": "load", "id": self._number, "allowed": allowed, "path": None}
         folder, values = None, {}
         if isinstance(self._source, Model):
-            serialized, folder = content(self._source)
+            serialized, folder = model_content(self._source)
             values["content"] = np.frombuffer(serialized, np.uint8)
             request["allowed"] += COPIES * len(serialized)
         else:
@@ -239,6 +239,6 @@ def _shapes_text(arrays: Mapping[str, np.ndarray]) -> str:
     return (", ".join(texts[:MAX_SHAPES]) or "no inputs") + more
 
 
-def _size(model: Model) -> int:
+def _model_bytes(model: Model) -> int:
     """Return the bytes of a model's files."""
     return sum(source_of(path).size for path in model.files)

@@ -19,7 +19,7 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.worker import Message
 from graphkit.runtime.worker_process import DiedError, Worker
 
-__all__ = ["Process", "current_limits", "current_process", "isolation"]
+__all__ = ["Process", "current_limits", "current_process", "shared_isolation"]
 
 IDLE = 30.0  # seconds that an idle process is kept
 SECONDS_TO_FREE = 10.0
@@ -135,7 +135,7 @@ def current_limits() -> Limits:
 
 
 @contextlib.contextmanager
-def isolation(limits: Limits = DEFAULT_LIMITS) -> Iterator[None]:
+def shared_isolation(limits: Limits = DEFAULT_LIMITS) -> Iterator[None]:
     """Let the isolated sessions that are made inside share a process and its limits; inside another, that one's.
 
     At its end, those that are closed give back their memory.

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DEFAULT_LIMITS", "HAS_MEMORY_LIMIT", "Limits", "allocated", "limit_memory", "machine_memory"]
+__all__ = ["DEFAULT_LIMITS", "HAS_MEMORY_LIMIT", "Limits", "allocated_bytes", "limit_memory", "machine_memory"]
 
 HAS_MEMORY_LIMIT = sys.platform == "linux"  # elsewhere no limit counts the memory that a process allocates
 SECONDS = 60.0
@@ -73,7 +73,7 @@ def machine_memory() -> int:
     return min(physical, int(allowed)) if allowed.isdigit() else physical
 
 
-def allocated() -> int:
+def allocated_bytes() -> int:
     """Return the bytes of this process that count against its limit of memory; 0 where there is none."""
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="utf-8").splitlines() if HAS_MEMORY_LIMIT and status.exists() else []

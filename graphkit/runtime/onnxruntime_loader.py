@@ -68,11 +68,11 @@ def run_model(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list
         values[name] = (
             OrtValue.ortvalue_from_numpy(array)
             if odd is None
-            else OrtValue.ortvalue_from_numpy_with_onnx_type(_packed(array, odd[1]), odd[1])
+            else OrtValue.ortvalue_from_numpy_with_onnx_type(_pack_array(array, odd[1]), odd[1])
         )
     results = session.run_with_ort_values(None, values)
     return [
-        value.numpy() if (odd := ports[port.name]) is None else _unpacked(value, *odd)
+        value.numpy() if (odd := ports[port.name]) is None else _unpack_array(value, *odd)
         for port, value in zip(session.get_outputs(), results, strict=True)
     ]
 
@@ -98,7 +98,7 @@ def run_in_place(
     return {name: value.numpy() for (name, room), value in values if room is None}
 
 
-def _packed(array: np.ndarray, number: int) -> np.ndarray:
+def _pack_array(array: np.ndarray, number: int) -> np.ndarray:
     """Return the bytes of an array in one of its shape; of two elements in a byte the first has the lower bits."""
     import numpy as np
 
@@ -111,7 +111,7 @@ def _packed(array: np.ndarray, number: int) -> np.ndarray:
     return packed
 
 
-def _unpacked(value: OrtValue, name: str, number: int) -> np.ndarray:
+def _unpack_array(value: OrtValue, name: str, number: int) -> np.ndarray:
     import ml_dtypes
     import numpy as np
 

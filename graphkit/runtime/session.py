@@ -16,12 +16,12 @@ from onnx import TensorProto
 from graphkit.errors import ModelError
 from graphkit.io.byte_source import source_of
 from graphkit.io.signals import check_stopped
-from graphkit.io.stream_files import in_shown_paths, shown
+from graphkit.io.stream_files import in_shown_paths, shown_path
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model, load
 from graphkit.runtime.onnxruntime_loader import open_model, run_model, value_of
 
-__all__ = ["BoundSession", "RunError", "Runner", "Session", "check_files", "content", "load_error"]
+__all__ = ["BoundSession", "RunError", "Runner", "Session", "check_files", "load_error", "model_content"]
 
 LOADING = "see whether its data files are there, and whether this onnxruntime knows its operators"
 HINTS = {  # by a part of onnxruntime's message
@@ -53,7 +53,7 @@ class RunError(ModelError):
     @classmethod
     def of(cls, message: str, label: str, problem: str = "onnxruntime fails") -> RunError:
         """Return the error for a message of onnxruntime."""
-        error = cls(f"{problem}: {_short(message)}", file=label)
+        error = cls(f"{problem}: {_short_message(message)}", file=label)
         error.message = message
         return error
 
@@ -61,7 +61,7 @@ class RunError(ModelError):
 def load_error(message: str, label: str, hint: str = "") -> ModelError:
     """Return the error for a model that onnxruntime does not load."""
     hint = hint or next((text for part, text in HINTS.items() if part in message), LOADING)
-    return ModelError(f"onnxruntime does not load it: {_short(message)}", file=label, hint=hint)
+    return ModelError(f"onnxruntime does not load it: {_short_message(message)}", file=label, hint=hint)
 
 
 class Runner(Protocol):
@@ -103,11 +103,11 @@ class Session:
             source = load(source)
         path_or_bytes: str | bytes = str(source)
         folder: Path | None = None
-        self.label = "" if isinstance(source, Model) else shown(source)
+        self.label = "" if isinstance(source, Model) else shown_path(source)
         if isinstance(source, Model):
             self.label = source.label
             check_files(source)
-            path_or_bytes, folder = content(source)
+            path_or_bytes, folder = model_content(source)
         place = None if folder is None else str(folder)
         try:
             self.onnx = open_model(path_or_bytes, folder=place, optimize=optimize, threads=threads, prepack=prepack)
@@ -143,10 +143,10 @@ def check_files(model: Model) -> None:
     """
     for data in model.source.data_files:
         if data.size is None:
-            raise ModelError("its data file is missing", file=shown(data.path), hint="put it there")
+            raise ModelError("its data file is missing", file=shown_path(data.path), hint="put it there")
 
 
-def content(model: Model) -> tuple[bytes, Path | None]:
+def model_content(model: Model) -> tuple[bytes, Path | None]:
     """Return a model whose weights stay in their files, and the folder that these are in.
 
     onnxruntime wants no links that lead out of that folder, such as those of the cache of Hugging Face: then the files
@@ -171,7 +171,7 @@ def content(model: Model) -> tuple[bytes, Path | None]:
     return proto.SerializeToString(), folder
 
 
-def _short(message: str) -> str:
+def _short_message(message: str) -> str:
     """Return a message of onnxruntime without the place in its sources, which may be longer than its reason."""
     return in_shown_paths(SOURCE.sub("", " ".join(message.split())))[:300]
 
@@ -197,14 +197,14 @@ class BoundSession:
     def bind_input(self, name: str, array: np.ndarray) -> None:
         """Let an input be an array, which is read at each run."""
         if self._is_new(name, array):
-            self._binding.bind_input(name, "cpu", 0, _element(array), array.shape, array.ctypes.data)
+            self._binding.bind_input(name, "cpu", 0, _element_type(array), array.shape, array.ctypes.data)
 
     def bind_output(self, name: str, array: np.ndarray) -> None:
         """Let an output be written into an array, whose shape is that of the output."""
         if self._is_new(name, array):
             self._outputs[name] = None
             self._free.discard(name)
-            self._binding.bind_output(name, "cpu", 0, _element(array), array.shape, array.ctypes.data)
+            self._binding.bind_output(name, "cpu", 0, _element_type(array), array.shape, array.ctypes.data)
 
     def bind_value(self, array: np.ndarray, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """Let inputs and outputs be one array, which is bound anew in any case: quicker than each by itself."""
@@ -253,6 +253,6 @@ class BoundSession:
         return True
 
 
-def _element(array: np.ndarray) -> type:
+def _element_type(array: np.ndarray) -> type:
     kind: type = array.dtype.type
     return kind

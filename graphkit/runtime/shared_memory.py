@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Arena", "Json", "block_of", "decode", "encode", "live_blocks", "shared_zeros"]
+__all__ = ["Arena", "Json", "block_of", "decode_value", "encode_value", "live_blocks", "shared_zeros"]
 
 Json = object  # any value of JSON
 ALIGNMENT = 64
@@ -91,7 +91,7 @@ class Arena:
             end = -(-(offset + array.nbytes) // ALIGNMENT) * ALIGNMENT
             return offset
 
-        encoded = encode(value, place)
+        encoded = encode_value(value, place)
         mapped = self._mapped(end, grow=True)
         for offset, array in arrays:
             np.copyto(np.ndarray(array.shape, array.dtype, mapped, offset), array, casting="no")
@@ -108,7 +108,7 @@ class Arena:
             view: np.ndarray = np.ndarray(shape, dtype, arena._mapped(offset + size, grow=False), offset)
             return view.copy() if copy else view
 
-        return decode(encoded, take)
+        return decode_value(encoded, take)
 
     def keep_blocks(self, numbers: Collection[int]) -> None:
         """Let the blocks of the other process go, but for these."""
@@ -183,7 +183,7 @@ def block_of(array: np.ndarray) -> Json:
     return next(found, None)
 
 
-def encode(value: object, place: Callable[[np.ndarray], Json]) -> Json:
+def encode_value(value: object, place: Callable[[np.ndarray], Json]) -> Json:
     """Return a value as JSON, its arrays by where `place` puts them.
 
     Raises:
@@ -195,43 +195,46 @@ def encode(value: object, place: Callable[[np.ndarray], Json]) -> Json:
         return {"plain": value}
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "O":
-            return {"strings": [_string(element) for element in value.ravel().tolist()], "shape": list(value.shape)}
+            return {
+                "strings": [_check_string(element) for element in value.ravel().tolist()],
+                "shape": list(value.shape),
+            }
         name = value.dtype.name if value.dtype.isbuiltin == USER_DEFINED else value.dtype.str
         return {"array": place(value), "dtype": name, "shape": list(value.shape)}
     if isinstance(value, (list, tuple)):
-        return {"list": [encode(member, place) for member in value]}
+        return {"list": [encode_value(member, place) for member in value]}
     if isinstance(value, Mapping):
-        return {"dict": [[encode(key, place), encode(member, place)] for key, member in value.items()]}
+        return {"dict": [[encode_value(key, place), encode_value(member, place)] for key, member in value.items()]}
     if isinstance(value, np.generic):
-        return encode(np.asarray(value), place)
+        return encode_value(np.asarray(value), place)
     raise TypeError(f"{type(value).__name__} cannot be passed between processes")
 
 
-def _string(value: object) -> str:
+def _check_string(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"an array of {type(value).__name__} cannot be passed between processes")
     return value
 
 
-def decode(encoded: Json, take: Callable[[Json, np.dtype, list[int]], np.ndarray]) -> object:
+def decode_value(encoded: Json, take: Callable[[Json, np.dtype, list[int]], np.ndarray]) -> object:
     """Return the value that `encode` made JSON of."""
     import numpy as np
 
     assert isinstance(encoded, dict)
     if "array" in encoded:
-        return take(encoded["array"], _dtype(encoded["dtype"]), encoded["shape"])
+        return take(encoded["array"], _numpy_dtype(encoded["dtype"]), encoded["shape"])
     if "strings" in encoded:
         strings = np.empty(len(encoded["strings"]), dtype=object)
         strings[:] = encoded["strings"]
         return strings.reshape(encoded["shape"])
     if "dict" in encoded:
-        return {decode(key, take): decode(member, take) for key, member in encoded["dict"]}
+        return {decode_value(key, take): decode_value(member, take) for key, member in encoded["dict"]}
     if "list" in encoded:
-        return [decode(member, take) for member in encoded["list"]]
+        return [decode_value(member, take) for member in encoded["list"]]
     return encoded["plain"]
 
 
-def _dtype(name: str) -> np.dtype:
+def _numpy_dtype(name: str) -> np.dtype:
     import numpy as np
 
     try:

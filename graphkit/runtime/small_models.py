@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from graphkit.runtime.isolation import Process, current_process, isolation
+from graphkit.runtime.isolation import Process, current_process, shared_isolation
 from graphkit.runtime.worker_process import DiedError
 from graphkit.time_limit import check_time
 
@@ -28,14 +28,14 @@ def run_small_models(models: Sequence[SmallModel]) -> list[Found | str]:
     Returns:
         The outputs of each for each feed, or why it does not run; one text where it does not load, or ends the process.
     """
-    with isolation():
+    with shared_isolation():
         process = current_process()
         assert process is not None
         starts = range(0, len(models), AT_ONCE)
-        return [found for start in starts for found in _run(process, models[start : start + AT_ONCE])]
+        return [found for start in starts for found in _run_models(process, models[start : start + AT_ONCE])]
 
 
-def _run(process: Process, models: Sequence[SmallModel]) -> list[Found | str]:
+def _run_models(process: Process, models: Sequence[SmallModel]) -> list[Found | str]:
     check_time()
     parts = [[np.frombuffer(content, np.uint8), list(feeds)] for content, feeds in models]
     limits = process.limits
@@ -46,7 +46,7 @@ def _run(process: Process, models: Sequence[SmallModel]) -> list[Found | str]:
         if len(models) == 1:
             return [error.why]
         half = len(models) // 2
-        return _run(process, models[:half]) + _run(process, models[half:])
+        return _run_models(process, models[:half]) + _run_models(process, models[half:])
     if "error" in answer:
         return [answer["error"]] * len(models)
     found: list[Found | str] = process.worker.take(answer["values"])  # type: ignore[assignment]

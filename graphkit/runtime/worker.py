@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from graphkit.runtime.limits import allocated, limit_memory
+from graphkit.runtime.limits import allocated_bytes, limit_memory
 from graphkit.runtime.onnxruntime_loader import open_model, run_in_place, run_model, runtime_version
 from graphkit.runtime.shared_memory import Arena
 
-__all__ = ["Message", "main", "read_message", "serve", "write_message"]
+__all__ = ["Message", "main", "read_message", "serve_requests", "write_message"]
 
 LENGTH = struct.Struct("<Q")
 DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
@@ -62,18 +62,18 @@ def main(place: str, parent: str) -> None:
         arena, server = Arena(place), _Server()
         return lambda request: server.reply(request, arena)
 
-    serve(int(parent), start)
+    serve_requests(int(parent), start)
 
 
-def serve(parent: int, start: Callable[[], Callable[[Message], Message]]) -> None:
+def serve_requests(parent: int, start: Callable[[], Callable[[Message], Message]]) -> None:
     """Answer requests until the parent is gone, by the function that `start` makes once output is out of its way."""
     _die_with(parent)
     _leave_no_core()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
-    requests, replies = _pipes()
+    requests, replies = _own_pipes()
     reply = start()
     write_message(replies, {"ready": True})
-    for request in _received(requests):
+    for request in _receive_requests(requests):
         write_message(replies, reply(request))
 
 
@@ -93,7 +93,7 @@ def _leave_no_core() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _pipes() -> tuple[IO[bytes], IO[bytes]]:
+def _own_pipes() -> tuple[IO[bytes], IO[bytes]]:
     """Return stdin and stdout as pipes of our own; output that a library prints goes to stderr."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -103,7 +103,7 @@ def _pipes() -> tuple[IO[bytes], IO[bytes]]:
     return requests, replies
 
 
-def _received(requests: IO[bytes]) -> Iterator[Message]:
+def _receive_requests(requests: IO[bytes]) -> Iterator[Message]:
     """Yield requests until there can be no more."""
     if sys.platform == "linux":  # which ends this process with its parent, even while a model runs
         yield from iter(lambda: read_message(requests) or {}, {})
@@ -127,7 +127,7 @@ class _Server:
         runtime_version()  # imports onnxruntime, so that the first model need not wait for it
         self.sessions: dict[int, Any] = {}
         self.allowed: dict[int, int] = {}
-        self.floor = allocated() + ROOM + STACKS * (os.cpu_count() or 1)
+        self.floor = allocated_bytes() + ROOM + STACKS * (os.cpu_count() or 1)
 
     def reply(self, request: Message, arena: Arena) -> Message:
         """Carry out a request."""
@@ -167,12 +167,12 @@ class _Server:
         outputs: Any = arena.get(request["outputs"], copy=False) if "outputs" in request else None
         began = time.perf_counter()
         values = run_model(session, feed) if outputs is None else [run_in_place(session, feed, outputs)]
-        return {**_held(values, request, arena), "seconds": time.perf_counter() - began}
+        return {**_hold_values(values, request, arena), "seconds": time.perf_counter() - began}
 
     def _run_small(self, request: Message, arena: Arena) -> Message:
         self._limit(request["memory"])
         parts: Any = arena.get(request["parts"], copy=True)
-        return _held([_small(content.tobytes(), feeds) for content, feeds in parts], request, arena)
+        return _hold_values([_run_small_model(content.tobytes(), feeds) for content, feeds in parts], request, arena)
 
     def _drop(self, numbers: list[int]) -> None:
         for number in numbers:
@@ -184,9 +184,9 @@ class _Server:
         limit_memory(self.floor + sum(self.allowed.values()) + memory)
 
 
-def _held(values: list[Any], request: Message, arena: Arena) -> Message:
+def _hold_values(values: list[Any], request: Message, arena: Arena) -> Message:
     """Return an answer with values, unless these are too large."""
-    size = sum(_size(value) for value in values)
+    size = sum(_value_bytes(value) for value in values)
     if size > request["most"]:
         text = f"its outputs have {size:,} bytes, more than the {request['most']:,} that are held"
         return {"error": text, "memory": True}
@@ -194,7 +194,7 @@ def _held(values: list[Any], request: Message, arena: Arena) -> Message:
     return {"values": encoded}
 
 
-def _small(content: bytes, feeds: list[dict[str, Any] | None]) -> list[Any] | str:
+def _run_small_model(content: bytes, feeds: list[dict[str, Any] | None]) -> list[Any] | str:
     """Return the outputs of a model for each feed, or why it does not run; why it does not load."""
     try:
         session = open_model(content, folder=None, optimize=False, threads=1, prepack=False)
@@ -216,12 +216,12 @@ def _small(content: bytes, feeds: list[dict[str, Any] | None]) -> list[Any] | st
     return found
 
 
-def _size(value: object) -> int:
+def _value_bytes(value: object) -> int:
     """Return about how many bytes an output takes."""
     if isinstance(value, dict):
-        return sum(_size(key) + _size(member) for key, member in value.items())
+        return sum(_value_bytes(key) + _value_bytes(member) for key, member in value.items())
     if isinstance(value, (list, tuple)):
-        return sum(map(_size, value))
+        return sum(map(_value_bytes, value))
     if getattr(getattr(value, "dtype", None), "kind", "") == "O":
-        return _size(value.tolist())  # type: ignore[attr-defined]
+        return _value_bytes(value.tolist())  # type: ignore[attr-defined]
     return getattr(value, "nbytes", None) or sys.getsizeof(value)

@@ -20,7 +20,7 @@ from graphkit.errors import GraphkitError
 from graphkit.runtime.shared_memory import Arena
 from graphkit.runtime.worker import Message, read_message, write_message
 
-__all__ = ["DiedError", "Worker", "command", "ending"]
+__all__ = ["DiedError", "Worker", "describe_ending", "worker_command"]
 
 # No folder of the user's is searched for modules that this process does not search too.
 START = (
@@ -56,7 +56,7 @@ class DiedError(Exception):
         return self.why
 
 
-def command(module: str, *arguments: str) -> list[str]:
+def worker_command(module: str, *arguments: str) -> list[str]:
     """Return the command line that calls `main` of a module of ours in a Python like this one."""
     return [sys.executable, "-I", "-c", START, json.dumps(sys.path), module, *arguments]
 
@@ -72,7 +72,7 @@ class Worker:
         self.arena = Arena()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._process = subprocess.Popen(
-            command(module, self.arena.place, str(os.getpid())),
+            worker_command(module, self.arena.place, str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -82,7 +82,9 @@ class Worker:
         self.is_ready = False
         self._lock = threading.Lock()
         self._owner = os.getpid()
-        self._end = weakref.finalize(self, _end, self._process, self._alarm, self.arena, self._errors, self._owner)
+        self._end = weakref.finalize(
+            self, _end_process, self._process, self._alarm, self.arena, self._errors, self._owner
+        )
 
     def ask(self, request: Message, seconds: float, **values: object) -> Message:
         """Return the answer to a request, for which values are passed through shared memory under their keys.
@@ -154,7 +156,7 @@ class Worker:
         if timed_out:
             return DiedError(f"it does not finish in {seconds:g} s", timed_out=True)
         said = self._last_words()
-        return DiedError(ending(code) + (f" ({said})" if said else ""), signal=_signal(code))
+        return DiedError(describe_ending(code) + (f" ({said})" if said else ""), signal=_signal_name(code))
 
     def _last_words(self) -> str:
         size = self._errors.seek(0, os.SEEK_END)
@@ -205,33 +207,33 @@ class _Alarm:
                 self._changed.wait(min(seconds_left, threading.TIMEOUT_MAX))
 
 
-def _end(process: subprocess.Popen[bytes], alarm: _Alarm, arena: Arena, errors: IO[bytes], owner: int) -> None:
+def _end_process(process: subprocess.Popen[bytes], alarm: _Alarm, arena: Arena, errors: IO[bytes], owner: int) -> None:
     if os.getpid() != owner:  # a fork of the process that it belongs to
         return
     alarm.close()
     process.kill()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            _close(pipe)
+            _close_pipe(pipe)
     process.wait()
     arena.close()
     errors.close()
 
 
-def _close(pipe: IO[bytes]) -> None:
+def _close_pipe(pipe: IO[bytes]) -> None:
     with contextlib.suppress(BrokenPipeError):  # messages that were not sent yet have no receiver
         pipe.close()
 
 
-def ending(code: int) -> str:
+def describe_ending(code: int) -> str:
     """Return a clause that says how a process ended."""
-    name = _signal(code)
+    name = _signal_name(code)
     if not name:
         return f"it ends the process with code {code}"
     return f"it ends the process with {name}" + (f", {MEANINGS[name]}" if name in MEANINGS else "")
 
 
-def _signal(code: int) -> str:
+def _signal_name(code: int) -> str:
     """Return the name of the signal that an exit code stands for, "" for none."""
     if code >= 0:
         return ""

@@ -70,7 +70,7 @@ def _floor_div_number(dividend: Expr, size: int) -> Expr:
     if size == 0:
         raise ZeroDivisionError("division of a dim by 0")
     rest = Expr.from_terms({monomial: _least_rest(monomial, factor, size) for monomial, factor in dividend.terms})
-    quotient = _shrunk(dividend - rest, size)
+    quotient = _divide_factors(dividend - rest, size)
     low, high = lower(rest), upper(rest)
     if math.isfinite(low) and math.isfinite(high) and int(low) // size == int(high) // size:
         return quotient + int(low) // size
@@ -78,7 +78,7 @@ def _floor_div_number(dividend: Expr, size: int) -> Expr:
         return quotient - _floor_div_number(-rest + (size - 1), size)
     shared = math.gcd(size, *(factor for monomial, factor in rest.terms if monomial))
     if shared > 1:
-        return quotient + _floor_div_number(_shrunk(rest, shared), size // shared)
+        return quotient + _floor_div_number(_divide_factors(rest, shared), size // shared)
     inner = [atoms[0] for atoms, factor in rest.terms if factor == 1 and len(atoms) == 1 and _is_division(atoms[0])]
     if len(inner) == 1:  # (s + x // d) // c is (d*s + x) // (c*d)
         dividend, divisor = inner[0].args  # type: ignore[union-attr]
@@ -95,7 +95,7 @@ def _least_rest(monomial: Monomial, factor: int, size: int) -> int:
     return rest
 
 
-def _shrunk(expr: Expr, factor: int) -> Expr:
+def _divide_factors(expr: Expr, factor: int) -> Expr:
     return Expr.from_terms({monomial: k // factor for monomial, k in expr.terms})
 
 
@@ -129,10 +129,10 @@ def modulo(dividend: Value, divisor: Value) -> Expr:
     Raises:
         ZeroDivisionError: The divisor is 0.
     """
-    return _modulo(Expr.of(dividend), Expr.of(divisor))
+    return _remainder(Expr.of(dividend), Expr.of(divisor))
 
 
-def _modulo(dividend: Expr, divisor: Expr) -> Expr:
+def _remainder(dividend: Expr, divisor: Expr) -> Expr:
     if divisor.constant is None and not is_nonzero(divisor):
         return Expr.from_atom(Call("%", (dividend, divisor))) if dividend.terms else dividend
     return dividend - divisor * _floor_div(dividend, divisor)
@@ -149,7 +149,7 @@ def minimum(*args: Value) -> Expr:
         >>> print(minimum(symbol("past"), symbol("past") + 1))
         past
     """
-    return _extreme("min", frozenset(map(Expr.of, args)))
+    return _reduce_extreme("min", frozenset(map(Expr.of, args)))
 
 
 def maximum(*args: Value) -> Expr:
@@ -163,11 +163,11 @@ def maximum(*args: Value) -> Expr:
         >>> print(maximum(symbol("past"), symbol("past") + 1))
         past + 1
     """
-    return _extreme("max", frozenset(map(Expr.of, args)))
+    return _reduce_extreme("max", frozenset(map(Expr.of, args)))
 
 
 @lru_cache(maxsize=8192)
-def _extreme(op: str, args: frozenset[Expr]) -> Expr:
+def _reduce_extreme(op: str, args: frozenset[Expr]) -> Expr:
     flat: dict[Expr, None] = {}
     for arg in args:
         atom = arg.atom

@@ -33,7 +33,7 @@ def lower(expr: Expr) -> Bound:
         1
     """
     value = expr.constant
-    return value if value is not None else _lower(expr, MAX_DEPTH)
+    return value if value is not None else _lower_bound(expr, MAX_DEPTH)
 
 
 def upper(expr: Expr) -> Bound:
@@ -56,7 +56,7 @@ def is_nonzero(expr: Expr) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def _lower(expr: Expr, depth: int) -> Bound:
+def _lower_bound(expr: Expr, depth: int) -> Bound:
     best = sum(_term_interval(monomial, factor)[0] for monomial, factor in expr.terms)
     if all(factor > 0 for monomial, factor in expr.terms if monomial):
         return best
@@ -80,12 +80,12 @@ def _term_interval(monomial: Monomial, factor: int) -> Interval:
 def product_of(left: Interval, right: Interval) -> Interval:
     """Return the bounds of a product."""
     if left[0] >= 0 and right[0] >= 0:
-        return _times(left[0], right[0]), _times(left[1], right[1])
-    corners = [_times(a, b) for a in left for b in right]
+        return _multiply_bounds(left[0], right[0]), _multiply_bounds(left[1], right[1])
+    corners = [_multiply_bounds(a, b) for a in left for b in right]
     return min(corners), max(corners)
 
 
-def _times(left: Bound, right: Bound) -> Bound:
+def _multiply_bounds(left: Bound, right: Bound) -> Bound:
     return left * right if left and right else 0  # 0 times infinity is 0: the other factor is finite
 
 
@@ -102,10 +102,10 @@ def _floor_interval(bounds: list[Interval]) -> Interval:
     if least < 1:  # a divisor of either sign: the quotient is no larger than the dividend
         size = max(-low, high)
         return -size - 1, size + 1
-    return _floor(low, most if low >= 0 else least), _floor(high, least if high >= 0 else most)
+    return _floor_bound(low, most if low >= 0 else least), _floor_bound(high, least if high >= 0 else most)
 
 
-def _floor(value: Bound, divisor: Bound) -> Bound:
+def _floor_bound(value: Bound, divisor: Bound) -> Bound:
     if abs(value) == INF:
         return value
     if divisor == INF:
@@ -132,10 +132,10 @@ def _shifted_lower(expr: Expr) -> Bound:
     """Return a lower bound of the polynomial in how far each atom is above its own lower bound."""
     if any(_atom_interval(atom)[0] == -INF for monomial, _ in expr.terms for atom in monomial):
         return -INF
-    return sum(_term_interval(monomial, factor)[0] for monomial, factor in expr.mapped(_shifted).terms)
+    return sum(_term_interval(monomial, factor)[0] for monomial, factor in expr.mapped(_shift_to_bound).terms)
 
 
-def _shifted(atom: Symbol | Call) -> Expr:
+def _shift_to_bound(atom: Symbol | Call) -> Expr:
     """Return an atom as its lower bound plus a symbol for how far it is above."""
     low, high = _atom_interval(atom)
     return Expr.from_atom(Symbol(f"{atom!r} above", 0, high - low)) + int(low)
@@ -150,21 +150,21 @@ def _lower_by_case(expr: Expr, depth: int) -> Bound:
         depth -= 1
     for call, factor in calls:
         rest = expr - Expr.from_atom(call) * factor
-        best = max(best, _replaced(rest, factor, call, depth))
+        best = max(best, _bound_with_replaced_call(rest, factor, call, depth))
     return best
 
 
-def _replaced(rest: Expr, factor: int, call: Call, depth: int) -> Bound:
+def _bound_with_replaced_call(rest: Expr, factor: int, call: Call, depth: int) -> Bound:
     if call.op in ("min", "max"):
-        cases = [_lower(rest + arg * factor, depth) for arg in call.args]
+        cases = [_lower_bound(rest + arg * factor, depth) for arg in call.args]
         is_every_case_a_bound = (call.op == "max") == (factor > 0)
         return max(cases) if is_every_case_a_bound else min(cases)
     dividend, divisor = call.args
     size = divisor.constant
     if call.op == "//" and size is not None:  # size*(dividend // size) is dividend minus 0 to size - 1
         slack = factor * (size - 1) if factor > 0 else 0
-        bound = _lower(rest * size + dividend * factor - slack, depth)
+        bound = _lower_bound(rest * size + dividend * factor - slack, depth)
         return bound if bound == -INF else -(-int(bound) // size)
     if factor < 0 and lower(dividend) >= 0 and lower(divisor) >= 1:  # neither // nor % is above the dividend
-        return _lower(rest + dividend * factor, depth)
+        return _lower_bound(rest + dividend * factor, depth)
     return -INF

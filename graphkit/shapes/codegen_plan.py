@@ -16,7 +16,7 @@ from graphkit.shapes.program_contents import ProgramContents, Source
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Ratio
 
-__all__ = ["Check", "Claim", "Operand", "Operands", "Plan", "Step", "Steps", "make_plan", "used"]
+__all__ = ["Check", "Claim", "Operand", "Operands", "Plan", "Step", "Steps", "count_use", "make_plan"]
 
 
 class Step:
@@ -110,13 +110,13 @@ class Steps:
         if step is None:
             step = self._steps[key] = Step(op, args, divides_by_zero)
             for arg in args:
-                used(arg)
+                count_use(arg)
             if divides_by_zero:
-                used(args[1])  # it is compared with 0 too
+                count_use(args[1])  # it is compared with 0 too
         return step
 
 
-def used(operand: Operand) -> Operand:
+def count_use(operand: Operand) -> Operand:
     """Count a use of an operand, and return it."""
     if isinstance(operand, Step):
         operand.uses += 1
@@ -178,11 +178,15 @@ class Plan:
 def make_plan(program: ProgramContents) -> Plan:
     """Return the plan of a program's function."""
     steps = Steps(frozenset(source.symbol for source in program.sources))
-    checks, claims, keyed = _checks(program, steps), _claims(program, steps), tuple(_lists(program, steps))
-    lists, entries = _shared(keyed)
+    checks, claims, keyed = (
+        _collect_checks(program, steps),
+        _collect_claims(program, steps),
+        tuple(_read_lists(program, steps)),
+    )
+    lists, entries = _find_shared_lists(keyed)
     symbols = {source.symbol: f"s{number}" for number, source in enumerate(program.sources)}
     named = tuple((f"t{number}", step) for number, step in enumerate(step for step in steps if step.has_name))
-    shapes = tuple(_shapes(program))
+    shapes = tuple(_input_shapes(program))
     places = {name: variable for variable, name, _, _ in shapes}
     sources = tuple(
         (symbols[source.symbol], source, places[source.input], Steps(steps.symbols).of(source.rest))
@@ -204,35 +208,35 @@ def make_plan(program: ProgramContents) -> Plan:
     )
 
 
-def _shapes(program: ProgramContents) -> Iterator[tuple[str, str, str, int]]:
+def _input_shapes(program: ProgramContents) -> Iterator[tuple[str, str, str, int]]:
     dims = {entry.name: entry.dims or () for entry in program.inputs}
     for number, name in enumerate(dict.fromkeys(source.input for source in program.sources)):
         yield f"x{number}", name, shape_text(dims[name]), len(dims[name])
 
 
-def _checks(program: ProgramContents, steps: Steps) -> tuple[Check, ...]:
+def _collect_checks(program: ProgramContents, steps: Steps) -> tuple[Check, ...]:
     groups: dict[tuple[Expr | None, ...] | None, list[str]] = {}
     for entry in program.inputs:
         groups.setdefault(entry.dims, []).append(entry.name)
     checks = []
     for dims, names in groups.items():
-        expected = None if dims is None else tuple(used(steps.of(dim)) for dim in dims)
+        expected = None if dims is None else tuple(count_use(steps.of(dim)) for dim in dims)
         checks.append(Check(tuple(names), "" if dims is None else shape_text(dims), expected))
     return tuple(checks)
 
 
-def _claims(program: ProgramContents, steps: Steps) -> tuple[Claim, ...]:
+def _collect_claims(program: ProgramContents, steps: Steps) -> tuple[Claim, ...]:
     """Return the conditions that can be computed at any dims."""
     claims = []
     for condition in program.conditions:
         sides = steps.of(condition.left), steps.of(condition.right)
         if not any(side is None or (isinstance(side, Step) and side.can_fail) for side in sides):
-            left, right = (used(used(side)) for side in sides)  # compared, and told
+            left, right = (count_use(count_use(side)) for side in sides)  # compared, and told
             claims.append(Claim(left, condition.relation, right, str(condition)))
     return tuple(claims)
 
 
-def _lists(program: ProgramContents, steps: Steps) -> Iterator[tuple[str, Operands]]:
+def _read_lists(program: ProgramContents, steps: Steps) -> Iterator[tuple[str, Operands]]:
     for consumer in program.consumers:
         for read in consumer.reads:
             if read.elements is not None:
@@ -242,23 +246,23 @@ def _lists(program: ProgramContents, steps: Steps) -> Iterator[tuple[str, Operan
                 yield output.key, tuple(map(steps.of, output.dims))
 
 
-def _shared(
+def _find_shared_lists(
     keyed: Sequence[tuple[str, Operands]],
 ) -> tuple[tuple[tuple[str, Operands], ...], tuple[tuple[str, str | Operands], ...]]:
     """Return the lists that occur more than once, by variable, and the operands of each key."""
     distinct: dict[object, Operands] = {}
     counts: Counter[object] = Counter()
     for _, operands in keyed:
-        identity = _identity(operands)
+        identity = _list_key(operands)
         counts[identity] += 1
         if counts[identity] == 1:
-            distinct[identity] = tuple(map(used, operands))
+            distinct[identity] = tuple(map(count_use, operands))
     several = [identity for identity in distinct if counts[identity] > 1]
     variables = {identity: f"v{number}" for number, identity in enumerate(several)}
     lists = tuple((variable, distinct[identity]) for identity, variable in variables.items())
-    return lists, tuple((key, variables.get(_identity(operands), operands)) for key, operands in keyed)
+    return lists, tuple((key, variables.get(_list_key(operands), operands)) for key, operands in keyed)
 
 
-def _identity(operands: Operands) -> object:
+def _list_key(operands: Operands) -> object:
     """Return a key that tells lists apart: 1 from 1.0, and 0.0 from -0.0, which are equal."""
     return tuple(operand if isinstance(operand, Step) else (type(operand), repr(operand)) for operand in operands)

@@ -16,9 +16,9 @@ from functools import lru_cache
 from typing import Literal
 
 from graphkit.graph.declared_types import Dim, declared_type, shape_text
-from graphkit.graph.merged_decoder import captures
+from graphkit.graph.merged_decoder import count_captured_values
 from graphkit.graph.name_families import family_labels
-from graphkit.graph.roles import Role, rank
+from graphkit.graph.roles import Role, declared_rank
 from graphkit.graph.view import Scope
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes.expr import Expr, const, symbol
@@ -26,11 +26,11 @@ from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import declare_dim, declared_texts, input_dims, read_dim
-from graphkit.shapes.relations import Row, fixed_sizes, linear_equations, reduced, solved
+from graphkit.shapes.relations import Row, fixed_sizes, linear_equations, reduce_rows, solve_symbol
 from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.shapes.tensor import is_known
 
-__all__ = ["FOLLOWING", "Correction", "Declarations", "Length", "declarations", "lengths"]
+__all__ = ["FOLLOWING", "Correction", "Declarations", "Length", "declarations", "find_lengths"]
 
 Kind = Literal["tokens", "past", "encoder", "mask", "encoder mask", "positions"]
 KINDS: Mapping[Role, Kind] = {  # of the second axis
@@ -62,12 +62,12 @@ class Length:
     name: str
 
 
-def lengths(model: Model) -> tuple[Length, ...]:
+def find_lengths(model: Model) -> tuple[Length, ...]:
     """Return the lengths of a decoder's inputs that are not numbers, tokens first."""
     places_of: dict[tuple[Kind, str], list[tuple[str, int]]] = {}
     given = {value.name for value in model.graph.inputs if value.tensor is None}
-    dims = {name: tuple(_claimed(name, texts or ())) for name, texts in declared_texts(model) if name in given}
-    for kind, name, axis in sorted(_places(model), key=lambda place: ORDER.index(place[0])):
+    dims = {name: tuple(_claimed_dims(name, texts or ())) for name, texts in declared_texts(model) if name in given}
+    for kind, name, axis in sorted(_length_places(model), key=lambda place: ORDER.index(place[0])):
         if dims[name][axis].constant is None:
             alone = name if kind in FOLLOWING else ""
             places_of.setdefault((kind, f"{alone}{dims[name][axis]}"), []).append((name, axis))
@@ -85,7 +85,7 @@ def lengths(model: Model) -> tuple[Length, ...]:
     return tuple(result)
 
 
-def _claimed(name: str, texts: Iterable[Dim]) -> Iterator[Expr]:
+def _claimed_dims(name: str, texts: Iterable[Dim]) -> Iterator[Expr]:
     """Yield the dims that an input declares, each text at its word: a past is called `past + sequence`."""
     yield from (symbol(f"{name}.{axis}") if dim is None else read_dim(dim, ()) for axis, dim in enumerate(texts))
 
@@ -107,13 +107,13 @@ def _usual_name(kind: Kind, before: Sequence[Length], taken: Collection[str]) ->
     return name if name not in taken else None
 
 
-def _places(model: Model) -> Iterator[tuple[Kind, str, int]]:
+def _length_places(model: Model) -> Iterator[tuple[Kind, str, int]]:
     """Yield the lengths of all inputs: kind, input, axis."""
     for past, entry in model.roles.pasts.items():
         if entry.axis is not None:
             yield "encoder" if model.roles.is_cross(entry) else "past", past.name, entry.axis
     for value, role in model.roles.inputs.items() if model.roles.cache else ():
-        kind, count = KINDS.get(role), rank(value)
+        kind, count = KINDS.get(role), declared_rank(value)
         if kind is not None and (count == 2 or (count == 3 and role in ("embeddings", "encoder state"))):
             yield kind, value.name, 1
 
@@ -171,29 +171,31 @@ def declarations(model: ModelLike, *, is_branch: bool = False) -> Declarations:
         >>> declarations("example:causal-attention").corrections
         ()
     """
-    return _declarations(as_model(model), is_branch)
+    return _correct_declarations(as_model(model), is_branch)
 
 
 @lru_cache(maxsize=4)  # a workflow asks about one model several times
-def _declarations(model: Model, is_branch: bool) -> Declarations:
-    known = lengths(model)
+def _correct_declarations(model: Model, is_branch: bool) -> Declarations:
+    known = find_lengths(model)
     if not known or not (is_branch or _is_suspicious(model, known)):
         return Declarations(model)
     named = {place: length.name for length in known for place in length.places}
     shapes = infer_from(model, Inputs(model, renamed=named))
-    branches = list(_branches(model))
-    facts = [(name, _facts(shapes, scopes)) for name, scopes in branches]
-    needs = [_needed(length, known, facts, is_branch=is_branch) for length in known]
-    corrections = tuple(_corrections(model, known, needs))
+    branches = list(_branch_scopes(model))
+    facts = [(name, _required_equalities(shapes, scopes)) for name, scopes in branches]
+    needs = [_required_length(length, known, facts, is_branch=is_branch) for length in known]
+    corrections = tuple(_make_corrections(model, known, needs))
     if not corrections:
         return Declarations(model)
-    corrected = _redeclared(model, known, [need for need, _ in needs])
-    if any(_excludes_sizes(infer(corrected), scopes, lengths(corrected)) for _, scopes in _branches(corrected)):
+    corrected = _redeclare_inputs(model, known, [need for need, _ in needs])
+    if any(
+        _excludes_sizes(infer(corrected), scopes, find_lengths(corrected)) for _, scopes in _branch_scopes(corrected)
+    ):
         return Declarations(model)  # the corrected declarations would be no better
     return Declarations(corrected, corrections)
 
 
-forget_on_registration(_declarations.cache_clear)
+forget_on_registration(_correct_declarations.cache_clear)
 
 
 def _is_suspicious(model: Model, known: Sequence[Length]) -> bool:
@@ -203,13 +205,13 @@ def _is_suspicious(model: Model, known: Sequence[Length]) -> bool:
     if any((inputs[name] or ())[axis].symbols != dim.symbols for (name, axis), dim in claims.items()):
         return True
     shapes = infer(model)
-    return any(_excludes_sizes(shapes, scopes, known) for _, scopes in _branches(model))
+    return any(_excludes_sizes(shapes, scopes, known) for _, scopes in _branch_scopes(model))
 
 
 Branch = tuple[str, frozenset[Scope]]
 
 
-def _branches(model: Model) -> Iterator[Branch]:
+def _branch_scopes(model: Model) -> Iterator[Branch]:
     """Yield the scopes that run together: each branch of a merged decoder, or else the main graph."""
     merged = model.roles.decoder
     if merged is None:
@@ -220,7 +222,7 @@ def _branches(model: Model) -> Iterator[Branch]:
         yield name, frozenset({*around, merged.node.bodies[name]})
 
 
-def _facts(shapes: Shapes, scopes: Collection[Scope]) -> list[Row]:
+def _required_equalities(shapes: Shapes, scopes: Collection[Scope]) -> list[Row]:
     """Return the equalities that nodes in these scopes require."""
     needed = (fact for fact in (*shapes.equalities, *shapes.broadcasts) if fact.scope in scopes)
     pairs = dict.fromkeys((fact.left, fact.right) for fact in needed if is_known(fact.left) and is_known(fact.right))
@@ -231,7 +233,7 @@ def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], known_lengths: Se
     """Whether the numbers of new tokens, past and encoder positions cannot be chosen freely."""
     if any(finding.body is None or finding.body in scopes for finding in shapes.findings):
         return True
-    read = _read(shapes.model, scopes)
+    read = _inputs_read(shapes.model, scopes)
     free: dict[str, Expr] = {}  # by kind
     for length in known_lengths:
         if length.kind in INDEPENDENT and read.intersection(name for name, _ in length.places):
@@ -239,30 +241,30 @@ def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], known_lengths: Se
                 return True
             free.setdefault(length.kind, length.declared)
     rows = [row for dim in free.values() for row in linear_equations(dim, const(0))]
-    facts = _facts(shapes, scopes)
+    facts = _required_equalities(shapes, scopes)
     names = sorted({name for row in (*facts, *rows) for name in row if name})
-    known = reduced(facts, names)
+    known = reduce_rows(facts, names)
     if any(size < (0 if "past" in name else 1) for name, size in fixed_sizes(known).items()):
         return True
-    return "" in known or len(rows) < len(free) or _rank(rows, known, names) < len(free)
+    return "" in known or len(rows) < len(free) or _free_sums(rows, known, names) < len(free)
 
 
-def _rank(rows: Sequence[Row], known: Mapping[str, Row], names: Sequence[str]) -> int:
+def _free_sums(rows: Sequence[Row], known: Mapping[str, Row], names: Sequence[str]) -> int:
     """Return how many of some sums can be chosen freely if others are 0."""
-    with_known = reduced([*known.values(), *({n: f for n, f in row.items() if n} for row in rows)], names)
+    with_known = reduce_rows([*known.values(), *({n: f for n, f in row.items() if n} for row in rows)], names)
     return len(with_known) - len(known) - ("" in with_known and "" not in known)
 
 
-def _read(model: Model, scopes: Collection[Scope]) -> frozenset[str]:
+def _inputs_read(model: Model, scopes: Collection[Scope]) -> frozenset[str]:
     """Return the inputs that some node in these scopes reads."""
     inner = [body for body in scopes if body is not model.graph]
-    direct = {value.name for body in inner for value in captures(body)}
+    direct = {value.name for body in inner for value in count_captured_values(body)}
     return frozenset(direct) | {
         value.name for value in model.graph.inputs if any(node.scope in scopes for node, _ in value.consumers)
     }
 
 
-def _needed(
+def _required_length(
     length: Length, known: Sequence[Length], branches: Sequence[tuple[str, list[Row]]], *, is_branch: bool
 ) -> tuple[Expr, str]:
     """Return the required value of a length, a symbol of its own if branches differ, and the length in each branch."""
@@ -276,17 +278,17 @@ def _needed(
     results: dict[str, Expr] = {}
     for name, facts in branches:
         tail = sorted({name for row in facts for name in row if name and name not in order}, key=lambda n: "past" in n)
-        if (dim := solved(length.name, reduced(facts, [*order, *tail]), symbols)) is not None:
+        if (dim := solve_symbol(length.name, reduce_rows(facts, [*order, *tail]), symbols)) is not None:
             results[name] = dim
     distinct = set(results.values())
     if not distinct:
-        return _undecided(length, known, is_branch=is_branch)
+        return _undecided_length(length, known, is_branch=is_branch)
     if len(distinct) == 1 or length.kind == "encoder mask":  # the encoder's length is one, by many names
         return next(iter(results.values())), ""
     return symbol_of_length, f" ({', '.join(f'{dim} in {name}' for name, dim in results.items())})"
 
 
-def _undecided(length: Length, known: Sequence[Length], *, is_branch: bool) -> tuple[Expr, str]:
+def _undecided_length(length: Length, known: Sequence[Length], *, is_branch: bool) -> tuple[Expr, str]:
     """Return the length of a mask that no node decides: it spans past and new tokens."""
     tokens, past = (
         next((length_of_kind for length_of_kind in known if length_of_kind.kind == kind), None)
@@ -301,7 +303,7 @@ def _undecided(length: Length, known: Sequence[Length], *, is_branch: bool) -> t
     return length.declared, ""
 
 
-def _corrections(model: Model, known: Sequence[Length], needs: Sequence[tuple[Expr, str]]) -> Iterator[Correction]:
+def _make_corrections(model: Model, known: Sequence[Length], needs: Sequence[tuple[Expr, str]]) -> Iterator[Correction]:
     for length, (need, why) in zip(known, needs, strict=True):
         if str(need) == str(length.declared):
             continue
@@ -316,7 +318,7 @@ def _corrections(model: Model, known: Sequence[Length], needs: Sequence[tuple[Ex
             yield Correction(tuple(names), before, after, why)
 
 
-def _redeclared(model: Model, known: Sequence[Length], needs: Sequence[Expr]) -> Model:
+def _redeclare_inputs(model: Model, known: Sequence[Length], needs: Sequence[Expr]) -> Model:
     proto = copy.deepcopy(model.proto)
     infos = {info.name: info for info in proto.graph.input}
     for length, need in zip(known, needs, strict=True):

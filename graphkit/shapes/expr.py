@@ -101,7 +101,7 @@ class Expr:
             return const(nonzero[0][1] if nonzero else 0)
         check_terms(nonzero)
         if len(nonzero) > 1:
-            nonzero.sort(key=_order)
+            nonzero.sort(key=_term_order)
         return Expr(tuple(nonzero))
 
     @staticmethod
@@ -161,7 +161,7 @@ class Expr:
         """Return the expression with symbols replaced, simplified anew."""
         if not self.symbols & assignment.keys():
             return self
-        return self.mapped(lambda atom: _substituted(atom, assignment))
+        return self.mapped(lambda atom: _substitute_atom(atom, assignment))
 
     def mapped(self, function: Callable[[Atom], Expr]) -> Expr:
         """Return the expression with each atom replaced by the result of a function, simplified anew."""
@@ -262,13 +262,13 @@ class Expr:
 OPERATIONS: dict[Operation, Callable[..., Expr]] = {}
 
 
-def _substituted(atom: Atom, assignment: Mapping[str, Expr | int]) -> Expr:
+def _substitute_atom(atom: Atom, assignment: Mapping[str, Expr | int]) -> Expr:
     if isinstance(atom, Symbol):
         return Expr.of(assignment[atom.name]) if atom.name in assignment else Expr.from_atom(atom)
     return OPERATIONS[atom.op](*(arg.substitute(assignment) for arg in atom.args))
 
 
-def _order(term: tuple[Monomial, int]) -> tuple[int, list[tuple[int, str, Bound, Bound]]]:
+def _term_order(term: tuple[Monomial, int]) -> tuple[int, list[tuple[int, str, Bound, Bound]]]:
     """Graded lexicographic order: admissible, so that polynomial division ends."""
     return -len(term[0]), [atom.key for atom in term[0]]
 

@@ -129,7 +129,7 @@ class Language(ABC):
             subject = f"{source.symbol}, which axis {source.axis} of input '{source.input}' gives,"
             least, most = self.bound(source.least), self.bound(source.most)
             yield self._call(
-                "inside", size, least, most, self.text(subject), self.text(_range(source)), variable=variable
+                "inside", size, least, most, self.text(subject), self.text(_range_words(source)), variable=variable
             )
         for variable, step in self.plan.steps:
             yield self.assignment.format(variable, self.right_side(step))
@@ -150,7 +150,7 @@ class Language(ABC):
         return self.assignment.format(variable, text) if variable else self.statement.format(text)
 
 
-def _range(source: Source) -> str:
+def _range_words(source: Source) -> str:
     """Return the words for the range of a symbol: `1 or more`, `3`, `2 to 8`, `at most 8`."""
     least, most = source.least, source.most
     if least == most:

@@ -21,7 +21,7 @@ from graphkit.shapes.input_dims import DeclaredInputs, Place, declared_inputs
 from graphkit.shapes.number_limits import MOST_OF_INPUTS
 from graphkit.shapes.rule_context import Notes
 from graphkit.shapes.symbols import INF, Bound
-from graphkit.shapes.tensor import Tensor, array_of, unknown
+from graphkit.shapes.tensor import Tensor, array_of, unknown_tensor
 from graphkit.suggest import did_you_mean
 
 __all__ = [
@@ -295,10 +295,10 @@ class Inputs:
         """Return the known facts of an input; elements that are followed get symbols, whose reasons are noted."""
         kind = self.declared.get(value.name)
         if kind is None:
-            return unknown(f"the input '{value.name}' is declared as no tensor")
+            return unknown_tensor(f"the input '{value.name}' is declared as no tensor")
         dims = self.symbolic[value.name]
         if dims is None:
-            return unknown(f"the input '{value.name}' is declared without rank", kind.dtype)
+            return unknown_tensor(f"the input '{value.name}' is declared without rank", kind.dtype)
         tensor = Tensor(kind.dtype, [dim.substitute(self.numbers) for dim in dims])
         if value.name in self.values:
             return self._with_values(value.name, tensor)
@@ -319,14 +319,14 @@ class Inputs:
         if tensor.dtype not in FLOATS and tensor.dtype not in INTEGERS:
             return Tensor(tensor.dtype, array.shape, None, f"it is the input '{name}'")
         given = array.ravel().tolist()
-        elements = [each if isinstance(each, Expr) else _converted(each, tensor.dtype) for each in given]
+        elements = [each if isinstance(each, Expr) else _convert_element(each, tensor.dtype) for each in given]
         if None in elements:
             wrong = given[elements.index(None)]
             raise UsageError(f"input '{name}' is of {dtype_name(tensor.dtype)} - it cannot hold {wrong}")
         return Tensor(tensor.dtype, array.shape, array_of(elements, array.shape))
 
 
-def _converted(element: object, dtype: int) -> float | None:
+def _convert_element(element: object, dtype: int) -> float | None:
     """Return a number as a tensor of a dtype holds it; None if it holds no such number."""
     if not isinstance(element, (int, float)):
         return None

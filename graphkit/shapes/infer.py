@@ -25,13 +25,13 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import claimed_inputs, declared_inputs
-from graphkit.shapes.learned_facts import learned_ranges, narrower, replacement, rewriter_of, simplified
+from graphkit.shapes.learned_facts import find_replacement, learned_ranges, narrower_ranges, rewriter_of, simplify_table
 from graphkit.shapes.onnx_inference import infer_node
 from graphkit.shapes.relations import Requirement
 from graphkit.shapes.rule_context import InferenceContext, Notes, UnknownError
 from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.shapes.rules import RULES
-from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Tensor, agreed, array_of, is_known, unknown
+from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Tensor, agreed_facts, array_of, is_known, unknown_tensor
 from graphkit.time_limit import check_time
 
 __all__ = ["infer", "infer_claimed", "infer_from"]
@@ -107,7 +107,7 @@ def infer_from(model: Model, inputs: Inputs) -> Shapes:
     return engine.finish(passes)
 
 
-def _distinct(passes: Iterable[Sequence[Requirement]]) -> tuple[Requirement, ...]:
+def _distinct_requirements(passes: Iterable[Sequence[Requirement]]) -> tuple[Requirement, ...]:
     """Return the requirements of all passes; a later pass, which builds on one, does not see it again."""
     requirements: list[Requirement] = []
     for noted in passes:
@@ -154,7 +154,9 @@ class _Engine:
 
     def run_body(self, body: Scope, inputs: Sequence[Tensor], *, is_certain: bool = True) -> list[Tensor]:
         for index, value in enumerate(body.inputs):
-            self.table[value] = inputs[index] if index < len(inputs) else unknown("the body is given no such input")
+            self.table[value] = (
+                inputs[index] if index < len(inputs) else unknown_tensor("the body is given no such input")
+            )
         around = self.body
         if not is_certain:
             self.body = body
@@ -187,7 +189,7 @@ class _Engine:
             self.run_node(node)
 
     def known(self, value: Value) -> Tensor:
-        return self.table.get(value) or unknown(f"'{value.name}' is not defined before it is used")
+        return self.table.get(value) or unknown_tensor(f"'{value.name}' is not defined before it is used")
 
     def run_node(self, node: Node) -> None:
         check_time()
@@ -196,12 +198,12 @@ class _Engine:
         try:
             results = self._results(ctx)
         except UnknownError as reason:
-            results = [unknown(_traced(node, str(reason))) for _ in node.outputs]
+            results = [unknown_tensor(_trace_reason(node, str(reason))) for _ in node.outputs]
         except (TooComplexError, ArithmeticError, LookupError, ValueError) as error:
-            results = [unknown(f"{node.label} does not fit {node.operator}: {error}") for _ in node.outputs]
+            results = [unknown_tensor(f"{node.label} does not fit {node.operator}: {error}") for _ in node.outputs]
         for index, value in enumerate(node.outputs):
             if value is not None:
-                tensor = results[index] if index < len(results) else unknown(f"{node.label} has no such output")
+                tensor = results[index] if index < len(results) else unknown_tensor(f"{node.label} has no such output")
                 self.table[value] = tensor if tensor.dims is None else self.rewriter.tensor(tensor)
 
     def _attributes(self, node: Node) -> Mapping[str, AttributeProto]:
@@ -236,7 +238,7 @@ class _Engine:
         outer, self.bound = self.bound, {**defaults, **ctx.attributes}
         self.running.append(scope)
         try:
-            missing = unknown("it is left out at this call")
+            missing = unknown_tensor("it is left out at this call")
             arguments = [missing if tensor is None else tensor for tensor in ctx.inputs]
             results = self.run_body(scope, arguments + [missing] * (len(scope.inputs) - len(arguments)))
         finally:
@@ -251,7 +253,7 @@ class _Engine:
             for value in inner.values.values():
                 if (now := self.table.get(value)) is not None:
                     before = self.seen_functions.get(value)
-                    self.seen_functions[value] = now if before is None else agreed(before, now)
+                    self.seen_functions[value] = now if before is None else agreed_facts(before, now)
 
     def is_complete(self) -> bool:
         """Whether every dim is known, and as plain as can be."""
@@ -268,10 +270,10 @@ class _Engine:
             requirement for requirement in equalities if is_known(requirement.left) and is_known(requirement.right)
         ]
         pairs = dict.fromkeys((requirement.left, requirement.right) for requirement in equalities)
-        new_pairs = [pair for pair in pairs if pair not in equal and replacement(*pair) is not None]
+        new_pairs = [pair for pair in pairs if pair not in equal and find_replacement(*pair) is not None]
         equal += new_pairs
         before = self.given.symbols
-        ranges = narrower(learned_ranges([*inequalities, *equalities]), before)
+        ranges = narrower_ranges(learned_ranges([*inequalities, *equalities]), before)
         if not ranges:
             return bool(new_pairs)
         self.given.narrowed(ranges)
@@ -285,11 +287,11 @@ class _Engine:
         first.table.update(first.seen_functions)
         return Shapes(
             model=self.model,
-            table=simplified(self.table, self.notes.equalities),
+            table=simplify_table(self.table, self.notes.equalities),
             reasons=self.notes.reasons,
             findings=tuple(dict.fromkeys(self.notes.findings)),
-            equalities=_distinct(engine.notes.equalities for engine in passes),
-            inequalities=_distinct(engine.notes.inequalities for engine in passes),
+            equalities=_distinct_requirements(engine.notes.equalities for engine in passes),
+            inequalities=_distinct_requirements(engine.notes.inequalities for engine in passes),
             first=first.table,
             certain=frozenset(self.certain),
             broadcasts=tuple(first.notes.broadcasts),
@@ -298,6 +300,6 @@ class _Engine:
         )
 
 
-def _traced(node: Node, reason: str) -> str:
+def _trace_reason(node: Node, reason: str) -> str:
     """Return a reason with the node that met it, unless the nodes that it names already are many: chains are long."""
     return reason if len(reason) > MAX_REASON else f"{node.label}: {reason}"

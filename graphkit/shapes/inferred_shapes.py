@@ -10,13 +10,13 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.graph.operator_traits import value_inputs
-from graphkit.graph.traversal import postorder
+from graphkit.graph.traversal import walk_postorder
 from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.model import Model
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.relations import Requirement
 from graphkit.shapes.rule_context import Finding
-from graphkit.shapes.tensor import Dims, Tensor, unknown
+from graphkit.shapes.tensor import Dims, Tensor, unknown_tensor
 from graphkit.suggest import did_you_mean
 
 __all__ = ["Shapes"]
@@ -55,7 +55,7 @@ class Shapes:
         Nothing is known of an input that is left out, which is None.
         """
         tensor = self.table.get(self.find(key)) if key is not None else None
-        return tensor or unknown("nothing leads to it")
+        return tensor or unknown_tensor("nothing leads to it")
 
     def dims(self, value: Value | None) -> Dims | None:
         """Return the dims of a value, None where it is left out or its rank is unknown."""
@@ -110,7 +110,7 @@ class Shapes:
         if not isinstance(key, Expr):
             value, tensor = self.find(key), self[key]
             if tensor.dims is None:
-                return f"{tensor.reason}{_claim(value)}"
+                return f"{tensor.reason}{_declared_hint(value)}"
             return "; ".join(dict.fromkeys(text for dim in tensor.dims if (text := self.reason(dim))))
         return "; ".join(f"{name}: {reason}" for name, reason in self.unknowns(key).items())
 
@@ -124,7 +124,7 @@ class Shapes:
 
     def chain(self, key: Value | str | tuple[str, str]) -> list[Value]:
         """Return the values from graph inputs and constants to a tensor, each after those that it comes from."""
-        return list(postorder([self.find(key)], self.shape_sources))
+        return list(walk_postorder([self.find(key)], self.shape_sources))
 
     def shape_sources(self, value: Value) -> list[Value]:
         """Return the inputs of a value's node that its dims and elements come from."""
@@ -154,16 +154,16 @@ class Shapes:
         """Return a value with its type and where it comes from."""
         text = f"{value.name}: {self[value]}"
         reason = self.reason(value)
-        return f"{text}, {_origin(value)}" + (f" ({reason})" if reason else "")
+        return f"{text}, {_origin_text(value)}" + (f" ({reason})" if reason else "")
 
 
-def _claim(value: Value) -> str:
+def _declared_hint(value: Value) -> str:
     """Return the declared type of a tensor as a hint for the reader. Nothing relies on it."""
     declared = declared_type(value)
     return "" if declared is None else f" (declared as {dtype_name(declared.dtype)} {shape_text(declared.dims)})"
 
 
-def _origin(value: Value) -> str:
+def _origin_text(value: Value) -> str:
     node = value.producer
     if node is None:
         return {"input": "an input", "initializer": "a constant"}.get(value.kind, "undefined")

@@ -156,9 +156,9 @@ def declared_inputs(model: Model) -> DeclaredInputs:
     inputs = {value.name: value for value in model.graph.inputs}
     unread = {value.name for value in model.graph.inputs if not value.consumers} - {v.name for v in model.graph.outputs}
     meanings: dict[str, dict[Meaning, list[Place]]] = {}
-    for (name, axis), text in sorted(_named(model), key=lambda entry: entry[0][0] in unread):
+    for (name, axis), text in sorted(_named_dims(model), key=lambda entry: entry[0][0] in unread):
         parts = meanings.setdefault(text, {})
-        meaning = next(iter(parts), UNREAD) if name in unread else _meaning(model.roles, inputs[name], axis)
+        meaning = next(iter(parts), UNREAD) if name in unread else _dim_meaning(model.roles, inputs[name], axis)
         parts.setdefault(meaning, []).append((name, axis))
     lengths = {tuple(places) for parts in meanings.values() for key, places in parts.items() if key in LENGTHS}
     groups = {text: [tuple(places) for places in parts.values()] for text, parts in meanings.items()}
@@ -176,7 +176,7 @@ def claimed_inputs(model: Model) -> DeclaredInputs:
     read, inputs = declared_inputs(model), {value.name: value for value in model.graph.inputs}
     groups: dict[str, list[Group]] = {}
     for name, parts in read.groups.items():
-        lengths = [part for part in parts if _meaning(model.roles, inputs[part[0][0]], part[0][1]) in LENGTHS]
+        lengths = [part for part in parts if _dim_meaning(model.roles, inputs[part[0][0]], part[0][1]) in LENGTHS]
         one = [*lengths[:1], *(part for part in parts if part not in lengths)]
         groups[name] = [tuple(place for part in one for place in part), *lengths[1:]]
     is_same = all(len(groups[name]) == len(parts) for name, parts in read.groups.items())
@@ -186,7 +186,7 @@ def claimed_inputs(model: Model) -> DeclaredInputs:
 def named_inputs(model: Model) -> DeclaredInputs:
     """Return the dims that inputs declare, where something else says that those of one name are equal."""
     places: dict[str, list[Place]] = {}
-    for place, name in _named(model):
+    for place, name in _named_dims(model):
         places.setdefault(name, []).append(place)
     return DeclaredInputs.of(model, {name: [tuple(parts)] for name, parts in places.items()})
 
@@ -199,7 +199,7 @@ def declared_texts(model: Model) -> Iterator[tuple[str, tuple[Dim, ...] | None]]
             yield value.name, None if kind.dims is None else tuple(named)
 
 
-def _named(model: Model) -> Iterator[tuple[Place, str]]:
+def _named_dims(model: Model) -> Iterator[tuple[Place, str]]:
     """Yield the dims that are names, and the name of each."""
     texts = [
         ((name, axis), dim)
@@ -224,7 +224,7 @@ UNREAD: Meaning = "", "unread"  # such a dim is whatever others of its name are
 LENGTHS: tuple[Meaning, ...] = (("", "sequence"), ("", "past"), ("", "total"), ("", "encoder"))  # never one, by a name
 
 
-def _meaning(roles: Roles, value: Value, axis: int) -> Meaning:
+def _dim_meaning(roles: Roles, value: Value, axis: int) -> Meaning:
     role = roles.of(value)
     if role not in OF_SEQUENCES:
         return value.name, axis
@@ -274,7 +274,7 @@ def read_alike(
         keys = sorted(keyed, key=lambda key: isinstance(key[1], int))  # a name stays with dims that are no numbers
         groups |= {name: [tuple(keyed[key]) for key in keys]} if keys else {}
     numbered: dict[str, dict[int, list[Place]]] = {}
-    for place, name in _named(after):
+    for place, name in _named_dims(after):
         numbered.setdefault(name, {}).setdefault(numbers.get(origin(place), 0), []).append(place)
     others = {name: [tuple(parts[number]) for number in sorted(parts)] for name, parts in numbered.items()}
     taken: dict[str, set[Place]] = {}

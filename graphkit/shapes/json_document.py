@@ -25,7 +25,11 @@ def json_text(program: ProgramContents) -> str:
 
     plain = _Plain()
     sources = [
-        {**plain.fields(replace(source, least=0, most=0)), "least": _bound(source.least), "most": _bound(source.most)}
+        {
+            **plain.fields(replace(source, least=0, most=0)),
+            "least": _finite_bound(source.least),
+            "most": _finite_bound(source.most),
+        }
         for source in program.sources
     ]
     begin = {"graphkit": __version__, "schema": f"program/{SCHEMA}", "model": program.model}
@@ -37,18 +41,18 @@ def json_text(program: ProgramContents) -> str:
         ("conditions", map(plain.fields, program.conditions)),
         ("consumers", map(plain.fields, program.consumers)),
     ):
-        parts[name] = _lines("[]", [json.dumps(entry, allow_nan=False) for entry in entries])
+        parts[name] = _join_lines("[]", [json.dumps(entry, allow_nan=False) for entry in entries])
     trees = [f"{json.dumps(text)}: {json.dumps(tree, allow_nan=False)}" for text, tree in plain.trees.items()]
-    parts["expressions"] = _lines("{}", trees)
+    parts["expressions"] = _join_lines("{}", trees)
     return "{\n" + ",\n".join(f'"{name}": {text}' for name, text in parts.items()) + "\n}\n"
 
 
-def _lines(brackets: str, lines: Sequence[str]) -> str:
+def _join_lines(brackets: str, lines: Sequence[str]) -> str:
     joined = ",\n  ".join(lines)
     return f"{brackets[0]}\n  {joined}\n{brackets[1]}" if lines else brackets
 
 
-def _bound(bound: Bound) -> int | None:
+def _finite_bound(bound: Bound) -> int | None:
     return int(bound) if math.isfinite(bound) else None
 
 
@@ -69,7 +73,7 @@ class _Plain:
         if isinstance(value, tuple):
             return [self.value(entry) for entry in value]
         if isinstance(value, (Expr, Ratio, int, float)):
-            tree = _tree(value)
+            tree = _expression_tree(value)
             return tree if isinstance(tree, (int, float)) else self.text(value, tree)
         return self.fields(value)
 
@@ -81,22 +85,24 @@ class _Plain:
         return text
 
 
-def _tree(value: Expr | Ratio | float) -> Tree:
+def _expression_tree(value: Expr | Ratio | float) -> Tree:
     if isinstance(value, Ratio):
-        return ["/", _tree(value.dividend), value.divisor]
+        return ["/", _expression_tree(value.dividend), value.divisor]
     if isinstance(value, float):
         return value if math.isfinite(value) else ["float", str(value)]
     if isinstance(value, Expr):
-        terms = [_term(monomial, factor) for monomial, factor in value.terms]
-        return _integer(0) if not terms else terms[0] if len(terms) == 1 else ["+", *terms]
-    return _integer(value)
+        terms = [_term_tree(monomial, factor) for monomial, factor in value.terms]
+        return _integer_tree(0) if not terms else terms[0] if len(terms) == 1 else ["+", *terms]
+    return _integer_tree(value)
 
 
-def _integer(value: int) -> Tree:
+def _integer_tree(value: int) -> Tree:
     return value if abs(value) <= MAX_SAFE else ["int", str(value)]
 
 
-def _term(monomial: Monomial, factor: int) -> Tree:
-    atoms = [atom.name if isinstance(atom, Symbol) else [atom.op, *map(_tree, atom.args)] for atom in monomial]
-    factors = atoms if factor == 1 and atoms else [_integer(factor), *atoms]
+def _term_tree(monomial: Monomial, factor: int) -> Tree:
+    atoms = [
+        atom.name if isinstance(atom, Symbol) else [atom.op, *map(_expression_tree, atom.args)] for atom in monomial
+    ]
+    factors = atoms if factor == 1 and atoms else [_integer_tree(factor), *atoms]
     return factors[0] if len(factors) == 1 else ["*", *factors]

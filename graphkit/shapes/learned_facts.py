@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
-from graphkit.graph.traversal import reachable
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Scope, Value
 from graphkit.shapes.algebra import without_common_factor
 from graphkit.shapes.bounds import lower, upper
@@ -23,13 +23,21 @@ from graphkit.shapes.relations import Relation, Requirement
 from graphkit.shapes.symbols import INF, Bound, Symbol
 from graphkit.shapes.tensor import Tensor
 
-__all__ = ["Ranges", "Rewriter", "learned_ranges", "narrower", "replacement", "rewriter_of", "simplified"]
+__all__ = [
+    "Ranges",
+    "Rewriter",
+    "find_replacement",
+    "learned_ranges",
+    "narrower_ranges",
+    "rewriter_of",
+    "simplify_table",
+]
 
 Atom = Symbol | Call
 Replacements = dict[Atom, Expr]
 
 
-def simplified(table: Mapping[Value, Tensor], equalities: Iterable[Requirement]) -> dict[Value, Tensor]:
+def simplify_table(table: Mapping[Value, Tensor], equalities: Iterable[Requirement]) -> dict[Value, Tensor]:
     """Return the table with each atom replaced by an expression that it must equal."""
     pairs: dict[Scope, list[tuple[Expr, Expr]]] = {}
     for equality in equalities:
@@ -38,10 +46,12 @@ def simplified(table: Mapping[Value, Tensor], equalities: Iterable[Requirement])
     if not replacements:
         return dict(table)
     rewriters: dict[Scope, Rewriter] = {}
-    return {value: _rewriter(value.scope, replacements, rewriters).tensor(tensor) for value, tensor in table.items()}
+    return {
+        value: _scope_rewriter(value.scope, replacements, rewriters).tensor(tensor) for value, tensor in table.items()
+    }
 
 
-def replacement(left: Expr, right: Expr) -> tuple[Atom, Expr] | None:
+def find_replacement(left: Expr, right: Expr) -> tuple[Atom, Expr] | None:
     """Return an atom that can be replaced: an unknown, or a max or min by one of its arguments."""
     left, right = without_common_factor(left, right, is_certain=False)
     for side, opposite in ((left, right), (right, left)):
@@ -57,14 +67,14 @@ def rewriter_of(equal: Iterable[tuple[Expr, Expr]]) -> Rewriter:
     """Return the rewriter that applies these equalities."""
     replacements: Replacements = {}
     for pair in equal:
-        if (atom := replacement(*pair)) is not None:
+        if (atom := find_replacement(*pair)) is not None:
             replacements.setdefault(*atom)
     return Rewriter(replacements)
 
 
-def _rewriter(scope: Scope, replacements: Mapping[Scope, Replacements], known: dict[Scope, Rewriter]) -> Rewriter:
+def _scope_rewriter(scope: Scope, replacements: Mapping[Scope, Replacements], known: dict[Scope, Rewriter]) -> Rewriter:
     if scope not in known:
-        around = _rewriter(scope.parent, replacements, known).replacements if scope.parent is not None else {}
+        around = _scope_rewriter(scope.parent, replacements, known).replacements if scope.parent is not None else {}
         known[scope] = Rewriter({**around, **replacements.get(scope, {})})
     return known[scope]
 
@@ -115,26 +125,26 @@ def learned_ranges(relations: Iterable[Relation]) -> Ranges:
             _learn_equal(relation.left, relation.right, ranges)
             _learn_equal(relation.right, relation.left, ranges)
         elif relation.right.constant is not None:
-            _tighten(relation.left, relation.right.constant, ranges)
+            _tighten_ranges(relation.left, relation.right.constant, ranges)
     return ranges
 
 
 def _learn_equal(side: Expr, opposite: Expr, ranges: Ranges) -> None:
     value, atom = opposite.constant, side.atom
     if value is not None:
-        _tighten(side, value, ranges)
-        _tighten(-side, -value, ranges)
+        _tighten_ranges(side, value, ranges)
+        _tighten_ranges(-side, -value, ranges)
     if isinstance(atom, Call) and atom.op in ("min", "max") and opposite in atom.args:
         for arg in atom.args:
-            _tighten(arg - opposite if atom.op == "min" else opposite - arg, 0, ranges)
+            _tighten_ranges(arg - opposite if atom.op == "min" else opposite - arg, 0, ranges)
 
 
-def _tighten(expr: Expr, least: int, ranges: Ranges) -> None:
+def _tighten_ranges(expr: Expr, least: int, ranges: Ranges) -> None:
     """Add the ranges of symbols that follow from `expr >= least`."""
-    for inequality in reachable([(expr, least)], _implied):
+    for inequality in walk_breadth_first([(expr, least)], _implied_inequalities):
         for atom, low, high in _atom_bounds(*inequality):
             if isinstance(atom, Symbol):
-                _narrow(ranges, atom.name, low, high)
+                _narrow_range(ranges, atom.name, low, high)
 
 
 def _atom_bounds(expr: Expr, least: int) -> Iterator[tuple[Atom, Bound, Bound]]:
@@ -150,7 +160,7 @@ def _atom_bounds(expr: Expr, least: int) -> Iterator[tuple[Atom, Bound, Bound]]:
         yield (atom, -(-room // factor), INF) if factor > 0 else (atom, -INF, -room // -factor)
 
 
-def _implied(inequality: tuple[Expr, int]) -> Iterator[tuple[Expr, int]]:
+def _implied_inequalities(inequality: tuple[Expr, int]) -> Iterator[tuple[Expr, int]]:
     """Yield the inequalities of the arguments of calls that follow from `expr >= least`."""
     for atom, low, _ in _atom_bounds(*inequality):
         if isinstance(atom, Symbol) or low == -INF:
@@ -165,12 +175,12 @@ def _implied(inequality: tuple[Expr, int]) -> Iterator[tuple[Expr, int]]:
             yield from ((arg, least) for arg in large if len(large) == 1)
 
 
-def _narrow(ranges: Ranges, name: str, low: Bound, high: Bound) -> None:
+def _narrow_range(ranges: Ranges, name: str, low: Bound, high: Bound) -> None:
     before = ranges.get(name, (-INF, INF))
     ranges[name] = max(before[0], low), min(before[1], high)
 
 
-def narrower(learned: Ranges, symbols: Mapping[str, Expr]) -> Ranges:
+def narrower_ranges(learned: Ranges, symbols: Mapping[str, Expr]) -> Ranges:
     """Return those of the ranges that are narrower than their symbols have them, with the bounds of both."""
     result: Ranges = {}
     for name in learned.keys() & symbols.keys():

@@ -23,12 +23,12 @@ __all__ = [
     "EXACT",
     "MOST_OF_INPUTS",
     "USUAL",
+    "bound_up_to",
     "exact_range",
-    "fits",
+    "fits_dtype",
     "has_elements",
     "is_between",
     "is_exact",
-    "span",
     "term_span",
 ]
 
@@ -44,7 +44,7 @@ def exact_range(dtype: int) -> tuple[int, int]:
     return (-EXACT[BITS[dtype]], EXACT[BITS[dtype]]) if dtype in FLOATS else integer_range(dtype)
 
 
-def fits(element: Element | None, dtype: int) -> bool:
+def fits_dtype(element: Element | None, dtype: int) -> bool:
     """Whether an element of an integer tensor is not so large, or negative, that it wraps around."""
     least, most = integer_range(dtype if dtype in INTEGERS else TensorProto.INT64)
     if isinstance(element, int):
@@ -69,7 +69,7 @@ def _is_held(expr: Expr, least: int, most: int, bits: int, modest: Mapping[int, 
 
 def is_between(expr: Expr, least: int, most: int, size: int = USUAL) -> bool:
     """Whether an expression is within bounds where no dim is above a size."""
-    low, high = span(expr, size)
+    low, high = bound_up_to(expr, size)
     return least <= low and high <= most
 
 
@@ -79,7 +79,7 @@ def has_elements(expr: Expr) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def span(expr: Expr, size: int = USUAL) -> Interval:
+def bound_up_to(expr: Expr, size: int = USUAL) -> Interval:
     """Return bounds of an expression where no dim is above a size."""
     terms = [term_span(monomial, factor, size) for monomial, factor in expr.terms]
     low, high = sum(low for low, _ in terms), sum(high for _, high in terms)
@@ -97,4 +97,4 @@ def term_span(monomial: Monomial, factor: int, size: int = USUAL) -> Interval:
 def _of_atom(atom: Atom, size: int) -> Interval:
     if isinstance(atom, Symbol):
         return atom.lower, max(size, atom.lower) if atom.upper == INF else atom.upper
-    return INTERVALS[atom.op]([span(arg, size) for arg in atom.args])
+    return INTERVALS[atom.op]([bound_up_to(arg, size) for arg in atom.args])

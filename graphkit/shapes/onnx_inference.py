@@ -14,7 +14,7 @@ from onnx import TypeProto, shape_inference
 from graphkit.dtypes import FLOATS
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.rule_context import InferenceContext, UnknownError
-from graphkit.shapes.tensor import Tensor, unknown
+from graphkit.shapes.tensor import Tensor, unknown_tensor
 
 __all__ = ["infer_node"]
 
@@ -41,8 +41,8 @@ def infer_node(ctx: InferenceContext) -> list[Tensor]:
             continue
         if tensor_in.dims is None or not tensor_in.dtype:
             raise UnknownError(tensor_in.reason or f"'{value.name}' is unknown")
-        types[value.name] = _type(tensor_in, names)
-        if (tensor := _constant(tensor_in)) is not None:
+        types[value.name] = _type_proto(tensor_in, names)
+        if (tensor := _constant_proto(tensor_in)) is not None:
             data[value.name] = tensor
     proto = node.proto
     if any(attribute.ref_attr_name for attribute in proto.attribute):  # in a function: the arguments of the call
@@ -58,10 +58,10 @@ def infer_node(ctx: InferenceContext) -> list[Tensor]:
     except REFUSALS as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)[:120]
         raise UnknownError(f"onnx cannot infer {node.operator}: {reason}") from error
-    return [_tensor(ctx, results.get(value.name) if value else None, names) for value in node.outputs]
+    return [_read_result(ctx, results.get(value.name) if value else None, names) for value in node.outputs]
 
 
-def _type(tensor: Tensor, names: dict[str, Expr]) -> TypeProto:
+def _type_proto(tensor: Tensor, names: dict[str, Expr]) -> TypeProto:
     result = TypeProto()
     result.tensor_type.elem_type = tensor.dtype
     result.tensor_type.shape.SetInParent()
@@ -75,7 +75,7 @@ def _type(tensor: Tensor, names: dict[str, Expr]) -> TypeProto:
     return result
 
 
-def _constant(tensor: Tensor) -> onnx.TensorProto | None:
+def _constant_proto(tensor: Tensor) -> onnx.TensorProto | None:
     data = tensor.data if tensor.may_have_data else None
     if data is None or not all(isinstance(element, (int, float)) for element in data.ravel().tolist()):
         return None
@@ -83,12 +83,12 @@ def _constant(tensor: Tensor) -> onnx.TensorProto | None:
     return onnx.numpy_helper.from_array(data.astype(dtype))
 
 
-def _tensor(ctx: InferenceContext, result: TypeProto | None, names: dict[str, Expr]) -> Tensor:
+def _read_result(ctx: InferenceContext, result: TypeProto | None, names: dict[str, Expr]) -> Tensor:
     if result is None or not result.HasField("tensor_type"):
-        return unknown(f"onnx infers no tensor for {ctx.node.operator}")
+        return unknown_tensor(f"onnx infers no tensor for {ctx.node.operator}")
     tensor_type = result.tensor_type
     if not tensor_type.HasField("shape"):
-        return unknown(f"onnx infers no rank for {ctx.node.operator}", tensor_type.elem_type)
+        return unknown_tensor(f"onnx infers no rank for {ctx.node.operator}", tensor_type.elem_type)
     dims = []
     for dim in tensor_type.shape.dim:
         if dim.HasField("dim_value"):

@@ -48,7 +48,7 @@ def parse(text: str) -> Expr:
         height // 2 + 1
     """
     text = text.strip()
-    if len(text) <= MAX_LENGTH and not HYPHENATED.search(text) and (tokens := _tokens(text)):
+    if len(text) <= MAX_LENGTH and not HYPHENATED.search(text) and (tokens := _split_tokens(text)):
         try:
             return _Parser(tokens).whole()
         except (_NotAnExpressionError, TooComplexError, ZeroDivisionError):
@@ -56,7 +56,7 @@ def parse(text: str) -> Expr:
     return symbol(text)
 
 
-def _tokens(text: str) -> list[str]:
+def _split_tokens(text: str) -> list[str]:
     tokens, position = [], 0
     while position < len(text):
         match = TOKEN.match(text, position)

@@ -18,7 +18,7 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.infer import infer
 from graphkit.shapes.inferred_shapes import Shapes
-from graphkit.shapes.program_contents import Input, ProgramContents, consumers, find_sources, known_dims
+from graphkit.shapes.program_contents import Input, ProgramContents, find_consumers, find_sources, known_dims
 from graphkit.shapes.relations import Relation, Requirement
 from graphkit.shapes.tensor import is_known
 
@@ -117,18 +117,18 @@ def program(
         Input(value.name, known_dims(shapes[value])) for value in model.graph.inputs if value.tensor is None
     )
     sources, unread = find_sources([(entry.name, entry.dims) for entry in entries if entry.dims is not None])
-    return Program(model.name, entries, sources, unread, _conditions(shapes), consumers(shapes))
+    return Program(model.name, entries, sources, unread, _open_conditions(shapes), find_consumers(shapes))
 
 
-def _conditions(shapes: Shapes) -> tuple[Relation, ...]:
+def _open_conditions(shapes: Shapes) -> tuple[Relation, ...]:
     """Return the conditions of the main graph that the ranges of the symbols leave open."""
     dims = [dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or () if is_known(dim)]
     symbols = {symbol.name: Expr.from_atom(symbol) for dim in dims for symbol in dim.walk_symbols()}
-    narrowed = dict.fromkeys(_narrowed(requirement, symbols) for requirement in shapes.required)
+    narrowed = dict.fromkeys(_narrow_requirement(requirement, symbols) for requirement in shapes.required)
     return tuple(condition for condition in narrowed if _is_open(condition, symbols.keys()))
 
 
-def _narrowed(noted: Requirement, symbols: Mapping[str, Expr]) -> Relation:
+def _narrow_requirement(noted: Requirement, symbols: Mapping[str, Expr]) -> Relation:
     """Return a requirement in the symbols with their final ranges."""
     try:
         return noted.substitute(symbols)

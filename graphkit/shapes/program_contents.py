@@ -26,7 +26,7 @@ __all__ = [
     "Read",
     "Source",
     "Unread",
-    "consumers",
+    "find_consumers",
     "find_sources",
     "known_dims",
 ]
@@ -69,36 +69,36 @@ class Unread:
 
 def find_sources(inputs: Shaped) -> tuple[tuple[Source, ...], tuple[Unread, ...]]:
     """Return the sources of the symbols of inputs, plain dims first, and the symbols without one."""
-    symbols = {symbol.name: symbol for _, _, dim in _dims(inputs) for symbol in dim.walk_symbols()}
+    symbols = {symbol.name: symbol for _, _, dim in _input_dims(inputs) for symbol in dim.walk_symbols()}
     sources: dict[str, Source] = {}
-    for name, axis, dim in _dims(inputs):
+    for name, axis, dim in _input_dims(inputs):
         if isinstance(dim.atom, Symbol):
-            sources.setdefault(dim.atom.name, _source(dim.atom, name, axis, 1, const(0)))
+            sources.setdefault(dim.atom.name, _symbol_source(dim.atom, name, axis, 1, const(0)))
     count = -1
     while count != len(sources):
         count = len(sources)
-        for name, axis, dim in _dims(inputs):
+        for name, axis, dim in _input_dims(inputs):
             missing = dim.symbols - sources.keys()
-            if len(missing) == 1 and (line := _line(dim, symbol := symbols[min(missing)])) is not None:
-                sources[symbol.name] = _source(symbol, name, axis, *line)
-    unread = (Unread(name, _reason(name, inputs)) for name in symbols if name not in sources)
+            if len(missing) == 1 and (line := _linear_terms(dim, symbol := symbols[min(missing)])) is not None:
+                sources[symbol.name] = _symbol_source(symbol, name, axis, *line)
+    unread = (Unread(name, _unsourced_reason(name, inputs)) for name in symbols if name not in sources)
     return tuple(sources.values()), tuple(unread)
 
 
-def _dims(inputs: Shaped) -> Iterator[tuple[str, int, Expr]]:
+def _input_dims(inputs: Shaped) -> Iterator[tuple[str, int, Expr]]:
     for name, dims in inputs:
         for axis, dim in enumerate(dims):
             if dim is not None:
                 yield name, axis, dim
 
 
-def _source(symbol: Symbol, name: str, axis: int, factor: int, rest: Expr) -> Source:
+def _symbol_source(symbol: Symbol, name: str, axis: int, factor: int, rest: Expr) -> Source:
     return Source(
         symbol=symbol.name, least=symbol.lower, most=symbol.upper, input=name, axis=axis, factor=factor, rest=rest
     )
 
 
-def _line(dim: Expr, symbol: Symbol) -> tuple[int, Expr] | None:
+def _linear_terms(dim: Expr, symbol: Symbol) -> tuple[int, Expr] | None:
     """Return factor and rest of a polynomial that is linear in a symbol."""
     if any(not isinstance(atom, Symbol) for monomial, _ in dim.terms for atom in monomial):
         return None
@@ -107,8 +107,8 @@ def _line(dim: Expr, symbol: Symbol) -> tuple[int, Expr] | None:
     return (factor, rest) if factor and symbol.name not in rest.symbols else None
 
 
-def _reason(name: str, inputs: Shaped) -> str:
-    places = [f"'{dim}' of input '{entry}'" for entry, _, dim in _dims(inputs) if name in dim.symbols]
+def _unsourced_reason(name: str, inputs: Shaped) -> str:
+    places = [f"'{dim}' of input '{entry}'" for entry, _, dim in _input_dims(inputs) if name in dim.symbols]
     return f"it stands only in {', '.join(dict.fromkeys(places))}, which cannot be solved for it"
 
 
@@ -173,10 +173,10 @@ class Consumer:
     outputs: tuple[Output, ...]
 
 
-def consumers(shapes: Shapes) -> tuple[Consumer, ...]:
+def find_consumers(shapes: Shapes) -> tuple[Consumer, ...]:
     """Return the consumers at every scope, in file order."""
     keys = _Keys()
-    return tuple(_consumer(shapes, node, keys) for node in all_nodes(shapes.model.scopes) if value_inputs(node))
+    return tuple(_make_consumer(shapes, node, keys) for node in all_nodes(shapes.model.scopes) if value_inputs(node))
 
 
 class _Keys:
@@ -194,9 +194,9 @@ class _Keys:
         return key
 
 
-def _consumer(shapes: Shapes, node: Node, keys: _Keys) -> Consumer:
+def _make_consumer(shapes: Shapes, node: Node, keys: _Keys) -> Consumer:
     reads = [
-        _read(shapes, keys(node, name), index, name, value)
+        _make_read(shapes, keys(node, name), index, name, value)
         for index, name in value_inputs(node).items()
         if (value := node.inputs[index]) is not None
     ]
@@ -208,12 +208,12 @@ def _consumer(shapes: Shapes, node: Node, keys: _Keys) -> Consumer:
     return Consumer(node.scope.path, node.label, node.op_type, tuple(reads), tuple(outputs))
 
 
-def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read:
+def _make_read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read:
     facts = shapes[value]
     dtype = dtype_name(facts.dtype) if facts.dtype else ""
     known, unknown = None, _unknown_reason(value, facts)
     if (elements := facts.elements) is not None:
-        exprs = [_expr(element) for element in elements]
+        exprs = [_element_expr(element) for element in elements]
         reasons = dict.fromkeys(shapes.reason(expr) for expr in exprs if expr is not None and not is_known(expr))
         pairs = zip(elements, exprs, strict=True)
         known = tuple(element if expr is None or is_known(expr) else None for element, expr in pairs)
@@ -230,7 +230,7 @@ def _read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read
     )
 
 
-def _expr(element: Expr | Ratio | float) -> Expr | None:
+def _element_expr(element: Expr | Ratio | float) -> Expr | None:
     """Return the expression in an element, None for a number."""
     if isinstance(element, Ratio):
         return element.dividend

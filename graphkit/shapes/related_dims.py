@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
 
-from graphkit.graph.operator_traits import MOVING, names
+from graphkit.graph.operator_traits import MOVING, operator_set
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.shapes.expr import Call, Expr
@@ -21,7 +21,9 @@ from graphkit.shapes.input_dims import DeclaredInputs, Group, Place
 
 __all__ = ["related_groups"]
 
-APART = (MOVING - {"Concat"}) | names("Einsum Gemm MatMul OneHot")  # the dims of whose inputs go together in other ways
+APART = (MOVING - {"Concat"}) | operator_set(
+    "Einsum Gemm MatMul OneHot"
+)  # the dims of whose inputs go together in other ways
 
 
 def related_groups(
@@ -30,9 +32,9 @@ def related_groups(
     """Return groups of dims of one name, joined where a node relates them, but for those that are to stay apart."""
     declared = DeclaredInputs.of(model, groups)
     symbols = {declared.at(group[0]): (name, group in apart) for name, parts in groups.items() for group in parts}
-    facts = list(_facts(infer_from(model, Inputs(model, declared=declared))))
+    facts = list(_zero_differences(infer_from(model, Inputs(model, declared=declared))))
     one: dict[str, Expr] = {}  # the symbol that another one equals, by its name
-    while equal := next(filter(None, (_equal(fact, symbols) for fact in facts)), None):
+    while equal := next(filter(None, (_equal_symbols(fact, symbols) for fact in facts)), None):
         one |= equal
         facts = [fact.substitute(equal) for fact in facts]
     joined: dict[str, dict[Expr, list[Place]]] = {name: {} for name in groups}
@@ -45,29 +47,29 @@ def related_groups(
     return {name: [tuple(places) for places in parts.values()] for name, parts in joined.items()}
 
 
-def _equal(fact: Expr, symbols: Mapping[Expr, tuple[str, bool]]) -> dict[str, Expr]:
+def _equal_symbols(fact: Expr, symbols: Mapping[Expr, tuple[str, bool]]) -> dict[str, Expr]:
     """Return symbols of one name that a fact says to be equal: two of them, or else as many as there are."""
     by_name: dict[str, list[Expr]] = {}
     for known, (name, is_apart) in symbols.items():
         if known.symbols <= fact.symbols:
             by_name.setdefault(name, []).insert(0 if is_apart else len(symbols), known)
     pairs = [pair for known in by_name.values() for pair in combinations(known, 2) if not symbols[pair[1]][1]]
-    if any(_cuts(fact, first.symbols | second.symbols) for first, second in pairs):
+    if any(_cuts_dim(fact, first.symbols | second.symbols) for first, second in pairs):
         return {}
     every = {str(second.name): first for first, second in reversed(pairs)}
     choices = [*({str(second.name): first} for first, second in pairs), every]
     return next((choice for choice in choices if fact.terms and fact.substitute(choice) == 0), {})
 
 
-def _cuts(expr: Expr, names: Collection[str]) -> bool:
+def _cuts_dim(expr: Expr, names: Collection[str]) -> bool:
     """Whether one of two dims is divided by the other: what is cut into pieces is as large as all of these, always."""
     calls = [atom for monomial, _ in expr.terms for atom in monomial if isinstance(atom, Call)]
     divisions = [call for call in calls if call.op in ("//", "%")]
     is_cut = any({*names} <= call.args[0].symbols | call.args[1].symbols for call in divisions)
-    return is_cut or any(_cuts(arg, names) for call in calls for arg in call.args)
+    return is_cut or any(_cuts_dim(arg, names) for call in calls for arg in call.args)
 
 
-def _facts(shapes: Shapes) -> Iterator[Expr]:
+def _zero_differences(shapes: Shapes) -> Iterator[Expr]:
     """Yield differences that are 0 wherever nodes run, or where they do not broadcast."""
     noted = (*shapes.equalities, *shapes.broadcasts)
     pairs = dict.fromkeys([*((fact.left, fact.right) for fact in noted), *_at_one_axis(shapes)])

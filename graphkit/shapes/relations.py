@@ -12,7 +12,7 @@ from graphkit.shapes.expr import Call, Expr, const
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.symbols import Symbol
 
-__all__ = ["Relation", "Requirement", "Row", "linear_equations", "linear_row", "reduced", "solved"]
+__all__ = ["Relation", "Requirement", "Row", "linear_equations", "linear_row", "reduce_rows", "solve_symbol"]
 
 Row = Mapping[str, Fraction]  # coefficients by symbol, the number under ""; their sum is 0
 
@@ -110,7 +110,7 @@ def linear_equations(left: Expr, right: Expr) -> Iterator[Row]:
         yield row
 
 
-def reduced(rows: Iterable[Row], order: Sequence[str]) -> dict[str, Row]:
+def reduce_rows(rows: Iterable[Row], order: Sequence[str]) -> dict[str, Row]:
     """Return rows solved for the first symbols of an order, each for a symbol that no other row has.
 
     A contradiction (0 equals another number) is solved for the symbol "".
@@ -119,14 +119,14 @@ def reduced(rows: Iterable[Row], order: Sequence[str]) -> dict[str, Row]:
     for row in rows:
         rest = dict(row)
         for name in [name for name in rest if name in solved_rows]:
-            rest = _plus(rest, solved_rows[name], -rest[name])
+            rest = _add_rows(rest, solved_rows[name], -rest[name])
         pivot = next((name for name in order if rest.get(name)), "" if rest.get("") else None)
         if pivot is None:
             continue
         rest = {name: factor / rest[pivot] for name, factor in rest.items()}
         for name, solved_row in solved_rows.items():
             if solved_row.get(pivot):
-                solved_rows[name] = _plus(solved_row, rest, -solved_row[pivot])
+                solved_rows[name] = _add_rows(solved_row, rest, -solved_row[pivot])
         solved_rows[pivot] = rest
     return dict(solved_rows)
 
@@ -136,12 +136,12 @@ def fixed_sizes(rows: Mapping[str, Row]) -> dict[str, Fraction]:
     return {name: -row.get("", Fraction(0)) for name, row in rows.items() if row.keys() <= {name, ""}}
 
 
-def _plus(row: Mapping[str, Fraction], added: Mapping[str, Fraction], factor: Fraction) -> dict[str, Fraction]:
+def _add_rows(row: Mapping[str, Fraction], added: Mapping[str, Fraction], factor: Fraction) -> dict[str, Fraction]:
     total = {name: row.get(name, Fraction(0)) + factor * added.get(name, Fraction(0)) for name in {**row, **added}}
     return {name: number for name, number in total.items() if number}
 
 
-def solved(name: str, rows: Mapping[str, Row], symbols: Mapping[str, Expr]) -> Expr | None:
+def solve_symbol(name: str, rows: Mapping[str, Row], symbols: Mapping[str, Expr]) -> Expr | None:
     """Return a symbol solved by reduced rows, None if the result is not an integer expression in these symbols."""
     row = rows.get(name)
     if row is None or any(number.denominator != 1 for number in row.values()):

@@ -24,7 +24,7 @@ from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.number_limits import exact_range
 from graphkit.shapes.relations import Requirement
 from graphkit.shapes.symbols import INF, Bound
-from graphkit.shapes.tensor import Array, Dims, Element, Tensor, is_known, number
+from graphkit.shapes.tensor import Array, Dims, Element, Tensor, element_number, is_known
 
 __all__ = ["Engine", "Finding", "InferenceContext", "NodeView", "Notes", "Rule", "UnknownError"]
 
@@ -85,7 +85,7 @@ class NodeView:
 
     def numbers(self, index: int) -> list[int]:
         """Return the elements of an integer input, which must be numbers."""
-        numbers = [number(element) for element in self.values(index)]
+        numbers = [element_number(element) for element in self.values(index)]
         if None in numbers:
             raise UnknownError(f"the value of {self.name(index)} is not a constant")
         return [n for n in numbers if n is not None]
@@ -246,7 +246,7 @@ class InferenceContext(NodeView):
             self.finding(f"{what}: {left} is not {right}")
             return left
         self._must_equal(*without_common_factor(left, right, is_certain=False))
-        return min(left, right, key=_plainness)
+        return min(left, right, key=_plainness_key)
 
     def _must_equal(self, left: Expr, right: Expr) -> None:
         self.notes.equalities.append(Requirement(left, "==", right, self.node))
@@ -330,5 +330,5 @@ def _is_cut_of(cut: Expr, whole: Expr) -> bool:
     return all(lower(arg) >= 2 for arg in atom.args if arg != whole)
 
 
-def _plainness(expr: Expr) -> tuple[bool, bool, int]:
+def _plainness_key(expr: Expr) -> tuple[bool, bool, int]:
     return not is_known(expr), expr.constant is None, len(str(expr))

@@ -62,7 +62,7 @@ def register_rule(op_type: str, domain: str = "", *, replace: bool = False) -> C
             raise UsageError(f"{operator} has a shape rule already - pass `replace=True` to put this one in its place")
         if not callable(rule):
             raise UsageError(f"the shape rule for {operator} is not a function - {SIGNATURE}")
-        RULES[operator] = _checked(operator, rule)
+        RULES[operator] = _check_rule(operator, rule)
         for forget in _forget:
             forget()
         return rule
@@ -70,7 +70,7 @@ def register_rule(op_type: str, domain: str = "", *, replace: bool = False) -> C
     return register
 
 
-def _checked(operator: str, rule: Rule) -> Rule:
+def _check_rule(operator: str, rule: Rule) -> Rule:
     @wraps(rule)
     def checked(ctx: InferenceContext) -> list[Tensor]:
         def fault(problem: str) -> ModelError:
@@ -89,14 +89,14 @@ def _checked(operator: str, rule: Rule) -> Rule:
         if len(tensors) < len(ctx.node.outputs):
             raise fault(f"returned {len(tensors)} of {len(ctx.node.outputs)} outputs")
         for index, tensor in enumerate(tensors):
-            if problem := _problem(tensor):
+            if problem := _result_problem(tensor):
                 raise fault(f"returned output {index} {problem}")
         return tensors
 
     return checked
 
 
-def _problem(tensor: object) -> str:
+def _result_problem(tensor: object) -> str:
     """Return why an object cannot be a rule's description of an output, "" where it can."""
     if not isinstance(tensor, Tensor):
         return f"as {type(tensor).__name__}, not as a Tensor"

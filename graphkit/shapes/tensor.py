@@ -32,20 +32,20 @@ __all__ = [
     "Ratio",
     "Tensor",
     "TensorSequence",
-    "agreed",
+    "agreed_facts",
     "array_of",
+    "common_facts",
+    "element_number",
+    "element_numbers",
     "is_known",
     "is_same",
     "is_same_elements",
     "is_to_the_end",
-    "joined",
-    "number",
-    "numbers",
-    "plain",
+    "join_sequences",
     "plain_dims",
+    "plain_element",
     "sizes_of",
-    "union",
-    "unknown",
+    "unknown_tensor",
     "without_huge_numbers",
 ]
 
@@ -186,7 +186,7 @@ class Tensor:
         return Tensor(dtype, self.dims, None, self.reason)
 
 
-def unknown(reason: str, dtype: int = 0) -> Tensor:
+def unknown_tensor(reason: str, dtype: int = 0) -> Tensor:
     """Return a tensor of unknown rank."""
     return Tensor(dtype, None, None, reason)
 
@@ -230,7 +230,7 @@ def sizes_of(dims: Sequence[Expr]) -> tuple[int, ...] | None:
     return numbers if len(numbers) == len(dims) else None
 
 
-def plain(expr: Expr) -> Element:
+def plain_element(expr: Expr) -> Element:
     """Return an expression as an element, a number as an int."""
     value = expr.constant
     return expr if value is None else value
@@ -243,7 +243,7 @@ def array_of(elements: Sequence[Element | None], shape: Sequence[int] | None = N
     return array if shape is None else array.reshape(tuple(shape))
 
 
-def number(element: Element) -> int | None:
+def element_number(element: Element) -> int | None:
     """Return an integer element that is a number, else None."""
     if isinstance(element, int):
         return element
@@ -256,11 +256,11 @@ def _data_text(data: Array) -> str:
     return f"[{text}]" if data.ndim else text
 
 
-def numbers(tensor: Tensor) -> npt.NDArray[Any] | None:
+def element_numbers(tensor: Tensor) -> npt.NDArray[Any] | None:
     """Return the elements of an integer tensor as an array of its dtype, None if some are not numbers."""
     if tensor.dtype not in INTEGERS or not tensor.may_have_data or (data := tensor.data) is None:
         return None
-    elements = [number(element) for element in data.ravel().tolist()]
+    elements = [element_number(element) for element in data.ravel().tolist()]
     if None in elements:
         return None
     try:
@@ -302,7 +302,7 @@ class TensorSequence(Tensor):
         """Return the sequence of these tensors."""
         shared: Common | None = None
         for item in items:
-            shared = union(shared, Common(item.dtype, item.dims))
+            shared = common_facts(shared, Common(item.dtype, item.dims))
         return cls(items, shared, Expr.of(len(items)))
 
     def opened(self) -> TensorSequence:
@@ -314,13 +314,13 @@ class TensorSequence(Tensor):
         return isinstance(other, TensorSequence) and (self.common, self.length) == (other.common, other.length)
 
 
-def joined(left: TensorSequence, right: TensorSequence) -> TensorSequence:
+def join_sequences(left: TensorSequence, right: TensorSequence) -> TensorSequence:
     """Return the facts of a sequence that is one of two."""
     length = left.length if left.length == right.length else None
-    return TensorSequence(None, union(left.common, right.common), length)
+    return TensorSequence(None, common_facts(left.common, right.common), length)
 
 
-def union(left: Common | None, right: Common | None) -> Common | None:
+def common_facts(left: Common | None, right: Common | None) -> Common | None:
     """Return the facts that tensors of either kind have in common."""
     if left is None or right is None:
         return right if left is None else left
@@ -330,14 +330,14 @@ def union(left: Common | None, right: Common | None) -> Common | None:
     return Common(dtype, tuple(a if a == b else None for a, b in zip(left.dims, right.dims, strict=True)))
 
 
-def agreed(before: Tensor, now: Tensor) -> Tensor:
+def agreed_facts(before: Tensor, now: Tensor) -> Tensor:
     """Return the facts that two calls of a function agree on, for tensors or sequences."""
     if isinstance(before, TensorSequence) and isinstance(now, TensorSequence):
-        return joined(before, now)
+        return join_sequences(before, now)
     if isinstance(now, TensorSequence):
-        return unknown("the calls of the function differ")
+        return unknown_tensor("the calls of the function differ")
     if before.dims != now.dims:
-        return unknown("the calls of the function differ", now.dtype)
+        return unknown_tensor("the calls of the function differ", now.dtype)
     if not (before.may_have_data or now.may_have_data):
         return now
     if is_same_elements(before, now):

@@ -20,17 +20,25 @@ from graphkit.shapes.algebra import floor_div, maximum, minimum, modulo
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.float_numbers import converted, extreme, is_negative_zero, rounded, whole
-from graphkit.shapes.number_limits import fits, is_exact
-from graphkit.shapes.tensor import MAX_DIVISOR, Array, Element, Ratio, is_same, plain
+from graphkit.shapes.float_numbers import cast_number, extreme_number, is_negative_zero, make_whole, round_to_dtype
+from graphkit.shapes.number_limits import fits_dtype, is_exact
+from graphkit.shapes.tensor import MAX_DIVISOR, Array, Element, Ratio, is_same, plain_element
 
-__all__ = ["COMPARISONS", "OPERATORS", "apply", "cast", "choose", "compare", "each"]
+__all__ = [
+    "COMPARISONS",
+    "OPERATORS",
+    "apply_operation",
+    "cast_element",
+    "choose_element",
+    "compare_elements",
+    "for_each_element",
+]
 
 Result = Element | None
 Operation = Callable[[tuple[Element, ...], int], Result]  # of elements and the dtype of the operator
 
 
-def apply(
+def apply_operation(
     name: str, arrays: Sequence[Array], dtype: int, refused: Callable[[Element, int], object] = lambda *_: None
 ) -> Array:
     """Return an operation's result on broadcast arrays; elements that cannot be decided are None.
@@ -54,7 +62,7 @@ def apply(
                 raise
             return None  # a float of unknowns that no 64 bits hold, such as `(1 - mask) * -3.4e38`
 
-    is_held = is_exact if dtype in FLOATS else fits
+    is_held = is_exact if dtype in FLOATS else fits_dtype
 
     def held(element: Element | None) -> Result:
         if element is None or is_held(element, dtype):
@@ -62,10 +70,10 @@ def apply(
         refused(element, dtype)
         return None
 
-    return each(held, each(decided, *arrays))
+    return for_each_element(held, for_each_element(decided, *arrays))
 
 
-def each(function: Callable[..., Result], *arrays: Array) -> Array:
+def for_each_element(function: Callable[..., Result], *arrays: Array) -> Array:
     """Return the results of a function for the elements of broadcast arrays."""
     with np.errstate(all="ignore"):
         return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
@@ -75,7 +83,7 @@ def _are_numbers(args: tuple[Element, ...]) -> TypeGuard[tuple[int | float, ...]
     return all(isinstance(arg, (int, float)) for arg in args)
 
 
-def _settled(dividend: Expr, divisor: int, dtype: int) -> Result:
+def _settle_fraction(dividend: Expr, divisor: int, dtype: int) -> Result:
     """Return a fraction in its plainest form."""
     if divisor < 0:
         dividend, divisor = -dividend, -divisor
@@ -92,63 +100,63 @@ def _settled(dividend: Expr, divisor: int, dtype: int) -> Result:
 
 def _settled_float(value: float, dtype: int) -> Result:
     """Return a number of which unknowns are gone; the sign of a zero would depend on what they were."""
-    return value if value and rounded(value, dtype) == value else None
+    return value if value and round_to_dtype(value, dtype) == value else None
 
 
-def _add(args: tuple[Element, ...], dtype: int) -> Result:
+def _add_elements(args: tuple[Element, ...], dtype: int) -> Result:
     if _are_numbers(args):
-        return rounded(args[0] + args[1], dtype) if dtype in FLOATS else args[0] + args[1]
+        return round_to_dtype(args[0] + args[1], dtype) if dtype in FLOATS else args[0] + args[1]
     a, b = Ratio.of(args[0]), Ratio.of(args[1])
     if a is None or b is None:
         return None
-    return _settled(a.dividend * b.divisor + b.dividend * a.divisor, a.divisor * b.divisor, dtype)
+    return _settle_fraction(a.dividend * b.divisor + b.dividend * a.divisor, a.divisor * b.divisor, dtype)
 
 
-def _negate(args: tuple[Element, ...], _dtype: int) -> Element:
+def _negate_element(args: tuple[Element, ...], _dtype: int) -> Element:
     element = args[0]
     return Ratio(-element.dividend, element.divisor) if isinstance(element, Ratio) else -element
 
 
-def _multiply(args: tuple[Element, ...], dtype: int) -> Result:
+def _multiply_elements(args: tuple[Element, ...], dtype: int) -> Result:
     if _are_numbers(args):
-        return rounded(args[0] * args[1], dtype) if dtype in FLOATS else args[0] * args[1]
+        return round_to_dtype(args[0] * args[1], dtype) if dtype in FLOATS else args[0] * args[1]
     a, b = Ratio.of(args[0]), Ratio.of(args[1])
-    return None if a is None or b is None else _settled(a.dividend * b.dividend, a.divisor * b.divisor, dtype)
+    return None if a is None or b is None else _settle_fraction(a.dividend * b.dividend, a.divisor * b.divisor, dtype)
 
 
-def _divide(args: tuple[Element, ...], dtype: int) -> Result:
+def _divide_elements(args: tuple[Element, ...], dtype: int) -> Result:
     left, right = args
     if dtype not in FLOATS:
-        return _truncated(Expr.of(left), Expr.of(right))  # type: ignore[arg-type]
+        return _truncate_quotient(Expr.of(left), Expr.of(right))  # type: ignore[arg-type]
     if _are_numbers(args):
         return float(FLOATS[dtype].type(left) / FLOATS[dtype].type(right))
     a, b = Ratio.of(left), Ratio.of(right)
     divisor = b.dividend.constant if b is not None else None
     if a is None or b is None or not divisor:
         return None
-    return _settled(a.dividend * b.divisor, a.divisor * divisor, dtype)
+    return _settle_fraction(a.dividend * b.divisor, a.divisor * divisor, dtype)
 
 
-def _truncated(dividend: Expr, divisor: Expr) -> Result:
+def _truncate_quotient(dividend: Expr, divisor: Expr) -> Result:
     """Return the quotient rounded towards 0, as C does it."""
     if upper(divisor) < 0:
         dividend, divisor = -dividend, -divisor
     if lower(dividend) >= 0:
-        return plain(floor_div(dividend, divisor)) if lower(divisor) >= 0 else None
+        return plain_element(floor_div(dividend, divisor)) if lower(divisor) >= 0 else None
     if upper(dividend) <= 0 and lower(divisor) >= 0:
-        return plain(-floor_div(-dividend, divisor))
+        return plain_element(-floor_div(-dividend, divisor))
     quotient = floor_div(dividend, divisor)
-    return plain(quotient) if lower(divisor) > 0 and quotient * divisor == dividend else None
+    return plain_element(quotient) if lower(divisor) > 0 and quotient * divisor == dividend else None
 
 
-def _modulo(args: tuple[Element, ...], dtype: int) -> Result:
+def _modulo_elements(args: tuple[Element, ...], dtype: int) -> Result:
     if dtype in FLOATS:
         return None
     left, right = args
-    return plain(modulo(Expr.of(left), Expr.of(right)))  # type: ignore[arg-type]
+    return plain_element(modulo(Expr.of(left), Expr.of(right)))  # type: ignore[arg-type]
 
 
-def _power(args: tuple[Element, ...], dtype: int) -> Result:
+def _power_elements(args: tuple[Element, ...], dtype: int) -> Result:
     base, exponent = args
     if exponent == 0.5 and isinstance(base, (int, float)) and base >= 0 and math.isqrt(int(base)) ** 2 == base:
         root = math.isqrt(int(base))
@@ -157,33 +165,35 @@ def _power(args: tuple[Element, ...], dtype: int) -> Result:
         return None
     result: Result = 1.0 if dtype in FLOATS else 1
     for _ in range(int(exponent)):
-        result = None if result is None else _multiply((result, base), dtype)
+        result = None if result is None else _multiply_elements((result, base), dtype)
     return result if dtype in FLOATS or is_exact(result, TensorProto.DOUBLE) else None  # it counts integers in float64
 
 
-def _extreme(
+def _extreme_element(
     of_numbers: Callable[..., float], of_exprs: Callable[..., Expr], args: tuple[Element, ...], dtype: int
 ) -> Result:
     if _are_numbers(args):
-        return extreme(of_numbers, args)
+        return extreme_number(of_numbers, args)
     ratios = [ratio for arg in args if (ratio := Ratio.of(arg)) is not None]
     if len(ratios) < len(args):
         return None
     divisor = math.lcm(*(ratio.divisor for ratio in ratios))
-    return _settled(of_exprs(*(ratio.dividend * (divisor // ratio.divisor) for ratio in ratios)), divisor, dtype)
+    return _settle_fraction(
+        of_exprs(*(ratio.dividend * (divisor // ratio.divisor) for ratio in ratios)), divisor, dtype
+    )
 
 
-def _absolute(args: tuple[Element, ...], dtype: int) -> Result:
+def _absolute_element(args: tuple[Element, ...], dtype: int) -> Result:
     element = args[0]
     if isinstance(element, (int, float)):
         return abs(element)
     dividend = element.dividend if isinstance(element, Ratio) else element
     if lower(dividend) >= 0:
         return element
-    return _negate(args, dtype) if upper(dividend) <= 0 else None
+    return _negate_element(args, dtype) if upper(dividend) <= 0 else None
 
 
-def _sign(args: tuple[Element, ...], dtype: int) -> Result:
+def _sign_of_element(args: tuple[Element, ...], dtype: int) -> Result:
     element = args[0]
     dividend = element.dividend if isinstance(element, Ratio) else element
     if isinstance(dividend, float) and (math.isnan(dividend) or is_negative_zero(dividend)):
@@ -197,10 +207,10 @@ def _sign(args: tuple[Element, ...], dtype: int) -> Result:
     return float(sign) if dtype in FLOATS else sign
 
 
-def _round(function: Callable[[float], int], args: tuple[Element, ...], _dtype: int) -> Result:
+def _round_element(function: Callable[[float], int], args: tuple[Element, ...], _dtype: int) -> Result:
     element = args[0]
     if isinstance(element, float):
-        return whole(function, element)
+        return make_whole(function, element)
     if not isinstance(element, Ratio):
         return element
     if function is round:
@@ -208,13 +218,13 @@ def _round(function: Callable[[float], int], args: tuple[Element, ...], _dtype: 
     return element.floor() if function is math.floor else -Ratio(-element.dividend, element.divisor).floor()
 
 
-def _root(args: tuple[Element, ...], dtype: int) -> Result:
+def _root_of_element(args: tuple[Element, ...], dtype: int) -> Result:
     element = args[0]
     is_known = dtype in FLOATS and isinstance(element, (int, float)) and element >= 0
     return float(np.sqrt(FLOATS[dtype].type(element))) if is_known else None
 
 
-def compare(name: str, left: Element, right: Element) -> int | None:
+def compare_elements(name: str, left: Element, right: Element) -> int | None:
     """Return 1 or 0 where bounds decide a comparison, else None."""
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return int({"==": left == right, "<": left < right, "<=": left <= right}[name])
@@ -229,30 +239,30 @@ def compare(name: str, left: Element, right: Element) -> int | None:
     return 1 if high <= limit else 0 if low > limit else None
 
 
-def choose(condition: Element, if_true: Element, if_false: Element) -> Result:
+def choose_element(condition: Element, if_true: Element, if_false: Element) -> Result:
     """Return the element that Where chooses; onnxruntime may give 0 for -0."""
-    decided = compare("==", condition, 0)
+    decided = compare_elements("==", condition, 0)
     if decided is None and not is_same(if_true, if_false):
         return None
     chosen = if_false if decided else if_true
     return None if isinstance(chosen, float) and is_negative_zero(chosen) else chosen
 
 
-def _logic(function: Callable[[tuple[bool, ...]], bool], args: tuple[Element, ...], _dtype: int) -> Result:
-    zeros = [compare("==", arg, 0) for arg in args]
+def _combine_booleans(function: Callable[[tuple[bool, ...]], bool], args: tuple[Element, ...], _dtype: int) -> Result:
+    zeros = [compare_elements("==", arg, 0) for arg in args]
     cases = product(*((False, True) if zero is None else (not zero,) for zero in zeros))
     results = set(map(function, cases))
     return int(results.pop()) if len(results) == 1 else None
 
 
-def cast(element: Element, to: int, from_float: bool) -> Result:
+def cast_element(element: Element, to: int, from_float: bool) -> Result:
     """Return an element in another dtype; None where that is not known."""
     if to in FLOATS:
         if isinstance(element, (int, float)):
-            return converted(element, to)
+            return cast_number(element, to)
         return element if is_exact(element, to) else None
     if to == 9:
-        zero = compare("==", element, 0)
+        zero = compare_elements("==", element, 0)
         return None if zero is None else 1 - zero
     if to not in INTEGERS:
         return None
@@ -264,41 +274,41 @@ def cast(element: Element, to: int, from_float: bool) -> Result:
     if isinstance(element, Ratio):
         if not element.is_positive:
             return None
-        element = plain(element.floor())
+        element = plain_element(element.floor())
     if isinstance(element, int):
         wrapped = (element - least) % (most - least + 1) + least
         return None if from_float and wrapped != element else wrapped
-    return element if fits(element, to) else None
+    return element if fits_dtype(element, to) else None
 
 
 COMPARISONS: dict[str, Operation] = {
-    "Equal": lambda args, _: compare("==", *args),
-    "Less": lambda args, _: compare("<", *args),
-    "LessOrEqual": lambda args, _: compare("<=", *args),
-    "Greater": lambda args, _: compare("<", *args[::-1]),
-    "GreaterOrEqual": lambda args, _: compare("<=", *args[::-1]),
-    "And": partial(_logic, all),
-    "Or": partial(_logic, any),
-    "Xor": partial(_logic, lambda pair: pair[0] != pair[1]),
+    "Equal": lambda args, _: compare_elements("==", *args),
+    "Less": lambda args, _: compare_elements("<", *args),
+    "LessOrEqual": lambda args, _: compare_elements("<=", *args),
+    "Greater": lambda args, _: compare_elements("<", *args[::-1]),
+    "GreaterOrEqual": lambda args, _: compare_elements("<=", *args[::-1]),
+    "And": partial(_combine_booleans, all),
+    "Or": partial(_combine_booleans, any),
+    "Xor": partial(_combine_booleans, lambda pair: pair[0] != pair[1]),
 }
 OPERATORS: dict[str, Operation] = {
     **COMPARISONS,
-    "Add": _add,
-    "Sub": lambda args, dtype: _add((args[0], _negate(args[1:], dtype)), dtype),
-    "Mul": _multiply,
-    "Div": _divide,
-    "Mod": _modulo,
-    "Pow": _power,
-    "Min": partial(_extreme, min, minimum),
-    "Max": partial(_extreme, max, maximum),
-    "Sum": _add,
-    "Neg": _negate,
-    "Abs": _absolute,
-    "Sign": _sign,
-    "Floor": partial(_round, math.floor),
-    "Ceil": partial(_round, math.ceil),
-    "Round": partial(_round, round),
-    "Sqrt": _root,
-    "Reciprocal": lambda args, dtype: _divide((1.0, args[0]), dtype),
-    "Not": partial(_logic, lambda one: not one[0]),
+    "Add": _add_elements,
+    "Sub": lambda args, dtype: _add_elements((args[0], _negate_element(args[1:], dtype)), dtype),
+    "Mul": _multiply_elements,
+    "Div": _divide_elements,
+    "Mod": _modulo_elements,
+    "Pow": _power_elements,
+    "Min": partial(_extreme_element, min, minimum),
+    "Max": partial(_extreme_element, max, maximum),
+    "Sum": _add_elements,
+    "Neg": _negate_element,
+    "Abs": _absolute_element,
+    "Sign": _sign_of_element,
+    "Floor": partial(_round_element, math.floor),
+    "Ceil": partial(_round_element, math.ceil),
+    "Round": partial(_round_element, round),
+    "Sqrt": _root_of_element,
+    "Reciprocal": lambda args, dtype: _divide_elements((1.0, args[0]), dtype),
+    "Not": partial(_combine_booleans, lambda one: not one[0]),
 }

@@ -18,7 +18,7 @@ from graphkit.shapes.expr import OPERATIONS, Call, Expr, const
 from graphkit.shapes.rule_context import UnknownError
 from graphkit.shapes.tensor import Array, Dims, is_known
 
-__all__ = ["Affine", "Form", "ValueRange", "add", "broadcast", "fit", "uniform"]
+__all__ = ["Affine", "Form", "ValueRange", "add_forms", "broadcast_form", "fit_form", "uniform_form"]
 
 MAX_COMPARED = 8  # different expressions whose least is looked for
 
@@ -52,7 +52,7 @@ class ValueRange:
             UnknownError: The sign of the factor is not known.
         """
         ends = self.low * factor, self.high * factor
-        return ValueRange(*ends[:: _sign(factor)])
+        return ValueRange(*ends[:: _sign_of_factor(factor)])
 
     def each(self, function: Callable[[Expr, Expr], Expr], limit: Expr) -> ValueRange:
         """Return it after `min` or `max` with a limit."""
@@ -92,7 +92,7 @@ class Affine:
         for dim, stride in zip(self.dims, self.strides, strict=True):
             if stride != 0:
                 reach = (_without_empty(dim) - 1) * stride
-                low, high = (low, high + reach) if _sign(stride) > 0 else (low + reach, high)
+                low, high = (low, high + reach) if _sign_of_factor(stride) > 0 else (low + reach, high)
         return ValueRange(low, high)
 
     def times(self, factor: Expr) -> Affine:
@@ -128,21 +128,21 @@ class Affine:
 Form = Affine | ValueRange
 
 
-def uniform(element: Expr | int, dims: Dims | None) -> Form:
+def uniform_form(element: Expr | int, dims: Dims | None) -> Form:
     """Return the form of a tensor whose elements are all the same."""
     element = Expr.of(element)
     return ValueRange(element, element) if dims is None else Affine(dims, element, (const(0),) * len(dims))
 
 
-def broadcast(form: Form, dims: Dims | None) -> Form:
+def broadcast_form(form: Form, dims: Dims | None) -> Form:
     """Return the form of a tensor after it is broadcast."""
     grown = form.broadcast(dims) if isinstance(form, Affine) and dims is not None else None
     return grown or form.range
 
 
-def add(left: Form, right: Form, dims: Dims | None, *, all_meet: bool) -> Form:
+def add_forms(left: Form, right: Form, dims: Dims | None, *, all_meet: bool) -> Form:
     """Return the form of a sum, given whether each element of one side meets each of the other."""
-    a, b = broadcast(left, dims), broadcast(right, dims)
+    a, b = broadcast_form(left, dims), broadcast_form(right, dims)
     if isinstance(a, Affine) and isinstance(b, Affine):
         return Affine.of(a.dims, a.start + b.start, [x + y for x, y in zip(a.strides, b.strides, strict=True)])
     if not all_meet:
@@ -150,16 +150,16 @@ def add(left: Form, right: Form, dims: Dims | None, *, all_meet: bool) -> Form:
     return ValueRange(a.range.low + b.range.low, a.range.high + b.range.high)
 
 
-def fit(dims: Dims, data: Array | np.ndarray) -> Form | None:
+def fit_form(dims: Dims, data: Array | np.ndarray) -> Form | None:
     """Return a form that holds for all of these integers or expressions, None where there is none."""
     if data.dtype == object and not all(isinstance(element, int | Expr) for element in data.flat):
         return None
     if data.size < 2:
-        return uniform(next(iter(data.flat), 0), dims)
-    return _affine(dims, data) or _least_and_greatest(data)
+        return uniform_form(next(iter(data.flat), 0), dims)
+    return _fit_affine(dims, data) or _least_and_greatest(data)
 
 
-def _affine(dims: Dims, data: Array | np.ndarray) -> Affine | None:
+def _fit_affine(dims: Dims, data: Array | np.ndarray) -> Affine | None:
     origin = data.flat[0]
     units = np.eye(data.ndim, dtype=int).tolist()
     strides = [data[tuple(units[axis])] - origin if size > 1 else 0 for axis, size in enumerate(data.shape)]
@@ -181,7 +181,7 @@ def _least_and_greatest(data: Array | np.ndarray) -> ValueRange | None:
     return ValueRange(minimum(*elements), maximum(*elements))
 
 
-def _sign(factor: Expr) -> int:
+def _sign_of_factor(factor: Expr) -> int:
     if lower(factor) < 0 < upper(factor):
         raise UnknownError(f"the sign of {factor} is not known")
     return 1 if lower(factor) >= 0 else -1

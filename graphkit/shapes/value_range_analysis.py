@@ -21,7 +21,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.roles import MASKS
-from graphkit.graph.view import Node, Value, unwrapped
+from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model
 from graphkit.shapes.algebra import maximum, minimum
@@ -30,8 +30,8 @@ from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.rule_context import NodeView, UnknownError
 from graphkit.shapes.tensor import Array, Dims, Element, Tensor, is_known
-from graphkit.shapes.value_propagation import cast, compare
-from graphkit.shapes.value_range import Affine, Form, ValueRange, add, broadcast, fit, uniform
+from graphkit.shapes.value_propagation import cast_element, compare_elements
+from graphkit.shapes.value_range import Affine, Form, ValueRange, add_forms, broadcast_form, fit_form, uniform_form
 
 __all__ = ["MOVES", "RULES", "ElementsView", "ValueRangeAnalysis"]
 
@@ -82,7 +82,7 @@ class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
         whole, data = self.affine(value), self._data(value)
         dims = self.tensor(value).dims
         if data is not None and dims:
-            forms = [fit(dims[:-1], data[..., index]) for index in range(data.shape[-1])]
+            forms = [fit_form(dims[:-1], data[..., index]) for index in range(data.shape[-1])]
             parts = [form for form in forms if isinstance(form, Affine)]
             return parts if len(parts) == len(forms) else None
         count = whole.dims[-1].constant if whole is not None and whole.dims else None
@@ -99,17 +99,17 @@ class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
 
     def _form(self, value: Value) -> Form | None:
         tensor, data, node = self.tensor(value), self._data(value), value.producer
-        if tensor.dims is not None and data is not None and (fitted := fit(tensor.dims, data)) is not None:
+        if tensor.dims is not None and data is not None and (fitted := fit_form(tensor.dims, data)) is not None:
             return fitted
         if node is None:
             is_mask = self.typical and self.model.roles.of(value) in MASKS
-            return uniform(int(self.model.roles.polarities[value] != "pads"), tensor.dims) if is_mask else None
+            return uniform_form(int(self.model.roles.polarities[value] != "pads"), tensor.dims) if is_mask else None
         rule = RULES.get(node.op_type) if not node.domain and tensor.dtype in self._followed else None
         if rule is None or any(attribute.ref_attr_name for attribute in node.attributes.values()):
             return None
         inputs = [None if source is None else self.tensor(source) for source in node.inputs]
         form = rule(ElementsView(node, inputs, tensor.dims, self.of, self.typical))
-        return form if _holds(tensor.dtype, form) else None
+        return form if _holds_elements(tensor.dtype, form) else None
 
     def _data(self, value: Value) -> Array | np.ndarray | None:
         """Return the elements of an integer tensor where they are known: small ones, or those of a constant."""
@@ -130,7 +130,7 @@ class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
         return array.astype(np.int64) if array.min() > -MAX_NUMBER and array.max() < MAX_NUMBER else None
 
 
-def _holds(dtype: int, form: Form) -> bool:
+def _holds_elements(dtype: int, form: Form) -> bool:
     """Whether a dtype holds all elements as they are; one of 0, which is not known, is that of the inputs.
 
     Where they depend on dims, factors must be small: with large ones, elements wrap around at sizes that are legal.
@@ -142,7 +142,7 @@ def _holds(dtype: int, form: Form) -> bool:
         ends = [end if end.constant is None else end.constant for end in (form.range.low, form.range.high)]
     except UnknownError:
         return dtype in (0, *WIDE)
-    return not dtype or all(cast(end, dtype, False) == end for end in ends)
+    return not dtype or all(cast_element(end, dtype, False) == end for end in ends)
 
 
 T = TypeVar("T")
@@ -171,32 +171,32 @@ class ElementsView(NodeView):
 
     def uniform(self, index: int) -> Expr:
         """Return the one value that all elements of an input have."""
-        return _given(self.form(index).uniform)
+        return _require_given(self.form(index).uniform)
 
     def is_zero(self, index: int) -> int:
         """Return 1 if all elements of an input are 0, 0 if none is."""
-        return _given(compare("==", self.uniform(index), 0))
+        return _require_given(compare_elements("==", self.uniform(index), 0))
 
     def exprs(self, index: int) -> list[Expr]:
         """Return the elements of a small input, which must be integers."""
-        return [Expr.of(_whole(element)) for element in self.values(index)]  # type: ignore[arg-type]
+        return [Expr.of(_whole_element(element)) for element in self.values(index)]  # type: ignore[arg-type]
 
     def expr(self, index: int) -> Expr:
         """Return the element of an input of one."""
-        return Expr.of(_whole(self.scalar(index)))  # type: ignore[arg-type]
+        return Expr.of(_whole_element(self.scalar(index)))  # type: ignore[arg-type]
 
 
-def _given(value: T | None) -> T:
+def _require_given(value: T | None) -> T:
     if value is None:
         raise UnknownError("the elements of an input are not known")
     return value
 
 
-def _whole(element: Element) -> Element:
+def _whole_element(element: Element) -> Element:
     return int(element) if isinstance(element, float) and element.is_integer() else element
 
 
-def _moved(view: ElementsView) -> Form:
+def _move_form(view: ElementsView) -> Form:
     """The same elements, in the same order or another one."""
     source = view.form(0)
     if not isinstance(source, Affine) or view.out is None:
@@ -214,12 +214,12 @@ MOVES: Mapping[str, Callable[[Affine, ElementsView, Dims], Affine | None]] = {
 
 def _constant_of_shape(view: ElementsView) -> Form:
     fill = inline_array(view.attributes["value"].t)  # KeyError where it is left out, and 0.0
-    return uniform(_given(fill).item(), view.out)
+    return uniform_form(_require_given(fill).item(), view.out)
 
 
-def _add(view: ElementsView) -> Form:
+def _add_form(view: ElementsView) -> Form:
     right = view.form(1).times(const(-1)) if view.node.is_op("Sub") else view.form(1)
-    return add(view.form(0), right, view.out, all_meet=_all_meet(view))
+    return add_forms(view.form(0), right, view.out, all_meet=_all_meet(view))
 
 
 def _all_meet(view: ElementsView) -> bool:
@@ -231,20 +231,20 @@ def _all_meet(view: ElementsView) -> bool:
 def _with_uniform(view: ElementsView) -> tuple[Form, Expr]:
     """Return one of two inputs, and the one value of all elements of the other."""
     left, right = map(view.form, range(len(view.inputs)))
-    return (left, right.uniform) if right.uniform is not None else (right, _given(left.uniform))
+    return (left, right.uniform) if right.uniform is not None else (right, _require_given(left.uniform))
 
 
-def _multiply(view: ElementsView) -> Form:
+def _multiply_form(view: ElementsView) -> Form:
     form, factor = _with_uniform(view)
-    return broadcast(form, view.out).times(factor)
+    return broadcast_form(form, view.out).times(factor)
 
 
-def _limit(view: ElementsView) -> Form:
+def _limit_form(view: ElementsView) -> Form:
     form, limit = _with_uniform(view)
     return form.range.each(minimum if view.node.is_op("Min") else maximum, limit)
 
 
-def _clip(view: ElementsView) -> Form:
+def _clip_form(view: ElementsView) -> Form:
     if view.attributes:
         raise UnknownError("before opset 11, its limits are attributes")
     form = view.form(0)
@@ -261,26 +261,26 @@ def _cum_sum(view: ElementsView) -> Form:
     return Affine.of(dims, addend * ((dims[axis] if is_reverse else 1) - is_exclusive), strides)
 
 
-def _equal(view: ElementsView) -> Form:
+def _equal_form(view: ElementsView) -> Form:
     left, right = (form.uniform if form is not None else None for form in map(view.find, view.node.inputs))
     if left is not None and right is not None:
-        return uniform(_given(compare("==", left, right)), view.out)
+        return uniform_form(_require_given(compare_elements("==", left, right)), view.out)
     is_of_tokens = view.typical and any(map(_is_input, view.node.inputs))
     if not is_of_tokens or (left is None and right is None):
         raise UnknownError("the elements may be equal or not")
-    return uniform(0, view.out)
+    return uniform_form(0, view.out)
 
 
 def _is_input(value: Value | None) -> bool:
     """Whether a value is an input of the graph, moved or cast at most."""
-    source = unwrapped(value, MOVES) if value is not None else None
+    source = unwrap_value(value, MOVES) if value is not None else None
     return source is not None and source.kind == "input" and not source.scope.path
 
 
-def _slice(view: ElementsView) -> Form:
+def _slice_form(view: ElementsView) -> Form:
     source = view.form(0)
     if not isinstance(source, Affine) or source.uniform is not None:
-        return uniform(view.uniform(0), view.out)
+        return uniform_form(view.uniform(0), view.out)
     starts, start, strides = view.exprs(1), source.start, list(source.strides)
     axes = view.numbers(3) if view.has(3) else range(len(starts))
     steps = view.numbers(4) if view.has(4) else [1] * len(starts)
@@ -289,36 +289,36 @@ def _slice(view: ElementsView) -> Form:
             raise UnknownError("it goes backwards, or its start may count from the end or not")
         start += strides[axis] * (first if lower(first) >= 0 else maximum(first + source.dims[axis], 0))
         strides[axis] *= step
-    return Affine.of(_given(view.out), start, strides)
+    return Affine.of(_require_given(view.out), start, strides)
 
 
-def _gather(view: ElementsView) -> Form:
+def _gather_form(view: ElementsView) -> Form:
     source = view.form(0)
     if not isinstance(source, Affine) or source.uniform is not None:
-        return uniform(view.uniform(0), view.out)
+        return uniform_form(view.uniform(0), view.out)
     places, axis = view.form(1), view.axis(view.attr("axis", 0), len(source.dims))
     low, high = lower(places.range.low), upper(places.range.high)
     if not isinstance(places, Affine) or low < 0 <= high:
         raise UnknownError("its indices are not known, or may count from the end or not")
     first, step = places.start if low >= 0 else places.start + source.dims[axis], source.strides[axis]
     strides = [*source.strides[:axis], *places.times(step).strides, *source.strides[axis + 1 :]]
-    return Affine.of(_given(view.out), source.start + first * step, strides)
+    return Affine.of(_require_given(view.out), source.start + first * step, strides)
 
 
 RULES: Mapping[str, Callable[[ElementsView], Form]] = {
-    **dict.fromkeys(MOVES, _moved),
-    "Add": _add,
-    "Clip": _clip,
+    **dict.fromkeys(MOVES, _move_form),
+    "Add": _add_form,
+    "Clip": _clip_form,
     "ConstantOfShape": _constant_of_shape,
     "CumSum": _cum_sum,
-    "Equal": _equal,
-    "Gather": _gather,
-    "Max": _limit,
-    "Min": _limit,
-    "Mul": _multiply,
-    "Not": lambda view: uniform(view.is_zero(0), view.out),
-    "Range": lambda view: Affine.of(_given(view.out), view.expr(0), [view.expr(2)]),
-    "Slice": _slice,
-    "Sub": _add,
-    "Where": lambda view: broadcast(view.form(2 if view.is_zero(0) else 1), view.out),
+    "Equal": _equal_form,
+    "Gather": _gather_form,
+    "Max": _limit_form,
+    "Min": _limit_form,
+    "Mul": _multiply_form,
+    "Not": lambda view: uniform_form(view.is_zero(0), view.out),
+    "Range": lambda view: Affine.of(_require_given(view.out), view.expr(0), [view.expr(2)]),
+    "Slice": _slice_form,
+    "Sub": _add_form,
+    "Where": lambda view: broadcast_form(view.form(2 if view.is_zero(0) else 1), view.out),
 }

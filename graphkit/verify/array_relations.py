@@ -49,15 +49,15 @@ class Relation:
 def array_relations(right: np.ndarray, wrong: np.ndarray, names: Names = ("A", "B")) -> Iterator[Relation]:
     """Yield the relations that two arrays may have, the simple ones first; the caller compares what each leaves."""
     if right.size == wrong.size:
-        yield from _transpositions(right, wrong, *names)
+        yield from _find_transpositions(right, wrong, *names)
     if right.shape != wrong.shape:
-        yield from _cuts(right, wrong, *names)
+        yield from _find_cuts(right, wrong, *names)
         return
-    yield from _rotations(right, wrong, *names)
-    yield from _permutations(right, wrong, *names)
+    yield from _find_rotations(right, wrong, *names)
+    yield from _find_permutations(right, wrong, *names)
 
 
-def _transpositions(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
+def _find_transpositions(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
     for axes in itertools.permutations(range(x.ndim)) if x.ndim <= MAX_RANK else ():
         turned = x.transpose(axes)
         if axes != tuple(range(x.ndim)) and turned.shape == y.shape:
@@ -70,7 +70,7 @@ def _transpositions(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Re
         yield Relation("transposed", text, x.ravel(order="F").reshape(y.shape), y)
 
 
-def _rotations(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
+def _find_rotations(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
     """Yield axes that are rotated or shifted; the last one, which may hold heads side by side, by one place alone."""
     for axis, n in enumerate(x.shape):
         steps = (1, n - 1) if axis == x.ndim - 1 or n > MAX_PARTS else range(1, n)
@@ -86,7 +86,7 @@ def _rotations(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relatio
             yield Relation("shifted", text, np.moveaxis(x, axis, 0)[first], np.moveaxis(y, axis, 0)[last])
 
 
-def _permutations(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
+def _find_permutations(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
     """Yield axes along which the blocks of B are those of A in another order."""
     for axis, n in enumerate(x.shape):
         for parts in (count for count in range(2, min(n, MAX_PARTS) + 1) if n % count == 0):
@@ -103,7 +103,7 @@ def _permutations(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Rela
             yield Relation("permuted", text, blocks[0][sources], blocks[1])
 
 
-def _cuts(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
+def _find_cuts(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
     """Yield places at which one is the other with some of its ends missing."""
     axes = [axis for axis in range(x.ndim) if x.ndim == y.ndim and x.shape[axis] != y.shape[axis]]
     if len(axes) != 1:

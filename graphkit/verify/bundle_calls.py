@@ -10,7 +10,7 @@ import numpy as np
 
 from graphkit.verify.bundle_prompts import Prompt
 
-__all__ = ["Begin", "Calls", "Decoding", "forced", "last_alone", "reordered", "several_at_once"]
+__all__ = ["Begin", "Calls", "Decoding", "decode_given_steps", "decode_reordered_rows", "last_alone", "several_at_once"]
 
 
 class Decoding(Protocol):
@@ -29,13 +29,13 @@ Begin = Callable[[Prompt], np.ndarray]  # starts a decoder on a prompt
 Calls = Callable[[Begin, Decoding], Sequence[np.ndarray]]  # decodes, and returns the logits of each call
 
 
-def forced(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[np.ndarray]:
+def decode_given_steps(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[np.ndarray]:
     """Decode a prompt and its steps."""
     logits = [begins(prompt), *(decoding.step(tokens) for tokens in prompt.steps)]
     return [prompt.counted(array, number) for number, array in enumerate(logits)]
 
 
-def reordered(prompt: Prompt, rows: Sequence[int], begins: Begin, decoding: Decoding) -> list[np.ndarray]:
+def decode_reordered_rows(prompt: Prompt, rows: Sequence[int], begins: Begin, decoding: Decoding) -> list[np.ndarray]:
     """Decode two steps of a prompt whose rows have changed places."""
     begins(prompt)
     decoding.reorder(rows)

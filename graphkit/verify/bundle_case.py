@@ -16,9 +16,9 @@ from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.verify.altered_bundle import AlteredBundle
 from graphkit.verify.bundle_prompts import Prompt
-from graphkit.verify.bundle_recording import begin
-from graphkit.verify.bundle_state_checks import start
-from graphkit.verify.cause_search import Undo, multiple, with_attributes
+from graphkit.verify.bundle_recording import begin_prompt
+from graphkit.verify.bundle_state_checks import start_bundle
+from graphkit.verify.cause_search import Undo, largest_multiple, with_attributes
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.first_difference import Export, describe_order, first_node
 from graphkit.verify.oracle import Oracle
@@ -72,7 +72,7 @@ class Case:
         for prompt, calls in zip(self.prompts, self.calls, strict=True):
             for number, (call, after) in enumerate(zip(calls, (*calls[1:], None), strict=False)):
                 try:
-                    logits = bundle.step(prompt.steps[number - 1]) if number else start(bundle, prompt)
+                    logits = bundle.step(prompt.steps[number - 1]) if number else start_bundle(bundle, prompt)
                 except GraphkitError:
                     yield bundle, call, after, None
                     break
@@ -96,7 +96,7 @@ class Case:
     def _distance(self, call: Call, logits: np.ndarray) -> float:
         if call.logits.shape != logits.shape:
             return math.inf
-        return multiple(distance_of_spread(call.counted(call.logits), call.counted(logits)), self.near)
+        return largest_multiple(distance_of_spread(call.counted(call.logits), call.counted(logits)), self.near)
 
     def begin(self) -> str:
         """Return where the difference begins, in a clause."""
@@ -106,7 +106,7 @@ class Case:
         for near in (max(self.near, CLEAR), self.near):  # what is clear first
 
             def differ(array: np.ndarray, right: np.ndarray, call: Call = call, near: float = near) -> bool:
-                return not distance_of_spread(_valid(right, call), _valid(array, call)) <= near
+                return not distance_of_spread(_without_padding(right, call), _without_padding(array, call)) <= near
 
             model = self.models[call.method.file]
             if node := first_node(call.exports, model, call.feed, differ, is_padded=True):
@@ -136,12 +136,12 @@ class Case:
         def differ(array: np.ndarray, right: np.ndarray) -> bool:
             return not distance_of_spread(right, array) <= self.near
 
-        if part.shape == known.shape and not differ(_valid(part, call), _valid(known, call)):
+        if part.shape == known.shape and not differ(_without_padding(part, call), _without_padding(known, call)):
             return ""
         return describe_order(name, state, known, differ) or other
 
 
-def _valid(array: np.ndarray, call: Call) -> np.ndarray:
+def _without_padding(array: np.ndarray, call: Call) -> np.ndarray:
     """Return an array with zeros at tokens that pad, along each axis that is as long as there are tokens."""
     mask = call.mask[:, : call.past] if call.past else call.mask
     if mask.all() or array.ndim < 2 or len(array) != len(mask):
@@ -194,19 +194,19 @@ def _calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) ->
     exports: tuple[Export, ...] = ((originals.first, oracle.first_feed(prompt.tokens, prompt.mask), ""),)
     if originals.encoder is not None:
         exports = ((originals.encoder, oracle.encoder_feed(prompt.inputs), ENCODER), *exports)
-    rows, mask, logits = len(prompt.tokens), prompt.mask, begin(oracle, prompt)
-    begun = {state.name: _filled(state, rows, mask.shape[1]) for state in contract.states}
-    feed = _feed(once, prompt, prompt.tokens, mask, begun, 0)
+    rows, mask, logits = len(prompt.tokens), prompt.mask, begin_prompt(oracle, prompt)
+    begun = {state.name: _fill_state(state, rows, mask.shape[1]) for state in contract.states}
+    feed = _feed_method(once, prompt, prompt.tokens, mask, begun, 0)
     calls = [Call(once, feed, past=0, exports=exports, logits=logits, mask=mask, states={})]
     for tokens in prompt.steps:
         past, fed = mask.shape[1], oracle.later_feed(tokens)
         mask = np.concatenate([mask, np.ones_like(tokens)], 1)
-        known = dict(_states(contract, originals.step, fed, past))
+        known = dict(_exported_states(contract, originals.step, fed, past))
         if known.keys() != begun.keys():
             break
         axes = {state.name: _growing_axis(originals.step, state) for state in contract.states}
-        states_before = {s.name: _filled(s, rows, past + 1, known[s.name], axes[s.name]) for s in contract.states}
-        feed = _feed(step, prompt, tokens, np.ones_like(tokens), states_before, past)
+        states_before = {s.name: _fill_state(s, rows, past + 1, known[s.name], axes[s.name]) for s in contract.states}
+        feed = _feed_method(step, prompt, tokens, np.ones_like(tokens), states_before, past)
         exports, logits = ((originals.step, fed, ""),), oracle.step(tokens)
         calls.append(Call(step, feed, past=past, exports=exports, logits=logits, mask=mask, states=known))
     return calls
@@ -218,7 +218,7 @@ def _growing_axis(step: Model, state: StateTensor) -> int:
     return axes.get(state.name) or 1
 
 
-def _states(contract: BundleContract, step: Model, fed: Arrays, past: int) -> Iterator[tuple[str, np.ndarray]]:
+def _exported_states(contract: BundleContract, step: Model, fed: Arrays, past: int) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the export's contents of each state that is an input of that name; slots in use alone."""
     for state in contract.states:
         if state.name not in fed:
@@ -230,7 +230,7 @@ def _states(contract: BundleContract, step: Model, fed: Arrays, past: int) -> It
             yield state.name, np.take(array, range(past), axis).astype(state.dtype)
 
 
-def _filled(state: StateTensor, rows: int, used: int, known: np.ndarray | None = None, axis: int = 0) -> np.ndarray:
+def _fill_state(state: StateTensor, rows: int, used: int, known: np.ndarray | None = None, axis: int = 0) -> np.ndarray:
     """Return a state of so many rows and tokens as a method takes it, filled with what the export has along an axis."""
     if state.axis is None and known is not None:
         return known
@@ -246,7 +246,7 @@ def _filled(state: StateTensor, rows: int, used: int, known: np.ndarray | None =
     return filled
 
 
-def _feed(
+def _feed_method(
     method: BundleMethod, prompt: Prompt, tokens: np.ndarray, mask: np.ndarray, states: Arrays, past: int
 ) -> dict[str, np.ndarray]:
     feed: dict[str, np.ndarray] = {}

@@ -22,7 +22,7 @@ from graphkit.verify.cause_search import Cause, find_sole_cause, is_mended, with
 from graphkit.verify.originals import Originals
 from graphkit.verify.weight_comparison import WrongPart, mend_models
 
-__all__ = ["causes"]
+__all__ = ["find_bundle_causes"]
 
 ROLES = {
     "positions": "Positions are wrong",
@@ -37,7 +37,7 @@ LAYOUT = ("Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten")
 Place = tuple[int, int]  # of a node, and of its input
 
 
-def causes(
+def find_bundle_causes(
     originals: Originals,
     folder: Path,
     contract: BundleContract,
@@ -69,16 +69,16 @@ def causes(
     by_name = _by_name(contract)
     renamed = Cause("weights", "", undo=partial(with_attributes, case, contract=by_name))
     if by_name != contract and find_sole_cause(case.decoded, [renamed]):
-        return list(_renamed(contract, by_name))
+        return list(_renamed_ports(contract, by_name))
     if is_mended(case.distances()):
         return [case.state_difference() or "No simple cause; each call is right on the state of the export."]
     suspects = [fact for fact in facts if not fact.is_sure]
     constants = (Cause("weights", str(fact), undo=case.undo(mend_models(case.models, [fact]))) for fact in suspects)
-    cause = find_sole_cause(case.distances, itertools.chain(_inputs(case), _writers(case), constants))
+    cause = find_sole_cause(case.distances, itertools.chain(_undo_inputs(case), _undo_writers(case), constants))
     return [cause.text if cause else f"No simple cause; {case.begin()}."]
 
 
-def _inputs(case: Case) -> Iterator[Cause]:
+def _undo_inputs(case: Case) -> Iterator[Cause]:
     """Yield the inputs of decoders that a bundle makes itself: as the export is fed, the logits are right."""
     values: dict[tuple[str, str], list[Value]] = {}
     for model in dict.fromkeys((case.originals.first, case.originals.step)):
@@ -88,9 +88,11 @@ def _inputs(case: Case) -> Iterator[Cause]:
     for (name, text), same in values.items():
         models: dict[str, Model] = {}
         for file, model in case.models.items():
-            declared, places = declared_type(same[0]), set(_places(model, same))
+            declared, places = declared_type(same[0]), set(_input_places(model, same))
             if places and declared is not None:
-                models[file] = _fed(model, sorted(places), f"export/{name}", declared.dtype, len(declared.dims or ()))
+                models[file] = _with_fed_input(
+                    model, sorted(places), f"export/{name}", declared.dtype, len(declared.dims or ())
+                )
 
         def more(call: Call, name: str = name) -> dict[str, np.ndarray]:
             return {f"export/{name}": feed[name] for _, feed, _ in call.exports if name in feed}
@@ -100,7 +102,7 @@ def _inputs(case: Case) -> Iterator[Cause]:
             yield Cause("mask", text, undo=case.undo(models, more))
 
 
-def _places(model: Model, values: Sequence[Value]) -> Iterator[Place]:
+def _input_places(model: Model, values: Sequence[Value]) -> Iterator[Place]:
     """Yield the node inputs that stand for a graph input: those of nodes whose outputs have the names of its readers'.
 
     Where a rewrite has joined readers that only change the layout, these are what the last of them gives.
@@ -119,7 +121,7 @@ def _places(model: Model, values: Sequence[Value]) -> Iterator[Place]:
             todo += [(*use, False) for use in output.consumers]
 
 
-def _writers(case: Case) -> Iterator[Cause]:
+def _undo_writers(case: Case) -> Iterator[Cause]:
     """Yield the places where new slots are written, as the length says."""
     states = {state.name: state for state in case.contract.states}
     models: dict[str, Model] = {}
@@ -136,7 +138,7 @@ def _writers(case: Case) -> Iterator[Cause]:
                 slots[name] = state.shape[state.axis], node.is_op("ScatterND")
                 places.setdefault(name, []).append((node.index, index))
         for name, node_inputs in places.items():
-            models[file] = _fed(
+            models[file] = _with_fed_input(
                 models.get(file, model), node_inputs, name, onnx.TensorProto.INT64, 2 if slots[name][1] else 1
             )
 
@@ -153,7 +155,7 @@ def _writers(case: Case) -> Iterator[Cause]:
         yield Cause("shifted", words, undo=case.undo(models, more))
 
 
-def _fed(model: Model, places: Sequence[Place], name: str, dtype: int, rank: int) -> Model:
+def _with_fed_input(model: Model, places: Sequence[Place], name: str, dtype: int, rank: int) -> Model:
     """Return a model in which these inputs of nodes are an input of the graph."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
@@ -184,7 +186,7 @@ def _by_name(contract: BundleContract) -> BundleContract:
     return replace(contract, methods=tuple(map(method, contract.methods)))
 
 
-def _renamed(wrong: BundleContract, right: BundleContract) -> Iterator[str]:
+def _renamed_ports(wrong: BundleContract, right: BundleContract) -> Iterator[str]:
     """Yield the ports whose state differs between two contracts, a sentence each."""
     for before, after in zip(wrong.methods, right.methods, strict=True):
         for port, twin in zip((*before.inputs, *before.outputs), (*after.inputs, *after.outputs), strict=True):

@@ -18,7 +18,7 @@ from graphkit.verify.originals import Originals
 from graphkit.verify.probe_inputs import nearest_length
 from graphkit.verify.special_tokens import special_tokens
 
-__all__ = ["LONGEST", "Prompt", "input_spec", "prompts"]
+__all__ = ["LONGEST", "Prompt", "input_spec", "make_prompts"]
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
@@ -98,7 +98,7 @@ def logits_of(method: BundleMethod) -> int | None:
     return shape[-1] if shape and isinstance(shape[-1], int) else None
 
 
-def prompts(contract: BundleContract, originals: Originals, seed: int) -> list[Prompt]:
+def make_prompts(contract: BundleContract, originals: Originals, seed: int) -> list[Prompt]:
     """Return prompts of 1, some and all but one of the slots, around each window, of one row and of two with padding,
     and one of all rows.
 
@@ -194,7 +194,7 @@ class _Maker:
             named = {name: tokens[(turn + place) % len(tokens)] for place, name in enumerate("abc")}
             prompt = self.make(min(len(PATTERN), slots - 1), 1, slots, self.sources[0], is_padded=False)
             for array in (prompt.tokens, *(prompt.inputs[name] for name in self.ids if name in prompt.inputs)):
-                _put(array[0], [named.get(name) for name in PATTERN])
+                _spread_tokens(array[0], [named.get(name) for name in PATTERN])
             for step, name in zip(prompt.steps, "ac", strict=False):
                 step[...] = named[name]
             yield prompt
@@ -213,7 +213,7 @@ class _Maker:
         return arrays
 
 
-def _put(row: np.ndarray, tokens: Sequence[int | None]) -> None:
+def _spread_tokens(row: np.ndarray, tokens: Sequence[int | None]) -> None:
     """Spread tokens over a row, the first and the last to its ends; None keeps the token there."""
     for place, token in enumerate(tokens):
         if token is not None:

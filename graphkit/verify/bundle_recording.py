@@ -11,14 +11,14 @@ import numpy as np
 from graphkit.deploy.hosts.beam_search import BeamOptions, beam_search
 from graphkit.deploy.hosts.greedy_search import Stepper, greedy_search
 from graphkit.errors import GraphkitError
-from graphkit.verify.bundle_calls import reordered, several_at_once
+from graphkit.verify.bundle_calls import decode_reordered_rows, several_at_once
 from graphkit.verify.bundle_prompts import Prompt
-from graphkit.verify.candidate_sessions import numbered
-from graphkit.verify.decoding import greedy
+from graphkit.verify.candidate_sessions import tell_each
+from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 
-__all__ = ["Recording", "Search", "begin", "record", "search_of", "searched"]
+__all__ = ["Recording", "Search", "begin_prompt", "record_originals", "search_of", "search_tokens"]
 
 Search = Callable[[Stepper, np.ndarray, int, Collection[int]], list[list[int]]]
 
@@ -41,7 +41,7 @@ class Recording:
     chunks: Mapping[int, Sequence[np.ndarray]]
 
 
-def record(
+def record_originals(
     originals: Originals,
     prompts: Sequence[Prompt],
     *,
@@ -71,13 +71,13 @@ def record(
     has_long = not all(prompt.all_logits for prompt in prompts)
     oracle = Oracle(originals, optimize=optimize, prepack=optimize, can_choose=has_long)
     logits = [
-        [begin(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
-        for prompt in numbered(prompts, name, progress, "prompt", lambda prompt: prompt.work)
+        [begin_prompt(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
+        for prompt in tell_each(prompts, name, progress, "prompt", lambda prompt: prompt.work)
     ]
-    begins, first = partial(begin, oracle), prompts[0].first_row()
-    tokens = {width: searched(oracle, begins(first)[:, -1], steps, width) for width in beams}
+    begins, first = partial(begin_prompt, oracle), prompts[0].first_row()
+    tokens = {width: search_tokens(oracle, begins(first)[:, -1], steps, width) for width in beams}
     pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
-    moved = reordered(pair, rows, begins, oracle) if rows and pair is not None else []
+    moved = decode_reordered_rows(pair, rows, begins, oracle) if rows and pair is not None else []
     try:
         chunks = {number: several_at_once(prompts[number], begins, oracle) for number in several}
     except GraphkitError:  # a decoder that takes one token at a time
@@ -85,11 +85,11 @@ def record(
     return Recording(logits, tokens, moved, chunks)
 
 
-def searched(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list[list[int]]:
+def search_tokens(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list[list[int]]:
     """Return the tokens that the originals choose; for more than one beam by the beam search of hosts."""
     if beams > 1:
         return search_of(beams)(oracle, logits, steps, ())
-    chosen = [tokens for tokens, _ in greedy(logits, lambda tokens: oracle.step(tokens)[:, -1], steps)]
+    chosen = [tokens for tokens, _ in decode_greedily(logits, lambda tokens: oracle.step(tokens)[:, -1], steps)]
     return [list(map(int, row)) for row in zip(*chosen, strict=True)]
 
 
@@ -98,6 +98,6 @@ def search_of(beams: int) -> Search:
     return greedy_search if beams == 1 else partial(beam_search, options=BeamOptions(beams))
 
 
-def begin(oracle: Oracle, prompt: Prompt) -> np.ndarray:
+def begin_prompt(oracle: Oracle, prompt: Prompt) -> np.ndarray:
     """Return the logits of each token of a prompt, or of the last one alone."""
     return oracle.start(prompt.tokens, prompt.mask, prompt.inputs, last=None if prompt.all_logits else 1)

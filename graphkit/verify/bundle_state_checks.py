@@ -17,7 +17,7 @@ from graphkit.model import load
 from graphkit.runtime.session import RunError
 from graphkit.verify.bundle_prompts import Prompt
 
-__all__ = ["CHECKS", "Check", "Subject", "can_choose", "start", "tried"]
+__all__ = ["CHECKS", "Check", "Subject", "can_choose", "start_bundle", "try_check"]
 
 STEPS = 6  # after the first prompt, where more would not go round a ring
 
@@ -47,14 +47,14 @@ class Subject:
     def fresh(self, prompt: Prompt) -> list[np.ndarray]:
         """Return the logits of the first or the last prompt and of its steps, from a state of zeros."""
         if id(prompt) not in self._known:
-            self._known[id(prompt)] = _decoded(self.bundle.fork(), prompt)
+            self._known[id(prompt)] = _decode_prompt(self.bundle.fork(), prompt)
         return self._known[id(prompt)]
 
 
 Check = Callable[[Subject], str]
 
 
-def tried(check: Callable[[], str]) -> str:
+def try_check(check: Callable[[], str]) -> str:
     """Return the fault that a check finds, or the error of a bundle that does not run.
 
     Raises:
@@ -68,7 +68,7 @@ def tried(check: Callable[[], str]) -> str:
         return str(error)
 
 
-def start(bundle: Bundle, prompt: Prompt) -> np.ndarray:
+def start_bundle(bundle: Bundle, prompt: Prompt) -> np.ndarray:
     """Run a bundle on a prompt, and return its logits: those of each token, or of the last one of a long prompt."""
     mask = prompt.mask if prompt.has_mask else None
     logits = bundle.start(prompt.tokens, prompt.inputs, mask=mask, all_logits=prompt.all_logits)
@@ -81,9 +81,9 @@ def can_choose(contract: BundleContract) -> bool:
     return method is not None and any(port.kind == "kept" for port in method.inputs)
 
 
-def _decoded(bundle: Bundle, prompt: Prompt) -> list[np.ndarray]:
+def _decode_prompt(bundle: Bundle, prompt: Prompt) -> list[np.ndarray]:
     """Return the logits of a prompt and its steps."""
-    return [start(bundle, prompt), *(bundle.step(tokens) for tokens in prompt.steps)]
+    return [start_bundle(bundle, prompt), *(bundle.step(tokens) for tokens in prompt.steps)]
 
 
 def _are_same(arrays: Sequence[np.ndarray], other_arrays: Sequence[np.ndarray]) -> bool:
@@ -96,23 +96,23 @@ def _unused_slots(subject: Subject) -> str:
     """Fill all state with NaN, and compare logits with those from a state of zeros."""
     for prompt in (subject.first, subject.last):  # the first leaves slots free in the shortest ring
         spoilt = subject.bundle.fork()
-        _fill(spoilt)
-        if not _are_same(subject.fresh(prompt), _decoded(spoilt, prompt)):
+        _fill_with_nan(spoilt)
+        if not _are_same(subject.fresh(prompt), _decode_prompt(spoilt, prompt)):
             return "what unused slots hold changes the logits"
     return ""
 
 
-def _fill(bundle: Bundle) -> None:
+def _fill_with_nan(bundle: Bundle) -> None:
     """Fill all state with NaN, and with 1 where that has none."""
     for state in bundle.contract.states:
         array = bundle.state.view(state, state.shape)
         array[...] = np.nan if array.dtype.kind == "f" else 1
 
 
-def _initial(subject: Subject) -> str:
+def _check_initial_state(subject: Subject) -> str:
     """Fill all state with NaN, reset, and compare it with its initial values."""
     fork = subject.bundle.fork()
-    _fill(fork)
+    _fill_with_nan(fork)
     fork.reset()
     for state in fork.contract.states:
         if (fork.state.view(state, state.shape) != fork.state.initial_of(state)).any():
@@ -120,7 +120,7 @@ def _initial(subject: Subject) -> str:
     return ""
 
 
-def _readers(subject: Subject) -> str:
+def _check_readers(subject: Subject) -> str:
     """Look for nodes that read state beside the node that writes it in place."""
     contract = subject.bundle.contract
     places = {state.name for state in contract.states if state.update in ("slots", "ring")}
@@ -137,24 +137,24 @@ def _readers(subject: Subject) -> str:
     return ""
 
 
-def _leaks(subject: Subject) -> str:
+def _check_leaks(subject: Subject) -> str:
     """Decode one prompt, then another without a reset and with one, and compare these with a fresh state."""
     used = subject.bundle.fork()
-    _decoded(used, subject.last)
-    if not _are_same(_decoded(used, subject.first), subject.fresh(subject.first)):
+    _decode_prompt(used, subject.last)
+    if not _are_same(_decode_prompt(used, subject.first), subject.fresh(subject.first)):
         return "what was decoded before changes the logits"
     used.reset()
-    if not _are_same(_decoded(used, subject.first), subject.fresh(subject.first)):
+    if not _are_same(_decode_prompt(used, subject.first), subject.fresh(subject.first)):
         return "what was decoded before a reset changes the logits"
     return ""
 
 
-def _forks(subject: Subject) -> str:
+def _check_forks(subject: Subject) -> str:
     """Step two forks in turn, and compare each with itself alone."""
     pair = subject.first, subject.last
     alone = [subject.fresh(prompt) for prompt in pair]
     forks = [subject.bundle.fork() for _ in pair]
-    together = [[start(fork, prompt)] for fork, prompt in zip(forks, pair, strict=True)]
+    together = [[start_bundle(fork, prompt)] for fork, prompt in zip(forks, pair, strict=True)]
     for step in range(max(len(prompt.steps) for prompt in pair)):
         for fork, prompt, logits in zip(forks, pair, together, strict=True):
             if step < len(prompt.steps):
@@ -162,7 +162,7 @@ def _forks(subject: Subject) -> str:
     return "" if all(map(_are_same, alone, together)) else "a fork changes what another decodes"
 
 
-def _writes(subject: Subject) -> str:
+def _check_writes(subject: Subject) -> str:
     """Compare the bytes of the state before and after: only the new slot may change, and no state that is only read."""
     prompt, fork = subject.first, subject.bundle.fork()
     once, step = fork.contract.method("once"), fork.contract.method("step")
@@ -174,7 +174,7 @@ def _writes(subject: Subject) -> str:
     }
     for array in whole.values():
         array[...] = 1
-    start(fork, prompt)
+    start_bundle(fork, prompt)
     for name, array in whole.items():
         if once.access[name] in ("none", "read") and (array != 1).any():
             return f"{once.name} changes '{name}', which it does not write"
@@ -195,7 +195,7 @@ def _writes(subject: Subject) -> str:
     return "" if fork.state.address == place else "the state has moved"
 
 
-def _rows(subject: Subject) -> str:
+def _check_rows(subject: Subject) -> str:
     """Reorder as many rows as there are, each to other places, and compare all state in use with these rows."""
     fork = subject.bundle.fork()
     if fork.contract.method("reorder") is None:
@@ -203,7 +203,7 @@ def _rows(subject: Subject) -> str:
     prompt = max(subject.prompts, key=lambda prompt: (len(prompt.tokens), -prompt.tokens.size))
     count = len(prompt.tokens)
     for rows in ([*range(count)][::-1], [count - 1] * count, [count - 1], [*range(1, count), 0]):
-        start(fork, prompt)
+        start_bundle(fork, prompt)
         before = {state.name: _in_use(fork, state).copy() for state in fork.contract.states}
         fork.reorder(rows)
         for state in fork.contract.states:
@@ -224,7 +224,7 @@ def _in_use(bundle: Bundle, state: StateTensor) -> np.ndarray:
     return array[(slice(None),) * state.axis + (slice(0, used),)]
 
 
-def _layouts(subject: Subject) -> str:
+def _check_layouts(subject: Subject) -> str:
     """Give the bundle a state of another layout, which it must refuse."""
     contract = subject.bundle.contract
     moved = tuple(replace(state, name=f"{state.name}'") for state in contract.states)
@@ -236,27 +236,27 @@ def _layouts(subject: Subject) -> str:
     return "a state of another layout is taken"
 
 
-def _refusals(subject: Subject) -> str:
+def _check_refusals(subject: Subject) -> str:
     """Step before a start, past the last slot and with other rows: refused, and the state is as before."""
     fork = subject.bundle.fork()
     prompt = max(subject.prompts, key=lambda prompt: (len(prompt.tokens), -prompt.tokens.size))
-    if not _refuses(fork, np.ones((1, 1), np.int64)):
+    if not _refuses_step(fork, np.ones((1, 1), np.int64)):
         return "a step before a start is taken"
-    start(fork, prompt)
+    start_bundle(fork, prompt)
     before = {name: fork.state[name].tobytes() for name in fork.state}
     rows, length = len(prompt.tokens), fork.contract.lengths[0]
-    if not _refuses(fork, np.ones((rows + 1, 1), np.int64)):
+    if not _refuses_step(fork, np.ones((rows + 1, 1), np.int64)):
         return "a step of other rows is taken"
     if before != {name: fork.state[name].tobytes() for name in fork.state}:
         return "a refused step changes state"
     fork.state.lengths[length.name][0] = length.most
     before = {name: fork.state[name].tobytes() for name in fork.state}
-    if not _refuses(fork, np.ones((rows, 1), np.int64)):
+    if not _refuses_step(fork, np.ones((rows, 1), np.int64)):
         return "a step past the last slot is taken"
     return "" if before == {name: fork.state[name].tobytes() for name in fork.state} else "a refused step changes state"
 
 
-def _refuses(bundle: Bundle, tokens: np.ndarray) -> bool:
+def _refuses_step(bundle: Bundle, tokens: np.ndarray) -> bool:
     try:
         bundle.step(tokens)
     except UsageError:
@@ -265,13 +265,13 @@ def _refuses(bundle: Bundle, tokens: np.ndarray) -> bool:
 
 
 CHECKS: Mapping[str, Check] = {
-    "what reads state reads what was written": _readers,
-    "a reset gives state its initial value": _initial,
+    "what reads state reads what was written": _check_readers,
+    "a reset gives state its initial value": _check_initial_state,
     "unused slots may hold NaN": _unused_slots,
-    "no state is left of an earlier sequence": _leaks,
-    "sequences stay independent": _forks,
-    "a step writes its slot alone, and the state stays where it is": _writes,
-    "rows are those that were asked for": _rows,
-    "a state of another layout is refused": _layouts,
-    "what cannot run is refused, and the state is as before": _refusals,
+    "no state is left of an earlier sequence": _check_leaks,
+    "sequences stay independent": _check_forks,
+    "a step writes its slot alone, and the state stays where it is": _check_writes,
+    "rows are those that were asked for": _check_rows,
+    "a state of another layout is refused": _check_layouts,
+    "what cannot run is refused, and the state is as before": _check_refusals,
 }

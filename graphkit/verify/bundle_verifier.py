@@ -13,27 +13,27 @@ import numpy as np
 from graphkit.deploy.contract.bundle_contract import BundleContract
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
-from graphkit.progress import portion, with_share
+from graphkit.progress import portion_of, with_share
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.verify.altered_bundle import IsolatedBundle
-from graphkit.verify.bundle_calls import Calls, last_alone, reordered, several_at_once
-from graphkit.verify.bundle_causes import causes
-from graphkit.verify.bundle_prompts import LONGEST, Prompt, prompts
-from graphkit.verify.bundle_recording import Recording, begin, record, search_of
-from graphkit.verify.bundle_state_checks import CHECKS, Subject, can_choose, start, tried
-from graphkit.verify.candidate_sessions import numbered
+from graphkit.verify.bundle_calls import Calls, decode_reordered_rows, last_alone, several_at_once
+from graphkit.verify.bundle_causes import find_bundle_causes
+from graphkit.verify.bundle_prompts import LONGEST, Prompt, make_prompts
+from graphkit.verify.bundle_recording import Recording, begin_prompt, record_originals, search_of
+from graphkit.verify.bundle_state_checks import CHECKS, Subject, can_choose, start_bundle, try_check
+from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, distance_of_spread
-from graphkit.verify.decoding import greedy
+from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.equivalence.bundle_equivalence import summarize_bundle
-from graphkit.verify.fatal_node import proving
+from graphkit.verify.fatal_node import run_isolated
 from graphkit.verify.float16_bundles import Float16Judge
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
-from graphkit.verify.proof_engine import Step, follow
+from graphkit.verify.proof_engine import Step, follow_steps
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16
 from graphkit.verify.weight_comparison import WrongPart, find_wrong_parts
 
@@ -72,11 +72,11 @@ def verify_bundle(
     Raises:
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
-    with proving(options.limits):
-        return _proof(originals, Path(folder), options, exact=exact, progress=progress)
+    with run_isolated(options.limits):
+        return _prove_bundle(originals, Path(folder), options, exact=exact, progress=progress)
 
 
-def _proof(
+def _prove_bundle(
     originals: Originals,
     folder: Path,
     options: DeploymentProofOptions,
@@ -86,38 +86,42 @@ def _proof(
 ) -> BundleProof:
     contract = read_bundle(folder / "bundle.json", altered=True)
     tolerance = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance
-    all_prompts = prompts(contract, originals, options.seed)
+    all_prompts = make_prompts(contract, originals, options.seed)
     again = [prompt for prompt in all_prompts if prompt.tokens.shape[1] <= LONGEST]
-    plainly = portion(progress, 0.0, 0.3)
-    truth = _plainly(originals, contract, all_prompts, plainly, searches=options.same_tokens)
-    at_default = record(originals, again, optimize=True, progress=portion(progress, 0.3, 0.4))
-    allowed = BundleTolerance.of(originals.models, _apart(again, truth, at_default), tolerance, exact=exact)
-    notes = [*_sizes_tried(contract), *_notes(all_prompts, allowed)]
-    if _several(contract, all_prompts) and not truth.chunks:
+    plainly = portion_of(progress, 0.0, 0.3)
+    truth = _record_plainly(originals, contract, all_prompts, plainly, searches=options.same_tokens)
+    at_default = record_originals(originals, again, optimize=True, progress=portion_of(progress, 0.3, 0.4))
+    allowed = BundleTolerance.of(originals.models, _levels_apart(again, truth, at_default), tolerance, exact=exact)
+    notes = [*_sizes_tried(contract), *_prompt_notes(all_prompts, allowed)]
+    if _prompts_of_several(contract, all_prompts) and not truth.chunks:
         notes.append("The export does not run on several tokens after the first ones: such steps are not compared.")
     bundle = IsolatedBundle(folder, optimize=False, prepack=False, unchecked=True)
     rounds_to_half = any(map(has_float16, originals.models))
     judge = Float16Judge(originals, folder, contract) if rounds_to_half else None
-    runs = _runs(bundle, all_prompts, truth, allowed, judge, portion(progress, 0.4, 0.65), optimized=False)
-    checks = _checked(bundle, all_prompts, folder, portion(progress, 0.65, 0.74))
-    choices = _choices(bundle, all_prompts, truth, allowed.near, judge)
+    runs = _run_prompts(bundle, all_prompts, truth, allowed, judge, portion_of(progress, 0.4, 0.65), optimized=False)
+    checks = _check_state(bundle, all_prompts, folder, portion_of(progress, 0.65, 0.74))
+    choices = _option_checks(bundle, all_prompts, truth, allowed.near, judge)
     if options.same_tokens:
-        choices = _searches(bundle, all_prompts[0].first_row(), truth, notes, allowed.near, judge) | choices
-    for name in numbered([*choices], "checking", portion(progress, 0.74, 0.83), "option of a caller"):
-        checks[name] = tried(choices[name])
+        choices = _search_checks(bundle, all_prompts[0].first_row(), truth, notes, allowed.near, judge) | choices
+    for name in tell_each([*choices], "checking", portion_of(progress, 0.74, 0.83), "option of a caller"):
+        checks[name] = try_check(choices[name])
     del bundle  # what it maps or has prepacked need not be there twice
-    failing = list(_failing(all_prompts, runs, allowed))
+    failing = list(_failing_prompts(all_prompts, runs, allowed))
     facts, cause_texts = list[WrongPart](), list[str]()
     if options.same_weights or failing:
         progress(with_share(0.83, "comparing weights"))
-        facts = _facts(originals.models, contract, folder)
+        facts = _wrong_parts(originals.models, contract, folder)
     if failing:
         progress("looking for the cause")
-        cause_texts = causes(originals, folder, contract, failing, facts, _within(failing[0], allowed))
+        cause_texts = find_bundle_causes(
+            originals, folder, contract, failing, facts, _tolerance_within(failing[0], allowed)
+        )
     if options.same_weights:
         checks[SAME] = _same_weights(facts)
-    fused = portion(progress, 0.85, 0.95)
-    runs += _runs(IsolatedBundle(folder, unchecked=True), again, at_default, allowed, judge, fused, optimized=True)
+    fused = portion_of(progress, 0.85, 0.95)
+    runs += _run_prompts(
+        IsolatedBundle(folder, unchecked=True), again, at_default, allowed, judge, fused, optimized=True
+    )
     notes += judge.notes() if judge is not None else ()
     proof = BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(cause_texts))
     if not proof.passed:
@@ -126,7 +130,7 @@ def _proof(
     return replace(proof, equivalence=summarize_bundle(originals, folder, seconds=options.limits.seconds))
 
 
-def _plainly(
+def _record_plainly(
     originals: Originals,
     contract: BundleContract,
     prompts: Sequence[Prompt],
@@ -138,19 +142,19 @@ def _plainly(
     batch = contract.sizes["batch"]
     steps = min(contract.lengths[0].most - prompts[0].tokens.shape[1] + 1, SEARCHED)
     beams, rows = sorted({1, min(3, batch)} if searches else ()), [1, 0, 0][:batch] if batch > 1 else []
-    return record(
+    return record_originals(
         originals,
         prompts,
         optimize=False,
         beams=beams,
         steps=steps,
         rows=rows,
-        several=_several(contract, prompts),
+        several=_prompts_of_several(contract, prompts),
         progress=progress,
     )
 
 
-def _several(contract: BundleContract, prompts: Sequence[Prompt]) -> list[int]:
+def _prompts_of_several(contract: BundleContract, prompts: Sequence[Prompt]) -> list[int]:
     """Return the numbers of prompts to step several tokens from: the first, the first with padding and the last."""
     step = contract.method("step")
     tokens = step.sources.get("tokens", ()) if step is not None else ()
@@ -161,10 +165,12 @@ def _several(contract: BundleContract, prompts: Sequence[Prompt]) -> list[int]:
     return sorted({*fit[:1], *padded[:1], *fit[-1:]})
 
 
-def _failing(prompts: Sequence[Prompt], runs: Sequence[BundleRun], allowed: BundleTolerance) -> Iterator[Prompt]:
+def _failing_prompts(
+    prompts: Sequence[Prompt], runs: Sequence[BundleRun], allowed: BundleTolerance
+) -> Iterator[Prompt]:
     """Yield the prompts whose logits are not those of the originals."""
     for prompt, run in zip(prompts, runs, strict=True):
-        if run.failure or (run.in_float32 is None and not run.logits <= _within(prompt, allowed)):
+        if run.failure or (run.in_float32 is None and not run.logits <= _tolerance_within(prompt, allowed)):
             yield prompt
 
 
@@ -177,7 +183,7 @@ def _sizes_tried(contract: BundleContract) -> Iterator[str]:
         yield f"Smaller inputs are not tried: all have {', '.join(largest)}."
 
 
-def _notes(prompts: Sequence[Prompt], allowed: BundleTolerance) -> Iterator[str]:
+def _prompt_notes(prompts: Sequence[Prompt], allowed: BundleTolerance) -> Iterator[str]:
     if allowed.is_raised:
         yield f"onnxruntime's two levels differ by {allowed.apart:.1e} on the export: {allowed.near:g} is allowed."
     if last := sorted({prompt.tokens.shape[1] for prompt in prompts if not prompt.all_logits}):
@@ -188,7 +194,7 @@ def _notes(prompts: Sequence[Prompt], allowed: BundleTolerance) -> Iterator[str]
         yield f"Prompts of {lengths} tokens run in plain onnxruntime alone, without padding."
 
 
-def _apart(prompts: Sequence[Prompt], at_plain: Recording, at_default: Recording) -> float:
+def _levels_apart(prompts: Sequence[Prompt], at_plain: Recording, at_default: Recording) -> float:
     """Return how far the two levels of onnxruntime are apart on the originals."""
     largest = 0.0
     # the longest prompts come last, and run at the plain level alone
@@ -198,23 +204,23 @@ def _apart(prompts: Sequence[Prompt], at_plain: Recording, at_default: Recording
     return largest
 
 
-def _checked(
+def _check_state(
     bundle: Bundle, prompts: Sequence[Prompt], folder: Path, progress: Callable[[str], None]
 ) -> dict[str, str]:
     """Run the checks of the state; return the fault of each by its name, "" where it passes."""
     checks = {}
     subject = Subject(bundle, [prompt for prompt in prompts if prompt.tokens.shape[1] <= LONGEST], folder)
-    for name in numbered([*CHECKS], "checking", progress, "state"):
-        checks[name] = tried(partial(CHECKS[name], subject))
+    for name in tell_each([*CHECKS], "checking", progress, "state"):
+        checks[name] = try_check(partial(CHECKS[name], subject))
     return checks
 
 
-def _within(prompt: Prompt, allowed: BundleTolerance) -> float:
+def _tolerance_within(prompt: Prompt, allowed: BundleTolerance) -> float:
     """Return how far the logits of a prompt may be where onnxruntime fuses nothing."""
     return allowed.plain if prompt.all_logits else allowed.near
 
 
-def _runs(
+def _run_prompts(
     bundle: Bundle,
     prompts: Sequence[Prompt],
     expected: Recording,
@@ -227,22 +233,22 @@ def _runs(
     """Decode all prompts with the bundle."""
     level = f"proving: {'default' if optimized else 'plain'} level"
     runs = []
-    for number in numbered(range(len(prompts)), level, progress, "prompt", lambda number: prompts[number].work):
-        within = allowed.fused if optimized else _within(prompts[number], allowed)
-        runs.append(_run(bundle, prompts[number], expected.logits[number], within, optimized=optimized))
+    for number in tell_each(range(len(prompts)), level, progress, "prompt", lambda number: prompts[number].work):
+        within = allowed.fused if optimized else _tolerance_within(prompts[number], allowed)
+        runs.append(_run_prompt(bundle, prompts[number], expected.logits[number], within, optimized=optimized))
     if judge is None or not any(run.failure for run in runs):
         return runs
     progress(f"{level}, in float32")
     return judge.judged(bundle, prompts, runs, expected, allowed.fused if optimized else allowed.near)
 
 
-def _run(
+def _run_prompt(
     bundle: Bundle, prompt: Prompt, expected: Sequence[np.ndarray], allowed: float, *, optimized: bool
 ) -> BundleRun:
     """Decode a prompt and given tokens with the bundle, and compare the logits with those of the originals."""
 
     def repeated(number: int) -> dict[str, np.ndarray]:
-        logits = start(bundle, prompt) if number == 0 else bundle.step(prompt.steps[number - 1])
+        logits = start_bundle(bundle, prompt) if number == 0 else bundle.step(prompt.steps[number - 1])
         return {"logits": prompt.counted(logits, number)}
 
     def rule(step: Step, difference: Difference, _: object) -> tuple[float, str]:
@@ -253,7 +259,7 @@ def _run(
         Step(f"step {at}" if at else "the prompt", {"logits": prompt.counted(logits, at)}, partial(repeated, at))
         for at, logits in enumerate(expected)
     )
-    agreement, (rows, length) = follow(steps, rule), prompt.tokens.shape
+    agreement, (rows, length) = follow_steps(steps, rule), prompt.tokens.shape
     return BundleRun(
         optimized=optimized,
         rows=rows,
@@ -266,7 +272,7 @@ def _run(
     )
 
 
-def _searches(
+def _search_checks(
     bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str], allowed: float, judge: Float16Judge | None
 ) -> dict[str, Callable[[], str]]:
     """Return what decodes greedily and by beams, and compares the tokens with those of the originals."""
@@ -285,23 +291,28 @@ def _same_tokens(
     beams: int, bundle: Bundle, prompt: Prompt, expected: list[list[int]], allowed: float, judge: Float16Judge | None
 ) -> str:
     """Search with a bundle, and compare the tokens."""
-    actual = search_of(beams)(bundle, start(bundle, prompt)[:, -1], len(expected[0]), ())
+    actual = search_of(beams)(bundle, start_bundle(bundle, prompt)[:, -1], len(expected[0]), ())
     if actual == expected or (judge and judge.explains_tokens(bundle, prompt, beams, expected, allowed)):
         return ""
     return f"{actual[0]} instead of {expected[0]}"
 
 
-def _choices(
+def _option_checks(
     bundle: IsolatedBundle, prompts: Sequence[Prompt], truth: Recording, allowed: float, judge: Float16Judge | None
 ) -> dict[str, Callable[[], str]]:
     """Return the checks of a caller's options: reordered rows, steps of several tokens, the logits of the last ones."""
     checks: dict[str, Callable[[], str]] = {}
     pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
     if truth.reordered and pair is not None:
-        calls, words = partial(reordered, pair, [1, 0, 0][: len(truth.reordered[0])]), "the logits of the next steps {}"
-        checks["rows that are reordered"] = partial(_repeats, bundle, calls, truth.reordered, allowed, judge, words)
+        calls, words = (
+            partial(decode_reordered_rows, pair, [1, 0, 0][: len(truth.reordered[0])]),
+            "the logits of the next steps {}",
+        )
+        checks["rows that are reordered"] = partial(
+            _repeat_calls, bundle, calls, truth.reordered, allowed, judge, words
+        )
     if truth.chunks:
-        checks["steps of several tokens"] = partial(_chunks, bundle, prompts, truth.chunks, allowed, judge)
+        checks["steps of several tokens"] = partial(_check_chunks, bundle, prompts, truth.chunks, allowed, judge)
     long = max((prompt for prompt in prompts if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
     if can_choose(bundle.contract):
         checks["the logits of the last token alone"] = partial(_last_logits, bundle, long, allowed, judge)
@@ -310,16 +321,16 @@ def _choices(
     return checks
 
 
-def _repeats(
+def _repeat_calls(
     bundle: Bundle, calls: Calls, expected: Sequence[np.ndarray], allowed: float, judge: Float16Judge | None, words: str
 ) -> str:
     """Repeat calls with a bundle, and return by how much the logits differ, in words; "" where they do not."""
-    worst = max(map(distance_of_spread, expected, calls(partial(start, bundle), bundle)))
+    worst = max(map(distance_of_spread, expected, calls(partial(start_bundle, bundle), bundle)))
     is_right = worst <= allowed or (judge and judge.explains(calls, expected, bundle, allowed))
     return "" if is_right else words.format(f"differ by {worst:.1e}")
 
 
-def _chunks(
+def _check_chunks(
     bundle: Bundle,
     prompts: Sequence[Prompt],
     expected: Mapping[int, Sequence[np.ndarray]],
@@ -329,27 +340,27 @@ def _chunks(
     """Decode several tokens in a step, and compare their logits with those of the originals in such steps."""
     for number, logits in expected.items():
         rows, length = prompts[number].tokens.shape
-        words = f"after a prompt of {counted(rows, 'row(s)')} and {counted(length, 'token(s)')} they {{}}"
+        words = f"after a prompt of {count_things(rows, 'row(s)')} and {count_things(length, 'token(s)')} they {{}}"
         calls = partial(several_at_once, prompts[number])
-        if fault := _repeats(bundle, calls, logits, allowed, judge, words):
+        if fault := _repeat_calls(bundle, calls, logits, allowed, judge, words):
             return fault
     return ""
 
 
 def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float, judge: Float16Judge | None) -> str:
     """Ask for the logits of each token and of the last one alone; both are to leave the same state."""
-    expected = [start(bundle, prompt)[:, -1:], *(bundle.step(tokens) for tokens in prompt.steps[:1])]
-    return _repeats(bundle, partial(last_alone, prompt), expected, allowed, judge, OTHERS)
+    expected = [start_bundle(bundle, prompt)[:, -1:], *(bundle.step(tokens) for tokens in prompt.steps[:1])]
+    return _repeat_calls(bundle, partial(last_alone, prompt), expected, allowed, judge, OTHERS)
 
 
 def _last_two_logits(bundle: IsolatedBundle, prompt: Prompt, allowed: float) -> str:
     """Ask for the logits of each token and of the last two; only the last product has other sizes."""
-    expected = [start(bundle, prompt)[:, -2:]]
+    expected = [start_bundle(bundle, prompt)[:, -2:]]
     two = bundle.keeping(2, prompt.tokens, prompt.mask if prompt.has_mask else None, prompt.inputs)
-    return _repeats(bundle, lambda *_: [two], expected, allowed, None, OTHERS)
+    return _repeat_calls(bundle, lambda *_: [two], expected, allowed, None, OTHERS)
 
 
-def _facts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[WrongPart]:
+def _wrong_parts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[WrongPart]:
     """Compare weights, and numbers in attributes, with those of the same name."""
     return find_wrong_parts(
         originals, [load(folder / file) for file in dict.fromkeys(m.file for m in contract.methods)]
@@ -381,15 +392,17 @@ def equal_tokens(
     """
     contract = read_bundle(folder / "bundle.json", altered=True)
     equal = tried = 0
-    all_prompts = prompts(contract, originals, seed)
-    with proving(limits):
+    all_prompts = make_prompts(contract, originals, seed)
+    with run_isolated(limits):
         oracle, bundle = Oracle(originals, can_choose=True), IsolatedBundle(folder, optimize=False, unchecked=True)
         all_prompts = [replace(prompt.first_row(), all_logits=False) for prompt in all_prompts]
-        for prompt in numbered(all_prompts, "counting equal tokens", progress, "prompt"):
-            expected = begin(oracle, prompt)[:, -1]
-            actual = start(bundle, prompt)[:, -1]
+        for prompt in tell_each(all_prompts, "counting equal tokens", progress, "prompt"):
+            expected = begin_prompt(oracle, prompt)[:, -1]
+            actual = start_bundle(bundle, prompt)[:, -1]
             steps = min(STEPS, contract.lengths[0].most - prompt.tokens.shape[1] + 1)
-            for number, (tokens, _) in enumerate(greedy(expected, lambda ids: oracle.step(ids)[:, -1], steps), 1):
+            for number, (tokens, _) in enumerate(
+                decode_greedily(expected, lambda ids: oracle.step(ids)[:, -1], steps), 1
+            ):
                 equal += int((actual.argmax(-1) == tokens).sum())
                 tried += len(tokens)
                 if number < steps:

@@ -18,19 +18,19 @@ from typing import TypeVar
 import numpy as np
 
 from graphkit.errors import ModelError
-from graphkit.graph.names import listed
+from graphkit.graph.names import join_words
 from graphkit.runtime.session import Runner
 from graphkit.verify.comparator import Difference, Output, element_counts
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.float32_rounding import Float32Rounding
 from graphkit.verify.original_runs import LevelRuns, Run
-from graphkit.verify.proof_engine import Outcome, ended, outcomes
+from graphkit.verify.proof_engine import Outcome, repeat_calls, yield_outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, WeightProof
 from graphkit.verify.split_proof import BranchProof
 from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
 
 __all__ = [
-    "compared",
+    "compare_runs",
     "prove_level",
     "with_level",
     "with_weights",
@@ -59,7 +59,7 @@ def with_level(proof: ModelProof, level: LevelProof) -> ModelProof:
     return replace(proof, level=level)
 
 
-def compared(
+def compare_runs(
     proof: RewriteProof,
     runs: Sequence[Run],
     session: Runner,
@@ -81,7 +81,7 @@ def compared(
     """
     tallies = {name: _Tally() for name in runs[0].expected}
     results, at_zero, refused = list[RunProof](), dict[str, None](), dict[str, None]()
-    repeated = ended(outcomes(runs, lambda run: session.run(feed(run)), tallies))
+    repeated = yield_outcomes(repeat_calls(runs, lambda run: session.run(feed(run)), tallies))
     for number, outcome in enumerate(repeated, start=1):
         run, differences = outcome.call, outcome.differences
         failing = [difference for difference in differences if not proof.covers(difference)]
@@ -93,7 +93,7 @@ def compared(
         for difference in differences:
             tallies[difference.output].add(difference, run.expected[difference.output], number, difference in failing)
         if run.empty and outcome.failure:
-            refused |= {listed(run.empty): None} if not refused.keys() & {*run.empty} else {}
+            refused |= {join_words(run.empty): None} if not refused.keys() & {*run.empty} else {}
         elif run.empty and not failing:
             at_zero |= dict.fromkeys(run.empty)
         else:
@@ -115,9 +115,9 @@ def compared(
 def with_zeros(proof: ModelProof, at_zero: Collection[str], refused: Collection[str] = ()) -> ModelProof:
     """Add to a proof which dims it covers at 0, and at which of them the rewritten model fails."""
     if at_zero:
-        proof = replace(proof, coverage=f"{proof.coverage}; {listed(list(dict.fromkeys(at_zero)))} of 0")
+        proof = replace(proof, coverage=f"{proof.coverage}; {join_words(list(dict.fromkeys(at_zero)))} of 0")
     if refused:
-        gap = f"{listed(list(refused))} of 0, at which the rewritten model fails"
+        gap = f"{join_words(list(refused))} of 0, at which the rewritten model fails"
         proof = replace(proof, caveats=(*proof.caveats, gap))
     return proof
 
@@ -156,13 +156,13 @@ class _Tally:
     def proof(self, name: str, is_there: bool) -> OutputProof:
         if self.worst is None:
             return OutputProof(name, elements=self.elements, failure="" if is_there else "it is missing")
-        absolute, relative = _numbers([self.worst])
+        absolute, relative = _largest_numbers([self.worst])
         scaled = self.scaled if math.isfinite(self.scaled) else None
         failure = self.failure
         return OutputProof(name, absolute, relative, scaled, worst=self.run, elements=self.elements, failure=failure)
 
 
-def _numbers(differences: Sequence[Difference]) -> tuple[float | None, float | None]:
+def _largest_numbers(differences: Sequence[Difference]) -> tuple[float | None, float | None]:
     """Return the largest differences, None where elements that differ are no numbers."""
     if any(d.problem for d in differences):
         return None, None
@@ -172,7 +172,7 @@ def _numbers(differences: Sequence[Difference]) -> tuple[float | None, float | N
 def _run_proof(outcome: Outcome[Run], failing: Sequence[Difference]) -> RunProof:
     failure = f"{failing[0].output} {failing[0]}" if failing else outcome.failure
     failure += f", and {len(failing) - 1} more outputs" if len(failing) > 1 else ""
-    numbers = (None, None) if outcome.failure else _numbers(outcome.differences)
+    numbers = (None, None) if outcome.failure else _largest_numbers(outcome.differences)
     run = outcome.call
     return RunProof(run.dims, run.flags, run.seed, *numbers, failure, elements=run.elements)
 
@@ -208,7 +208,7 @@ def prove_level(
     What exceeds the tolerance is left out where it is explained otherwise. Copies of the original whose data is moved
     a little count as the original does: see `graphkit.verify.quantized_rounding`.
     """
-    measured = _measured(
+    measured = _measure_levels(
         runs,
         outputs,
         rewritten,
@@ -217,15 +217,15 @@ def prove_level(
     worst = max((scaled for run in measured.differences for scaled in run.values()), default=0.0)
     if not measured.problem and worst <= tolerance:
         return LevelProof(len(runs), tolerance, worst, None, "", "")
-    allowed = _measured(runs, outputs, original)
+    allowed = _measure_levels(runs, outputs, original)
     if allowed.problem:
         note = f"At the default level nothing is compared, for the original does not load there: {allowed.problem}"
         return LevelProof(0, tolerance, None, None, "", note)
     if measured.problem:
         return LevelProof(0, tolerance, None, None, measured.problem, "")
     for copy in moved:
-        allowed = _larger(allowed, _measured(runs, outputs, copy))
-    return _judged(runs, tolerance, measured, allowed)
+        allowed = _larger_differences(allowed, _measure_levels(runs, outputs, copy))
+    return _judge_level(runs, tolerance, measured, allowed)
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class _Measured:
     problem: str = ""
 
 
-def _measured(
+def _measure_levels(
     runs: Sequence[Run],
     outputs: Sequence[str],
     model: LevelRuns,
@@ -248,7 +248,7 @@ def _measured(
     except ModelError as error:
         return _Measured([], [], error.problem)
     differences, reasons = list[dict[str, float]](), list[str]()
-    for outcome in outcomes(runs, lambda run: session.run(model.feed(run)), outputs):
+    for outcome in repeat_calls(runs, lambda run: session.run(model.feed(run)), outputs):
         counting = [d for d in outcome.differences if not is_left_out(outcome.call, d, outcome.actual[d.output])]
         failed = dict.fromkeys(outputs, float("inf")) if outcome.failure else {}
         differences.append(failed or {d.output: d.scaled for d in counting})
@@ -256,7 +256,7 @@ def _measured(
     return _Measured(differences, reasons)
 
 
-def _larger(measured: _Measured, of_copy: _Measured) -> _Measured:
+def _larger_differences(measured: _Measured, of_copy: _Measured) -> _Measured:
     """Return the larger differences of two that were measured for the same runs; one that does not run counts not."""
     if of_copy.problem:
         return measured
@@ -267,7 +267,7 @@ def _larger(measured: _Measured, of_copy: _Measured) -> _Measured:
     return _Measured(differences, measured.reasons)
 
 
-def _judged(runs: Sequence[Run], tolerance: float, measured: _Measured, allowed: _Measured) -> LevelProof:
+def _judge_level(runs: Sequence[Run], tolerance: float, measured: _Measured, allowed: _Measured) -> LevelProof:
     """Allow each output the tolerance, or the difference of the original in any run."""
     drift: dict[str, float] = {}
     for differences, reason in zip(allowed.differences, allowed.reasons, strict=True):
@@ -285,7 +285,7 @@ def _judged(runs: Sequence[Run], tolerance: float, measured: _Measured, allowed:
             continue
         worst, reference = max(worst, scaled), max(reference, drift.get(name, 0.0))
         if scaled > max(tolerance, factor * drift.get(name, 0.0)):
-            failures.append(f"{name} at {runs[at]}: {measured.reasons[at] or _apart(scaled)}")
+            failures.append(f"{name} at {runs[at]}: {measured.reasons[at] or _apart_text(scaled)}")
     silent = sorted(name for name, scaled in drift.items() if scaled == float("inf"))
     note = f"Output {', '.join(silent)} is not compared at the default level: the original's own differs there."
     failure = failures[0] + (f", and {len(failures) - 1} more" if len(failures) > 1 else "") if failures else ""
@@ -293,5 +293,5 @@ def _judged(runs: Sequence[Run], tolerance: float, measured: _Measured, allowed:
     return LevelProof(len(counted), tolerance, largest, reference, failure, note if silent else "")
 
 
-def _apart(scaled: float) -> str:
+def _apart_text(scaled: float) -> str:
     return f"differs by {scaled:.3g} of its largest magnitude" if scaled < float("inf") else "differs"

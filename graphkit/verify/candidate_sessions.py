@@ -25,7 +25,7 @@ from graphkit.verify.original_runs import Feeder, LevelRuns, Run
 from graphkit.verify.quantized_rounding import moved_copies
 from graphkit.verify.rewrite_proof import RewriteProof
 
-__all__ = ["Called", "Counted", "Only", "Part", "TwoModels", "numbered", "prove_inlined"]
+__all__ = ["Called", "Counted", "Only", "Part", "TwoModels", "prove_inlined", "tell_each"]
 
 
 class Called:
@@ -63,7 +63,7 @@ class Only:
 Item = TypeVar("Item")
 
 
-def numbered(
+def tell_each(
     items: Sequence[Item],
     what: str,
     progress: Progress,
@@ -215,12 +215,12 @@ def prove_inlined(
     Functions that the original calls as often are its own: what onnxruntime has for them is what its users get.
     """
     before, after = two.models
-    called, was = _calls(after), _calls(before)
+    called, was = _count_calls(after), _count_calls(before)
     if not proof.passed or all(count <= was[key] for key, count in called.items()):
         return proof
     progress("proving: the rewritten model with its functions inlined")
     inlined = InlineFunctions().run(after)
-    if _calls(inlined.model):
+    if _count_calls(inlined.model):
         reasons = "; ".join(map(str, inlined.declined))
         return replace(proof, failures=(f"its functions cannot be inlined, as other runtimes do: {reasons}",))
     result = run(replace(two, sources=(two.sources[0], inlined.model), models=(before, inlined.model)))
@@ -233,7 +233,7 @@ def prove_inlined(
     return replace(proof, notes=(*proof.notes, note))
 
 
-def _calls(model: Model) -> Counter[tuple[str, str, str]]:
+def _count_calls(model: Model) -> Counter[tuple[str, str, str]]:
     """Return how often a model calls each of its functions that onnxruntime may have a kernel for."""
     functions = {(f.domain, f.name, f.overload) for f in model.proto.functions if f.domain in KERNELS}
     return Counter(key for node in all_nodes(model.scopes) if (key := key_of(node.proto)) in functions)

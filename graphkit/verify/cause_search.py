@@ -23,7 +23,7 @@ __all__ = [
     "find_first_cause",
     "find_sole_cause",
     "is_mended",
-    "multiple",
+    "largest_multiple",
     "with_attributes",
 ]
 
@@ -74,7 +74,7 @@ def find_sole_cause(distances: Distances, *rounds: Iterable[Cause]) -> Cause | N
     """
     before = max(distances(), default=0.0)
     for causes in rounds if before > 1.0 else ():
-        mending = [cause for cause in causes if _mends(cause, distances, before)]
+        mending = [cause for cause in causes if _mends_difference(cause, distances, before)]
         if mending:
             return mending[0] if len(mending) == 1 else None
     return None
@@ -83,10 +83,12 @@ def find_sole_cause(distances: Distances, *rounds: Iterable[Cause]) -> Cause | N
 def find_first_cause(distances: Distances, causes: Iterable[Cause]) -> Cause | None:
     """Return the first cause whose undoing mends a difference: of several names for one fault, the best comes first."""
     before = max(distances(), default=0.0)
-    return next((cause for cause in causes if _mends(cause, distances, before)), None) if before > 1.0 else None
+    return (
+        next((cause for cause in causes if _mends_difference(cause, distances, before)), None) if before > 1.0 else None
+    )
 
 
-def _mends(cause: Cause, distances: Distances, before: float) -> bool:
+def _mends_difference(cause: Cause, distances: Distances, before: float) -> bool:
     with cause.undo():
         return is_mended(distances(), before)
 
@@ -97,7 +99,7 @@ def is_mended(distances: Iterable[float], before: float = math.inf) -> bool:
     return all(distance <= most for distance in distances)
 
 
-def multiple(apart: np.ndarray | float, allowed: np.ndarray | float) -> float:
+def largest_multiple(apart: np.ndarray | float, allowed: np.ndarray | float) -> float:
     """Return the largest of some distances, in multiples of those that are allowed."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratios = np.where(np.asarray(apart) > 0, np.divide(apart, allowed), 0.0)

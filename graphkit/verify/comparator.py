@@ -16,15 +16,15 @@ __all__ = [
     "BLOCK",
     "Difference",
     "Output",
-    "compare",
+    "compare_output",
     "compare_outputs",
     "distance_of_spread",
     "element_counts",
-    "elementwise",
-    "largest",
-    "magnitude",
+    "elementwise_difference",
+    "largest_magnitude",
+    "largest_measured",
     "odd_elements",
-    "widened",
+    "widen_array",
 ]
 
 LIKE_INFINITY = 1e30  # numbers from here on stand for infinity, and measure nothing
@@ -34,7 +34,7 @@ KINDS = ("NaN", "infinity", "minus infinity", "numbers")
 Output = object  # what onnxruntime gives: an array; a list of outputs; a dict; None for an optional one without value
 
 
-def largest(*numbers: float | None) -> float | None:
+def largest_measured(*numbers: float | None) -> float | None:
     """Return the largest of some numbers, of which those that nobody measured are None; None for none."""
     return max((number for number in numbers if number is not None), default=None)
 
@@ -91,14 +91,14 @@ def compare_outputs(
 ) -> list[Difference]:
     """Compare the outputs of `actual` with those of the same name in `expected`."""
     return [
-        compare(expected[name], value, name, any_width=any_width)
+        compare_output(expected[name], value, name, any_width=any_width)
         if name in expected
-        else _problem(name, "the original has no such output")
+        else _problem_difference(name, "the original has no such output")
         for name, value in actual.items()
     ]
 
 
-def compare(
+def compare_output(
     expected: Output, actual: Output, name: str = "", *, any_width: bool = False, floor: float = -math.inf
 ) -> Difference:
     """Compare an output with the expected one.
@@ -113,34 +113,34 @@ def compare(
     if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray):
         return _compare_arrays(name, expected, actual, any_width, floor)
     if type(expected) is not type(actual):
-        return _problem(name, f"{_kind(actual)}, expected {_kind(expected)}")
+        return _problem_difference(name, f"{_kind_text(actual)}, expected {_kind_text(expected)}")
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         if list(expected) != list(actual):
-            return _problem(name, "keys differ")
-        return compare(list(expected.values()), list(actual.values()), name)
+            return _problem_difference(name, "keys differ")
+        return compare_output(list(expected.values()), list(actual.values()), name)
     if isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)):
         return _compare_members(name, expected, actual)
     if isinstance(expected, (bool, int, float)) and isinstance(actual, (bool, int, float)):
-        return compare(np.asarray(expected), np.asarray(actual), name)
-    return _equal(name) if expected == actual else _problem(name, "values differ")
+        return compare_output(np.asarray(expected), np.asarray(actual), name)
+    return _equal_difference(name) if expected == actual else _problem_difference(name, "values differ")
 
 
-def _equal(name: str) -> Difference:
+def _equal_difference(name: str) -> Difference:
     return Difference(name, 0.0, 0.0, 0.0, exact=True)
 
 
-def _problem(name: str, problem: str) -> Difference:
+def _problem_difference(name: str, problem: str) -> Difference:
     return Difference(name, np.inf, np.inf, np.inf, problem)
 
 
-def _kind(value: Output) -> str:
+def _kind_text(value: Output) -> str:
     return "no value" if value is None else type(value).__name__
 
 
 def _compare_members(name: str, expected: Sequence[Output], actual: Sequence[Output]) -> Difference:
     if len(expected) != len(actual):
-        return _problem(name, f"{len(actual)} members, expected {len(expected)}")
-    members = [compare(*pair, name) for pair in zip(expected, actual, strict=True)]
+        return _problem_difference(name, f"{len(actual)} members, expected {len(expected)}")
+    members = [compare_output(*pair, name) for pair in zip(expected, actual, strict=True)]
     problem = next((f"member {index}: {member.problem}" for index, member in enumerate(members) if member.problem), "")
     kinds = ("absolute", "relative", "scaled")
     absolute, relative, scaled = (max((getattr(m, kind) for m in members), default=0.0) for kind in kinds)
@@ -153,18 +153,20 @@ def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray, any_wid
         was, now = (f"{a.dtype} {list(a.shape)}" for a in (expected, actual))
         are_floats = expected.shape == actual.shape and all(is_float)
         odd = odd_elements(expected, actual, floor) if are_floats else ""
-        return _problem(name, f"{now}, expected {was}" + (f", with {odd}" if odd else ""))
+        return _problem_difference(name, f"{now}, expected {was}" + (f", with {odd}" if odd else ""))
     if expected.dtype.kind in "OUS" or actual.dtype.kind in "OUS":
-        return _equal(name) if np.array_equal(expected, actual) else _problem(name, "values differ")
+        return (
+            _equal_difference(name) if np.array_equal(expected, actual) else _problem_difference(name, "values differ")
+        )
     if not expected.size or _same_bits(expected, actual):
-        return _equal(name)
-    expected, actual = widened(expected), widened(actual)
+        return _equal_difference(name)
+    expected, actual = widen_array(expected), widen_array(actual)
     if expected.dtype.kind not in "fiub":
-        return _problem(name, "values differ")
-    return _measured(name, expected.reshape(-1), actual.reshape(-1), floor)
+        return _problem_difference(name, "values differ")
+    return _measure_difference(name, expected.reshape(-1), actual.reshape(-1), floor)
 
 
-def widened(array: np.ndarray) -> np.ndarray:
+def widen_array(array: np.ndarray) -> np.ndarray:
     """Return an array of a dtype that numpy does not know, such as bfloat16 or int4, in one that holds its numbers."""
     if array.dtype.isbuiltin != USER_DEFINED:
         return array
@@ -180,18 +182,18 @@ def _same_bits(expected: np.ndarray, actual: np.ndarray) -> bool:
     return np.array_equal(expected_bytes, actual_bytes)
 
 
-def _measured(name: str, expected: np.ndarray, actual: np.ndarray, floor: float) -> Difference:
+def _measure_difference(name: str, expected: np.ndarray, actual: np.ndarray, floor: float) -> Difference:
     absolute = relative = largest = total = squares = 0.0
     count = 0
     for start in range(0, expected.size, BLOCK):
         x, y = (array[start : start + BLOCK].astype(np.float64) for array in (expected, actual))
-        apart = elementwise(x, y, floor)
+        apart = elementwise_difference(x, y, floor)
         if not np.isfinite(apart).all():
-            return _problem(name, odd_elements(x, y, floor) or "numbers too far apart for float64")
+            return _problem_difference(name, odd_elements(x, y, floor) or "numbers too far apart for float64")
         absolute = max(absolute, float(apart.max()))
         scale = np.maximum(np.abs(x), np.abs(y))
         relative = max(relative, float(np.divide(apart, scale, where=apart > 0, out=np.zeros_like(x)).max()))
-        known = _counted(x, floor)
+        known = _counted_elements(x, floor)
         largest = max(largest, float(np.abs(known).max(initial=0.0)))
         count, total, squares = count + known.size, total + float(known.sum()), squares + float((known * known).sum())
     is_integer = expected.dtype.kind != "f"
@@ -208,7 +210,7 @@ def _measured(name: str, expected: np.ndarray, actual: np.ndarray, floor: float)
 
 def odd_elements(expected: np.ndarray, actual: np.ndarray, floor: float = -math.inf) -> str:
     """Return what stands in the place of NaNs and infinities, or these in its place, "" where they agree."""
-    x, y = (widened(array).astype(np.float64) for array in (expected, actual))
+    x, y = (widen_array(array).astype(np.float64) for array in (expected, actual))
     was, now = (np.select([np.isnan(z), z == np.inf, z == -np.inf], [0, 1, 2], 3) for z in (x, y))
     pairs = np.unique((4 * now + 3 - was)[(was != now) & ~((x <= floor) & (y <= floor))])
     return f"{KINDS[pairs[0] // 4]} instead of {KINDS[3 - pairs[0] % 4]}" if pairs.size else ""
@@ -216,10 +218,10 @@ def odd_elements(expected: np.ndarray, actual: np.ndarray, floor: float = -math.
 
 def distance_of_spread(expected: np.ndarray, actual: np.ndarray) -> float:
     """Return the largest absolute difference, relative to the spread of the expected array where that is above 1."""
-    return compare(expected, actual, any_width=True).of_spread
+    return compare_output(expected, actual, any_width=True).of_spread
 
 
-def elementwise(expected: np.ndarray, actual: np.ndarray, floor: float = -math.inf) -> np.ndarray:
+def elementwise_difference(expected: np.ndarray, actual: np.ndarray, floor: float = -math.inf) -> np.ndarray:
     """Return the absolute difference of each element, in float64; infinity where a NaN or an infinity differs."""
     x, y = expected.astype(np.float64, copy=False), actual.astype(np.float64, copy=False)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -228,12 +230,12 @@ def elementwise(expected: np.ndarray, actual: np.ndarray, floor: float = -math.i
         return np.asarray(np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart)))
 
 
-def magnitude(array: np.ndarray, floor: float = -math.inf) -> float:
+def largest_magnitude(array: np.ndarray, floor: float = -math.inf) -> float:
     """Return the largest magnitude in an array, of numbers that do not stand for infinity."""
-    return float(np.abs(_counted(array.astype(np.float64), floor)).max(initial=0.0))
+    return float(np.abs(_counted_elements(array.astype(np.float64), floor)).max(initial=0.0))
 
 
-def _counted(wide: np.ndarray, floor: float) -> np.ndarray:
+def _counted_elements(wide: np.ndarray, floor: float) -> np.ndarray:
     """Return the elements that are finite numbers, and do not stand for infinity."""
     return np.asarray(wide[(wide > floor) & (np.abs(wide) < LIKE_INFINITY)])
 
@@ -241,7 +243,7 @@ def _counted(wide: np.ndarray, floor: float) -> np.ndarray:
 def element_counts(value: Output) -> tuple[int, int]:
     """Return how many elements an output has, and how many of them are no NaN or infinity."""
     if isinstance(value, np.ndarray):
-        value = widened(value)
+        value = widen_array(value)
         is_float = value.dtype.kind == "f"
         return value.size, int(np.isfinite(value).sum()) if is_float else value.size
     if isinstance(value, Mapping):

@@ -15,7 +15,7 @@ from graphkit.dtypes import INTEGERS
 from graphkit.graph.declared_types import TensorType, declared_type
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.roles import Roles
-from graphkit.graph.traversal import reachable
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model
@@ -24,7 +24,7 @@ from graphkit.shapes.expr import Expr
 from graphkit.shapes.tensor import is_known
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
-__all__ = ["LEAST", "MARGIN", "Lengths", "Threshold", "lengths_of", "thresholds"]
+__all__ = ["LEAST", "MARGIN", "Lengths", "Threshold", "find_thresholds", "lengths_of"]
 
 LEAST_MET, MOST_MET = 4, 1 << 16  # smaller ones are between the sizes that are tried anyway
 MEETING = (
@@ -45,7 +45,7 @@ class Threshold:
     symbols: frozenset[str]
 
 
-def thresholds(model: Model) -> tuple[Threshold, ...]:
+def find_thresholds(model: Model) -> tuple[Threshold, ...]:
     """Return the constants that dims of a model meet, each once, in the order of nodes."""
     shapes = infer(model)
     reader = _Reader(shapes, ValueRangeAnalysis(model, lambda value: shapes[value], typical=True))
@@ -68,37 +68,37 @@ class _Reader:
             yield from self._looked_up(node)
 
     def _met(self, node: Node) -> Iterator[Threshold]:
-        constants = [number for value in node.inputs for number in _integers(value)]
+        constants = [number for value in node.inputs for number in _constant_integers(value)]
         if constants:
             for value in node.inputs:
                 for dim in self._counted(value):
-                    yield from (threshold for number in constants for threshold in _threshold(number, dim))
+                    yield from (threshold for number in constants for threshold in _threshold_of_dim(number, dim))
 
     def _cut(self, node: Node) -> Iterator[Threshold]:
         """Yield the constant bounds of a slice of an axis that grows, or of a table by a dim."""
         data, bounds = node.input(0), [node.input(1), node.input(2)]
         dims = self.shapes.dims(data)
-        axes = list(_integers(node.input(3))) or list(range(len(dims or ())))
+        axes = list(_constant_integers(node.input(3))) or list(range(len(dims or ())))
         for value in bounds:
-            for axis, number in zip(axes, _integers(value), strict=False):
+            for axis, number in zip(axes, _constant_integers(value), strict=False):
                 if dims and -len(dims) <= axis < len(dims):
-                    yield from _threshold(number, dims[axis])
+                    yield from _threshold_of_dim(number, dims[axis])
         for axis, dim in zip(axes, (dim for value in bounds for dim in self._counted(value)), strict=False):
             rows = dims[axis].constant if dims and -len(dims) <= axis < len(dims) else None
             if rows is not None:
-                yield from _threshold(rows, dim)
+                yield from _threshold_of_dim(rows, dim)
 
     def _looked_up(self, node: Node) -> Iterator[Threshold]:
         """Yield the entry of an axis that grows, or the rows of a table of positions."""
         dims, axis = self.shapes.dims(node.input(0)), node.attr("axis", 0)
         if not dims or axis is None or not -len(dims) <= axis < len(dims):
             return
-        for number in _integers(node.input(1)):
-            yield from _threshold(number, dims[axis])
+        for number in _constant_integers(node.input(1)):
+            yield from _threshold_of_dim(number, dims[axis])
         rows = dims[axis].constant
-        if rows is not None and node.input(1) is not None and not _integers(node.input(1)):
+        if rows is not None and node.input(1) is not None and not _constant_integers(node.input(1)):
             for dim in self._counted(node.input(1)):
-                yield from _threshold(rows, dim)
+                yield from _threshold_of_dim(rows, dim)
 
     def _counted(self, value: Value | None) -> list[Expr]:
         """Return dims that are elements of a value, or the last position that it counts."""
@@ -112,12 +112,12 @@ class _Reader:
         return [found_range.high] if found_range is not None and found_range.high.symbols else []
 
 
-def _threshold(number: int, dim: Expr) -> Iterator[Threshold]:
+def _threshold_of_dim(number: int, dim: Expr) -> Iterator[Threshold]:
     if dim.symbols and is_known(dim) and LEAST_MET <= abs(number) <= MOST_MET:
         yield Threshold(abs(number), frozenset(dim.symbols))
 
 
-def _integers(value: Value | None) -> tuple[int, ...]:
+def _constant_integers(value: Value | None) -> tuple[int, ...]:
     array = inline_array(value.constant) if value is not None else None
     if array is None or array.size > MAX_ELEMENTS or array.dtype.kind not in "iuf":
         return ()
@@ -152,8 +152,8 @@ def lengths_of(model: Model) -> Lengths:
     """Return the lengths at which a model may begin to behave otherwise."""
     marks, tables = {LEAST}, set[int]()
     for node in all_nodes(model.scopes):
-        marks.update(_compared(model, node))
-        marks.update(_bucketed(model, node))
+        marks.update(_compared_numbers(model, node))
+        marks.update(_bucket_distances(model, node))
         tables.update(_position_rows(node, model.roles))
     last = min(tables, default=None)
     beyond = {mark + MARGIN for mark in marks if LEAST <= mark <= MOST}
@@ -163,29 +163,29 @@ def lengths_of(model: Model) -> Lengths:
     return Lengths(tuple(sorted(beyond, reverse=True)), tuple(ends))
 
 
-def _compared(model: Model, node: Node) -> Iterator[int]:
+def _compared_numbers(model: Model, node: Node) -> Iterator[int]:
     """Yield the numbers that positions may be compared with or cut at, windows of operators included."""
     if (window := node.attr("local_window_size", int)) is not None:
         yield window
     if node.is_op(*BRANCHING):
         for value in node.inputs:
-            if (number := _number(model, value)) is not None and number == int(number):
+            if (number := _constant_number(model, value)) is not None and number == int(number):
                 yield abs(int(number))
     if node.is_op("Slice"):  # the last so many of a cache
         for value in node.inputs[1:3]:
-            if (number := _number(model, value)) is not None and -MOST <= number < 0:
+            if (number := _constant_number(model, value)) is not None and -MOST <= number < 0:
                 yield int(-number)
 
 
-def _bucketed(model: Model, node: Node) -> Iterator[int]:
+def _bucket_distances(model: Model, node: Node) -> Iterator[int]:
     """Yield the distance from which on all share a bucket: `log(x / exact) / log(most / exact)`, as T5 writes it."""
     if not node.is_op("Log"):
         return
     argument, out = node.input(0), node.outputs[0]
     divided = argument.producer if argument is not None else None
-    exact = _number(model, divided.input(1)) if divided is not None and divided.is_op("Div") else 1.0
+    exact = _constant_number(model, divided.input(1)) if divided is not None and divided.is_op("Div") else 1.0
     for consumer, position in out.consumers if out is not None else ():
-        scale = _number(model, consumer.input(1)) if consumer.is_op("Div") and position == 0 else None
+        scale = _constant_number(model, consumer.input(1)) if consumer.is_op("Div") and position == 0 else None
         if exact is not None and scale is not None and 0 < scale < math.log(MOST):
             yield round(exact * math.exp(scale))
 
@@ -209,17 +209,17 @@ def _may_embed(declared: TensorType) -> bool:
 def _are_positions(indices: Value, roles: Roles) -> bool:
     """Whether indices count positions: a Range, a CumSum of the mask, part of a constant, or an input of that role."""
     counts_positions = False
-    for value in reachable([indices], _computed_from):
+    for value in walk_breadth_first([indices], _computed_from):
         if value.producer is None:
             counts_positions |= roles.of(value) == "positions"
         elif value.producer.is_op(*BUCKETING):
             return False
         else:
-            counts_positions |= _counts(value.producer)
+            counts_positions |= _counts_from_zero(value.producer)
     return counts_positions
 
 
-def _counts(node: Node) -> bool:
+def _counts_from_zero(node: Node) -> bool:
     """Whether a node counts from 0, or cuts a part out of a constant."""
     source = node.input(0)
     return node.is_op(*POSITIONS) or (node.is_op("Slice") and source is not None and source.is_constant)
@@ -228,13 +228,13 @@ def _counts(node: Node) -> bool:
 def _computed_from(value: Value) -> list[Value | None]:
     """Return the inputs that the elements of a value are computed from, if its producer does not count."""
     node = value.producer
-    if node is None or _counts(node):
+    if node is None or _counts_from_zero(node):
         return []
     shapes = value_inputs(node)
     return [source for index, source in enumerate(node.inputs) if index not in shapes]
 
 
-def _number(model: Model, value: Value | None) -> float | None:
+def _constant_number(model: Model, value: Value | None) -> float | None:
     """Return a constant's one number."""
     tensor = value.constant if value is not None else None
     if tensor is None or tensor.data_type not in NUMBERS or list(tensor.dims) not in ([], [1]):

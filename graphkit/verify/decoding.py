@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
-from graphkit.graph.mask_polarity import unmasked
+from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.roles import Role
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.isolated_session import IsolatedSession
@@ -22,7 +22,7 @@ from graphkit.runtime.session import Runner
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
 
-__all__ = ["Decoded", "Decoder", "decode", "greedy"]
+__all__ = ["Decoded", "Decoder", "decode", "decode_greedily"]
 
 
 PROMPT = Sizes(batch=2, sequence=3, encoder=5)
@@ -141,12 +141,12 @@ def decode(
     """
     like = as_model(like) if like is not None else None
     arrays = {name: np.asarray(value) for name, value in (given or {}).items()}
-    sizes = sizes or _sizes(decoder.first, arrays)
+    sizes = sizes or _sizes_of_arrays(decoder.first, arrays)
     prompt = Sizes(sizes.batch, sizes.sequence, 0, sizes.encoder, sizes.symbols)
     feed = _without_padding(InputGenerator(like or decoder.first, seed).make(prompt, arrays), like or decoder.first)
     tokens_name = _token_input(decoder.first)
-    outputs, cache = decoder.start(_only(feed, decoder.first))
-    constant = _named(feed, like or decoder.first, "encoder mask", "encoder state", "encoder tokens")
+    outputs, cache = decoder.start(_inputs_of_model(feed, decoder.first))
+    constant = _inputs_by_role(feed, like or decoder.first, "encoder mask", "encoder state", "encoder tokens")
     later, later_tokens = InputGenerator(like or decoder.later, seed), _token_input(decoder.later)
     past = feed[tokens_name].shape[1]
 
@@ -155,15 +155,15 @@ def decode(
         now = Sizes(sizes.batch, 1, past, sizes.encoder, sizes.symbols)
         feed_now = later.make(now, {**constant, later_tokens: tokens[:, None].astype(feed[tokens_name].dtype)})
         feed_now = _without_padding(feed_now, like or decoder.later)
-        outputs, cache = decoder.step(_only({**feed_now, **constant}, decoder.later), cache)
+        outputs, cache = decoder.step(_inputs_of_model({**feed_now, **constant}, decoder.later), cache)
         past += 1
-        return _logits(outputs, decoder.later)[:, -1]
+        return _logits_output(outputs, decoder.later)[:, -1]
 
-    decoded = list(greedy(_logits(outputs, decoder.first)[:, -1], step, steps))
+    decoded = list(decode_greedily(_logits_output(outputs, decoder.first)[:, -1], step, steps))
     return Decoded(np.stack([tokens for tokens, _ in decoded], 1), tuple(logits for _, logits in decoded))
 
 
-def greedy(
+def decode_greedily(
     logits: np.ndarray, step: Callable[[np.ndarray], np.ndarray], steps: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the most likely token of each row, and the logits that it is chosen by, step by step.
@@ -182,10 +182,10 @@ def greedy(
             logits = step(tokens)
 
 
-def _sizes(model: Model, arrays: Mapping[str, np.ndarray]) -> Sizes:
+def _sizes_of_arrays(model: Model, arrays: Mapping[str, np.ndarray]) -> Sizes:
     """Return the sizes of the arrays for tokens and the encoder's output, those of `PROMPT` where there are none."""
     tokens, encoded = (
-        next(iter(_named(arrays, model, *roles).values()), None)
+        next(iter(_inputs_by_role(arrays, model, *roles).values()), None)
         for roles in (("tokens",), ("encoder state", "encoder tokens", "encoder mask"))
     )
     batch = next((len(array) for array in (tokens, encoded) if array is not None), PROMPT.batch)
@@ -196,12 +196,12 @@ def _sizes(model: Model, arrays: Mapping[str, np.ndarray]) -> Sizes:
     )
 
 
-def _only(arrays: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
+def _inputs_of_model(arrays: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
     names = {value.name for value in model.graph.inputs}
     return {name: array for name, array in arrays.items() if name in names}
 
 
-def _named(arrays: Mapping[str, np.ndarray], model: Model, *roles: Role) -> dict[str, np.ndarray]:
+def _inputs_by_role(arrays: Mapping[str, np.ndarray], model: Model, *roles: Role) -> dict[str, np.ndarray]:
     """Return the arrays for a model's inputs of some roles."""
     return {value.name: arrays[value.name] for value in model.roles.all(*roles) if value.name in arrays}
 
@@ -209,8 +209,8 @@ def _named(arrays: Mapping[str, np.ndarray], model: Model, *roles: Role) -> dict
 def _without_padding(feed: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
     """Return inputs in which a decoder's mask has no padding: the tokens that the loop adds are all real."""
     polarities = {value.name: polarity for value, polarity in model.roles.polarities.items()}
-    masks = _named(feed, model, "mask").items()
-    return {**feed, **{name: unmasked(array, polarities[name]) for name, array in masks}}
+    masks = _inputs_by_role(feed, model, "mask").items()
+    return {**feed, **{name: make_open_mask(array, polarities[name]) for name, array in masks}}
 
 
 def _token_input(model: Model) -> str:
@@ -220,7 +220,7 @@ def _token_input(model: Model) -> str:
     return tokens.name
 
 
-def _logits(outputs: Mapping[str, np.ndarray], model: Model) -> np.ndarray:
+def _logits_output(outputs: Mapping[str, np.ndarray], model: Model) -> np.ndarray:
     logits = model.roles.logits
     if logits is not None and outputs[logits.name].ndim == 3:
         return outputs[logits.name]

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.render.document_blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
 from graphkit.verify.equivalence.bundle_equivalence import ALL_METHODS, bundle_blocks
-from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, shares
+from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, share_texts
 from graphkit.verify.equivalence.stages import StageProof, proven_throughout
 
 __all__ = [
@@ -105,7 +105,7 @@ class LoweringProof(Result):
 
     def findings(self) -> tuple[str, ...]:
         """Return why the proof failed, a sentence each."""
-        failures = [_at(run) + run.failure for run in self.runs if run.failure]
+        failures = [_run_text(run) + run.failure for run in self.runs if run.failure]
         return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
 
     def proven_outputs(self) -> Mapping[str, Mapping[str, str]]:
@@ -114,12 +114,12 @@ class LoweringProof(Result):
 
     def proven(self) -> str:
         """Return the runs and the proven outputs, a sentence each."""
-        tested = f"Tested in {counted(len(self.runs), 'run(s)')}: host and models give what the originals give."
+        tested = f"Tested in {count_things(len(self.runs), 'run(s)')}: host and models give what the originals give."
         tested = " ".join((tested, *self.caveats))
         by_rows = sum(table.is_proven for table in self.tables)
         whole = sum(stage.is_proven for stage in self.stages)
-        proven = [f"{whole:,} of {counted(len(self.stages), 'stage(s)')}"] if self.stages else []
-        proven += [f"by rows {by_rows:,} of {counted(len(self.tables), 'table(s)')}"] if self.tables else []
+        proven = [f"{whole:,} of {count_things(len(self.stages), 'stage(s)')}"] if self.stages else []
+        proven += [f"by rows {by_rows:,} of {count_things(len(self.tables), 'table(s)')}"] if self.tables else []
         return f"{tested} Proven: {', '.join(proven)}." if proven else tested
 
     def blocks(self) -> Iterator[Block]:
@@ -138,9 +138,9 @@ class LoweringProof(Result):
                 (
                     r.length or None,
                     r.token,
-                    _number(r.encoder),
+                    _number_text(r.encoder),
                     r.steps,
-                    _number(r.logits),
+                    _number_text(r.logits),
                     r.greedy,
                     r.failure or "equal",
                 )
@@ -163,7 +163,7 @@ class LoweringProof(Result):
             return
         yield Prose("By normal forms, each stage gives for every input what the model before it gives:")
         columns = Column("Model", "code"), Column("Stage"), Column("Proven"), Column("Left to the runs")
-        rows = [(stage.model, stage.name, _share(stage) or "nothing", stage.unproven) for stage in self.stages]
+        rows = [(stage.model, stage.name, _share_text(stage) or "nothing", stage.unproven) for stage in self.stages]
         yield Table(columns, rows)
         if conditions := dict.fromkeys(each for stage in self.stages for each in stage.conditions):
             yield Prose(f"That holds for {', '.join(conditions)}.")
@@ -177,9 +177,9 @@ class LoweringProof(Result):
         yield Table(columns, [(table.name, table.rows, _by_rows(table), table.source) for table in self.tables])
 
 
-def _share(stage: StageProof) -> str:
+def _share_text(stage: StageProof) -> str:
     """Return how many outputs of a stage are proven, by exactness, "" for none."""
-    share = shares(Counter(stage.proven.values()), len(stage.outputs))
+    share = share_texts(Counter(stage.proven.values()), len(stage.outputs))
     return share if stage.at_every_size or not share else f"{share}, at its sizes"
 
 
@@ -189,21 +189,21 @@ def _by_rows(table: TableProof) -> str:
     return "by rows" if table.is_proven else f"the first {table.compared:,} by rows"
 
 
-def _at(run: SourceRun) -> str:
+def _run_text(run: SourceRun) -> str:
     if run.token is not None:
         return f"token {run.token} "
     if run.is_sound:
         return f"sound of {run.length:,} places: "
-    return f"source of {counted(run.length, 'token(s)')}: " if run.length else ""
+    return f"source of {count_things(run.length, 'token(s)')}: " if run.length else ""
 
 
-def _number(value: float | None) -> str:
+def _number_text(value: float | None) -> str:
     return "" if value is None else f"{value:.1e}"
 
 
 def ties_note(ties: int) -> str:
     """Return the note of steps at which a host chose another token than the original, and either is right."""
-    times = counted(ties, "step(s)")
+    times = count_things(ties, "step(s)")
     return f"At {times} the two largest logits are as near as the tolerance: either token is right."
 
 

@@ -13,19 +13,19 @@ from graphkit.deploy.contract.bundle_contract import BundleMethod, BundlePort
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.options import ProofOptions
-from graphkit.progress import portion
+from graphkit.progress import portion_of
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.verify.altered_bundle import IsolatedBundle
 from graphkit.verify.bundle_prompts import input_spec
-from graphkit.verify.bundle_state_checks import tried
-from graphkit.verify.candidate_sessions import numbered
+from graphkit.verify.bundle_state_checks import try_check
+from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
-from graphkit.verify.fatal_node import proving
+from graphkit.verify.fatal_node import run_isolated
 from graphkit.verify.input_generator import ExportInputs
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
-from graphkit.verify.proof_engine import Step, follow
+from graphkit.verify.proof_engine import Step, follow_steps
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, has_float16, level_tolerance
 
 __all__ = ["Chain", "verify_methods"]
@@ -91,19 +91,19 @@ def verify_methods(
     if any(map(has_float16, models)):
         exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
     runs, checks = [], dict[str, str]()
-    with proving(options.limits):
+    with run_isolated(options.limits):
         for optimized in (False, True):
             level = f"proving: {'default' if optimized else 'plain'} level"
-            told = portion(progress, 0.5 * optimized, 0.5 + 0.5 * optimized)
+            told = portion_of(progress, 0.5 * optimized, 0.5 + 0.5 * optimized)
             told(level)
             bundle = IsolatedBundle(folder, optimize=optimized, prepack=None if optimized else False, unchecked=True)
             originals = _Originals(chains, bundle, initial, optimize=optimized)
             allowed = fused if optimized else 0.0 if exact else tolerance
-            for rows in numbered((1, 2) if bundle.contract.sizes["batch"] > 1 else (1,), level, told):
+            for rows in tell_each((1, 2) if bundle.contract.sizes["batch"] > 1 else (1,), level, told):
                 feeds = _Feeds(chains, bundle, rows, np.random.default_rng(seed))
-                runs.append(_run(originals, bundle, feeds, optimized, allowed))
+                runs.append(_run_chains(originals, bundle, feeds, optimized, allowed))
             if not optimized:
-                checks = _checks(chains, bundle, seed)
+                checks = _repeat_checks(chains, bundle, seed)
     return BundleProof(0.0 if exact else tolerance, fused, tuple(runs), checks)
 
 
@@ -116,7 +116,9 @@ class _Originals:
         self.chains = {chain.name: chain for chain in chains}
         self.bundle = bundle
         self.sessions = {
-            chain.name: [_opened(model, optimize) for model in chain.models] for chain in chains if not chain.cache
+            chain.name: [_open_session(model, optimize) for model in chain.models]
+            for chain in chains
+            if not chain.cache
         }
         self.initial = initial
         self.caches: dict[str, Oracle] = {}
@@ -174,7 +176,7 @@ class _Originals:
         return outputs
 
 
-def _opened(model: Model, optimize: bool) -> IsolatedSession:
+def _open_session(model: Model, optimize: bool) -> IsolatedSession:
     source = model if model.path is None else model.path
     return IsolatedSession(source, optimize=optimize, prepack=optimize)
 
@@ -201,13 +203,13 @@ class _Feeds:
         return 1 if dim == "tokens" else min(SIZE, self.contract.sizes.get(dim, SIZE))
 
 
-def _called(bundle: Bundle, method: BundleMethod, feed: Arrays) -> Arrays:
+def _call_method(bundle: Bundle, method: BundleMethod, feed: Arrays) -> Arrays:
     tokens = next((p.name for p in method.inputs if p.kind == "tokens"), "")
     others = {name: array for name, array in feed.items() if name != tokens}
     return bundle.run(method.name, feed.get(tokens), others)
 
 
-def _order(bundle: Bundle) -> list[BundleMethod]:
+def _method_order(bundle: Bundle) -> list[BundleMethod]:
     """Return the methods in the order in which they are run."""
     once = [method for method in bundle.contract.methods if method.when == "once"]
     steps = [method for method in bundle.contract.methods if method.when == "step"]
@@ -215,17 +217,17 @@ def _order(bundle: Bundle) -> list[BundleMethod]:
     return [*once, *steps * min(STEPS, most - len(once))]
 
 
-def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, allowed: float) -> BundleRun:
+def _run_chains(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, allowed: float) -> BundleRun:
     originals.begin(feeds.rows)
     bundle.reset()
     fixed_states = [state.name for state in bundle.contract.states if state.axis is None]
 
     def repeated(method: BundleMethod, feed: Arrays) -> Arrays:
-        outputs = {f"'{name}' of {method.name}": array for name, array in _called(bundle, method, feed).items()}
+        outputs = {f"'{name}' of {method.name}": array for name, array in _call_method(bundle, method, feed).items()}
         return outputs | {f"state '{name}' after {method.name}": bundle.state[name] for name in fixed_states}
 
     def steps() -> Iterator[Step]:
-        for number, method in enumerate(_order(bundle), 1):
+        for number, method in enumerate(_method_order(bundle), 1):
             feed = feeds.of(method)
             expected = {f"'{name}' of {method.name}": array for name, array in originals.run(method.name, feed).items()}
             expected |= {f"state '{name}' after {method.name}": originals.state[name] for name in fixed_states}
@@ -235,7 +237,7 @@ def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, 
         distance = difference.of_spread
         return distance, "" if distance <= allowed else f"{difference.output} differs by {distance:.1e} at {step.where}"
 
-    agreement = follow(steps(), rule)
+    agreement = follow_steps(steps(), rule)
     return BundleRun(
         optimized=optimized,
         rows=feeds.rows,
@@ -248,16 +250,16 @@ def _run(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized: bool, 
     )
 
 
-def _checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str]:
+def _repeat_checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str]:
     """Repeat the runs after a reset, and in two forks in turn."""
 
     def results(*users: Bundle) -> list[list[bytes]]:
         feeds = [_Feeds(chains, user, 1, np.random.default_rng(seed + number)) for number, user in enumerate(users)]
         outputs_of_users: list[list[bytes]] = [[] for _ in users]
-        for method in _order(bundle):
+        for method in _method_order(bundle):
             for user, user_feeds, outputs_of_user in zip(users, feeds, outputs_of_users, strict=True):
                 feed = user_feeds.of(method)
-                outputs = _called(user, method, feed)
+                outputs = _call_method(user, method, feed)
                 outputs_of_user += [array.tobytes() for _, array in sorted(outputs.items())]
         return outputs_of_users
 
@@ -271,4 +273,4 @@ def _checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str
         together = results(bundle.fork(), bundle.fork())
         return "" if together[0] == results(bundle.fork())[0] else "a fork changes what another gives"
 
-    return {"no state is left of an earlier sequence": tried(again), "sequences stay independent": tried(apart)}
+    return {"no state is left of an earlier sequence": try_check(again), "sequences stay independent": try_check(apart)}

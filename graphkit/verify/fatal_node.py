@@ -12,22 +12,22 @@ from graphkit.errors import ModelError
 from graphkit.model import Model, load
 from graphkit.rewrite.base import copy_proto
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import RunError
 from graphkit.runtime.worker_process import DiedError
 
-__all__ = ["fatal_error", "proving"]
+__all__ = ["fatal_error", "run_isolated"]
 
 
 @contextmanager
-def proving(limits: Limits) -> Iterator[None]:
+def run_isolated(limits: Limits) -> Iterator[None]:
     """Let models run in a process with limits; one that ends it ends the proof, with an error that names the node.
 
     Raises:
         ModelError: A model ends the process.
     """
-    with isolation(limits):
+    with shared_isolation(limits):
         try:
             yield
         except RunError as error:
@@ -48,12 +48,12 @@ def fatal_error(model: Model, feed: Mapping[str, np.ndarray], problem: str) -> M
     runs, ends = 0, len(model.proto.graph.node)  # how many of the first nodes run, and how many end the process
     while ends - runs > 1:
         count = (runs + ends) // 2
-        runs, ends = (runs, count) if _ends_process(_beginning(model, count), feed) else (count, ends)
+        runs, ends = (runs, count) if _ends_process(_first_nodes(model, count), feed) else (count, ends)
     where = model.graph.nodes[ends - 1].path
     return ModelError(f"onnxruntime cannot run it: {problem}", file=model.label, node=where, hint="correct the node")
 
 
-def _beginning(model: Model, count: int) -> Model:
+def _first_nodes(model: Model, count: int) -> Model:
     """Return a model of so many of the first nodes."""
     proto = copy_proto(model)
     graph = proto.graph

@@ -9,13 +9,13 @@ import onnx
 
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.traversal import reachable
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError
 from graphkit.verify.array_relations import array_relations
-from graphkit.verify.comparator import compare
+from graphkit.verify.comparator import compare_output
 
 __all__ = ["Differ", "Export", "describe_order", "first_node", "run_part"]
 
@@ -45,16 +45,16 @@ def first_node(
     Returns:
         The path, "" where no tensor of one name differs.
     """
-    arrays = _floats(model, feed, model.graph.values, model.graph.values)
+    arrays = _computed_floats(model, feed, model.graph.values, model.graph.values)
     original_arrays: dict[str, list[np.ndarray]] = {}
     for original, its_feed, prefix in originals:
         names = {name.removeprefix(prefix) for name in arrays if name.startswith(prefix)}
         for scope in all_scopes(original.scopes):  # the branches of a merged decoder have values of one name
-            for name, array in _floats(original, its_feed, names, scope.values).items():
+            for name, array in _computed_floats(original, its_feed, names, scope.values).items():
                 original_arrays.setdefault(prefix + name, []).append(array)
 
     def is_wrong(name: str) -> bool:
-        pairs = [_cut(arrays[name], right, is_padded=is_padded) for right in original_arrays[name]]
+        pairs = [_cut_padding(arrays[name], right, is_padded=is_padded) for right in original_arrays[name]]
         return all(
             array.shape == right.shape and not _is_rounding(array, right) and differ(array, right)
             for array, right in pairs
@@ -69,17 +69,19 @@ def first_node(
 
 def _is_rounding(array: np.ndarray, right: np.ndarray) -> bool:
     """Whether arrays differ in their last digits alone, however large they are: in a model, numbers are of any size."""
-    return compare(right, array, any_width=True).scaled <= ROUNDING
+    return compare_output(right, array, any_width=True).scaled <= ROUNDING
 
 
-def _cut(array: np.ndarray, right: np.ndarray, *, is_padded: bool) -> tuple[np.ndarray, np.ndarray]:
+def _cut_padding(array: np.ndarray, right: np.ndarray, *, is_padded: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return an array without its padding, and the one that it is to be."""
     if is_padded and array.ndim == right.ndim:
         array = array[tuple(slice(size) for size in right.shape)]
     return array, right
 
 
-def _floats(model: Model, feed: Arrays, names: Collection[str], values: Mapping[str, Value]) -> dict[str, np.ndarray]:
+def _computed_floats(
+    model: Model, feed: Arrays, names: Collection[str], values: Mapping[str, Value]
+) -> dict[str, np.ndarray]:
     """Return the computed floating-point tensors of these names; nothing where they do not run."""
     computed = [values[name] for name in values if name in names]
     computed = [value for value in computed if value.producer is not None and not value.producer.bodies]
@@ -120,7 +122,7 @@ def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value
 
     Dims of inputs are free: a lookup takes any number of ids.
     """
-    read = list(reachable(values, lambda value: value.producer.inputs if value.producer is not None else ()))
+    read = list(walk_breadth_first(values, lambda value: value.producer.inputs if value.producer is not None else ()))
     nodes = dict.fromkeys(value.producer for value in read if value.producer is not None)
     if any(node.bodies for node in nodes):
         return None

@@ -29,10 +29,10 @@ from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.model import Model, load
 from graphkit.verify.altered_bundle import AlteredBundle
-from graphkit.verify.bundle_calls import Calls, forced
+from graphkit.verify.bundle_calls import Calls, decode_given_steps
 from graphkit.verify.bundle_prompts import Prompt
-from graphkit.verify.bundle_recording import Recording, begin, search_of, searched
-from graphkit.verify.bundle_state_checks import start
+from graphkit.verify.bundle_recording import Recording, begin_prompt, search_of, search_tokens
+from graphkit.verify.bundle_state_checks import start_bundle
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.deployment_proofs import BundleRun
 from graphkit.verify.float16_error import FACTOR
@@ -94,7 +94,7 @@ class Float16Judge:
             if not run.failure or not math.isfinite(run.logits):
                 return run
             expected = [prompt.counted(array, number) for number, array in enumerate(logits)]
-            verdict = self._verdict(partial(forced, prompt), expected, bundle, tolerance, opened)
+            verdict = self._verdict(partial(decode_given_steps, prompt), expected, bundle, tolerance, opened)
             if verdict is None:
                 return run
             steps = len(prompt.steps)
@@ -117,18 +117,18 @@ class Float16Judge:
         """
         steps = tuple(np.array(tokens, np.int64).reshape(-1, 1) for tokens in zip(*expected, strict=True))
         half = Oracle(self.originals, prepack=False)
-        calls = partial(forced, replace(prompt, steps=steps[:-1]))
-        logits = calls(partial(begin, half), half)
+        calls = partial(decode_given_steps, replace(prompt, steps=steps[:-1]))
+        logits = calls(partial(begin_prompt, half), half)
         if self._verdict(calls, logits, bundle, tolerance, self._opened) is None:
             return False
         oracle, wide = self._opened()
-        tokens = searched(oracle, begin(oracle, prompt)[:, -1], len(steps), beams)
-        return tokens == search_of(beams)(wide, start(wide, prompt)[:, -1], len(steps), ())
+        tokens = search_tokens(oracle, begin_prompt(oracle, prompt)[:, -1], len(steps), beams)
+        return tokens == search_of(beams)(wide, start_bundle(wide, prompt)[:, -1], len(steps), ())
 
     def _opened(self) -> tuple[Oracle, Bundle]:
         """Return the export and the bundle in float32."""
         files = dict.fromkeys(method.file for method in self.contract.methods)
-        models = {file: _wide(load(self.folder / file)) for file in files}
+        models = {file: _in_float32(load(self.folder / file)) for file in files}
         wide = AlteredBundle(self.folder, _wide_contract(self.contract), models)
         return Oracle(_wide_originals(self.originals), prepack=False, can_choose=True), wide
 
@@ -143,13 +143,15 @@ class Float16Judge:
         """Decode in float32, and return how far logits are apart, None where rounding does not explain it."""
         try:
             oracle, wide = opened()
-            exact = calls(partial(begin, oracle), oracle)
-            actual, single = (calls(partial(start, decoder), decoder) for decoder in (bundle, wide))
+            exact = calls(partial(begin_prompt, oracle), oracle)
+            actual, single = (calls(partial(start_bundle, decoder), decoder) for decoder in (bundle, wide))
         except GraphkitError:
             return None
-        verdict = Verdict(_worst(expected, actual), _worst(exact, expected), _worst(exact, single))
+        verdict = Verdict(
+            _worst_distance(expected, actual), _worst_distance(exact, expected), _worst_distance(exact, single)
+        )
         within = max(tolerance, FACTOR * verdict.own) if math.isfinite(verdict.own) else tolerance
-        if verdict.in_float32 > FLOAT32_TOLERANCE or _worst(exact, actual) > within:
+        if verdict.in_float32 > FLOAT32_TOLERANCE or _worst_distance(exact, actual) > within:
             return None
         self.explained.append(verdict)
         return verdict
@@ -166,11 +168,11 @@ class Float16Judge:
             )
 
 
-def _worst(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> float:
+def _worst_distance(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> float:
     return max((distance_of_spread(*pair) for pair in zip(expected, actual, strict=True)), default=0.0)
 
 
-def _wide(model: Model) -> Model:
+def _in_float32(model: Model) -> Model:
     conversion = in_float32(model, wide_inputs=True)
     if conversion is None:
         raise ModelError("it has functions or bfloat16, and is not converted", file=model.label)
@@ -178,7 +180,7 @@ def _wide(model: Model) -> Model:
 
 
 def _wide_originals(originals: Originals) -> Originals:
-    wide_models = {model: _wide(model) for model in originals.models}
+    wide_models = {model: _in_float32(model) for model in originals.models}
     parts = (originals.encoder, originals.first, originals.step)
     encoder, first, step = (None if part is None else wide_models[part] for part in parts)
     return Originals(encoder, first, step, is_changed=True)
@@ -189,10 +191,10 @@ def _wide_contract(contract: BundleContract) -> BundleContract:
 
     def state(tensor: StateTensor) -> StateTensor:
         is_half = tensor.dtype == HALF
-        return replace(tensor, dtype=_dtype(tensor.dtype), bytes=tensor.bytes << is_half, offset=2 * tensor.offset)
+        return replace(tensor, dtype=_wide_dtype(tensor.dtype), bytes=tensor.bytes << is_half, offset=2 * tensor.offset)
 
     def port(narrow: BundlePort) -> BundlePort:
-        return replace(narrow, dtype=_dtype(narrow.dtype))
+        return replace(narrow, dtype=_wide_dtype(narrow.dtype))
 
     def method(narrow: BundleMethod) -> BundleMethod:
         return replace(narrow, inputs=tuple(map(port, narrow.inputs)), outputs=tuple(map(port, narrow.outputs)))
@@ -201,5 +203,5 @@ def _wide_contract(contract: BundleContract) -> BundleContract:
     return replace(contract, arena=2 * contract.arena, states=states, methods=methods)
 
 
-def _dtype(dtype: str) -> str:
+def _wide_dtype(dtype: str) -> str:
     return SINGLE if dtype == HALF else dtype

@@ -19,12 +19,12 @@ from functools import cached_property
 import numpy as np
 
 from graphkit.errors import ModelError
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.candidate_sessions import Called, TwoModels
-from graphkit.verify.comparator import Difference, Output, elementwise, magnitude
+from graphkit.verify.comparator import Difference, Output, elementwise_difference, largest_magnitude
 from graphkit.verify.float32_copies import in_float32
 from graphkit.verify.original_runs import Run
 
@@ -79,7 +79,7 @@ class Rounding:
         """Return the runs that are compared in float32 alone, a clause."""
         runs = list(dict.fromkeys(run for run, _ in self.explained))
         kinds = ", ".join(dict.fromkeys(run.elements for run in runs if run.elements))
-        where = counted(len(runs), "run(s)") + (f" ({kinds})" if kinds else "")
+        where = count_things(len(runs), "run(s)") + (f" ({kinds})" if kinds else "")
         return (f"the digits of float16 in {where}, compared in float32",)
 
     def note(self) -> str:
@@ -114,15 +114,15 @@ class Rounding:
         self.progress("proving: both models in float32")
         try:
             return [
-                _session(before),
-                _session(after, self.two.names),
-                *(_session(before, shaken=seed) for seed in range(SHAKES)),
+                _float32_session(before),
+                _float32_session(after, self.two.names),
+                *(_float32_session(before, shaken=seed) for seed in range(SHAKES)),
             ]
         except ModelError:
             return None
 
 
-def _session(model: Model, names: Mapping[str, str] | None = None, shaken: int | None = None) -> Runner:
+def _float32_session(model: Model, names: Mapping[str, str] | None = None, shaken: int | None = None) -> Runner:
     """Return a session of a model in float32, by the names of the original.
 
     Raises:
@@ -152,6 +152,6 @@ def _by_row(exact: Output, array: Output) -> np.ndarray:
     assert isinstance(exact, np.ndarray)
     assert isinstance(array, np.ndarray)
     finite = np.isfinite(exact) & np.isfinite(array)
-    apart = np.where(finite, elementwise(exact, array), 0.0) / (magnitude(exact[finite]) or 1.0)
+    apart = np.where(finite, elementwise_difference(exact, array), 0.0) / (largest_magnitude(exact[finite]) or 1.0)
     rows: np.ndarray = apart.reshape(len(apart) if apart.ndim else 1, -1).max(axis=1)
     return rows

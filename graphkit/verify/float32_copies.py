@@ -88,12 +88,12 @@ class _Maker:
                 inputs[name].name, names[fresh] = fresh, name
             if name in initializers:
                 initializers[name].name = fresh
-            dims = tuple(initializers[name].dims) if name in initializers and _moves(initializers[name]) else ()
+            dims = tuple(initializers[name].dims) if name in initializers and _may_be_moved(initializers[name]) else ()
             casts += self._casts(fresh, name, dims)
         for info in (*graph.input, *graph.output) if wide_inputs else graph.output:
             if self._is_half(info):
                 info.type.tensor_type.elem_type = SINGLE
-        _keep(graph.value_info, [info for info in graph.value_info if not self._is_half(info)])
+        _keep_infos(graph.value_info, [info for info in graph.value_info if not self._is_half(info)])
         for node in graph.node:
             self._convert_node(node)
         nodes = list(graph.node)
@@ -136,12 +136,12 @@ class _Maker:
         return name
 
 
-def _moves(tensor: onnx.TensorProto) -> bool:
+def _may_be_moved(tensor: onnx.TensorProto) -> bool:
     """Whether none of its elements stands for infinity, as far as they are not in a file."""
     array = inline_array(tensor)
     return array is None or not (np.abs(array.astype(np.float32)) >= LIKE_INFINITY).any()
 
 
-def _keep(infos: MutableSequence[onnx.ValueInfoProto], remaining: list[onnx.ValueInfoProto]) -> None:
+def _keep_infos(infos: MutableSequence[onnx.ValueInfoProto], remaining: list[onnx.ValueInfoProto]) -> None:
     del infos[:]
     infos.extend(remaining)

@@ -21,7 +21,7 @@ from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError, Runner
 from graphkit.verify.candidate_sessions import TwoModels
-from graphkit.verify.comparator import Difference, Output, compare
+from graphkit.verify.comparator import Difference, Output, compare_output
 from graphkit.verify.float32_copies import in_float32
 from graphkit.verify.original_runs import Run
 from graphkit.verify.tolerances import FLOAT32_TOLERANCE
@@ -96,7 +96,7 @@ class Float32Rounding:
                 except RunError:
                     continue
                 for name, output in outputs.items():
-                    difference = compare(run.expected[name], output, name)
+                    difference = compare_output(run.expected[name], output, name)
                     if not difference.problem and math.isfinite(difference.scaled):
                         moves[name] = max(moves.get(name, 0.0), difference.scaled)
             self._moves[run] = moves

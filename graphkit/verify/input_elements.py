@@ -27,7 +27,7 @@ __all__ = [
     "Kind",
     "Marks",
     "Padding",
-    "drawn",
+    "draw_array",
     "edges_of",
     "float_mask",
     "image_mask",
@@ -102,14 +102,14 @@ def padding_mask(shape: tuple[int, ...], rng: np.random.Generator, least: int = 
     if len(shape) < 2 or 0 in shape:
         return mask
     for row in range(min(shape[0], MAX_ROWS)):
-        mask[row] = _row(draw.row(row), shape[-1], max(least, 1), rng)
+        mask[row] = _mask_row(draw.row(row), shape[-1], max(least, 1), rng)
         if draw.row(row) == "holes" and len(shape) > 2:
             mask[row] &= rng.random(shape[1:]) < 0.7
             mask[row][..., 0] = 1
     return mask
 
 
-def _row(padding: Padding, size: int, least: int, rng: np.random.Generator) -> np.ndarray:
+def _mask_row(padding: Padding, size: int, least: int, rng: np.random.Generator) -> np.ndarray:
     row = np.ones(size, np.int64)
     if padding == "empty":
         return row * 0
@@ -192,17 +192,23 @@ class Marks:
 
     def __or__(self, other: Marks) -> Marks:
         """Return both."""
-        return Marks(_distinct((*self.integers, *other.integers)), _distinct((*self.floats, *other.floats)))
+        return Marks(
+            _distinct_numbers((*self.integers, *other.integers)), _distinct_numbers((*self.floats, *other.floats))
+        )
 
 
 def marks_of(model: Model) -> Marks:
     """Return the numbers that the nodes of a model compare with, as far as they are small constants."""
-    numbers = [number for node in all_nodes(model.scopes) if node.is_op(*COMPARING) for number in _numbers(node)]
-    integers = _distinct(int(number) for number in numbers if isinstance(number, int) or float(number).is_integer())
-    return Marks(integers[:MAX_MARKS], _distinct(float(number) for number in numbers)[:MAX_MARKS])
+    numbers = [
+        number for node in all_nodes(model.scopes) if node.is_op(*COMPARING) for number in _attribute_numbers(node)
+    ]
+    integers = _distinct_numbers(
+        int(number) for number in numbers if isinstance(number, int) or float(number).is_integer()
+    )
+    return Marks(integers[:MAX_MARKS], _distinct_numbers(float(number) for number in numbers)[:MAX_MARKS])
 
 
-def _numbers(node: Node) -> Iterator[int | float]:
+def _attribute_numbers(node: Node) -> Iterator[int | float]:
     for value in node.inputs:
         array = inline_array(value.constant) if value is not None else None
         if array is not None and array.dtype.kind in "fiu" and array.size <= MAX_MARK_ELEMENTS:
@@ -212,7 +218,7 @@ def _numbers(node: Node) -> Iterator[int | float]:
             yield number
 
 
-def _distinct(numbers: Iterable[T]) -> tuple[T, ...]:
+def _distinct_numbers(numbers: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(numbers))
 
 
@@ -238,17 +244,17 @@ def edges_of(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
 def _integer_edges(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
     info = np.iinfo(dtype)
     ends = (int(info.max), int(info.min))
-    chosen = (*ends, *LARGE_INTEGERS) if draw.kind == "extremes" else (*INTEGERS, *_around(marks.integers))
+    chosen = (*ends, *LARGE_INTEGERS) if draw.kind == "extremes" else (*INTEGERS, *_numbers_around(marks.integers))
     fitting = (edge for edge in chosen if info.min <= edge <= info.max and (draw.divides or edge not in (0, -1)))
-    return np.array(_distinct(fitting), dtype)
+    return np.array(_distinct_numbers(fitting), dtype)
 
 
-def _around(numbers: Iterable[int]) -> Iterator[int]:
+def _numbers_around(numbers: Iterable[int]) -> Iterator[int]:
     for number in numbers:
         yield from (number, number - 1, number + 1)
 
 
-def drawn(usual: np.ndarray, edges: np.ndarray, rng: np.random.Generator, draw: Draw) -> np.ndarray:
+def draw_array(usual: np.ndarray, edges: np.ndarray, rng: np.random.Generator, draw: Draw) -> np.ndarray:
     """Return an array with edges among its usual elements.
 
     Small edges may stand anywhere, with rows of one element, and with the greatest at both ends. Extremes, NaN and
@@ -265,7 +271,7 @@ def drawn(usual: np.ndarray, edges: np.ndarray, rng: np.random.Generator, draw: 
     if draw.kind == "edges":
         array = np.where(rng.random(array.shape) < 0.6, rng.choice(edges, array.shape), array)
         array.reshape(-1)[rng.permutation(array.size)[: len(edges)]] = edges
-        _tie(array, edges)
+        _tie_elements(array, edges)
     elif array.ndim > 1 and array.shape[0] > 2:
         enough = max(2, -(-len(edges) // array[0].size))
         rows = array[1 : max(min(1 + enough, array.shape[0] - 1), 2)]
@@ -276,7 +282,7 @@ def drawn(usual: np.ndarray, edges: np.ndarray, rng: np.random.Generator, draw: 
     return array
 
 
-def _tie(array: np.ndarray, edges: np.ndarray) -> None:
+def _tie_elements(array: np.ndarray, edges: np.ndarray) -> None:
     """Let a row have one element throughout, and in another one the greatest and the least occur twice."""
     if not array.ndim or array.shape[-1] < 2:
         return
@@ -309,9 +315,9 @@ class Defaults:
         """Return those of a model that all others take as inputs too."""
         arrays, not_overridden, size = dict[str, np.ndarray](), list[str](), 0
         for value in model.graph.inputs:
-            if value.tensor is None or not value.consumers or not all(_takes(m, value.name) for m in others):
+            if value.tensor is None or not value.consumers or not all(_takes_input(m, value.name) for m in others):
                 continue
-            array = _array(model, value)
+            array = _read_array(model, value)
             if (
                 array is None
                 or size + array.nbytes > MAX_BYTES
@@ -326,14 +332,14 @@ class Defaults:
     def overridden(self, draw: Draw) -> dict[str, np.ndarray]:
         """Return other elements for each of them: integers in another order, as they may be indices."""
         rng = np.random.default_rng(draw.number)
-        return {name: _overriding(array, rng) for name, array in self.arrays.items()}
+        return {name: _overriding_array(array, rng) for name, array in self.arrays.items()}
 
 
-def _takes(model: Model, name: str) -> bool:
+def _takes_input(model: Model, name: str) -> bool:
     return any(value.name == name for value in model.graph.inputs)
 
 
-def _array(model: Model, value: Value) -> np.ndarray | None:
+def _read_array(model: Model, value: Value) -> np.ndarray | None:
     assert value.tensor is not None
     try:
         return model.array(value.tensor)
@@ -341,7 +347,7 @@ def _array(model: Model, value: Value) -> np.ndarray | None:
         return None
 
 
-def _overriding(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _overriding_array(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if array.dtype.kind == "f":
         return (array * 0.75 + rng.standard_normal(array.shape) * 0.1).astype(array.dtype)
     if array.dtype.kind == "b":

@@ -21,8 +21,8 @@ from graphkit.graph.declared_types import TensorType, declared_type, type_text
 from graphkit.graph.mask_polarity import mask_elements
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.roles import MASKS, Axis, Role
-from graphkit.graph.traversal import reachable
-from graphkit.graph.uses import lookups, table_entries
+from graphkit.graph.traversal import walk_breadth_first
+from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.limits import DEFAULT_LIMITS
@@ -35,7 +35,7 @@ from graphkit.verify.input_elements import (
     Draw,
     Kind,
     Marks,
-    drawn,
+    draw_array,
     edges_of,
     float_mask,
     image_mask,
@@ -44,7 +44,7 @@ from graphkit.verify.input_elements import (
 )
 from graphkit.verify.special_tokens import usual_specials, with_specials
 
-__all__ = ["ExportInputs", "InputGenerator", "InputSpec", "TooLargeError", "index_bound", "is_flag", "steers"]
+__all__ = ["ExportInputs", "InputGenerator", "InputSpec", "TooLargeError", "index_bound", "is_flag", "steers_sizes"]
 
 SMALL_VOCABULARY = 8  # ids to draw from where the vocabulary is unknown
 POSITIONS = 4096  # to draw from where no table ends
@@ -118,7 +118,7 @@ class InputGenerator:
     @cached_property
     def steering(self) -> frozenset[str]:
         """The inputs that decide sizes or loops, whose elements stay usual."""
-        return frozenset(value.name for value in self.model.roles.inputs if steers(value))
+        return frozenset(value.name for value in self.model.roles.inputs if steers_sizes(value))
 
     @cached_property
     def counts_above(self) -> bool:
@@ -248,7 +248,7 @@ class InputGenerator:
         bound = self.bounds[value.name] if bound is None else bound
         array = self._array(value, shape, past, rng, draw, bound)
         if self.has_edges(value, draw) and bound is None and not self._is_index(value):
-            array = drawn(array, edges_of(array.dtype, draw, self.marks), rng, draw)
+            array = draw_array(array, edges_of(array.dtype, draw, self.marks), rng, draw)
         return array
 
     def _is_index(self, value: Value) -> bool:
@@ -442,7 +442,7 @@ def is_flag(value: Value) -> bool:
 
 def index_bound(value: Value) -> int | None:
     """Return the entries of the smallest constant table that an input looks up in, or None where it does not."""
-    sizes = (table_entries(*lookup) for lookup in lookups(value))
+    sizes = (table_entries(*lookup) for lookup in find_lookups(value))
     return min((size for size in sizes if size is not None), default=None)
 
 
@@ -451,19 +451,19 @@ HARMLESS = ("axis", "axes", "starts", "ends")  # onnxruntime refuses, or clamps,
 UNCHECKED = ("MaxUnpool", "RotaryEmbedding", "TensorScatter")  # what onnxruntime may not check the indices of
 
 
-def steers(value: Value) -> bool:
+def steers_sizes(value: Value) -> bool:
     """Whether an input's elements reach a size, a count or a loop, or an operator that may not check them."""
     declared = declared_type(value)
     is_integer = declared is not None and declared.dtype in INTEGERS
-    uses = (use for reached in reachable([value], _computed_with) for use in reached.consumers)
-    return any(_decides(node, index) or (is_integer and _trusts(node)) for node, index in uses)
+    uses = (use for reached in walk_breadth_first([value], _computed_with) for use in reached.consumers)
+    return any(_decides_runs(node, index) or (is_integer and _trusts_indices(node)) for node, index in uses)
 
 
 def _computed_with(value: Value) -> Iterator[Value | None]:
     return (out for node, _ in value.consumers if not node.is_op(*SHAPE_ONLY) for out in node.outputs)
 
 
-def _decides(node: Node, index: int) -> bool:
+def _decides_runs(node: Node, index: int) -> bool:
     name = value_inputs(node).get(index)
     if name is not None and name not in HARMLESS:
         return True
@@ -479,6 +479,6 @@ def _in_loop(node: Node) -> bool:
     return False
 
 
-def _trusts(node: Node) -> bool:
+def _trusts_indices(node: Node) -> bool:
     """Whether it is none of ONNX's own operators: these check indices."""
     return node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.is_op(*UNCHECKED)

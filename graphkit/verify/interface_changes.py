@@ -14,9 +14,9 @@ from types import MappingProxyType
 import numpy as np
 
 from graphkit.graph.declared_types import Dim, declared_dims, shape_text
-from graphkit.graph.merged_decoder import MergedDecoder, captures, trace_condition
+from graphkit.graph.merged_decoder import MergedDecoder, count_captured_values, trace_condition
 from graphkit.graph.name_families import family_labels
-from graphkit.graph.traversal import reachable
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.matching.interfaces import compare_ports
 from graphkit.model import Model
@@ -28,17 +28,17 @@ from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import DeclaredInputs, declared_inputs, read_dim
 from graphkit.verify.input_generator import TooLargeError
 from graphkit.verify.original_runs import Feeder, Flags, Run
-from graphkit.verify.run_sizes import assignments
+from graphkit.verify.run_sizes import propose_assignments
 
 __all__ = [
     "Branch",
     "Change",
     "InterfaceFailures",
     "computed_dims",
+    "find_narrowing",
     "input_changes",
     "interface_failures",
-    "narrowed",
-    "narrowing",
+    "narrowed_change",
     "output_changes",
     "unknown_pairs",
 ]
@@ -72,10 +72,14 @@ def input_changes(
         fixed_inputs: Inputs that are always one array.
         symbols: Symbols of the original by those of the rewritten model that are to stand for them.
     """
-    return [*_gone(before, after, fixed_inputs), *_order(before, after), *_labels(before, after, symbols)]
+    return [
+        *_find_gone(before, after, fixed_inputs),
+        *_find_reordered(before, after),
+        *_find_relabelled(before, after, symbols),
+    ]
 
 
-def _gone(before: Model, after: Model, fixed_inputs: Sequence[str]) -> Iterator[Change]:
+def _find_gone(before: Model, after: Model, fixed_inputs: Sequence[str]) -> Iterator[Change]:
     ports = compare_ports(before.graph.inputs, after.graph.inputs)
     if plain := [value.name for value in ports.lost if value.tensor is None]:
         gone = ", ".join(name for name in plain if name not in fixed_inputs)
@@ -89,14 +93,14 @@ def _gone(before: Model, after: Model, fixed_inputs: Sequence[str]) -> Iterator[
             yield Change(f"input {value.name} has a default now", narrows=False)
 
 
-def _order(before: Model, after: Model) -> Iterator[Change]:
+def _find_reordered(before: Model, after: Model) -> Iterator[Change]:
     ports = compare_ports([*fed_inputs(before).values()], after.graph.inputs)
     fed = compare_ports([pair[0] for pair in ports.pairs], [*fed_inputs(after).values()])
     if fed.order_a != fed.order_b:
         yield Change(f"the inputs come in another order: {', '.join(fed.order_b)}", narrows=True)
 
 
-def _labels(before: Model, after: Model, symbols: Mapping[str, str]) -> Iterator[Change]:
+def _find_relabelled(before: Model, after: Model, symbols: Mapping[str, str]) -> Iterator[Change]:
     """Yield dims of inputs by other labels: new ones, or those that stood for other dims before."""
     renamed: dict[str, str] = {}
     ours, theirs = (declared_inputs(model).groups for model in (before, after))
@@ -113,13 +117,13 @@ def _labels(before: Model, after: Model, symbols: Mapping[str, str]) -> Iterator
         yield Change(f"dims have other labels: {'; '.join(fresh)}", narrows=False)
 
 
-def narrowed(pairs: Sequence[Pair], before: Model, after: Model, *, hint: str = ASK) -> Change:
+def narrowed_change(pairs: Sequence[Pair], before: Model, after: Model, *, hint: str = ASK) -> Change:
     """Return the change of dims that are fixed, or equal to others, though the original takes more."""
     names = list(dict.fromkeys(pair.name for pair in pairs))
     now, was = fed_inputs(after)[names[0]], fed_inputs(before).get(names[0])
     who = f"input {names[0]}" if len(names) == 1 else f"inputs {family_labels(names)}"
-    whose = "and computed otherwise" if was is None else f"{_text(declared_dims(was))} in the original"
-    declared = f"declared {_text(declared_dims(now))}, {whose}"
+    whose = "and computed otherwise" if was is None else f"{_dims_text(declared_dims(was))} in the original"
+    declared = f"declared {_dims_text(declared_dims(now))}, {whose}"
     sizes = "; ".join(dict.fromkeys(f"{pair.dim} is {pair.size}" for pair in pairs))
     takes = "takes" if len(names) == 1 else "take"
     return Change(f"{who} {takes} fewer sizes ({declared}): {sizes} - {hint}", narrows=True)
@@ -143,7 +147,7 @@ def output_changes(
         was = claims[0].outputs.get(name)
         if now is None or was == now or name not in claims[0].outputs:
             continue
-        faults = (_fault(name, claims, run, fed) for run, fed in zip(runs, shapes, strict=True))
+        faults = (_contradicting_run(name, claims, run, fed) for run, fed in zip(runs, shapes, strict=True))
         fault = next(filter(None, faults), "")
         pairs = [*zip(was or (), now, strict=False)]
         # a dim that had a number or another label has one that stands for no dim of the inputs
@@ -152,13 +156,13 @@ def output_changes(
             len(was) != len(now) or any(isinstance(x, str) and isinstance(y, int) for x, y in pairs)
         )
         if fault or is_less or is_other:
-            texts = f"{_text(now)}, {_text(was)} in the original"
+            texts = f"{_dims_text(now)}, {_dims_text(was)} in the original"
             gap = f"callers that go by the dims of {name}: {texts}" if is_less and not fault else ""
             changes.append(Change(f"output {name} is declared {texts}{fault}", narrows=bool(fault), gap=gap))
     return changes
 
 
-def _text(dims: Sequence[Dim] | None) -> str:
+def _dims_text(dims: Sequence[Dim] | None) -> str:
     return "without dims" if dims is None else shape_text(tuple(dims))
 
 
@@ -205,7 +209,9 @@ class _Claims:
         return frozenset(axis for axis, (dim, size) in axes if is_wrong(dim, size))
 
 
-def _fault(name: str, claims: Sequence[_Claims], run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> str:
+def _contradicting_run(
+    name: str, claims: Sequence[_Claims], run: Run, fed: Mapping[str, tuple[int, ...] | None]
+) -> str:
     """Return which run contradicts the declaration, "" where none does, or the original's declaration is no better."""
     was, now = (claim.contradicted(name, run, fed) for claim in claims)
     array = run.expected.get(name)
@@ -244,7 +250,7 @@ class Branch:
         """Return the inputs that its outputs need, without the condition."""
         output_names = set(self.outputs())
         values = [value for value in self.merged.graph.outputs if value.name in output_names]
-        return _needed(self.merged, values, self) - {self.condition}
+        return _needed_inputs(self.merged, values, self) - {self.condition}
 
     def body(self, node: Node) -> Scope | None:
         """Return the body of an If that this step runs, None for another node."""
@@ -280,29 +286,32 @@ def interface_failures(branch: Branch, model: Model) -> InterfaceFailures:
     before, after = branch.outputs(), [value.name for value in model.graph.outputs]
     read, inputs = branch.inputs(), fed_inputs(model)
     known = {value.name for value in branch.merged.graph.inputs}
-    used = _needed(model, model.graph.outputs, None)
+    used = _needed_inputs(model, model.graph.outputs, None)
     strange = [name for name in inputs if name not in known or (name in used and name not in read)]
     whose = "none of the later steps'" if branch.is_cache else "none of the first step's"
     lost, new = [name for name in before if name not in after], [name for name in after if name not in before]
     return InterfaceFailures(
-        [*_sentence("input", sorted(read - inputs.keys()), "missing"), *_sentence("input", strange, whose)],
-        [*_sentence("output", lost, "missing"), *_sentence("output", new, whose)],
+        [
+            *_change_sentences("input", sorted(read - inputs.keys()), "missing"),
+            *_change_sentences("input", strange, whose),
+        ],
+        [*_change_sentences("output", lost, "missing"), *_change_sentences("output", new, whose)],
     )
 
 
-def _sentence(kind: str, names: Sequence[str], fault: str) -> Iterator[str]:
+def _change_sentences(kind: str, names: Sequence[str], fault: str) -> Iterator[str]:
     if names:
         ending, verb = ("s", "are") if len(names) > 1 else ("", "is")
         yield f"{kind}{ending} {family_labels(names)} {verb} {fault}"
 
 
-def _needed(model: Model, outputs: Sequence[Value], branch: Branch | None) -> set[str]:
+def _needed_inputs(model: Model, outputs: Sequence[Value], branch: Branch | None) -> set[str]:
     """Return the names of the graph inputs that values are computed from, in a branch if there is one."""
-    seen = set(reachable(outputs, lambda value: _sources(value, branch)))
+    seen = set(walk_breadth_first(outputs, lambda value: _value_sources(value, branch)))
     return {value.name for value in model.graph.inputs if value in seen}
 
 
-def _sources(value: Value, branch: Branch | None) -> list[Value | None]:
+def _value_sources(value: Value, branch: Branch | None) -> list[Value | None]:
     """Return the values that a value is computed from, in a branch if there is one."""
     node = value.producer
     if node is None:
@@ -310,13 +319,13 @@ def _sources(value: Value, branch: Branch | None) -> list[Value | None]:
     body = branch.body(node) if branch is not None else None
     if body is not None:
         return [*body.outputs[value.output_index : value.output_index + 1]]
-    return [*node.inputs, *(captured for scope in node.bodies.values() for captured in captures(scope))]
+    return [*node.inputs, *(captured for scope in node.bodies.values() for captured in count_captured_values(scope))]
 
 
 MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does not take
 
 
-def narrowing(
+def find_narrowing(
     session: Callable[[], Runner],
     fixed: Sequence[Pair],
     asked: Mapping[str, int],
@@ -343,7 +352,7 @@ def narrowing(
 def _takes_others(session: Runner, feeder: Feeder, relation: Relation, choices: Sequence[Flags]) -> bool:
     """Whether a model runs at sizes that do not meet a relation."""
     for flags in choices:
-        proposals = itertools.islice(assignments(feeder.legal(flags), []), MAX_OTHERS)
+        proposals = itertools.islice(propose_assignments(feeder.legal(flags), []), MAX_OTHERS)
         others = [one.dims for one in proposals if not Values.at(one.dims).is_met(relation).all()]
         for dims in others[:2]:
             try:

@@ -18,7 +18,7 @@ from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles
 from graphkit.verify.input_generator import InputGenerator
@@ -47,8 +47,8 @@ def costs_before_and_after(
         return change
     try:
         _check_kept(models.before, models.after)
-        with isolation(limits):
-            return replace(change, latency=_latency(models))
+        with shared_isolation(limits):
+            return replace(change, latency=_measure_latency(models))
     except GraphkitError as error:
         return replace(change, untimed=str(error))
 
@@ -59,21 +59,21 @@ def _check_kept(before: Sequence[Model], after: Model) -> None:
         raise UsageError(f"{after.label}: it has replaced the original - name another file to write")
 
 
-def _latency(models: BeforeAndAfter) -> Latency:
+def _measure_latency(models: BeforeAndAfter) -> Latency:
     originals, result = models.sized()
     before, after = models.before, models.after
-    feeds = [_feed(model, sized) for model, sized in zip(before, originals, strict=True)]
+    feeds = [_timed_feed(model, sized) for model, sized in zip(before, originals, strict=True)]
     with contextlib.ExitStack() as stack:
-        runs = [(stack.enter_context(_session(model)), feed) for model, feed in zip(before, feeds, strict=True)]
+        runs = [(stack.enter_context(_timed_session(model)), feed) for model, feed in zip(before, feeds, strict=True)]
         last = (
-            stack.enter_context(_session(after)),
+            stack.enter_context(_timed_session(after)),
             {**_same_or(feeds, after, result), **models.values_at(result.sizes)},
         )
         began, times = time.monotonic(), list[tuple[float, float]]()
         while len(times) < UNCOUNTED + ROUNDS:
             if len(times) >= UNCOUNTED + FEWEST and time.monotonic() - began > SECONDS:
                 break
-            times.append((sum(_seconds(session, feed) for session, feed in runs), _seconds(*last)))
+            times.append((sum(_time_run(session, feed) for session, feed in runs), _time_run(*last)))
     counted = times[UNCOUNTED:]
     ratios = [now / was for was, now in counted]
     was, now = (statistics.median(seconds) * 1000 for seconds in zip(*counted, strict=True))
@@ -88,17 +88,17 @@ def _latency(models: BeforeAndAfter) -> Latency:
     )
 
 
-def _session(model: Model) -> IsolatedSession:
+def _timed_session(model: Model) -> IsolatedSession:
     source: Path | Model = model if model.path is None or model.is_edited else model.path
     return IsolatedSession(source, optimize=True, threads=THREADS)
 
 
-def _seconds(session: IsolatedSession, feed: Feed) -> float:
+def _time_run(session: IsolatedSession, feed: Feed) -> float:
     session.run(feed)
     return session.took
 
 
-def _feed(model: Model, sized: SizedModel) -> Feed:
+def _timed_feed(model: Model, sized: SizedModel) -> Feed:
     """Return inputs of a model at its sizes."""
     roles = symbol_roles(model)
     by_role = {role: sized.known[name] for name, role in roles.items() if name in sized.known}
@@ -117,12 +117,12 @@ def _feed(model: Model, sized: SizedModel) -> Feed:
     generator = InputGenerator(model)
     shapes = generator.shapes(sizes)
     rng = np.random.default_rng(0)
-    for value, rows in _indices(sized):
+    for value, rows in _index_inputs(sized):
         fixed_arrays[value.name] = generator.array(value, shapes.get(value.name), rng, bound=rows)
     return generator.arrays(shapes, past=sizes.past, given=fixed_arrays)
 
 
-def _indices(sized: SizedModel) -> Iterator[tuple[Value, int]]:
+def _index_inputs(sized: SizedModel) -> Iterator[tuple[Value, int]]:
     """Yield the inputs that index computed tensors, such as the nodes of a graph, with how many rows these have."""
     for value in sized.shapes.model.roles.inputs:
         dims = indexed_dims(value, sized.shapes)
@@ -132,7 +132,7 @@ def _indices(sized: SizedModel) -> Iterator[tuple[Value, int]]:
 
 def _same_or(feeds: Sequence[Feed], after: Model, result: SizedModel) -> Feed:
     """Return the inputs of the original where the result takes the same, else others."""
-    arrays = _feed(after, result)
+    arrays = _timed_feed(after, result)
     known = {name: array for feed in feeds for name, array in feed.items()}
     is_same = all(
         name in known and (known[name].shape, known[name].dtype) == (array.shape, array.dtype)

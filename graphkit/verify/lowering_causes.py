@@ -14,7 +14,7 @@ from graphkit.graph.view import all_scopes
 from graphkit.verify.cause_search import Cause, find_sole_cause, is_mended, with_attributes
 from graphkit.verify.first_difference import describe_order, first_node
 from graphkit.verify.lowering_differences import Facts
-from graphkit.verify.lowering_leaks import leaks
+from graphkit.verify.lowering_leaks import find_leaks
 from graphkit.verify.lowering_scene import AlteredHost, Changing, IsolatedMethods, Scene
 
 __all__ = ["find_lowering_causes"]
@@ -39,8 +39,8 @@ def find_lowering_causes(scene: Scene, other: Scene | None, facts: Facts, rng: n
             rounds = _port_causes(scene.host, "step"), _file_causes(scene, facts), _constant_causes(scene)
             step = find_sole_cause(scene.distances, *rounds)
         causes = [cause.text for cause in (once, step) if cause is not None]
-        causes = causes or list(_order_causes(scene)) or ([] if other is None else list(leaks(other, rng)))
-        return causes or [f"No simple cause; {_beginning(scene, facts)}."]
+        causes = causes or list(_order_causes(scene)) or ([] if other is None else list(find_leaks(other, rng)))
+        return causes or [f"No simple cause; {_where_it_begins(scene, facts)}."]
 
 
 def _port_causes(host: AlteredHost, when: str) -> Iterator[Cause]:
@@ -56,13 +56,13 @@ def _port_causes(host: AlteredHost, when: str) -> Iterator[Cause]:
 Changes = Iterator[tuple[str, Changing]]
 
 
-def _scales(host: AlteredHost, port: Port) -> Changes:
+def _undo_scales(host: AlteredHost, port: Port) -> Changes:
     factor = float(np.sqrt(host.tables[port.of].shape[-1]))
     yield f"{{name}} is scaled twice: it is right divided by {factor:.6g}.", lambda _, fed: fed / factor
     yield f"{{name}} is not scaled: it is right times {factor:.6g}.", lambda _, fed: fed * factor
 
 
-def _positions(host: AlteredHost, port: Port) -> Changes:
+def _undo_positions(host: AlteredHost, port: Port) -> Changes:
     def looked_up(_: Sequence[int], fed: np.ndarray) -> np.ndarray:
         rows = host.tables[port.of]
         return rows[host.position] if host.position < len(rows) else fed
@@ -73,7 +73,7 @@ def _positions(host: AlteredHost, port: Port) -> Changes:
         yield "The host feeds another row of {name} than that of the position.", looked_up
 
 
-def _masks(host: AlteredHost, port: Port) -> Changes:
+def _undo_masks(host: AlteredHost, port: Port) -> Changes:
     floor = host.contract.floor
 
     def without_window(_: Sequence[int], mask: np.ndarray) -> np.ndarray:
@@ -92,10 +92,10 @@ def _masks(host: AlteredHost, port: Port) -> Changes:
 
 
 TABLE: dict[str, tuple[Callable[[AlteredHost, Port], Changes], ...]] = {
-    "embedding": (_scales,),
-    "rows": (_positions,),
-    "slots_mask": (_masks,),
-    "source_mask": (_masks,),
+    "embedding": (_undo_scales,),
+    "rows": (_undo_positions,),
+    "slots_mask": (_undo_masks,),
+    "source_mask": (_undo_masks,),
 }
 
 
@@ -118,11 +118,11 @@ def _constant_causes(scene: Scene) -> Iterator[Cause]:
         array = model.array(value.tensor).reshape(-1)
         for term, fault in ((array, "is lost"), (-array, "is added twice")):
             text = f"Logits are off by the same numbers at every step: '{value.name}' of the original {fault}."
-            mended = partial(_added, step, term)
+            mended = partial(_add_term, step, term)
             yield Cause("offset", text, value.name, partial(with_attributes, scene.host, step=mended))
 
 
-def _added(step: Callable[[int], np.ndarray], term: np.ndarray, token: int) -> np.ndarray:
+def _add_term(step: Callable[[int], np.ndarray], term: np.ndarray, token: int) -> np.ndarray:
     logits = step(token)
     return np.asarray(logits + term.reshape(logits.shape))
 
@@ -146,14 +146,16 @@ def _order_causes(scene: Scene) -> Iterator[str]:
                 return
 
 
-def _beginning(scene: Scene, facts: Facts) -> str:
+def _where_it_begins(scene: Scene, facts: Facts) -> str:
     """Return where the difference begins, in a clause."""
     assert isinstance(scene.host.run, IsolatedMethods)
     run, originals, models = scene.host.run, scene.reference.originals, {**facts.models, **scene.host.run.models}
     once = next((name for name in models if name != "step"), None)
     if not is_mended(scene.once()) and once is not None and originals.encoder is not None:
         export = originals.encoder, scene.reference.fed_once(scene.source, scene.own), ""
-        return _at(first_node([export], models[once], run.fed[once], scene.differ, is_padded=True), models[once].name)
+        return _node_text(
+            first_node([export], models[once], run.fed[once], scene.differ, is_padded=True), models[once].name
+        )
     begin = ""
     for number, token in enumerate(scene.tokens if originals.step is not None else ()):
         assert originals.step is not None
@@ -161,11 +163,11 @@ def _beginning(scene: Scene, facts: Facts) -> str:
         logits = scene.host.step(token)
         if scene.differ(logits, scene.reference.step(token)):
             node = first_node([export], models["step"], run.fed["step"], scene.differ, is_padded=False)
-            begin = _at(node, models["step"].name)
+            begin = _node_text(node, models["step"].name)
             if number or originals.encoder is None:  # a decoder of later steps has no past of the source before
                 return begin
     return begin or "the greedy tokens alone differ"
 
 
-def _at(node: str, file: str) -> str:
+def _node_text(node: str, file: str) -> str:
     return f"it begins at '{node}' of {file}" if node else f"it is in {file}, or in what that is fed"

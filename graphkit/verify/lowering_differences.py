@@ -14,10 +14,10 @@ import numpy as np
 
 from graphkit.deploy.contract import Contract, Method, Port
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.mask_polarity import unmasked
-from graphkit.graph.names import counted
+from graphkit.graph.mask_polarity import make_open_mask
+from graphkit.graph.names import count_things
 from graphkit.graph.roles import Role
-from graphkit.graph.uses import lookups, table_entries
+from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model, load
 from graphkit.shapes.constraints.symbol_sizes import Sizes
@@ -90,7 +90,7 @@ class WrongTable:
         rows, source = np.flatnonzero(self.export.wrong), self.export.source
         missing = max(0, len(self.right) - len(self.table))
         if missing == len(rows):
-            lacks = f"{counted(missing, 'row(s)')} of '{source}', from row {rows[0]:,} on"
+            lacks = f"{count_things(missing, 'row(s)')} of '{source}', from row {rows[0]:,} on"
             return f"Table '{self.name}' lacks {lacks}."
         which = ", ".join(f"{row:,}" for row in rows[:SHOWN]) + (", ..." if len(rows) > SHOWN else "")
         differ = f"row {which} differs" if len(rows) == 1 else f"{len(rows):,} rows differ, {which},"
@@ -108,7 +108,7 @@ def compared_tables(
     most rows equal. Of a table that equals none of them the runs tell.
     """
     for method in contract.methods:
-        model = _model(originals, method)
+        model = _original_model(originals, method)
         for port in method.inputs:
             source = port.source
             if model is None or source is None or source.kind not in ("embedding", "rows"):
@@ -125,7 +125,7 @@ def compared_tables(
                 yield TableProof(source.of, len(table), comparison.compared, comparison.source)
 
 
-def _model(originals: Originals, method: Method) -> Model | None:
+def _original_model(originals: Originals, method: Method) -> Model | None:
     if method.when == "step":
         return originals.step
     return originals.encoder if originals.encoder is not None else originals.first
@@ -142,7 +142,7 @@ def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role], *, is_who
     """
     comparisons: list[Compared] = []
     for ids in model.roles.all(*roles):
-        for node, rows in lookups(ids):
+        for node, rows in find_lookups(ids):
             count, value = table_entries(node, rows), node.outputs[0]
             while value is not None and count is not None and count >= len(table):
                 compared = _of_ids(model, value, ids, table, count if is_whole else len(table))
@@ -170,10 +170,12 @@ def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray, count: in
         return None
     right = np.concatenate([array.reshape(-1, *table.shape[1:]) for array in rows])
     missing = np.ones(count - len(table), bool)
-    return Compared(right, np.concatenate([_differ(right[: len(table)], table), missing]), value.name, len(table))
+    return Compared(
+        right, np.concatenate([_differing_rows(right[: len(table)], table), missing]), value.name, len(table)
+    )
 
 
-def _differ(right: np.ndarray, table: np.ndarray) -> np.ndarray:
+def _differing_rows(right: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Return which rows differ, in any byte."""
     right_bytes, table_bytes = (
         np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in (right, table)
@@ -185,8 +187,8 @@ def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) 
     """Compare the rows of positions, or of valid lengths, with tensors of the export."""
     if port.by in ("largest_id", "first_token", "valid_length") and table[0].size == len(table):
         right = np.eye(len(table), dtype=table.dtype).reshape(table.shape)
-        if port.by != "valid_length" or 2 * _differ(right, table).sum() < len(table):
-            return Compared(right, _differ(right, table), "the places of a source", len(table))
+        if port.by != "valid_length" or 2 * _differing_rows(right, table).sum() < len(table):
+            return Compared(right, _differing_rows(right, table), "the places of a source", len(table))
     is_step = port.by == "position"
     source, most = max(1, contract.sizes["source"]), min(contract.sizes["positions"], len(table))
 
@@ -194,27 +196,29 @@ def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) 
         return Sizes(1, 1, number, source) if is_step else Sizes(1, number, 0, number)
 
     def fits(array: np.ndarray) -> bool:
-        return array.dtype.kind == "f" and _placed(array, table[0], 0, contract, is_step=is_step) is not None
+        return array.dtype.kind == "f" and _place_row(array, table[0], 0, contract, is_step=is_step) is not None
 
-    runs = _runs(model, range(most) if is_step else range(1, len(table) + 1), sizes, fits)
+    runs = _tensor_runs(model, range(most) if is_step else range(1, len(table) + 1), sizes, fits)
     rows = {row.tobytes() for row in table}
 
     def known_rows(compared: Compared) -> tuple[int, int]:
         """Return how many rows are in their places, and how many of the right ones are anywhere."""
         return int((~compared.wrong).sum()), len(rows & {row.tobytes() for row in compared.right})
 
-    candidates = (_best(table, [run.get(name) for run in runs], contract, port, name) for name in (runs or ({},))[0])
+    candidates = (
+        _best_match(table, [run.get(name) for run in runs], contract, port, name) for name in (runs or ({},))[0]
+    )
     best = max((each for each in candidates if each is not None), key=known_rows, default=None)
     return best if best is not None and 2 * max(known_rows(best)) >= len(best.wrong) else None
 
 
-def _best(
+def _best_match(
     table: np.ndarray, arrays: Sequence[np.ndarray | None], contract: Contract, port: Port, name: str
 ) -> Compared | None:
     right, wrong = np.array(table), np.zeros(len(table), bool)
     is_step = port.by == "position"
     for row, array in enumerate(arrays):
-        expected_row = None if array is None else _placed(array, table[row], row, contract, is_step=is_step)
+        expected_row = None if array is None else _place_row(array, table[row], row, contract, is_step=is_step)
         if expected_row is None:
             return None
         right[row] = expected_row
@@ -224,7 +228,9 @@ def _best(
     return Compared(right, wrong, name, len(arrays))
 
 
-def _placed(array: np.ndarray, row: np.ndarray, number: int, contract: Contract, *, is_step: bool) -> np.ndarray | None:
+def _place_row(
+    array: np.ndarray, row: np.ndarray, number: int, contract: Contract, *, is_step: bool
+) -> np.ndarray | None:
     """Return the expected row of an array of the export; None where the dims do not fit."""
     if array.dtype != row.dtype:
         return None
@@ -251,7 +257,7 @@ def _placed(array: np.ndarray, row: np.ndarray, number: int, contract: Contract,
     return placed
 
 
-def _runs(
+def _tensor_runs(
     model: Model, numbers: range, sizes: Callable[[int], Sizes], fits: Callable[[np.ndarray], bool]
 ) -> list[dict[str, np.ndarray]]:
     """Return the tensors that depend on no data, for each number of positions; nothing where they do not run.
@@ -265,16 +271,18 @@ def _runs(
     known, maker = _without_data(model), InputGenerator(model)
 
     def feeds(counts: range) -> Iterator[dict[str, np.ndarray]]:
-        return (_unpadded(maker, sizes(count)) for count in counts)
+        return (_unpadded_inputs(maker, sizes(count)) for count in counts)
 
     parts = []
     for scope in all_scopes(model.scopes):
         values = [value for value in scope.values.values() if value in known]
-        first = next(_outputs(model, values, feeds(numbers[:1])), {}) if values else {}
+        first = next(_scope_outputs(model, values, feeds(numbers[:1])), {}) if values else {}
         if fitting := [value for value in values if value.name in first and fits(first[value.name])]:
             parts.append(fitting)
     runs: list[dict[str, np.ndarray]] = [{} for _ in numbers]
-    outputs = (_outputs(model, part, feed) for part, feed in zip(parts, tee(feeds(numbers), len(parts)), strict=True))
+    outputs = (
+        _scope_outputs(model, part, feed) for part, feed in zip(parts, tee(feeds(numbers), len(parts)), strict=True)
+    )
     for run, outputs_of_parts in zip(runs, zip_longest(*outputs, fillvalue={}), strict=False):
         run.update(item for arrays in outputs_of_parts for item in arrays.items())
         if sum(array.size for array in run.values()) > MOST:
@@ -282,7 +290,7 @@ def _runs(
     return runs
 
 
-def _outputs(
+def _scope_outputs(
     model: Model, values: Sequence[Value], feeds: Iterable[Mapping[str, np.ndarray]]
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield some values of a scope for each feed of the model; end where they do not run."""
@@ -291,7 +299,7 @@ def _outputs(
     )
 
 
-def _unpadded(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarray]:
+def _unpadded_inputs(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarray]:
     """Return the inputs of a model at these sizes, without padding, and zeros for data."""
     roles, zeros = maker.model.roles, {}
     for name, shape in maker.shapes(sizes).items():
@@ -300,7 +308,7 @@ def _unpadded(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarray]:
             zeros[name] = np.zeros(shape, declared.numpy_dtype)
     feed = maker.make(sizes, zeros)
     masks = {value.name: polarity for value, polarity in roles.polarities.items()}
-    return {name: unmasked(array, masks[name]) if name in masks else array for name, array in feed.items()}
+    return {name: make_open_mask(array, masks[name]) if name in masks else array for name, array in feed.items()}
 
 
 def _without_data(model: Model) -> set[Value]:
@@ -308,7 +316,7 @@ def _without_data(model: Model) -> set[Value]:
     kinds: dict[Value, int] = {}  # 0: constant, 1: follows from these, 2: from data
     for scope in all_scopes(model.scopes):
         for node in scope.nodes:
-            read = [_kind(value, kinds, model) for value in node.inputs if value is not None]
+            read = [_data_kind(value, kinds, model) for value in node.inputs if value is not None]
             kind = max(read, default=0)
             if node.bodies:
                 kind = 2
@@ -318,7 +326,7 @@ def _without_data(model: Model) -> set[Value]:
     return {value for value, kind in kinds.items() if kind == 1}
 
 
-def _kind(value: Value, kinds: Mapping[Value, int], model: Model) -> int:
+def _data_kind(value: Value, kinds: Mapping[Value, int], model: Model) -> int:
     if value.producer is not None:
         return kinds.get(value, 2)
     if value.tensor is not None or value.sparse is not None:
@@ -367,10 +375,12 @@ def facts_of(originals: Originals, folder: Path, contract: Contract, host: Alter
     differences: list[Mendable] = [table for table in tables if isinstance(table, WrongTable)]
     differences += find_wrong_parts(originals.models, models.values())
     sure = tuple(fact for fact in differences if fact.is_sure)
-    return Facts(sure, tuple(fact for fact in differences if not fact.is_sure), host.tables, models, _proofs(tables))
+    return Facts(
+        sure, tuple(fact for fact in differences if not fact.is_sure), host.tables, models, _table_proofs(tables)
+    )
 
 
-def _proofs(tables: Iterable[WrongTable | TableProof]) -> tuple[TableProof, ...]:
+def _table_proofs(tables: Iterable[WrongTable | TableProof]) -> tuple[TableProof, ...]:
     """Return the proof of each table, of those that several methods read the least."""
     proofs: dict[str, TableProof] = {}
     for table in tables:

@@ -16,20 +16,20 @@ from graphkit.verify.one_sequence_oracle import OneSequence
 from graphkit.verify.originals import Originals
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
-__all__ = ["NOISE", "STEPS", "leaks", "sound_lengths", "zeros_change_results"]
+__all__ = ["NOISE", "STEPS", "find_leaks", "sound_lengths", "zeros_change_results"]
 
 STEPS = 4  # that are looked into
 NOISE = 3.0  # standard deviation of what takes the place of something that must not count
 
 
-def leaks(scene: Scene, rng: np.random.Generator) -> Iterator[str]:
+def find_leaks(scene: Scene, rng: np.random.Generator) -> Iterator[str]:
     """Yield the leaks, a sentence each: outputs that change with padding or unused slots."""
-    plain = _run(scene)
+    plain = _run_padded(scene)
     if scene.source:
-        yield from _padding(scene, rng, plain)
+        yield from _find_padding_leaks(scene, rng, plain)
     if scene.host.hides_states:
-        yield from _unread(scene, plain)
-    _, noisy = _run(scene, rng)
+        yield from _find_unread_masks(scene, plain)
+    _, noisy = _run_padded(scene, rng)
     if any(map(scene.differ, noisy, plain[1])):
         yield "What unused slots of the cache hold changes the logits: the mask over the slots does nothing."
 
@@ -70,7 +70,9 @@ def sound_lengths(host: AlteredHost, reference: OneSequence) -> list[int]:
     return sorted({length for length in legal if least <= length < most} | {most})
 
 
-def _padding(scene: Scene, rng: np.random.Generator, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> Iterator[str]:
+def _find_padding_leaks(
+    scene: Scene, rng: np.random.Generator, plain: tuple[list[np.ndarray], list[np.ndarray]]
+) -> Iterator[str]:
     size = scene.host.contract.sizes["source"]
 
     def noisy(port: Port, ids: Sequence[int], fed: np.ndarray) -> np.ndarray:
@@ -81,26 +83,26 @@ def _padding(scene: Scene, rng: np.random.Generator, plain: tuple[list[np.ndarra
         return np.asarray(rows.reshape(fed.shape))
 
     with with_attributes(scene.host, alter=noisy):
-        once, steps = (any(map(scene.differ, a, b)) for a, b in zip(_run(scene), plain, strict=True))
+        once, steps = (any(map(scene.differ, a, b)) for a, b in zip(_run_padded(scene), plain, strict=True))
     if once:
         yield "What padding holds changes what runs once for a source: the mask over the source does nothing there."
     elif steps:
         yield "What padding holds changes the logits: the mask over the source does nothing in the step."
 
 
-def _unread(scene: Scene, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> Iterator[str]:
+def _find_unread_masks(scene: Scene, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> Iterator[str]:
     """Yield masks over a shorter sound without which everything is the same to the last bit."""
     for method in scene.host.contract.methods:
         for port in method.inputs:
             if port.kind != "source_mask":
                 continue
             with scene.host.altered(port, lambda _, mask: 0 * mask):
-                runs = zip(_run(scene), plain, strict=True)
+                runs = zip(_run_padded(scene), plain, strict=True)
             if all(np.array_equal(a, b) for alike in runs for a, b in zip(*alike, strict=True)):
                 yield f"'{port.name}' of {method.name} changes nothing: the mask over the source does nothing there."
 
 
-def _run(scene: Scene, rng: np.random.Generator | None = None) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _run_padded(scene: Scene, rng: np.random.Generator | None = None) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the outputs for a source at valid positions, and the logits of steps; `rng` fills unused slots."""
     host, length = scene.host, len(scene.source)
     outputs = host.start(scene.source, scene.user)

@@ -18,8 +18,8 @@ from graphkit.deploy.hosts.method_feeds import Inputs
 from graphkit.deploy.hosts.numpy_host import Ids, Tokens, source_and_inputs
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.verify.cause_search import multiple, with_attributes
-from graphkit.verify.comparator import elementwise
+from graphkit.verify.cause_search import largest_multiple, with_attributes
+from graphkit.verify.comparator import elementwise_difference
 from graphkit.verify.first_difference import Differ
 from graphkit.verify.one_sequence_oracle import OneSequence
 from graphkit.verify.tolerances import ColumnTolerance
@@ -179,7 +179,7 @@ class Scene:
         """Return the largest difference from the expected array, in multiples of the tolerance."""
         if actual.shape != expected.shape or np.isnan(expected).any():
             return math.inf
-        return multiple(elementwise(expected, actual), self.allowance.of(expected))
+        return largest_multiple(elementwise_difference(expected, actual), self.allowance.of(expected))
 
     def start(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Start both, and return the outputs of host and original that are computed once for the source."""

@@ -13,27 +13,27 @@ import numpy as np
 
 from graphkit.deploy.contract import Contract
 from graphkit.deploy.contract.host_contract import FIXED
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.candidate_sessions import numbered
-from graphkit.verify.comparator import Difference, Output, largest
-from graphkit.verify.decoding import greedy
+from graphkit.verify.candidate_sessions import tell_each
+from graphkit.verify.comparator import Difference, Output, largest_measured
+from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
-from graphkit.verify.fatal_node import proving
+from graphkit.verify.fatal_node import run_isolated
 from graphkit.verify.input_elements import Draw
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_causes import find_lowering_causes
 from graphkit.verify.lowering_differences import facts_of
-from graphkit.verify.lowering_leaks import leaks, sound_lengths
+from graphkit.verify.lowering_leaks import find_leaks, sound_lengths
 from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene
 from graphkit.verify.one_sequence_oracle import OneSequence
 from graphkit.verify.originals import Originals
-from graphkit.verify.proof_engine import Agreement, Step, follow
-from graphkit.verify.special_tokens import placed, places, special_tokens
+from graphkit.verify.proof_engine import Agreement, Step, follow_steps
+from graphkit.verify.special_tokens import place_token, special_tokens, token_places
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
-__all__ = ["deviation", "verify_lowering", "vocabulary"]
+__all__ = ["measure_deviation", "verify_lowering", "vocabulary_size"]
 
 STEPS = 32  # of a decoder without a cache, which takes any number
 GREEDY = 16  # most tokens to decode greedily
@@ -42,7 +42,7 @@ MASKED = 4  # runs where the caller gives masks, whose padding differs
 NOTHING = "the originals give nothing that could be compared"
 
 
-def _places(where: Sequence[int]) -> str:
+def _places_text(where: Sequence[int]) -> str:
     """Return places, counted from 1, in words."""
     if not where:
         return "no place"
@@ -73,7 +73,7 @@ def verify_lowering(
         ModelError: A model does not load or run.
     """
     tolerance = LOWERING_TOLERANCE if options.tolerance is None else options.tolerance
-    with proving(options.limits):
+    with run_isolated(options.limits):
         return _Proof(originals, folder, tolerance, options.seed, progress).run(same_weights=options.same_weights)
 
 
@@ -95,7 +95,7 @@ class _Proof:
         self.reference.pad = self.contract.tokens["pad"] or 0
         self.inputs = ExportInputs(originals.models, self.rng)
         self.draws = itertools.count()
-        self.vocabulary = self.host.vocabulary = vocabulary(self.contract)
+        self.vocabulary = self.host.vocabulary = vocabulary_size(self.contract)
         self.special = special_tokens(originals.models, self.vocabulary)
         pads = {self.contract.tokens["pad"], *self.special.pads}
         everything = range(self.vocabulary)
@@ -116,7 +116,7 @@ class _Proof:
     def run(self, *, same_weights: bool) -> LoweringProof:
         lengths, runs = self._lengths(), []
         count = max(len(lengths), self.host.batch, MASKED if self.has_user_masks else 0)
-        for number in numbered(range(count if lengths else 0), "proving", self.progress):
+        for number in tell_each(range(count if lengths else 0), "proving", self.progress):
             length = lengths[number % len(lengths)]
             self._take_sound(length)
             self.host.sequence = number % self.host.batch
@@ -140,7 +140,7 @@ class _Proof:
             self._take_sound(self.case_length)
             findings += find_lowering_causes(self.case, scene, facts, self.rng)
         elif scene is not None:
-            findings += leaks(scene, self.rng)
+            findings += find_leaks(scene, self.rng)
         notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._padding()]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
@@ -185,14 +185,14 @@ class _Proof:
             yield f"Shorter texts are padded with token {self.reference.pad}, which no mask hides."
         sound = self.contract.sizes.get("sound", 0)
         if sound and not self.host.pads_sounds:
-            yield f"It takes sounds of {counted(sound, 'place(s)')}: zeros behind shorter ones change results."
+            yield f"It takes sounds of {count_things(sound, 'place(s)')}: zeros behind shorter ones change results."
 
     def _left_out(self, lengths: Sequence[int]) -> Iterator[str]:
         source = self.contract.sizes["source"]
         if not self.contract.takes_text:
             return
         if lengths == [source]:
-            size = counted(source, "token(s)")
+            size = count_things(source, "token(s)")
             yield f"Every source had {size}, which leaves no padding: it was not tested for leaks."
         elif self.reference.nearest_source(1) != 1:
             compared_lengths = ", ".join(map(str, lengths))
@@ -220,17 +220,17 @@ class _Proof:
         steps = min(SPECIAL, self._steps)
         length = length if self.contract.takes_text else 0
         summary = SourceRun(length, token=token)
-        for where in places(length or steps):
+        for where in token_places(length or steps):
             usual_token = next((plain for plain in self.plain.tolist() if plain != token), token)
-            source = placed(token, self._ids(length), where, usual_token)
+            source = place_token(token, self._ids(length), where, usual_token)
             later = where if not length else [min(place, steps - 1) for place in where]
-            tokens = placed(token, self._ids(steps), later, usual_token)
+            tokens = place_token(token, self._ids(steps), later, usual_token)
             run = self._compared(self._scene(source, tokens, self._user_inputs()))
-            failure = f"at {_places(where)} of {length or steps}: {run.failure}" if run.failure else ""
+            failure = f"at {_places_text(where)} of {length or steps}: {run.failure}" if run.failure else ""
             summary = replace(
                 summary,
-                encoder=largest(summary.encoder, run.encoder),
-                logits=largest(summary.logits, run.logits),
+                encoder=largest_measured(summary.encoder, run.encoder),
+                logits=largest_measured(summary.logits, run.logits),
                 steps=summary.steps + run.steps,
                 failure=summary.failure or failure,
             )
@@ -298,7 +298,7 @@ class _Proof:
             differs = self.allowance.differ(np.asarray(actual), expected)
             return distance, words.format(difference, distance, step.where) if differs else ""
 
-        agreement = follow(steps, rule, to_the_end=True)
+        agreement = follow_steps(steps, rule, to_the_end=True)
         if agreement.error is not None:
             raise agreement.error
         return agreement
@@ -306,7 +306,7 @@ class _Proof:
     def _greedy(self, steps: int) -> tuple[list[int], int, str]:
         """Return the tokens of the original, at how many steps the host has another as good, and a failure."""
         before, chosen, others = self._ids(1)[0], list[int](), 0
-        original = greedy(self.reference.step(before), lambda token: self.reference.step(int(token)), steps)
+        original = decode_greedily(self.reference.step(before), lambda token: self.reference.step(int(token)), steps)
         for number, (choice, expected) in enumerate(original, start=1):
             token, rival = int(choice), int(self.host.step(before).argmax())
             chosen.append(token)
@@ -319,14 +319,14 @@ class _Proof:
         return chosen, others, ""
 
 
-def vocabulary(contract: Contract) -> int:
+def vocabulary_size(contract: Contract) -> int:
     """Return how many tokens all tables of embeddings have rows for."""
     sources = {port.of for method in contract.methods for port in method.inputs}
     rows = [table.rows for table in contract.tables if table.name in sources and table.name.endswith("inputs_embeds")]
     return min(rows, default=2)
 
 
-def deviation(
+def measure_deviation(
     originals: Originals,
     folder: Path,
     *,
@@ -337,8 +337,8 @@ def deviation(
     options = DeploymentProofOptions(tolerance=math.inf, limits=limits)
     runs = verify_lowering(originals, folder, options, progress=progress).runs
     return Deviation(
-        largest(*(run.encoder for run in runs)),
-        largest(*(run.logits for run in runs)),
+        largest_measured(*(run.encoder for run in runs)),
+        largest_measured(*(run.logits for run in runs)),
         sum(run.others for run in runs),
         sum(run.greedy for run in runs),
     )

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from graphkit.model import Model
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
-from graphkit.verify.comparator import largest
+from graphkit.verify.comparator import largest_measured
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
 from graphkit.verify.rewrite_proof import LevelProof, RewriteProof
 
-__all__ = ["Branch", "branches", "joined"]
+__all__ = ["Branch", "join_proofs", "merged_branches"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Branch:
         return ", ".join(f"{name}={str(flag).lower()}" for name, flag in self.flags.items())
 
 
-def branches(original: Model, rewritten: Model) -> Iterator[Branch]:
+def merged_branches(original: Model, rewritten: Model) -> Iterator[Branch]:
     """Yield the branches of merged decoders, or both models as they are."""
     condition = original.roles.first("condition")
     if condition is None:
@@ -43,15 +43,15 @@ def branches(original: Model, rewritten: Model) -> Iterator[Branch]:
         yield Branch({condition.name: flag}, bind.run(original).model, bind.run(rewritten).model)
 
 
-def joined(proofs: Sequence[tuple[Branch, RewriteProof]]) -> RewriteProof:
+def join_proofs(proofs: Sequence[tuple[Branch, RewriteProof]]) -> RewriteProof:
     """Return the proof of all branches as one; its outputs say of which branch they are."""
-    (_, first), *others = (_flagged(*each) for each in proofs)
+    (_, first), *others = (_flag_proof(*each) for each in proofs)
     for _, proof in others:
-        first = _added(first, proof)
+        first = _add_proofs(first, proof)
     return first
 
 
-def _flagged(branch: Branch, proof: RewriteProof) -> tuple[Branch, RewriteProof]:
+def _flag_proof(branch: Branch, proof: RewriteProof) -> tuple[Branch, RewriteProof]:
     """Return a proof whose runs, outputs and failures name its branch."""
     if not branch.flags:
         return branch, proof
@@ -74,7 +74,7 @@ def _flagged(branch: Branch, proof: RewriteProof) -> tuple[Branch, RewriteProof]
     )
 
 
-def _added(proof: RewriteProof, later: RewriteProof) -> RewriteProof:
+def _add_proofs(proof: RewriteProof, later: RewriteProof) -> RewriteProof:
     count, failures = len(proof.runs), proof.weights.failures + later.weights.failures
     outputs = (replace(output, worst=output.worst and output.worst + count) for output in later.outputs)
     return replace(
@@ -83,37 +83,37 @@ def _added(proof: RewriteProof, later: RewriteProof) -> RewriteProof:
         skipped=proof.skipped + later.skipped,
         outputs=(*proof.outputs, *outputs),
         weights=replace(max(proof.weights, later.weights, key=lambda weights: weights.equal), failures=failures),
-        level=_level(proof.level, later.level),
-        notes=_union(proof.notes, later.notes),
+        level=_add_levels(proof.level, later.level),
+        notes=_join_texts(proof.notes, later.notes),
         failures=proof.failures + later.failures,
-        coverage="; ".join(_union((proof.coverage,), (later.coverage,))),
-        caveats=_union(proof.caveats, later.caveats),
-        interface=_union(proof.interface, later.interface),
-        equivalence=_summary(proof.equivalence, later.equivalence),
+        coverage="; ".join(_join_texts((proof.coverage,), (later.coverage,))),
+        caveats=_join_texts(proof.caveats, later.caveats),
+        interface=_join_texts(proof.interface, later.interface),
+        equivalence=_add_summaries(proof.equivalence, later.equivalence),
     )
 
 
-def _level(level: LevelProof, later: LevelProof) -> LevelProof:
+def _add_levels(level: LevelProof, later: LevelProof) -> LevelProof:
     return LevelProof(
         level.runs + later.runs,
         max(level.tolerance, later.tolerance),
-        largest(level.scaled, later.scaled),
-        largest(level.reference, later.reference),
+        largest_measured(level.scaled, later.scaled),
+        largest_measured(level.reference, later.reference),
         level.failure or later.failure,
         level.note or later.note,
     )
 
 
-def _summary(summary: EquivalenceSummary, later: EquivalenceSummary) -> EquivalenceSummary:
+def _add_summaries(summary: EquivalenceSummary, later: EquivalenceSummary) -> EquivalenceSummary:
     axioms = {
         name: summary.axioms.get(name, 0) + later.axioms.get(name, 0) for name in {**summary.axioms, **later.axioms}
     }
-    conditions = _union(summary.conditions, later.conditions)
+    conditions = _join_texts(summary.conditions, later.conditions)
     proven, unproven = {**summary.proven, **later.proven}, {**summary.unproven, **later.unproven}
-    limits, compared = _union(summary.limits, later.limits), max(summary.compared, later.compared)
+    limits, compared = _join_texts(summary.limits, later.limits), max(summary.compared, later.compared)
     constants = summary.constants + later.constants
     return EquivalenceSummary(proven, unproven, axioms, conditions, limits, compared, constants=constants)
 
 
-def _union(texts: Sequence[str], more_texts: Sequence[str]) -> tuple[str, ...]:
+def _join_texts(texts: Sequence[str], more_texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*texts, *more_texts)))

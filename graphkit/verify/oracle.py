@@ -127,7 +127,7 @@ class Oracle:
         feed = {**self.first_feed(tokens, mask), **self._choice(tokens, last)}
         self.outputs, self.cache = self._decoder.start(feed)
         self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
-        return _logits(model, self.outputs)[:, -(last or tokens.shape[1]) :]
+        return _logits_array(model, self.outputs)[:, -(last or tokens.shape[1]) :]
 
     def _choice(self, tokens: np.ndarray, last: int | None = None) -> Arrays:
         """Return what says for how many of the last tokens the first decoder gives logits, where it can choose."""
@@ -148,7 +148,7 @@ class Oracle:
         choice = self._choice(tokens) if self._decoder.first is model else {}
         self.outputs, self.cache = self._decoder.step({**self._feed(model, tokens), **choice}, self.cache)
         self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
-        return _logits(model, self.outputs)
+        return _logits_array(model, self.outputs)
 
     def encoder_feed(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return the encoder's feed; it does not run."""
@@ -231,14 +231,16 @@ def _encoder_feed(known: InputProbe, inputs: Mapping[str, np.ndarray]) -> Arrays
         elif role == "token types":
             feed[value.name] = np.zeros(like.shape[:2], kind)
         elif role in ("mask", "image mask"):
-            shape = _sizes(model, declared, inputs, like.shape if declared.rank == 2 else ())
+            shape = _input_sizes(model, declared, inputs, like.shape if declared.rank == 2 else ())
             feed[value.name] = np.full(shape, known.elements(value)[0]).astype(kind)
         else:
             raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
     return feed
 
 
-def _sizes(model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray], like: Sequence[int]) -> list[int]:
+def _input_sizes(
+    model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray], like: Sequence[int]
+) -> list[int]:
     """Return the dims of an input, symbols as other inputs have them; others as in a shape, or 1."""
     known: dict[object, int] = {}
     for value in model.roles.inputs:
@@ -252,20 +254,20 @@ def _sizes(model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray],
 
 def _no_state(model: Model, rows: int) -> Arrays:
     """Return recurrent state at its start: zeros."""
-    return {entry.past.name: _zeros(model, entry.past, lambda _: rows) for entry in model.roles.states}
+    return {entry.past.name: _zero_input(model, entry.past, lambda _: rows) for entry in model.roles.states}
 
 
 def _empty_past(model: Model, rows: int) -> Arrays:
     """Return a past of no positions, by input."""
 
     def empty(value: Value, grows: int | None) -> np.ndarray:
-        zeros = _zeros(model, value, lambda axis: rows if model.roles.axis(value, axis) == "batch" else 1)
+        zeros = _zero_input(model, value, lambda axis: rows if model.roles.axis(value, axis) == "batch" else 1)
         return zeros if grows is None else zeros.take(np.arange(0), grows)
 
     return {value.name: empty(value, entry.axis) for value, entry in model.roles.pasts.items()}
 
 
-def _zeros(model: Model, value: Value, size: Callable[[int], int]) -> np.ndarray:
+def _zero_input(model: Model, value: Value, size: Callable[[int], int]) -> np.ndarray:
     """Return zeros for an input; `size` gives the dims of axes that are symbols.
 
     Raises:
@@ -284,7 +286,7 @@ def _batch_axis(model: Model, value: Value) -> int:
     return next((axis for axis in axes if model.roles.axis(value, axis) == "batch"), 0)
 
 
-def _logits(model: Model, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+def _logits_array(model: Model, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
     if model.roles.logits is None:
         raise ModelError("nothing tells which of its outputs is the logits", file=model.label, hint="name it 'logits'")
     return np.asarray(outputs[model.roles.logits.name])
@@ -311,7 +313,7 @@ def with_logits_choice(model: Model) -> Model | None:
         return None
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    graph, head = proto.graph, _head(logits)
+    graph, head = proto.graph, _head_nodes(logits)
     for name, number in (("to", TO_THE_END), ("axis", TOKENS)):
         graph.initializer.append(numpy_helper.from_array(np.array([number], np.int64), f"{NAME}_{name}"))
     graph.input.append(helper.make_tensor_value_info(LAST, onnx.TensorProto.INT64, [1]))
@@ -330,7 +332,7 @@ def with_logits_choice(model: Model) -> Model | None:
     return model.with_proto(proto)
 
 
-def _head(logits: Value) -> list[Node]:
+def _head_nodes(logits: Value) -> list[Node]:
     """Return the nodes from the logits back to the product that makes them of the hidden state; none if unknown."""
     nodes = list[Node]()
     outputs = {value.name for value in logits.scope.outputs}

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Value
 from graphkit.model import Model
@@ -21,11 +21,11 @@ from graphkit.shapes import Expr, symbol
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.verify.comparator import Output, compare_outputs, element_counts
-from graphkit.verify.critical_sizes import Threshold, lengths_of, thresholds
+from graphkit.verify.critical_sizes import Threshold, find_thresholds, lengths_of
 from graphkit.verify.input_elements import NAMES, USUAL, Defaults, Draw, Kind, Padding
 from graphkit.verify.input_generator import InputGenerator, TooLargeError, is_flag
 from graphkit.verify.rewrite_proof import RunSizes, SkippedRun
-from graphkit.verify.run_sizes import MAX_COST, MOST, ONE, ROWS, Edge, Edges, Proposal, assignments
+from graphkit.verify.run_sizes import MAX_COST, MOST, ONE, ROWS, Edge, Edges, Proposal, propose_assignments
 
 __all__ = [
     "KINDS",
@@ -34,8 +34,8 @@ __all__ = [
     "Run",
     "RunRecord",
     "at_both_levels",
-    "caveats",
-    "coverage",
+    "coverage_text",
+    "proof_caveats",
     "run_empty",
     "run_original",
     "run_with",
@@ -152,7 +152,7 @@ class Feeder:
     @cached_property
     def thresholds(self) -> tuple[Threshold, ...]:
         """The constants that dims meet; those of the rewritten model alone come first."""
-        original, *others = map(thresholds, self.models)
+        original, *others = map(find_thresholds, self.models)
         return (*(met for rewritten in others for met in rewritten if met not in original), *original)
 
     def unlike(self, dims: Mapping[str, int]) -> Iterator[dict[str, int]]:
@@ -314,7 +314,7 @@ def run_with(
     """Run a model at so many assignments with one combination of flags, then at edges, and add the runs to `record`."""
     legal, successes, cost = feeder.legal(flags), list[dict[str, int]](), 0
     end = time.monotonic() + current_limits().search()
-    for seed, proposal in enumerate(_proposals(legal, feeder, flags, successes, has_edges=has_edges)):
+    for seed, proposal in enumerate(_propose_sizes(legal, feeder, flags, successes, has_edges=has_edges)):
         if seed and time.monotonic() > end:
             record.uncovered[FURTHER] = NO_TIME
             return
@@ -371,7 +371,7 @@ def _run_edges(
         reason, runs = "at which the original fails" if edge.choices else "which take too long", len(record.runs)
         for dims in edge.choices:
             for draw in edge.draw.milder(feeder.edged(edge.draw)):
-                if (expected := _outputs(session, feeder, flags, dims, seed, draw)) is None:
+                if (expected := _run_outputs(session, feeder, flags, dims, seed, draw)) is None:
                     continue
                 if "empty" in draw.padding and not feeder.is_exact and not _all_finite(expected):
                     reason = "at which the original gives no numbers"
@@ -381,14 +381,14 @@ def _run_edges(
                     break
             has_run = len(record.runs) > runs or reason.endswith("no numbers")
             if has_run or (
-                edge.draw.kind != "usual" and _outputs(session, feeder, flags, dims, seed, USUAL) is not None
+                edge.draw.kind != "usual" and _run_outputs(session, feeder, flags, dims, seed, USUAL) is not None
             ):
                 break  # the sizes are legal, other ones teach nothing
         if len(record.runs) == runs and edge.what:
             record.uncovered.setdefault(edge.what, reason)
 
 
-def _outputs(
+def _run_outputs(
     session: Runner, feeder: Feeder, flags: Flags, dims: Mapping[str, int], seed: int, draw: Draw
 ) -> Mapping[str, Output] | None:
     """Return what a model gives, None where it fails."""
@@ -443,13 +443,15 @@ def _special_elements(draw: Draw) -> str:
     return NAMES.get(draw.kind, next((text for padding, text in masks.items() if padding in draw.padding), ""))
 
 
-def _proposals(
+def _propose_sizes(
     legal: LegalSizes, feeder: Feeder, flags: Flags, successes: list[dict[str, int]], *, has_edges: bool
 ) -> Iterator[Proposal]:
     if not legal.variables:
         return iter([Proposal({}, False)] * (STATIC_RUNS if feeder.inputs else 1))
     rows = ROWS if has_edges else (ONE, *ROWS)
-    proposals = assignments(legal, successes, lengths=feeder.lengths, is_first=feeder.is_first(flags), rows=rows)
+    proposals = propose_assignments(
+        legal, successes, lengths=feeder.lengths, is_first=feeder.is_first(flags), rows=rows
+    )
     return itertools.islice(proposals, MAX_ATTEMPTS)
 
 
@@ -460,26 +462,26 @@ PADDINGS: Mapping[Padding, str] = {
 }  # fmt: skip
 
 
-def coverage(feeder: Feeder, runs: Sequence[Run]) -> str:
+def coverage_text(feeder: Feeder, runs: Sequence[Run]) -> str:
     """Return the coverage of runs: sizes, masks, edges of values; "" without runs."""
     if not runs:
         return ""
-    parts = [_sizes(runs), _masks(feeder, runs), _values(runs)]
+    parts = [_sizes_text(runs), _masks_text(feeder, runs), _values_text(runs)]
     return "; ".join(filter(None, parts))
 
 
-def _sizes(runs: Sequence[Run]) -> str:
+def _sizes_text(runs: Sequence[Run]) -> str:
     ends: dict[str, tuple[int, int]] = {}
     for run in runs:
         for name, size in run.dims.items():
             low, high = ends.get(name, (size, size))
             ends[name] = min(low, size), max(high, size)
     texts = [f"{symbol(name)} {low:,}" + (f" to {high:,}" if low < high else "") for name, (low, high) in ends.items()]
-    more = [f"{counted(len(texts) - MAX_DIMS, 'dim(s)')} more"] if len(texts) > MAX_DIMS else []
+    more = [f"{count_things(len(texts) - MAX_DIMS, 'dim(s)')} more"] if len(texts) > MAX_DIMS else []
     return ", ".join([*texts[:MAX_DIMS], *more])
 
 
-def _masks(feeder: Feeder, runs: Sequence[Run]) -> str:
+def _masks_text(feeder: Feeder, runs: Sequence[Run]) -> str:
     masks = feeder.maker.model.roles.all(*MASKS)
     if not masks:
         return ""
@@ -492,11 +494,11 @@ def _masks(feeder: Feeder, runs: Sequence[Run]) -> str:
     return f"masks {', '.join(text for padding, text in PADDINGS.items() if padding in seen)}"
 
 
-def _values(runs: Sequence[Run]) -> str:
+def _values_text(runs: Sequence[Run]) -> str:
     return ", ".join(dict.fromkeys(run.elements for run in runs if run.elements))
 
 
-def caveats(feeder: Feeder, record: RunRecord, *, is_exact: bool) -> tuple[str, ...]:
+def proof_caveats(feeder: Feeder, record: RunRecord, *, is_exact: bool) -> tuple[str, ...]:
     """Return the gaps of a proof, and why they exist."""
     gaps = [f"{gap}, {why}" for gap, why in record.uncovered.items()]
     if feeder.maker.is_unpadded and feeder.maker.model.roles.all(*MASKS):

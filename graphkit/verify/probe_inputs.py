@@ -14,7 +14,7 @@ import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.roles import Role, dim_at, rank
+from graphkit.graph.roles import Role, declared_rank, dim_at
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
@@ -102,7 +102,7 @@ class InputProbe:
         names = [value.name for value, role in roles.items() if role not in ("present", "next state")]
         names = [name for name in names if first[name].ndim > 2] or names
         share = (length - count) / length
-        return max((_apart(first[name], second[name], share, from_end=is_first) for name in names), default=0.0)
+        return max((_outputs_apart(first[name], second[name], share, from_end=is_first) for name in names), default=0.0)
 
     @cached_property
     def following(self) -> frozenset[tuple[str, int]]:
@@ -110,7 +110,7 @@ class InputProbe:
         open_axes = {
             (value.name, axis)
             for value in self.model.roles.inputs
-            for axis in range(1, rank(value) or 0)
+            for axis in range(1, declared_rank(value) or 0)
             if isinstance(dim_at(value, axis), str) and self.model.roles.axis(value, axis) not in ("batch", "past")
         }
         length = next((length for length in self._lengths() if self._runs(length)), 0)
@@ -141,7 +141,7 @@ class InputProbe:
 
     def _shapes(self, length: int) -> Mapping[str, tuple[int, ...] | None]:
         """Return the shapes of the inputs of one sequence in which all dims that are no numbers are a length."""
-        names = {dim for value in self.model.roles.inputs for dim in _symbols(value, self.model)}
+        names = {dim for value in self.model.roles.inputs for dim in _symbols_of_input(value, self.model)}
         return self._maker.shapes(Sizes(1, length, 0, length, tuple((name, length) for name in sorted(names))))
 
     @cached_property
@@ -149,7 +149,7 @@ class InputProbe:
         return InputGenerator(self.model)
 
 
-def _symbols(value: Value, model: Model) -> Iterator[str]:
+def _symbols_of_input(value: Value, model: Model) -> Iterator[str]:
     """Yield the dims of an input that are names, without those of sequences."""
     declared = declared_type(value)
     for axis, dim in enumerate((declared.dims if declared is not None else None) or ()):
@@ -157,7 +157,7 @@ def _symbols(value: Value, model: Model) -> Iterator[str]:
             yield dim
 
 
-def _apart(first: np.ndarray, second: np.ndarray, share: float, *, from_end: bool) -> float:
+def _outputs_apart(first: np.ndarray, second: np.ndarray, share: float, *, from_end: bool) -> float:
     """Return how far two outputs are apart in the share of their positions that counts, relative to their largest."""
     if first.dtype.kind != "f" or first.shape != second.shape or not first.size:
         return 0.0

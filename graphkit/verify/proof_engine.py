@@ -20,7 +20,7 @@ from graphkit.errors import GraphkitError, ModelError
 from graphkit.runtime.session import RunError
 from graphkit.verify.comparator import Difference, Output, compare_outputs
 
-__all__ = ["Agreement", "Outcome", "Step", "ended", "follow", "outcomes"]
+__all__ = ["Agreement", "Outcome", "Step", "follow_steps", "repeat_calls", "yield_outcomes"]
 
 Outputs = Mapping[str, Output]
 
@@ -59,7 +59,7 @@ class Outcome(Generic[C]):
         return self.error.problem if isinstance(self.error, ModelError) else str(self.error or "")
 
 
-def outcomes(
+def repeat_calls(
     calls: Iterable[C],
     candidate: Callable[[C], Outputs],
     outputs: Collection[str] | None = None,
@@ -80,7 +80,7 @@ def outcomes(
         yield Outcome(call, actual, tuple(compare_outputs(call.expected, actual, any_width=any_width)))
 
 
-def ended(found: Iterable[Outcome[C]]) -> Iterator[Outcome[C]]:
+def yield_outcomes(found: Iterable[Outcome[C]]) -> Iterator[Outcome[C]]:
     """Yield outcomes of a candidate that runs at all.
 
     Raises:
@@ -133,7 +133,7 @@ class Agreement:
 Rule = Callable[[Step, Difference, Output], tuple[float, str]]
 
 
-def follow(steps: Iterable[Step], rule: Rule, *, to_the_end: bool = False, any_width: bool = True) -> Agreement:
+def follow_steps(steps: Iterable[Step], rule: Rule, *, to_the_end: bool = False, any_width: bool = True) -> Agreement:
     """Let a candidate repeat a sequence up to the first failure.
 
     Args:
@@ -143,7 +143,7 @@ def follow(steps: Iterable[Step], rule: Rule, *, to_the_end: bool = False, any_w
         any_width: Whether floats may have another dtype of floats.
     """
     worst, failure, count = 0.0, "", 0
-    for count, outcome in enumerate(outcomes(steps, lambda step: step.run(), any_width=any_width), start=1):
+    for count, outcome in enumerate(repeat_calls(steps, lambda step: step.run(), any_width=any_width), start=1):
         if isinstance(outcome.error, RunError) and outcome.error.signal:
             raise outcome.error
         if outcome.error is not None:

@@ -32,10 +32,10 @@ STEPS = 2e-4  # of a quantiser: a few units in the last place of a float32 sum o
 
 def moved_copies(model: Model) -> tuple[Model, ...]:
     """Return copies with all data in front of QuantizeLinear higher, and lower; none for a model without such nodes."""
-    return tuple(copy for steps in (STEPS, -STEPS) if (copy := _moved(model, steps)) is not None)
+    return tuple(copy for steps in (STEPS, -STEPS) if (copy := _move_rounding(model, steps)) is not None)
 
 
-def _moved(model: Model, steps: float) -> Model | None:
+def _move_rounding(model: Model, steps: float) -> Model | None:
     proto, taken = copy_proto(model), names_in(model.scopes)
     scalars = {tensor.name for tensor in proto.graph.initializer if _is_scale(tensor)}
     nodes = list[onnx.NodeProto]()
@@ -89,13 +89,13 @@ def as_rounded(original: Model, rewritten: Model) -> tuple[Model, Model] | str:
     Returns:
         The two models, or why they cannot be made.
     """
-    before, after = _copied(original), _copied(rewritten)
+    before, after = _copy_proto(original), _copy_proto(rewritten)
     if any(_has_bodies(node) for proto in (before, after) for node in proto.graph.node) or before.functions:
         return "bodies or functions, in which products cannot be taken apart"
-    if any(name.startswith((ORIGINAL, DATA, ROUNDED)) for name in _names(before.graph)):
+    if any(name.startswith((ORIGINAL, DATA, ROUNDED)) for name in _graph_names(before.graph)):
         return "values whose names are needed to take products apart"
-    known = {_key(node) for node in before.graph.node}
-    new = [node for node in after.graph.node if _key(node) not in known]
+    known = {_node_key(node) for node in before.graph.node}
+    new = [node for node in after.graph.node if _node_key(node) not in known]
     rounded = _with_rounded(before.graph, {name for node in new for name in node.input})
     if isinstance(rounded, str):
         return rounded
@@ -103,14 +103,14 @@ def as_rounded(original: Model, rewritten: Model) -> tuple[Model, Model] | str:
         for index, name in enumerate(node.input):
             if name in rounded:
                 node.input[index] = f"{ORIGINAL}{ROUNDED}{name}"
-    _give(after.graph, {f"{DATA}{name}": name for name in rounded})
+    _give_outputs(after.graph, {f"{DATA}{name}": name for name in rounded})
     _add_original(after, before)
-    _give(after.graph, {f"{DATA}{ORIGINAL}{name}": _in_original(before, name) for name in rounded})
-    _give(before.graph, {f"{DATA}{prefix}{name}": name for prefix in ("", ORIGINAL) for name in rounded})
+    _give_outputs(after.graph, {f"{DATA}{ORIGINAL}{name}": _in_original(before, name) for name in rounded})
+    _give_outputs(before.graph, {f"{DATA}{prefix}{name}": name for prefix in ("", ORIGINAL) for name in rounded})
     return original.with_proto(before), rewritten.with_proto(after)
 
 
-def _copied(model: Model) -> onnx.ModelProto:
+def _copy_proto(model: Model) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     return proto
@@ -120,13 +120,13 @@ def _has_bodies(node: onnx.NodeProto) -> bool:
     return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
-def _names(graph: Graph) -> Iterable[str]:
+def _graph_names(graph: Graph) -> Iterable[str]:
     yield from (value.name for value in graph.input)
     yield from (tensor.name for tensor in graph.initializer)
     yield from (name for node in graph.node for name in node.output)
 
 
-def _key(node: onnx.NodeProto) -> Key:
+def _node_key(node: onnx.NodeProto) -> Key:
     attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
     return node.domain, node.op_type, tuple(node.input), tuple(node.output), tuple(attributes)
 
@@ -139,7 +139,7 @@ def _with_rounded(graph: Graph, data: Collection[str]) -> list[str] | str:
         nodes.append(node)
         if not node.input or node.input[0] not in data or node.op_type not in (*QUANTIZING, *CONTRIB):
             continue
-        name, how = node.input[0], _how(node)
+        name, how = node.input[0], _rounding_key(node)
         if roundings.setdefault(name, how) != how:
             return f"'{name}' is rounded in two ways"
         if any(f"{ROUNDED}{name}" in earlier.output for earlier in nodes):
@@ -155,12 +155,12 @@ def _with_rounded(graph: Graph, data: Collection[str]) -> list[str] | str:
     return list(roundings)
 
 
-def _how(node: onnx.NodeProto) -> Key:
+def _rounding_key(node: onnx.NodeProto) -> Key:
     """Return how a node rounds: by the range of its data, or with a scale and a zero point."""
-    return ("range",) if node.op_type != "QuantizeLinear" else (*node.input[1:], *_key(node)[4:])
+    return ("range",) if node.op_type != "QuantizeLinear" else (*node.input[1:], *_node_key(node)[4:])
 
 
-def _give(graph: Graph, outputs: Mapping[str, str]) -> None:
+def _give_outputs(graph: Graph, outputs: Mapping[str, str]) -> None:
     """Make outputs of values, by the names that the outputs are to have."""
     for output, name in outputs.items():
         graph.node.append(helper.make_node("Identity", [name], [output]))

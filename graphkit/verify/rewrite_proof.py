@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from graphkit.analysis.costs.cost_changes import CostChange
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.render.document_blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result
-from graphkit.verify.comparator import Difference, largest
+from graphkit.verify.comparator import Difference, largest_measured
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
 
 __all__ = [
@@ -281,8 +281,8 @@ class RewriteProof(Result):
         measure = " of the largest magnitude" if self.of_magnitude else ""
         within = f"up to rounding, within {self.tolerance:g}" if self.is_rounded else f"within {self.tolerance:g}"
         equal = f"{within}{measure}" if inexact else "to the last bit"
-        tested = f"{counted(len(self.outputs), 'output(s)')} equal {equal}"
-        scaled = largest(*(output.scaled for output in inexact))
+        tested = f"{count_things(len(self.outputs), 'output(s)')} equal {equal}"
+        scaled = largest_measured(*(output.scaled for output in inexact))
         worst = f"difference of {scaled:.3g} of the largest magnitude in an output" if scaled else ""
         return self.equivalence.headline(tested, len(self.runs), largest=worst, caveats=self.caveats)
 

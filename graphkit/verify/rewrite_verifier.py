@@ -24,23 +24,23 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import ModelError
-from graphkit.graph.names import listed
+from graphkit.graph.names import join_words
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, all_nodes
 from graphkit.io.byte_source import source_of
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
-from graphkit.progress import Progress, portion, with_share
+from graphkit.progress import Progress, portion_of, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.session import RunError, Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
-from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve
+from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve_dims
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs
 from graphkit.verify.candidate_runs import (
-    compared,
+    compare_runs,
     prove_level,
     with_empty_outputs,
     with_level,
@@ -53,8 +53,8 @@ from graphkit.verify.equivalence.cut_model import cut_open
 from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.equivalence.loadable_copy import loadable_copy
-from graphkit.verify.equivalence.loading_faults import refusal
-from graphkit.verify.fatal_node import fatal_error, proving
+from graphkit.verify.equivalence.loading_faults import loading_refusal
+from graphkit.verify.fatal_node import fatal_error, run_isolated
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.float32_copies import bfloat16_in_float32
 from graphkit.verify.float32_rounding import Float32Rounding
@@ -62,9 +62,9 @@ from graphkit.verify.input_elements import Kind
 from graphkit.verify.interface_changes import (
     Change,
     computed_dims,
+    find_narrowing,
     input_changes,
-    narrowed,
-    narrowing,
+    narrowed_change,
     output_changes,
     unknown_pairs,
 )
@@ -74,12 +74,12 @@ from graphkit.verify.original_runs import (
     Run,
     RunRecord,
     at_both_levels,
-    caveats,
-    coverage,
+    coverage_text,
+    proof_caveats,
     run_original,
     unsteady_runs,
 )
-from graphkit.verify.proof_engine import outcomes
+from graphkit.verify.proof_engine import repeat_calls
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun
 from graphkit.verify.tolerances import default_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
 from graphkit.verify.weight_comparison import changed_weights
@@ -125,7 +125,7 @@ def verify_rewrite(
         >>> graphkit.verify_rewrite(model, graphkit.fold(model).model).passed
         True
     """
-    with proving(options.limits):
+    with run_isolated(options.limits):
         return _Proof.of(original, rewritten, spec, options, progress).run()
 
 
@@ -160,8 +160,8 @@ def verify_extract(
         >>> graphkit.verify.verify_extract(model, part).passed
         True
     """
-    with proving(options.limits):
-        before, after = _loaded(original), _loaded(extracted)
+    with run_isolated(options.limits):
+        before, after = _load_source(original), _load_source(extracted)
         cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
         part = Part(cuts, tuple(value.name for value in after.graph.outputs))
         exposed = with_exposed(before, (*part.cuts, *part.ends))
@@ -207,8 +207,8 @@ class _Proof:
         part: Part | None = None,
     ) -> _Proof:
         """Load both models, and find the sizes at which both run."""
-        before, after = _loaded(original), _loaded(rewritten)
-        source, target = _source(original, before), _source(rewritten, after)
+        before, after = _load_source(original), _load_source(rewritten)
+        source, target = _runtime_source(original, before), _runtime_source(rewritten, after)
         names = {new: old for old, new in options.names}
         after = with_names(after, names) if names else after
         declared, contradictions = declarations(before).model, declarations(before).notes
@@ -224,7 +224,7 @@ class _Proof:
         fixed, spec = fixed_by(before, after, spec, computed_dims(before, cuts))
         unsure = unknown_pairs(fixed)
         fixed = [pair for pair in fixed if pair not in unsure]
-        numbers, relations = solve(fixed, Inputs(before, spec).numbers)
+        numbers, relations = solve_dims(fixed, Inputs(before, spec).numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
         is_default = options.tolerance is None and has_float16(before) and copies is None
         tolerance = (
@@ -255,7 +255,11 @@ class _Proof:
     def run(self) -> RewriteProof:
         """Run both models, and compare."""
         part, (before, after) = self.two.part, self.two.models
-        if reason := _unprovable(before, after) if part is None else part.fault(after) or _unprovable(after, after):
+        if (
+            reason := _unprovable_reason(before, after)
+            if part is None
+            else part.fault(after) or _unprovable_reason(after, after)
+        ):
             return replace(self.blank, failures=(reason,))
         forms = self.forms
         shown = EquivalenceSummary.of(forms)
@@ -263,10 +267,10 @@ class _Proof:
             proof = self._tested(1, has_edges=False) if part or has_float16(before) else self._run_once()
             if proof.passed and self._turns(proof):
                 proof = self._tested(1, has_edges=False, differing=forms.differing)
-            if proof.passed and _at(forms, proof) is forms:
+            if proof.passed and _proven_at(forms, proof) is forms:
                 return replace(proof, equivalence=shown)
         proof = self._tested(self.options.runs, differing=forms.differing)
-        return replace(proof, equivalence=EquivalenceSummary.of(_at(forms, proof))) if proof.passed else proof
+        return replace(proof, equivalence=EquivalenceSummary.of(_proven_at(forms, proof))) if proof.passed else proof
 
     def _run_once(self) -> RewriteProof:
         """Load the rewritten model at the default level and run it once, where it is known what it gives."""
@@ -290,13 +294,13 @@ class _Proof:
             self.blank,
             runs=tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs),
             notes=(*self.notes, *record.notes),
-            coverage=coverage(feeder, record.runs),
-            caveats=(*self.gaps, *caveats(feeder, record, is_exact=True)),
+            coverage=coverage_text(feeder, record.runs),
+            caveats=(*self.gaps, *proof_caveats(feeder, record, is_exact=True)),
         )
         at_zero = [*record.empty, *(record.refused if is_large else ())]
         zeros = dict.fromkeys(chain.from_iterable(run.empty for run in at_zero))
         if is_large and zeros:
-            gap = f"{listed(list(zeros))} of 0, at which so large a model is not compared"
+            gap = f"{join_words(list(zeros))} of 0, at which so large a model is not compared"
             proof = replace(proof, caveats=(*proof.caveats, gap))
         proof = with_zeros(proof, () if is_large else zeros, refused)
         names = record.runs[0].expected if record.runs else ()
@@ -311,12 +315,12 @@ class _Proof:
         self._tell(0.9, "loading the original, to see what it gives with dims of 0")
         with suppress(ModelError):
             session = self.two.original()
-            found = outcomes(record.empty, lambda run: session.run(self.two.feed(run)))
+            found = repeat_calls(record.empty, lambda run: session.run(self.two.feed(run)))
             agrees = all(difference.within(0.0) for outcome in found for difference in outcome.differences)
             for run in record.refused:
                 with suppress(RunError):
                     session.run(self.two.feed(run))
-                    taken[listed(run.empty)] = None
+                    taken[join_words(run.empty)] = None
         return agrees, taken
 
     def _turns(self, proof: RewriteProof) -> bool:
@@ -334,7 +338,7 @@ class _Proof:
         two, feeder = self.two, self.two.feeder
         self._tell(0.3, "loading the original")
         total = count * len(feeder.flags())
-        session = Counted(two.whole(), "proving: the original, plain level", total, portion(self.progress, 0.4, 0.6))
+        session = Counted(two.whole(), "proving: the original, plain level", total, portion_of(self.progress, 0.4, 0.6))
         record = run_original(session, feeder, count, has_edges=has_edges, differing=differing)
         del session  # so that the two are not in memory at once
         changes = self._input_changes()
@@ -342,8 +346,8 @@ class _Proof:
             self.blank,
             skipped=tuple(record.skipped),
             notes=(*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
-            coverage=coverage(feeder, record.runs),
-            caveats=(*self.gaps, *caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance)),
+            coverage=coverage_text(feeder, record.runs),
+            caveats=(*self.gaps, *proof_caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance)),
         )
         self.unlike[:] = record.unlike
         if not record.runs:
@@ -362,12 +366,12 @@ class _Proof:
         try:
             before = before if part is None else cut_open(before, after, computed_dims(before, part.cuts))
         except ModelError as error:
-            return _unknown(after, str(error))
+            return _unknown_equivalence(after, str(error))
         if self.unsure:
             pair = self.unsure[0]
             what = "the rank" if str(pair.dim).startswith(RANK_OF) else "a dim"
             reason = f"{what} of input {pair.name} depends on data: it is not known that it is {pair.size}"
-            return _unknown(after, reason)
+            return _unknown_equivalence(after, reason)
         return limited_equivalence(
             before,
             after,
@@ -384,8 +388,8 @@ class _Proof:
         symbols = {new: old for old, new in self.options.symbols}
         is_whole = self.two.part is None
         changes = input_changes(before, after, list(self.options.values), symbols) if is_whole else []
-        if open_pairs := _narrowing(self.two.whole, self.two.feeder, self.fixed, self.spec):
-            changes.append(narrowed(open_pairs, before, after))
+        if open_pairs := _find_narrowing(self.two.whole, self.two.feeder, self.fixed, self.spec):
+            changes.append(narrowed_change(open_pairs, before, after))
         return changes
 
     def _compared(self, proof: RewriteProof, runs: Sequence[Run], changes: list[Change]) -> RewriteProof:
@@ -439,7 +443,7 @@ class _Proof:
         if not any(run.failure for run in result.runs):
             return result, runs
         again = Counted(
-            self.two.original(), "proving: the original again", 2 * len(runs), portion(self.progress, 0.7, 0.8)
+            self.two.original(), "proving: the original again", 2 * len(runs), portion_of(self.progress, 0.7, 0.8)
         )
         unsteady = unsteady_runs(again, self.two.feeder, runs)
         if not unsteady:
@@ -457,10 +461,10 @@ class _Proof:
         """Compare at onnxruntime's default level too."""
         self._tell(0.85, "loading the rewritten model, default level")
         tolerance = max(level_tolerance(self.two.models[0]), self.options.tolerance or 0.0)
-        sessions, outputs = self.two.at_default(len(runs), portion(self.progress, 0.9, 1.0)), list(runs[0].expected)
+        sessions, outputs = self.two.at_default(len(runs), portion_of(self.progress, 0.9, 1.0)), list(runs[0].expected)
         if isinstance(self.rounding, Rounding):
             return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, self.rounding.explains))
-        moved = self.two.moved_originals(len(runs), portion(self.progress, 0.9, 1.0))
+        moved = self.two.moved_originals(len(runs), portion_of(self.progress, 0.9, 1.0))
         return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, moved=moved))
 
     def _run_rewritten(self, proof: RewriteProof, runs: Sequence[Run], two: TwoModels) -> RewriteProof:
@@ -468,38 +472,38 @@ class _Proof:
             session = two.rewritten()
         except ModelError as error:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
-        progress = portion(self.progress, 0.65, 0.8)
+        progress = portion_of(self.progress, 0.65, 0.8)
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
         proven = [output.name for output in self.forms.proven]
-        proof = compared(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
+        proof = compare_runs(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
         others = self.unlike if proof.passed and two.part is None else ()
         blank = replace(self.blank, tolerance=proof.tolerance)
         for run in others:
-            (result,) = compared(blank, [run], session, two.known, self.hollow, proven, self.rounding).runs
+            (result,) = compare_runs(blank, [run], session, two.known, self.hollow, proven, self.rounding).runs
             if result.failure:
                 gap = f"unlike sizes of dims of one name, as at {run}, where the original runs"
                 return replace(proof, caveats=(*proof.caveats, gap))
         return proof
 
 
-def _at(forms: Equivalence, proof: RewriteProof) -> Equivalence:
+def _proven_at(forms: Equivalence, proof: RewriteProof) -> Equivalence:
     """Return what is proven, of the sizes at which both models ran."""
     return forms.at([{**proof.fixed, **run.dims} for run in proof.runs])
 
 
-def _narrowing(session: Callable[[], Runner], feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
+def _find_narrowing(session: Callable[[], Runner], feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
     """Return the dims that the rewritten model fixes though nobody asked for that, and the original takes others."""
     before = feeder.models[0]
     asked, read = Inputs(before, spec).numbers, declared_inputs(before)
     for name in asked.keys() & read.groups.keys():  # whoever asks for a size of a name asks for all dims of that name
         for dim in (read.at(group[0]).name for group in read.groups[name]):
             asked = {str(dim): asked[name], **asked}
-    return narrowing(session, fixed, asked, lambda: feeder.at(legal_sizes(before, spec)))
+    return find_narrowing(session, fixed, asked, lambda: feeder.at(legal_sizes(before, spec)))
 
 
 def _in_float32(before: Model, after: Model) -> tuple[Model, Model] | None:
     """Return copies in float32 of models in bfloat16 that onnxruntime has no kernels for, None for other models."""
-    if not any(map(has_bfloat16, (before, after))) or NOT_IMPLEMENTED not in refusal(before):
+    if not any(map(has_bfloat16, (before, after))) or NOT_IMPLEMENTED not in loading_refusal(before):
         return None
     copies = bfloat16_in_float32(before), bfloat16_in_float32(after)
     return None if copies[0] is None or copies[1] is None else (copies[0], copies[1])
@@ -512,24 +516,24 @@ def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewritePr
     return replace(proof, interface=harmless, caveats=caveats, failures=(*proof.failures, *failures))
 
 
-def _unknown(model: Model, reason: str) -> Equivalence:
+def _unknown_equivalence(model: Model, reason: str) -> Equivalence:
     return Equivalence(tuple(OutputProof(value.name, "unknown", reason=reason) for value in model.graph.outputs))
 
 
-def _unprovable(before: Model, after: Model) -> str:
+def _unprovable_reason(before: Model, after: Model) -> str:
     """Return why nothing can be proven of two models, "" where it can."""
     if random := next((node for model in (before, after) for node in _random_nodes(model)), None):
         return f"'{random.path}' is random ({random.op_type}), so nothing can be proven"
     return "" if before.graph.outputs else "the original has no outputs, so nothing can be proven"
 
 
-def _loaded(source: ModelLike) -> Model:
+def _load_source(source: ModelLike) -> Model:
     model = as_model(source)
     check_files(model)
     return model
 
 
-def _source(source: ModelLike, model: Model) -> Path | Model:
+def _runtime_source(source: ModelLike, model: Model) -> Path | Model:
     """Return the source for onnxruntime to load: the file itself where there is one, to trust no reader of ours."""
     return model if isinstance(source, Model) or model.path is None else model.path
 
@@ -537,11 +541,11 @@ def _source(source: ModelLike, model: Model) -> Path | Model:
 def _random_nodes(model: Model) -> Iterator[Node]:
     """Yield the nodes that give other numbers in every run."""
     for node in all_nodes(model.scopes):
-        if node.operator in RANDOM and "seed" not in node.attributes and _draws(node):
+        if node.operator in RANDOM and "seed" not in node.attributes and _draws_random_numbers(node):
             yield node
 
 
-def _draws(node: Node) -> bool:
+def _draws_random_numbers(node: Node) -> bool:
     """Whether a random operator draws: a Dropout does where an input says that this is training, or is no constant."""
     if "Dropout" not in node.op_type:
         return True

@@ -21,7 +21,7 @@ from graphkit.verify.critical_sizes import Lengths, Threshold
 from graphkit.verify.differing_sizes import differing_sizes
 from graphkit.verify.input_elements import BY_ROW, FLOAT_MASKS, NAMES, Draw, Kind, Padding
 
-__all__ = ["MAX_COST", "MOST", "ONE", "ROWS", "Edge", "Edges", "Proposal", "Row", "assignments", "wish_of"]
+__all__ = ["MAX_COST", "MOST", "ONE", "ROWS", "Edge", "Edges", "Proposal", "Row", "propose_assignments", "wish_of"]
 
 MAX_COST = 100_000_000  # elements that a model computes in one run
 MAX_DEAR = 3  # assignments of a higher cost to try, the cheapest first
@@ -65,7 +65,7 @@ ONE = Row(2, 5, 1, 4)  # where one run is enough: nothing is empty, and no two s
 COMMON = (32, 64, 16, 128, 8, 224, 256, 512, 10)  # sizes that models are exported at
 
 
-def assignments(
+def propose_assignments(
     legal: LegalSizes,
     successes: Sequence[Assignment],
     *,
@@ -86,10 +86,10 @@ def assignments(
     """
     tried: list[dict[str, int]] = []
     dear: list[dict[str, int]] = []
-    for choices in _wishes(legal, successes, lengths, is_first, rows):
+    for choices in _wish_sizes(legal, successes, lengths, is_first, rows):
         known = len(successes)
         for wish in choices:
-            assignment = _nearest(legal, wish, tried)
+            assignment = _nearest_legal(legal, wish, tried)
             if assignment is None:
                 continue
             if legal.cost(assignment) > max_cost:
@@ -106,7 +106,7 @@ def assignments(
 Choices = Sequence[dict[str, int]]  # of these one that runs is enough
 
 
-def _wishes(
+def _wish_sizes(
     legal: LegalSizes, successes: Sequence[Assignment], lengths: Lengths, is_first: bool, rows: Sequence[Row]
 ) -> Iterator[Choices]:
     has_past = not is_first and any(variable.role == "past" for variable in legal.variables)
@@ -115,18 +115,18 @@ def _wishes(
             continue
         choices = {LONG: lengths.beyond, END: lengths.ends}
         special = next((choices[size] for size in (row.past, row.sequence) if size in choices), (0,))
-        yield [_wish(legal, _sizes(row, length, has_past), number) for length in special]
-    common, varied = _common(legal), _variations(legal, successes)
+        yield [_wish_of_symbols(legal, _sizes_by_role(row, length, has_past), number) for length in special]
+    common, varied = _common_sizes(legal), _vary_sizes(legal, successes)
     for pair in itertools.zip_longest(common, varied):
         yield from ([wish] for wish in pair if wish is not None)
 
 
 def wish_of(legal: LegalSizes, row: Row, number: int, has_past: bool) -> dict[str, int]:
     """Return the sizes of a row as a wish for each symbol."""
-    return _wish(legal, _sizes(row, 0, has_past), number)
+    return _wish_of_symbols(legal, _sizes_by_role(row, 0, has_past), number)
 
 
-def _sizes(row: Row, length: int, has_past: bool) -> dict[Role, int]:
+def _sizes_by_role(row: Row, length: int, has_past: bool) -> dict[Role, int]:
     """Return a size for each role, with a length that is the model's own where the row wants one."""
     sequence = length if row.sequence < 0 else row.sequence
     past = row.past
@@ -143,32 +143,32 @@ def _sizes(row: Row, length: int, has_past: bool) -> dict[Role, int]:
     }
 
 
-def _wish(legal: LegalSizes, sizes: Mapping[Role, int], number: int) -> dict[str, int]:
+def _wish_of_symbols(legal: LegalSizes, sizes: Mapping[Role, int], number: int) -> dict[str, int]:
     """Return a wish for each symbol; one that is fixed speaks for the others of its role."""
     wish: dict[str, int] = {}
     for place, variable in enumerate(legal.variables):
         if variable.role in sizes:
             wish[variable.name] = legal.fixed_roles.get(variable.role, sizes[variable.role])
         else:
-            choices = _interesting(variable)
+            choices = _interesting_sizes(variable)
             wish[variable.name] = choices[(number + place) % len(choices)]
     return wish
 
 
-def _interesting(variable: Variable) -> list[int]:
+def _interesting_sizes(variable: Variable) -> list[int]:
     """Return sizes for an image, or for a symbol of which nothing is known, upwards from its least."""
     base = max(variable.low, 32 if variable.role == "space" else 5)
     return [base, 2 * base, base + 1, base + base // 2 + 1, base + 7, base + base // 4 + 8]
 
 
-def _common(legal: LegalSizes) -> Iterator[dict[str, int]]:
+def _common_sizes(legal: LegalSizes) -> Iterator[dict[str, int]]:
     for batch, size in itertools.product((1, 2), COMMON):
         sizes: dict[Role, int] = {"batch": batch, "past": 0, "channels": 3}
         sizes.update(dict.fromkeys(("sequence", "total", "encoder", "other", "space"), size))
-        yield _wish(legal, sizes, 0)
+        yield _wish_of_symbols(legal, sizes, 0)
 
 
-def _variations(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[dict[str, int] | None]:
+def _vary_sizes(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[dict[str, int] | None]:
     """Yield assignments that ran, with the sizes of one role changed; None while nothing ran."""
     yield from itertools.takewhile(lambda _: not successes, itertools.repeat(None, 2 * len(COMMON)))
     roles = list(dict.fromkeys(variable.role for variable in legal.variables if variable.role != "total"))
@@ -178,7 +178,9 @@ def _variations(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[
             yield {v.name: base[v.name] + (step if v.role in changed else 0) for v in legal.variables}
 
 
-def _nearest(legal: LegalSizes, wish: Mapping[str, int], tried: Iterable[dict[str, int]]) -> dict[str, int] | None:
+def _nearest_legal(
+    legal: LegalSizes, wish: Mapping[str, int], tried: Iterable[dict[str, int]]
+) -> dict[str, int] | None:
     """Return the first legal assignment near a wish that was not tried, None where a search finds none."""
     known = {tuple(sorted(assignment.items())) for assignment in tried}
     candidates = itertools.islice(legal.near(wish), len(known) + 1)

@@ -19,7 +19,7 @@ from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError
 from graphkit.shapes import Shapes
@@ -65,15 +65,15 @@ def check_hazards(
     model = as_model(model)
     if not any(hazard.dims for hazard in found.hazards):
         return found
-    with isolation(limits):
-        return _checked(model, found, shapes)
+    with shared_isolation(limits):
+        return _check_model(model, found, shapes)
 
 
-def _checked(model: Model, hazards: Hazards, shapes: Shapes | None) -> Hazards:
+def _check_model(model: Model, hazards: Hazards, shapes: Shapes | None) -> Hazards:
     try:
         runs = _Runs(model, infer_claimed(model, shapes))
     except ModelError as error:
-        checks = [Check(None, _short(error.problem))] * len(hazards.hazards)
+        checks = [Check(None, _short_line(error.problem))] * len(hazards.hazards)
     else:
         checks = [runs.check(hazard) for hazard in hazards.hazards]
     pairs = zip(hazards.hazards, checks, strict=True)
@@ -106,14 +106,14 @@ class _Runs:
         if not hazard.dims or not nodes:
             return Check(None, "nothing to run")
         try:
-            flags = _flags(nodes[0].scope)
+            flags = _branch_flags(nodes[0].scope)
             if problem := self.failure(dict(hazard.fine), flags):
-                return Check(None, f"fails at {dims_text(hazard.fine)} too: {_said(problem)}")
+                return Check(None, f"fails at {dims_text(hazard.fine)} too: {_message_of(problem)}")
             if hazard.shape is not None:
                 return self._check_shape(hazard, nodes[0], flags)
-            return _judged(self.failure(dict(hazard.dims), flags), nodes)
+            return _judge_failure(self.failure(dict(hazard.dims), flags), nodes)
         except ModelError as error:
-            return Check(None, _short(f"'{error.tensor}': {error.problem}" if error.tensor else error.problem))
+            return Check(None, _short_line(f"'{error.tensor}': {error.problem}" if error.tensor else error.problem))
 
     def failure(self, dims: Mapping[str, int], flags: Mapping[str, bool]) -> RunError | None:
         """Return how a run at some dims fails, None where it does not."""
@@ -168,7 +168,7 @@ class _Runs:
                 raise ModelError(f"too large to run: '{value.name}' would have {count:,} elements")
 
 
-def _flags(scope: Scope | None) -> dict[str, bool]:
+def _branch_flags(scope: Scope | None) -> dict[str, bool]:
     """Return the inputs that make the branches around a scope run."""
     flags: dict[str, bool] = {}
     while scope is not None:
@@ -179,17 +179,19 @@ def _flags(scope: Scope | None) -> dict[str, bool]:
     return flags
 
 
-def _judged(problem: RunError | None, nodes: Sequence[Node]) -> Check:
+def _judge_failure(problem: RunError | None, nodes: Sequence[Node]) -> Check:
     """Return whether a failure is that of one of some nodes."""
     if problem is None:
         return Check(False, "it runs")
-    where = WHERE.search(_line(problem))
+    where = WHERE.search(_one_line(problem))
     if where is None and problem.signal == "SIGFPE" and all(node.op_type in DIVIDING for node in nodes):
-        return Check(True, _said(problem))  # some versions of onnxruntime end the process there
+        return Check(True, _message_of(problem))  # some versions of onnxruntime end the process there
     if where is None:
-        return Check(False, f"fails otherwise: {_said(problem)}")
+        return Check(False, f"fails otherwise: {_message_of(problem)}")
     is_named = any(node.op_type == where[1] and _is_named(node, where[2]) for node in nodes)
-    return Check(is_named, _said(problem) if is_named else f"fails in {where[1]} '{where[2]}': {_said(problem)}")
+    return Check(
+        is_named, _message_of(problem) if is_named else f"fails in {where[1]} '{where[2]}': {_message_of(problem)}"
+    )
 
 
 def _is_named(node: Node, name: str) -> bool:
@@ -197,17 +199,17 @@ def _is_named(node: Node, name: str) -> bool:
     return node.proto.name == name or (node.scope.path.startswith("function ") and name.endswith(node.proto.name))
 
 
-def _line(problem: RunError) -> str:
+def _one_line(problem: RunError) -> str:
     return " ".join((problem.message or problem.problem).split())
 
 
-def _said(problem: RunError) -> str:
+def _message_of(problem: RunError) -> str:
     """Return onnxruntime's message without the paths of its sources, one short line."""
-    where = WHERE.search(_line(problem))
-    text = where[3] if where is not None else _line(problem)
-    return _short(SOURCE.sub("", text)) or "no message"
+    where = WHERE.search(_one_line(problem))
+    text = where[3] if where is not None else _one_line(problem)
+    return _short_line(SOURCE.sub("", text)) or "no message"
 
 
-def _short(text: str) -> str:
+def _short_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= MESSAGE else f"{line[: MESSAGE - 3]}..."

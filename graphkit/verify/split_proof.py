@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.render.document_blocks import Block, Prose, Table, outcome, table
 from graphkit.render.result import Result
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
@@ -56,7 +56,7 @@ class BranchProof:
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
         equal = "within the tolerance" if self.absolute else "to the last bit"
-        tested = f"{counted(self.outputs, 'output(s)')} equal {equal}"
+        tested = f"{count_things(self.outputs, 'output(s)')} equal {equal}"
         largest = f"relative difference of {self.relative:.3g}" if self.relative else ""
         statement = self.equivalence.headline(tested, len(self.runs), largest=largest, caveats=self.caveats)
         return f"{self.model}: {statement[0].lower()}{statement[1:]}"
@@ -109,7 +109,7 @@ class SplitProof(Result):
 
     def proven(self) -> str:
         """Return the proven statement, a sentence for each model and one for the loop."""
-        steps = counted(self.loop.steps, "greedy step(s)")
+        steps = count_things(self.loop.steps, "greedy step(s)")
         loop = [f"The two decode {steps} as the merged decoder does."] if self.loop.steps else []
         return " ".join([*(branch.proven() for branch in self.branches), *loop])
 
@@ -135,13 +135,13 @@ class SplitProof(Result):
 
     def _plain_table(self) -> Table:
         rows: list[tuple[str, int | None, int, str | None, str | None, str]] = [
-            (b.model, b.outputs, len(b.runs), _number(b.absolute), _number(b.relative), _result(b))
+            (b.model, b.outputs, len(b.runs), _number_text(b.absolute), _number_text(b.relative), _result_text(b))
             for b in self.branches
         ]
         loop = self.loop
         if loop.steps:
-            name = f"greedy loop from {counted(loop.prompt, 'token(s)')}, {counted(loop.steps, 'step(s)')}"
-            rows.append((name, None, 1, _number(loop.absolute), None, _verdict(not loop.failure)))
+            name = f"greedy loop from {count_things(loop.prompt, 'token(s)')}, {count_things(loop.steps, 'step(s)')}"
+            rows.append((name, None, 1, _number_text(loop.absolute), None, _verdict_text(not loop.failure)))
         return table(
             "What | Outputs:number | Runs:number | Max abs:number | Max rel:number | Result",
             rows,
@@ -150,7 +150,7 @@ class SplitProof(Result):
 
     def _level_table(self) -> Table:
         rows = [
-            (b.model, b.level.runs, b.level.result, _verdict(not b.level.failure))
+            (b.model, b.level.runs, b.level.result, _verdict_text(not b.level.failure))
             for b in self.branches
             if b.level.runs
         ]
@@ -162,13 +162,13 @@ class SplitProof(Result):
         )
 
 
-def _number(value: float | None) -> str | None:
+def _number_text(value: float | None) -> str | None:
     return f"{value:.3g}" if value is not None else None
 
 
-def _result(branch: BranchProof) -> str:
-    return _verdict(branch.is_equal) if branch.runs else "not run"
+def _result_text(branch: BranchProof) -> str:
+    return _verdict_text(branch.is_equal) if branch.runs else "not run"
 
 
-def _verdict(is_equal: bool) -> str:
+def _verdict_text(is_equal: bool) -> str:
     return "equal" if is_equal else "differs"

@@ -11,25 +11,25 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.names import listed
+from graphkit.graph.names import join_words
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import SplitProofOptions
-from graphkit.progress import portion, with_share
+from graphkit.progress import portion_of, with_share
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
-from graphkit.shapes.constraints.dim_equalities import Pair, fixed_by, solve
+from graphkit.shapes.constraints.dim_equalities import Pair, fixed_by, solve_dims
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.constraints.symbol_sizes import Role, Sizes
 from graphkit.verify.candidate_runs import prove_level, with_level, with_weights, with_zeros
-from graphkit.verify.candidate_sessions import Counted, numbered
+from graphkit.verify.candidate_sessions import Counted, tell_each
 from graphkit.verify.comparator import Difference
 from graphkit.verify.critical_sizes import MARGIN
 from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.equivalence.equivalence_result import Equivalence
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
-from graphkit.verify.fatal_node import fatal_error, proving
-from graphkit.verify.interface_changes import Branch, interface_failures, narrowed, narrowing
+from graphkit.verify.fatal_node import fatal_error, run_isolated
+from graphkit.verify.interface_changes import Branch, find_narrowing, interface_failures, narrowed_change
 from graphkit.verify.original_runs import (
     Feeder,
     Flags,
@@ -37,12 +37,12 @@ from graphkit.verify.original_runs import (
     Run,
     RunRecord,
     at_both_levels,
-    caveats,
-    coverage,
+    coverage_text,
+    proof_caveats,
     run_empty,
     run_with,
 )
-from graphkit.verify.proof_engine import Step, ended, follow, outcomes
+from graphkit.verify.proof_engine import Step, follow_steps, repeat_calls, yield_outcomes
 from graphkit.verify.split_proof import BranchProof, LoopProof, SplitProof
 from graphkit.verify.tolerances import level_tolerance
 from graphkit.verify.weight_comparison import foreign_weights
@@ -143,7 +143,7 @@ def _compare_loops(expected: Decoded, actual: Decoded, tolerance: float) -> tupl
 
     pairs = zip(expected.steps(), actual.steps(), strict=True)
     steps = (Step(f"step {at}", mine, partial(dict, theirs)) for at, (mine, theirs) in enumerate(pairs, start=1))
-    agreement = follow(steps, rule, any_width=False)
+    agreement = follow_steps(steps, rule, any_width=False)
     return agreement.worst if math.isfinite(agreement.worst) else None, agreement.failure
 
 
@@ -194,46 +194,46 @@ def verify_split(
         True
     """
     merged, first, with_past = as_model(merged), as_model(first), as_model(with_past)
-    with proving(options.limits):
-        return _proof(merged, first, with_past, options, progress)
+    with run_isolated(options.limits):
+        return _prove_split(merged, first, with_past, options, progress)
 
 
-def _proof(
+def _prove_split(
     merged: Model, first: Model, with_past: Model, options: SplitProofOptions, progress: Callable[[str], None]
 ) -> SplitProof:
     tolerance = options.tolerance or 0.0
     if not merged.roles.merged:
         raise UsageError(f"{merged.label}: is not a merged decoder - give the model that was split first")
     for model in (merged, first, with_past):
-        _path(model)
+        _model_path(model)
         check_files(model)
     contradictions = declarations(merged).notes
     merged, first, with_past = (declarations(model).model for model in (merged, first, with_past))
-    source = merged if contradictions else _path(merged)  # onnxruntime plans its memory by symbols that are equal
+    source = merged if contradictions else _model_path(merged)  # onnxruntime plans its memory by symbols that are equal
     decoder = merged.roles.merged[0]
     parts = [
         _Part.of(Branch.of(merged, decoder, is_cache=is_cache), model, options.seed)
         for model, is_cache in ((first, False), (with_past, True))
     ]
     progress("comparing the weights")
-    parts = [_weighed(part, is_exact=not tolerance) for part in parts]
+    parts = [_weigh_part(part, is_exact=not tolerance) for part in parts]
     parts = [part.with_equivalence(options.limits.seconds, progress) for part in parts]
     progress("proving: loading the merged decoder")
     with IsolatedSession(source, prepack=False, known=merged) as session:
         is_proven = all(part.is_proven for part in parts)
-        parts = [part.run(session, portion(progress, 0.3, 0.5), is_proven=is_proven) for part in parts]
+        parts = [part.run(session, portion_of(progress, 0.3, 0.5), is_proven=is_proven) for part in parts]
         _check_runs(merged, parts)
-        loop = _loop(parts, options.steps)
+        loop = _decode_loop(parts, options.steps)
         expected = loop.expected(session) if loop.is_possible else None
-    parts = [_compared(part, tolerance, portion(progress, 0.5, 0.7)) for part in parts]
+    parts = [_compare_part(part, tolerance, portion_of(progress, 0.5, 0.7)) for part in parts]
     progress(with_share(0.7, "proving: decoding with the pair"))
     outcome = loop.compared(expected, tolerance) if expected is not None else LoopProof(0, 0, None, "", loop.note)
-    last = portion(progress, 0.8, 1.0)
+    last = portion_of(progress, 0.8, 1.0)
     branches = tuple(_at_default(part, source, tolerance, last).proof for part in parts)
     return SplitProof(tolerance, branches, outcome, tuple(contradictions))
 
 
-def _path(model: Model) -> Path:
+def _model_path(model: Model) -> Path:
     if model.path is None:
         raise UsageError("a model that was never written cannot be run - save it first")
     return model.path
@@ -271,7 +271,7 @@ class _Part:
             if not mismatches.inputs:
                 pairs, spec = fixed_by(branch.merged, model)
                 equal = [pair for pair in pairs if pair.size.constant is None]
-                feeder = _feeder(branch.merged, model, pairs, spec, seed)
+                feeder = _make_feeder(branch.merged, model, pairs, spec, seed)
                 fixed = ", ".join(f"{name}={size}" for name, size in feeder.sizes.fixed.items())
                 notes += [f"it takes {fixed} only."] if fixed else []
         except UsageError as error:
@@ -315,7 +315,7 @@ class _Part:
         )
         run_empty(counted_session, self.feeder, flags, record)
         skipped = tuple(f"{run}: {run.reason}" for run in record.skipped)
-        covered = coverage(self.feeder, record.runs), caveats(self.feeder, record, is_exact=True)
+        covered = coverage_text(self.feeder, record.runs), proof_caveats(self.feeder, record, is_exact=True)
         shown = EquivalenceSummary.of(self.forms.at([run.dims for run in record.runs]))
         proof = replace(self.proof, skipped=skipped, coverage=covered[0], caveats=covered[1], equivalence=shown)
         return replace(self, record=record, proof=proof).narrowed(session, flags)
@@ -324,10 +324,10 @@ class _Part:
         """Let it fail where the merged decoder runs at sizes that the model does not take."""
         assert self.feeder is not None
         whole = partial(self.feeder.at, legal_sizes(self.branch.merged, self.spec))
-        pairs = narrowing(lambda: session, self.equal, {}, whole, [flags])
+        pairs = find_narrowing(lambda: session, self.equal, {}, whole, [flags])
         if not pairs:
             return self
-        change = narrowed(pairs, self.branch.merged, self.model, hint="declare what the merged decoder does")
+        change = narrowed_change(pairs, self.branch.merged, self.model, hint="declare what the merged decoder does")
         return replace(self, proof=replace(self.proof, equivalence=EquivalenceSummary())).failed(change.text)
 
     def feed(self, run: Run) -> dict[str, np.ndarray]:
@@ -345,17 +345,17 @@ class _Part:
         return replace(self, proof=replace(self.proof, failures=(*self.proof.failures, *failures)))
 
 
-def _feeder(merged: Model, model: Model, pairs: Sequence[Pair], spec: DimSpec, seed: int) -> Feeder:
+def _make_feeder(merged: Model, model: Model, pairs: Sequence[Pair], spec: DimSpec, seed: int) -> Feeder:
     """Return a feeder for inputs that a merged decoder and another model take.
 
     Raises:
         UsageError: They take none of the same dims.
     """
-    numbers, relations = solve(pairs, {})
+    numbers, relations = solve_dims(pairs, {})
     return Feeder(merged, legal_sizes(merged, spec | DimSpec.of(numbers), relations), {}, seed, others=(model,))
 
 
-def _weighed(part: _Part, *, is_exact: bool) -> _Part:
+def _weigh_part(part: _Part, *, is_exact: bool) -> _Part:
     """Compare the weights of a part with those that its branch reads."""
     weights = foreign_weights(part.branch.merged, part.branch.scopes(), part.model)
     return replace(part, proof=with_weights(part.proof, weights, is_exact=is_exact))
@@ -374,7 +374,7 @@ def _check_runs(merged: Model, parts: Sequence[_Part]) -> None:
             )
 
 
-def _loop(parts: Sequence[_Part], steps: int) -> Loop:
+def _decode_loop(parts: Sequence[_Part], steps: int) -> Loop:
     (first, later) = parts
     fits = all(part.fits for part in parts)
     return Loop(
@@ -388,25 +388,25 @@ def _loop(parts: Sequence[_Part], steps: int) -> Loop:
     )
 
 
-def _compared(part: _Part, tolerance: float, progress: Callable[[str], None]) -> _Part:
+def _compare_part(part: _Part, tolerance: float, progress: Callable[[str], None]) -> _Part:
     """Run the model made of a branch without optimizations, and compare."""
     if part.feeder is None:
         return part
     if not part.record.runs:
         return part.failed("the merged decoder runs at no sizes that it takes, so nothing is proven")
     try:
-        session = IsolatedSession(_path(part.model), prepack=False, known=part.model)
+        session = IsolatedSession(_model_path(part.model), prepack=False, known=part.model)
     except ModelError as error:
         return part.failed(error.problem)
     outputs = [name for name in part.branch.outputs() if name in session.outputs]
     worst, failures, runs = Difference("", 0.0, 0.0, 0.0, exact=True), list[str](), list[str]()
     at_zero, refused = dict[str, None](), dict[str, None]()
     record = (*part.record.runs, *part.record.empty)
-    numbered_runs = numbered(record, f"proving: {part.model.name}, plain level", progress)
-    for outcome in ended(outcomes(numbered_runs, lambda run: session.run(part.known(run)), outputs)):
+    numbered_runs = tell_each(record, f"proving: {part.model.name}, plain level", progress)
+    for outcome in yield_outcomes(repeat_calls(numbered_runs, lambda run: session.run(part.known(run)), outputs)):
         empty = outcome.call.empty
         if outcome.failure and empty:
-            refused |= {listed(empty): None} if not refused.keys() & {*empty} else {}
+            refused |= {join_words(empty): None} if not refused.keys() & {*empty} else {}
             continue
         if outcome.failure:
             failures.append(f"it fails at {outcome.call}: {outcome.failure}")
@@ -436,7 +436,7 @@ def _at_default(part: _Part, merged_source: Path | Model, tolerance: float, prog
         session = IsolatedSession(source, optimize=True, known=known)
         return Counted(session, f"proving: {what}, default level", len(runs), progress)
 
-    of_model = LevelRuns(lambda: opened(_path(part.model), part.model, part.model.name), part.known)
+    of_model = LevelRuns(lambda: opened(_model_path(part.model), part.model, part.model.name), part.known)
     merged = LevelRuns(lambda: opened(merged_source, part.branch.merged, "the merged decoder"), part.feed)
     level = prove_level(allowed, runs, part.branch.outputs(), of_model, merged)
     return replace(part, proof=with_level(part.proof, level))

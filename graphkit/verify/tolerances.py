@@ -21,7 +21,7 @@ from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.shapes.infer import infer
-from graphkit.verify.comparator import elementwise
+from graphkit.verify.comparator import elementwise_difference
 
 __all__ = [
     "BUNDLE_TOLERANCE",
@@ -57,15 +57,15 @@ IN_8_BITS = 4  # the accuracy level of MatMulNBits at which its data is rounded 
 
 def has_float16(model: Model) -> bool:
     """Whether there are tensors of 16-bit floats in a model."""
-    return not _dtypes(model).isdisjoint(HALVES)
+    return not _dtypes_of(model).isdisjoint(HALVES)
 
 
 def has_bfloat16(model: Model) -> bool:
     """Whether there are tensors of bfloat16 in a model."""
-    return TensorProto.BFLOAT16 in _dtypes(model)
+    return TensorProto.BFLOAT16 in _dtypes_of(model)
 
 
-def _dtypes(model: Model) -> set[int]:
+def _dtypes_of(model: Model) -> set[int]:
     dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
     return dtypes | {declared.dtype for value in model.graph.inputs if (declared := declared_type(value)) is not None}
 
@@ -181,12 +181,12 @@ class ColumnTolerance:
         rows = np.stack(logits).astype(np.float64)
         if not self.is_half:
             rows = rows - np.where(np.isfinite(rows), rows, 0).mean(axis=0)
-        self._varies = _largest(rows)
+        self._varies = _largest_magnitudes(rows)
 
     def of(self, expected: np.ndarray) -> np.ndarray:
         """Return the largest difference from each element that counts as none."""
         is_logits = expected.ndim == 1 and expected.shape == self._varies.shape
-        varies = self._varies if is_logits else _largest(expected.astype(np.float64))
+        varies = self._varies if is_logits else _largest_magnitudes(expected.astype(np.float64))
         usual = float(np.median(varies)) if varies.size else 0.0
         with np.errstate(invalid="ignore", over="ignore"):
             rounded = ROUNDED * np.nan_to_num(np.spacing(np.abs(expected)).astype(np.float64), posinf=0.0)
@@ -196,7 +196,7 @@ class ColumnTolerance:
         """Whether an output is not the original's; an original that gives NaN proves nothing."""
         if actual.shape != expected.shape or np.isnan(expected).any():
             return True
-        return not bool(np.all(elementwise(expected, actual) <= self.of(expected)))
+        return not bool(np.all(elementwise_difference(expected, actual) <= self.of(expected)))
 
     def is_tie(self, expected: np.ndarray, token: int, rival: int) -> bool:
         """Whether two logits of a step are so near that either may be the largest."""
@@ -207,17 +207,17 @@ class ColumnTolerance:
 def computes_in_half(model: Model) -> bool:
     """Whether a model rounds to float16 on its way; weights that are stored in it and read as float32 round nothing."""
     shapes = infer(model)
-    rounding = (node for node in all_nodes(model.scopes) if _rounds(node))
+    rounding = (node for node in all_nodes(model.scopes) if _rounds_data(node))
     rounded = (value for node in rounding for value in node.outputs if value is not None)
     return any(shapes[value].dtype == TensorProto.FLOAT16 for value in rounded)
 
 
-def _rounds(node: Node) -> bool:
+def _rounds_data(node: Node) -> bool:
     source = node.input(0)
     return source is not None and source.constant is None and node.operator not in MOVING
 
 
-def _largest(rows: np.ndarray) -> np.ndarray:
+def _largest_magnitudes(rows: np.ndarray) -> np.ndarray:
     """Return the largest finite magnitude in each column."""
     if not rows.ndim or not rows.shape[-1]:
         return np.zeros(rows.shape)

@@ -17,8 +17,8 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import BITS, dtype_name
-from graphkit.graph.names import counted
-from graphkit.graph.traversal import reachable
+from graphkit.graph.names import count_things
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes
 from graphkit.io.tensors import element_count
 from graphkit.matching.constant_numbers import ConstantNumbers, first_difference
@@ -74,7 +74,7 @@ class Weight:
         return f"'{self.name}' ({dtype_name(self.tensor.data_type)}{list(self.tensor.dims)})"
 
 
-def _weights(model: Model, scopes: Iterable[Scope]) -> Iterator[Weight]:
+def _all_weights(model: Model, scopes: Iterable[Scope]) -> Iterator[Weight]:
     """Yield initializers, defaults of inputs, tensors of Constant nodes, and those in attributes of other nodes."""
     for scope in scopes:
         for value in scope.values.values():
@@ -95,16 +95,17 @@ def changed_weights(original: Model, rewritten: Model, *, only_partly_read: bool
     are computed from. With `only_partly_read` those may differ that each run reads as a whole.
     """
     known = {
-        (weight.scope, weight.name, weight.kind): weight for weight in _weights(original, all_scopes(original.scopes))
+        (weight.scope, weight.name, weight.kind): weight
+        for weight in _all_weights(original, all_scopes(original.scopes))
     }
     compared = []
-    for weight in _weights(rewritten, all_scopes(rewritten.scopes)):
+    for weight in _all_weights(rewritten, all_scopes(rewritten.scopes)):
         same = known.get((weight.scope, weight.name, weight.kind))
         if same is not None and not rewritten.shape_tensors.is_shape(weight.value):
             difference = same.difference(weight)
             if difference is None or not (only_partly_read and _is_read_whole(weight.value)):
                 compared.append((weight, same, difference))
-    return _proof(compared, "the original's")
+    return _prove_weights(compared, "the original's")
 
 
 def _is_read_whole(value: Value | None) -> bool:
@@ -121,25 +122,26 @@ def foreign_weights(merged: Model, scopes: Iterable[Scope], model: Model) -> Wei
     another name: models that were merged may have called it otherwise.
     """
     numbers, equal, named = ConstantNumbers(), dict[int, Weight](), dict[tuple[str, object], Weight]()
-    for weight in _weights(merged, scopes):
+    for weight in _all_weights(merged, scopes):
         named[SUFFIX.sub("", weight.name), weight.kind] = named[weight.name, weight.kind] = weight
         equal[numbers.of(merged, weight.tensor)] = weight
     compared = []
-    for weight in _weights(model, all_scopes(model.scopes)):
+    for weight in _all_weights(model, all_scopes(model.scopes)):
         same = equal.get(numbers.of(model, weight.tensor))
         other = named.get((weight.name, weight.kind)) or named.get((SUFFIX.sub("", weight.name), weight.kind))
         difference = other.difference(weight) if same is None and other is not None else None
         compared.append((weight, same or other, difference))
-    return _proof(compared, "the merged decoder's")
+    return _prove_weights(compared, "the merged decoder's")
 
 
-def _proof(compared: Sequence[tuple[Weight, Weight | None, int | None]], whose: str) -> WeightProof:
+def _prove_weights(compared: Sequence[tuple[Weight, Weight | None, int | None]], whose: str) -> WeightProof:
     """Return the proof of weights with those that they should be, and the first bytes in which they differ."""
     equal = [weight.size for weight, same, difference in compared if same is not None and difference is None]
     new = [weight for weight, same, _ in compared if same is None]
     failures = [f"weight {weight} is none of {whose}" for weight in new if weight.size >= SMALL]
     failures += [
-        f"weight {weight} differs from {whose} '{same.name}', first at element {_element(weight.tensor, difference)}"
+        f"weight {weight} differs from {whose} '{same.name}', first at element "
+        f"{_element_index(weight.tensor, difference)}"
         for weight, same, difference in compared
         if same is not None and difference is not None
     ]
@@ -148,7 +150,7 @@ def _proof(compared: Sequence[tuple[Weight, Weight | None, int | None]], whose: 
     return WeightProof(len(equal), sum(equal), made, (*failures[:SHOWN], *more))
 
 
-def _element(tensor: TensorProto, offset: int) -> str:
+def _element_index(tensor: TensorProto, offset: int) -> str:
     """Return the index of the element at a byte."""
     bits = BITS.get(tensor.data_type)
     index = offset * 8 // bits if bits is not None else 0
@@ -179,7 +181,7 @@ class WrongWeight:
     is_sure: bool = True
 
     def __str__(self) -> str:
-        differ = f"{self.count:,} of {counted(self.total, 'element(s)')} differ{'s' if self.count == 1 else ''}"
+        differ = f"{self.count:,} of {count_things(self.total, 'element(s)')} differ{'s' if self.count == 1 else ''}"
         where = f", first [{', '.join(map(str, self.first))}]" if self.first else ""
         return f"Weight '{self.name}' of {self.file} is not that of the export: {differ}{where}."
 
@@ -230,13 +232,13 @@ def _find_wrong_weights(originals: Sequence[Model], candidates: Collection[Model
             plain = value.name.rsplit("//", 1)[-1].removesuffix(MERGED)
             names = ((plain, True), (plain.removeprefix(PREFIX), True), (ADDED.sub("", plain), False))
             name, is_sure = next((pair for pair in names if pair[0] in known), ("", False))
-            compared = [_compare(candidate, value, *same, numbers) for same in known.get(name, ())]
+            compared = [_compare_weights(candidate, value, *same, numbers) for same in known.get(name, ())]
             faults = [wrong for wrong in compared if wrong is not None]
             if faults and all(wrong.count for wrong in faults):
                 yield replace(min(faults, key=lambda wrong: wrong.count), is_sure=is_sure)
 
 
-def _compare(
+def _compare_weights(
     candidate: Model, value: Value, original: Model, twin: Value, numbers: ConstantNumbers
 ) -> WrongWeight | None:
     """Compare two weights; None where they are not of one dtype and dims, or the other is no constant."""
@@ -248,7 +250,7 @@ def _compare(
         return WrongWeight(candidate.name, value.name, 0, 0, (), np.zeros(0))
     if mine.data_type not in helper.get_all_tensor_dtypes() or mine.data_type == TensorProto.STRING:
         return None
-    right = original.array(theirs) if theirs is not None else _computed(original, twin)
+    right = original.array(theirs) if theirs is not None else _computed_constant(original, twin)
     array = candidate.array(mine)
     if right is None or (right.dtype, right.shape) != (array.dtype, array.shape):
         return None
@@ -260,7 +262,7 @@ def _compare(
     return WrongWeight(candidate.name, value.name, count, array.size, first, right)
 
 
-def _computed(model: Model, value: Value) -> np.ndarray | None:
+def _computed_constant(model: Model, value: Value) -> np.ndarray | None:
     """Return a value that a model computes of constants alone; None for another value."""
     if value.producer is None or not _is_constant(value):
         return None
@@ -274,7 +276,7 @@ def _is_constant(value: Value) -> bool:
     def sources(source: Value) -> Sequence[Value | None]:
         return () if source.is_constant or source.producer is None else source.producer.inputs
 
-    computed = (source for source in reachable([value], sources) if not source.is_constant)
+    computed = (source for source in walk_breadth_first([value], sources) if not source.is_constant)
     nodes = (source.producer for source in computed)
     return not any(node is None or node.bodies or node.is_op("Shape", "Size") for node in nodes)
 
@@ -305,15 +307,15 @@ def find_wrong_parts(originals: Sequence[Model], candidates: Collection[Model]) 
 def mend_models(models: Mapping[str, Model], wrong: Sequence[WrongPart]) -> dict[str, Model]:
     """Return those of some models in which weights and attributes are wrong, by name, with these as they should be."""
     parts = {name: [part for part in wrong if part.file == model.name] for name, model in models.items()}
-    return {name: _mended(models[name], faults) for name, faults in parts.items() if faults}
+    return {name: _mend_weights(models[name], faults) for name, faults in parts.items() if faults}
 
 
-def _mended(model: Model, wrong: Sequence[WrongPart]) -> Model:
+def _mend_weights(model: Model, wrong: Sequence[WrongPart]) -> Model:
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     weights = {fault.name: fault.right for fault in wrong if isinstance(fault, WrongWeight)}
     numbers = {(fault.node, fault.name): fault.right for fault in wrong if isinstance(fault, WrongAttribute)}
-    for graph in _graphs(proto.graph):
+    for graph in _inner_graphs(proto.graph):
         for tensor in graph.initializer:
             if tensor.name in weights:
                 tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
@@ -326,9 +328,9 @@ def _mended(model: Model, wrong: Sequence[WrongPart]) -> Model:
     return model.with_proto(proto)
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def _inner_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                yield from _graphs(attribute.g)
+                yield from _inner_graphs(attribute.g)

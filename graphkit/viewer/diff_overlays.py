@@ -6,7 +6,7 @@ from graphkit.graph.view import Node
 from graphkit.model_diff.node_changes import node_changes
 from graphkit.model_diff.node_matching import NodeMatching
 from graphkit.viewer.explorer_format import NodeDataResult
-from graphkit.viewer.overlays import Overlay, colored
+from graphkit.viewer.overlays import Overlay, colored_text
 
 __all__ = ["diff_overlays"]
 
@@ -22,7 +22,7 @@ def diff_overlays(matching: NodeMatching) -> tuple[Overlay, Overlay]:
     ]
     results: tuple[dict[Node, NodeDataResult], dict[Node, NodeDataResult]] = {}, {}
     for (node_a, node_b), text in pairs:
-        results[0][node_a] = results[1][node_b] = colored(f"changed: {text}", CHANGED)
+        results[0][node_a] = results[1][node_b] = colored_text(f"changed: {text}", CHANGED)
     for result, nodes, word, color in zip(results, matching.alone, ("removed", "added"), (REMOVED, ADDED), strict=True):
-        result.update({node: colored(word, color) for node in nodes if not node.is_op("Constant")})
+        result.update({node: colored_text(word, color) for node in nodes if not node.is_op("Constant")})
     return Overlay("diff", results[0]), Overlay("diff", results[1])

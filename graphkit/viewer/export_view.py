@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from graphkit.errors import OutputError
-from graphkit.io.transaction import transaction
+from graphkit.io.transaction import write_all_or_none
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Lines, Prose, table
 from graphkit.render.result import Result
 from graphkit.save import check_targets
 from graphkit.viewer.make_view import View
 
-__all__ = ["ExportedOverlay", "ShownModel", "ViewExport", "export"]
+__all__ = ["ExportedOverlay", "ShownModel", "ViewExport", "export_view"]
 
 HINT = "name another file with --export"
 
@@ -94,7 +94,7 @@ class ViewExport(Result):
         return f"{command} --node_data_paths {shlex.quote(','.join(each.file for each in self.overlays))}"
 
 
-def export(
+def export_view(
     view: View, models: Sequence[Model], path: Path, *, read: Sequence[Path] = (), overwrite: bool = False
 ) -> ViewExport:
     """Write a view: the graphs to a file, and each overlay to one beside it, all of them or none.
@@ -112,7 +112,7 @@ def export(
     overlays = [(number, overlay) for number, model in enumerate(view.models) for overlay in model.overlays]
     sides = ("a-", "b-") if len(view.models) > 1 else ("",)
     files = {
-        path.with_name(f"{path.stem}.{sides[number]}{_slug(overlay.name)}.json"): (number, overlay)
+        path.with_name(f"{path.stem}.{sides[number]}{_file_slug(overlay.name)}.json"): (number, overlay)
         for number, overlay in overlays
     }
     targets = [path, *files]
@@ -120,7 +120,7 @@ def export(
     for target in targets:
         if any(target.exists() and target.samefile(file) for file in read):
             raise OutputError(f"{target}: is an input, which is never overwritten - {HINT}")
-    with transaction(targets, key=path, overwrite=overwrite, hint=HINT) as place:
+    with write_all_or_none(targets, key=path, overwrite=overwrite, hint=HINT) as place:
         place(path).write_text(view.to_json(), encoding="utf-8")
         for file, (_, overlay) in files.items():
             place(file).write_text(overlay.to_json(), encoding="utf-8")
@@ -148,5 +148,5 @@ def export(
     )
 
 
-def _slug(name: str) -> str:
+def _file_slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from graphkit.dtypes import dtype_name
 from graphkit.graph.attribute_text import attribute_text, tensor_text
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, Scope, Value, as_text
 from graphkit.model import Model
 from graphkit.model_diff.node_matching import function_keys
 from graphkit.shapes import Shapes
 from graphkit.shapes.tensor import plain_dims
 from graphkit.viewer.explorer_format import Graph, GraphNode, GroupNodeConfig, IncomingEdge, KeyValue, MetadataItem
-from graphkit.viewer.namespaces import Namespaces, namespaces
+from graphkit.viewer.namespaces import Namespaces, find_namespaces
 from graphkit.viewer.node_ids import NodeIds
 
-__all__ = ["graph_ids", "graphs"]
+__all__ = ["graph_ids", "model_graphs"]
 
 ENDS = ("Inputs", "Outputs")  # the groups of the inputs and outputs of a graph
 REPEATED = ("#e8f0fe", "#4285f4")  # background and border of a group of repeated layers
@@ -37,7 +37,7 @@ def graph_ids(model: Model, label: str) -> dict[Scope, str]:
     return ids
 
 
-def graphs(
+def model_graphs(
     shapes: Shapes, names: Mapping[Scope, str], ids: NodeIds, lines: Lines, about: Mapping[str, str]
 ) -> list[Graph]:
     """Return the graphs of a model.
@@ -67,11 +67,11 @@ class _Maker:
         self.shapes, self.scope, self.ids, self.lines, self.about = shapes, scope, ids, lines, about
         self.name = names[scope]
         self.functions = {key: names[body] for key, body in function_keys(shapes.model).items()}
-        self.spaces: Namespaces = namespaces(scope)
+        self.spaces: Namespaces = find_namespaces(scope)
 
     def graph(self) -> Graph:
         nodes = [*self.inputs(self.scope, ENDS[0]), *self.nodes(), *self.outputs()]
-        configs = [GroupNodeConfig(f"^{_escaped(space)}$", *REPEATED) for space in self.spaces.repeated]
+        configs = [GroupNodeConfig(f"^{_escape_namespace(space)}$", *REPEATED) for space in self.spaces.repeated]
         return Graph(self.name, nodes, self.attributes(), configs)
 
     def nodes(self) -> Iterator[GraphNode]:
@@ -93,10 +93,10 @@ class _Maker:
             self.ids.of[node],
             node.op_type,
             self.spaces.of_node[node],
-            _attrs([("node", node.path), *_domain(node), *attributes, *constants, *self.lines(node)]),
+            _attribute_lines([("node", node.path), *_domain_line(node), *attributes, *constants, *self.lines(node)]),
             incomingEdges=edges,
             outputsMetadata=[self.output(at, value) for at, value in enumerate(node.outputs) if value is not None],
-            inputsMetadata=[_tag(str(at), value) for at, value in enumerate(node.inputs) if value is not None],
+            inputsMetadata=[_tensor_tag(str(at), value) for at, value in enumerate(node.inputs) if value is not None],
             subgraphIds=[] if called is None else [called],
         )
 
@@ -129,7 +129,7 @@ class _Maker:
         ]
         if tensor.values_text:
             lines.append(("value", tensor.values_text))
-        return MetadataItem(str(at), _attrs([*lines, *([("unknown", reason)] if reason else [])]))
+        return MetadataItem(str(at), _attribute_lines([*lines, *([("unknown", reason)] if reason else [])]))
 
     def inputs(self, scope: Scope, space: str) -> Iterator[GraphNode]:
         """Yield a node for each input; that of a body reads what its node is given."""
@@ -138,14 +138,14 @@ class _Maker:
                 continue
             source = _body_input_source(scope, at)
             edges = [] if source is None else self.edge(source, "0")
-            about = _attrs([("name", value.name)])
+            about = _attribute_lines([("name", value.name)])
             yield GraphNode(self.ids.of[value], "Input", space, about, edges, [self.output(0, value)])
 
     def outputs(self) -> Iterator[GraphNode]:
         for at, value in enumerate(self.scope.outputs):
             edges, constants = self.reads([value])
-            about = _attrs([("name", value.name), *constants])
-            tags = [_tag("0", value)]
+            about = _attribute_lines([("name", value.name), *constants])
+            tags = [_tensor_tag("0", value)]
             yield GraphNode(self.ids.of[self.scope, at], "Output", ENDS[1], about, edges, inputsMetadata=tags)
 
     def attributes(self) -> dict[str, dict[str, str]]:
@@ -153,15 +153,15 @@ class _Maker:
         counts: dict[str, int] = {}
         for node, space in self.spaces.of_node.items():
             if not node.is_op("Constant"):
-                for inner in _around(space):
+                for inner in _namespaces_around(space):
                     counts[inner] = counts.get(inner, 0) + 1
-        about = {space: {"size": counted(count, "node(s)")} for space, count in counts.items()}
+        about = {space: {"size": count_things(count, "node(s)")} for space, count in counts.items()}
         for space, text in self.spaces.repeated.items():
             about.setdefault(space, {})["repeated layers"] = text[:LONGEST]
         return {**about, "": {**self.about, **about.get("", {})}}
 
 
-def _around(space: str) -> Iterator[str]:
+def _namespaces_around(space: str) -> Iterator[str]:
     """Yield a namespace and those around it, "" last."""
     while space:
         yield space
@@ -177,7 +177,7 @@ def _body_input_source(body: Scope, at: int) -> Value | None:
     return node.input(at + (node.is_op("Scan") and node.scope.opset() < 9))
 
 
-def _domain(node: Node) -> list[tuple[str, str]]:
+def _domain_line(node: Node) -> list[tuple[str, str]]:
     return [("domain", node.domain)] if node.domain else []
 
 
@@ -185,14 +185,14 @@ def _is_graph(attribute: object) -> bool:
     return attribute.HasField("g") or len(attribute.graphs) > 0  # type: ignore[attr-defined]
 
 
-def _tag(at: str, value: Value) -> MetadataItem:
-    return MetadataItem(at, _attrs([("__tensor_tag", value.name)]))
+def _tensor_tag(at: str, value: Value) -> MetadataItem:
+    return MetadataItem(at, _attribute_lines([("__tensor_tag", value.name)]))
 
 
-def _attrs(lines: Sequence[tuple[str, str]]) -> list[KeyValue]:
+def _attribute_lines(lines: Sequence[tuple[str, str]]) -> list[KeyValue]:
     return [KeyValue(name, text if len(text) <= LONGEST else f"{text[:LONGEST]}...") for name, text in lines]
 
 
-def _escaped(space: str) -> str:
+def _escape_namespace(space: str) -> str:
     """Return a namespace as a regular expression of JavaScript."""
     return "".join(f"\\{character}" if character in r"\^$.*+?()[]{}|/-" else character for character in space)

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphkit.deploy.targets import load_target
-from graphkit.graph.names import listed
+from graphkit.graph.names import join_words
 from graphkit.graph.view import Node, Scope, as_text
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.model_diff.node_matching import match_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer, symbol
 from graphkit.viewer.diff_overlays import diff_overlays
 from graphkit.viewer.explorer_format import Graph, GraphNodeData, NodeDataResult
-from graphkit.viewer.graph_of_model import graph_ids, graphs
+from graphkit.viewer.graph_of_model import graph_ids, model_graphs
 from graphkit.viewer.measured_errors import error_overlay, measured_errors
 from graphkit.viewer.node_ids import NodeIds, matched_ids, node_ids
-from graphkit.viewer.overlays import HEAT, NodeAmounts, Overlay, node_amounts, overlays
+from graphkit.viewer.overlays import HEAT, NodeAmounts, Overlay, make_overlays, node_amounts
 
 if TYPE_CHECKING:
     from graphkit.verify.layers.comparison import ModelComparison
@@ -43,7 +43,7 @@ class NodeData:
 
     def to_json(self) -> str:
         """Return the JSON that Model Explorer loads as node data."""
-        return _json(self.by_graph)
+        return _to_json(self.by_graph)
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class View:
     def to_json(self) -> str:
         """Return the JSON that Model Explorer loads as a model, without overlays."""
         if len(self.models) == 1:
-            return _json({"label": self.models[0].label, "graphs": self.models[0].graphs})
-        return _json([{"label": model.label, "subgraphs": model.graphs} for model in self.models])
+            return _to_json({"label": self.models[0].label, "graphs": self.models[0].graphs})
+        return _to_json([{"label": model.label, "subgraphs": model.graphs} for model in self.models])
 
 
 def view(
@@ -126,22 +126,24 @@ def view(
         for number, shapes in enumerate(inferred):
             extra[number].append(error_overlay(shapes.model, measured, is_other=number == 1))
     shown = []
-    for each, label, shapes, id_of, added in zip(models, _labels(models), inferred, ids, extra, strict=True):
+    for each, label, shapes, id_of, added in zip(models, _model_labels(models), inferred, ids, extra, strict=True):
         amounts = node_amounts(shapes, spec)
         names = graph_ids(shapes.model, label)
-        made = graphs(shapes, names, id_of, amounts.lines, _about(each, shapes, spec, amounts))
-        model_overlays = [*overlays(shapes, amounts, facts), *added]
-        shown.append(ModelView(label, tuple(made), tuple(_data(overlay, names, id_of) for overlay in model_overlays)))
+        made = model_graphs(shapes, names, id_of, amounts.lines, _model_facts(each, shapes, spec, amounts))
+        model_overlays = [*make_overlays(shapes, amounts, facts), *added]
+        shown.append(
+            ModelView(label, tuple(made), tuple(_overlay_data(overlay, names, id_of) for overlay in model_overlays))
+        )
     return View(tuple(shown))
 
 
-def _labels(models: Sequence[Model]) -> list[str]:
+def _model_labels(models: Sequence[Model]) -> list[str]:
     """Return labels for models: Model Explorer takes no slash, and no name twice."""
     labels = [model.label.rpartition("/")[2] for model in models]
     return [f"{name} {label}" for name, label in zip("AB", labels, strict=False)] if len(labels) == 2 else labels
 
 
-def _about(model: Model, shapes: Shapes, spec: DimSpec, amounts: NodeAmounts) -> dict[str, str]:
+def _model_facts(model: Model, shapes: Shapes, spec: DimSpec, amounts: NodeAmounts) -> dict[str, str]:
     """Return the facts about a model as a whole."""
     proto = shapes.model.proto
     producer = f"{as_text(proto.producer_name)} {as_text(proto.producer_version)}".strip()
@@ -152,31 +154,31 @@ def _about(model: Model, shapes: Shapes, spec: DimSpec, amounts: NodeAmounts) ->
         "opsets": ", ".join(
             f"{domain or 'ai.onnx'} {version}" for domain, version in shapes.model.graph.opsets.items()
         ),
-        "costs at": listed(sizes) if sizes else "the sizes of the file",
+        "costs at": join_words(sizes) if sizes else "the sizes of the file",
     }
 
 
-def _data(overlay: Overlay, names: Mapping[Scope, str], ids: NodeIds) -> NodeData:
+def _overlay_data(overlay: Overlay, names: Mapping[Scope, str], ids: NodeIds) -> NodeData:
     """Return an overlay by graphs and ids of nodes; all graphs have it, so that all can show it."""
     by_graph: dict[str, dict[str, NodeDataResult]] = {graph: {} for graph in names.values()}
     for node, result in overlay.results.items():
-        by_graph[names[_root(node)]][ids.of[node]] = result
+        by_graph[names[_root_scope(node)]][ids.of[node]] = result
     gradient, hides = (list(HEAT), False) if overlay.is_heat else ([], True)
     data = {graph: GraphNodeData(results, gradient, hides, hides) for graph, results in by_graph.items()}
     return NodeData(overlay.name, len(overlay.results), data)
 
 
-def _root(node: Node) -> Scope:
+def _root_scope(node: Node) -> Scope:
     scope = node.scope
     while scope.parent is not None:
         scope = scope.parent
     return scope
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, default=_fields)
+def _to_json(value: object) -> str:
+    return json.dumps(value, default=_dataclass_fields)
 
 
-def _fields(value: object) -> dict[str, object]:
+def _dataclass_fields(value: object) -> dict[str, object]:
     """Return the fields of a dataclass that say something."""
     return {name: field for name, field in vars(value).items() if field is not None}

@@ -71,7 +71,7 @@ def measured_errors(compared: ModelComparison | str | os.PathLike[str]) -> Measu
         UsageError: The file cannot be read, or is no comparison.
     """
     if not isinstance(compared, (str, os.PathLike)):
-        return _errors(f"{compared.a} and {compared.b}", compared.to_dict())
+        return _read_errors(f"{compared.a} and {compared.b}", compared.to_dict())
     path = os.fspath(compared)
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -82,12 +82,12 @@ def measured_errors(compared: ModelComparison | str | os.PathLike[str]) -> Measu
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise UsageError(f"{path}: is not a comparison of two models ({SCHEMA}) - {HOW_TO}")
     try:
-        return _errors(path, document)
+        return _read_errors(path, document)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: is not a comparison as graphkit writes it: {error!r} - {HOW_TO}") from error
 
 
-def _errors(source: str, document: dict[str, Any]) -> MeasuredErrors:
+def _read_errors(source: str, document: dict[str, Any]) -> MeasuredErrors:
     firsts = {(each["tensor"], each["other"]) for each in document["divergences"]}
     return MeasuredErrors(
         source,
@@ -123,10 +123,10 @@ def error_overlay(model: Model, errors: MeasuredErrors, *, is_other: bool = Fals
             worst[node] = max(worst.get(node, tensor), tensor, key=lambda each: each.badness)
     if not worst:
         raise UsageError(f"{errors.source}: compares no tensor that a node of {model.label} gives - {HOW_TO}")
-    return Overlay("errors", {node: _shown(tensor) for node, tensor in worst.items()})
+    return Overlay("errors", {node: _error_result(tensor) for node, tensor in worst.items()})
 
 
-def _shown(tensor: TensorError) -> NodeDataResult:
+def _error_result(tensor: TensorError) -> NodeDataResult:
     is_number = tensor.relative is not None and math.isfinite(tensor.relative)
     value = tensor.relative if is_number and tensor.relative is not None else tensor.problem or "not a number"
     if tensor.is_first:

@@ -12,7 +12,7 @@ from graphkit.graph.name_families import family_labels, family_pattern, is_numbe
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Scope
 
-__all__ = ["Namespaces", "namespaces", "written"]
+__all__ = ["Namespaces", "find_namespaces", "namespace_text"]
 
 Path = tuple[str, ...]
 NUMBERED = re.compile(r".+[._]\d{1,9}")  # of a list of modules: `layers.0`, `layer_._0`
@@ -34,7 +34,7 @@ class Namespaces:
     repeated: Mapping[str, str] = field(default_factory=dict)
 
 
-def namespaces(graph: Scope) -> Namespaces:
+def find_namespaces(graph: Scope) -> Namespaces:
     """Return the namespaces of the nodes of a graph, of all bodies too.
 
     A node with bodies has a group of its own, with each body in it. Modules of one list, `layers.0` to `layers.17`, of
@@ -46,7 +46,7 @@ def namespaces(graph: Scope) -> Namespaces:
     paths: dict[Node, Path] = {}
     for scope in graph.walk():
         for node in scope.nodes:
-            module = parts(module_of(node))
+            module = module_parts(module_of(node))
             around = modules[scope]
             inner = module[len(around) :] if module[: len(around)] == around else module
             paths[node] = (*scopes[scope], *inner)
@@ -56,12 +56,12 @@ def namespaces(graph: Scope) -> Namespaces:
                 scopes[body] = (*paths[node], name)
                 modules[body] = module
     _move_to_readers(graph, paths)
-    families = _families(paths)
+    families = _module_families(paths)
     return Namespaces(
-        {node: written(families.placed(path)) for node, path in paths.items()},
-        {scope: written(families.placed(path)) for scope, path in scopes.items()},
+        {node: namespace_text(families.placed(path)) for node, path in paths.items()},
+        {scope: namespace_text(families.placed(path)) for scope, path in scopes.items()},
         {
-            written(families.placed(path)[: -1 if path in families.labels else None]): text
+            namespace_text(families.placed(path)[: -1 if path in families.labels else None]): text
             for path, text in families.texts
         },
     )
@@ -82,7 +82,7 @@ def _move_to_readers(graph: Scope, paths: dict[Node, Path]) -> None:
             paths[node] = tuple(column[0] for column in same)
 
 
-def parts(module: str) -> Path:
+def module_parts(module: str) -> Path:
     """Return the parts of a module's path, a number with the name of its list: `("model", "layers.0", "mlp")`."""
     path: list[str] = []
     for part in filter(None, module.split("/" if "/" in module else ".")):
@@ -93,7 +93,7 @@ def parts(module: str) -> Path:
     return tuple(path)
 
 
-def written(path: Sequence[str]) -> str:
+def namespace_text(path: Sequence[str]) -> str:
     """Return a path as Model Explorer reads it."""
     return "/".join(part.replace("/", ":") for part in path).translate(UNSAFE)
 
@@ -119,7 +119,7 @@ class _Families:
         return tuple(placed)
 
 
-def _families(paths: Mapping[Node, Path]) -> _Families:
+def _module_families(paths: Mapping[Node, Path]) -> _Families:
     """Return the lists of modules of which most are built alike."""
     built: defaultdict[Path, Counter[tuple[Path, str]]] = defaultdict(Counter)
     inside: defaultdict[Path, dict[str, None]] = defaultdict(dict)  # the groups in each group
@@ -139,7 +139,7 @@ def _families(paths: Mapping[Node, Path]) -> _Families:
             if NUMBERED.fullmatch(name):
                 lists[family_pattern(name)].append(name)
         for members in lists.values():
-            alike = _alike({name: built[parent + (name,)] for name in members})  # noqa: RUF005 - Python 3.10
+            alike = _alike_modules({name: built[parent + (name,)] for name in members})  # noqa: RUF005 - Python 3.10
             if alike is None:
                 continue
             is_all = len(members) == len(names) and parent not in direct and parent
@@ -150,7 +150,7 @@ def _families(paths: Mapping[Node, Path]) -> _Families:
     return families
 
 
-def _alike(members: Mapping[str, Counter[tuple[Path, str]]]) -> str | None:
+def _alike_modules(members: Mapping[str, Counter[tuple[Path, str]]]) -> str | None:
     """Return which modules are built alike, None if most are not, or have no modules in them: steps of a sequence."""
     groups: defaultdict[frozenset[tuple[tuple[Path, str], int]], list[str]] = defaultdict(list)
     for name, counts in members.items():

@@ -48,7 +48,7 @@ class NodeIds:
 def node_ids(model: Model) -> NodeIds:
     """Return an id for each node, input and output of a model."""
     ids = NodeIds()
-    for thing, wish in _things(model):
+    for thing, wish in _named_things(model):
         ids.add(thing, wish)
     return ids
 
@@ -57,8 +57,8 @@ def matched_ids(model: Model, matching: NodeMatching, first: NodeIds) -> NodeIds
     """Return the ids of a second model: those of the first where the two match, others elsewhere."""
     ids = NodeIds()
     others = []
-    for thing, wish in _things(model):
-        twin = _twin(thing, wish, matching, first)
+    for thing, wish in _named_things(model):
+        twin = _find_twin(thing, wish, matching, first)
         if twin is None or first.of[twin] in ids.things:
             others.append((thing, wish))
         else:
@@ -68,7 +68,7 @@ def matched_ids(model: Model, matching: NodeMatching, first: NodeIds) -> NodeIds
     return ids
 
 
-def _twin(thing: Thing, wish: str, matching: NodeMatching, first: NodeIds) -> Thing | None:
+def _find_twin(thing: Thing, wish: str, matching: NodeMatching, first: NodeIds) -> Thing | None:
     """Return what a thing of the second model is in the first one: inputs and outputs of graphs go by their names."""
     if isinstance(thing, Node):
         return matching.back.get(thing)
@@ -79,7 +79,7 @@ def _twin(thing: Thing, wish: str, matching: NodeMatching, first: NodeIds) -> Th
     return None if isinstance(named, Node) else named
 
 
-def _things(model: Model) -> Iterator[tuple[Thing, str]]:
+def _named_things(model: Model) -> Iterator[tuple[Thing, str]]:
     for scope in all_scopes(model.scopes):
         before = f"{scope.path}/" if scope.path else ""
         yield from ((node, node.path) for node in scope.nodes)

@@ -21,7 +21,7 @@ from graphkit.shapes import DimSpec, Shapes
 from graphkit.shapes.tensor import plain_dims
 from graphkit.viewer.explorer_format import Color, GradientItem, NodeDataResult
 
-__all__ = ["NodeAmounts", "Overlay", "colored", "node_amounts", "overlays"]
+__all__ = ["NodeAmounts", "Overlay", "colored_text", "make_overlays", "node_amounts"]
 
 HEAT = (GradientItem(0, "#fff3e0"), GradientItem(1, "#d84315"))
 KNOWN, SYMBOLIC, UNKNOWN = "#e8f5e9", "#bbdefb", "#ffcdd2"  # dims that are numbers, expressions, not known
@@ -83,7 +83,7 @@ def node_amounts(shapes: Shapes, spec: DimSpec) -> NodeAmounts:
     return NodeAmounts(sizes, amounts)
 
 
-def overlays(shapes: Shapes, amounts: NodeAmounts, target: Target | None = None) -> list[Overlay]:
+def make_overlays(shapes: Shapes, amounts: NodeAmounts, target: Target | None = None) -> list[Overlay]:
     """Return the results of the analyses for the nodes of a model, the overlay to look at first last.
 
     Args:
@@ -92,30 +92,35 @@ def overlays(shapes: Shapes, amounts: NodeAmounts, target: Target | None = None)
         target: The target whose blockers are told.
     """
     by_path = _by_path(shapes)
-    candidates = [_origins(shapes, by_path), _shapes(shapes), _hazards(shapes, by_path), _weights(shapes)]
+    candidates = [
+        _origin_overlay(shapes, by_path),
+        _shape_overlay(shapes),
+        _hazard_overlay(shapes, by_path),
+        _weight_overlay(shapes),
+    ]
     for measure in reversed(MEASURES):
         values = ((node, known[measure].at(amounts.sizes)) for node, known in amounts.of.items() if measure in known)
-        candidates.append(_heat(WORDS[measure], ((node, value) for node, value in values if value is not None)))
+        candidates.append(_heat_overlay(WORDS[measure], ((node, value) for node, value in values if value is not None)))
     if target is not None:
-        candidates.append(_blockers(shapes, target, by_path))
+        candidates.append(_blocker_overlay(shapes, target, by_path))
     return [overlay for overlay in candidates if overlay.results]
 
 
-def _heat(name: str, values: Iterable[tuple[Node, int]]) -> Overlay:
+def _heat_overlay(name: str, values: Iterable[tuple[Node, int]]) -> Overlay:
     results = {node: NodeDataResult(value) for node, value in values if value and not node.is_op("Constant")}
     return Overlay(name, results, is_heat=True)
 
 
-def _weights(shapes: Shapes) -> Overlay:
+def _weight_overlay(shapes: Shapes) -> Overlay:
     """Return the bytes of the weights that each node is the first to read."""
     read: defaultdict[Node, int] = defaultdict(int)
     for weight, reader in weights(shapes.model):
         if reader is not None:
             read[reader] += weight.bytes
-    return _heat("weight bytes", read.items())
+    return _heat_overlay("weight bytes", read.items())
 
 
-def _shapes(shapes: Shapes) -> Overlay:
+def _shape_overlay(shapes: Shapes) -> Overlay:
     results = {}
     for node in all_nodes(shapes.model.scopes):
         tensors = [shapes[value] for value in node.outputs if value is not None]
@@ -127,26 +132,26 @@ def _shapes(shapes: Shapes) -> Overlay:
         ]
         is_known = all(tensor.is_known for tensor in tensors)
         numbers = is_known and all(tensor.sizes() is not None for tensor in tensors)
-        results[node] = colored(", ".join(texts), KNOWN if numbers else SYMBOLIC if is_known else UNKNOWN)
+        results[node] = colored_text(", ".join(texts), KNOWN if numbers else SYMBOLIC if is_known else UNKNOWN)
     return Overlay("shapes", results)
 
 
-def _origins(shapes: Shapes, by_path: ByPath) -> Overlay:
+def _origin_overlay(shapes: Shapes, by_path: ByPath) -> Overlay:
     groups = origins(shapes.model, shapes=shapes).groups
 
     def annotations() -> Iterator[tuple[str, str, Color]]:
         for number, group in enumerate(groups, 1):
             color = CONSTANT if group.expression == "CONST" else GROUPS[number % len(GROUPS)]
-            yield from ((path, _origin(number, group), color) for path in group.nodes)
+            yield from ((path, _origin_text(number, group), color) for path in group.nodes)
 
-    return Overlay("shape origins", _texts(annotations(), by_path))
+    return Overlay("shape origins", _text_results(annotations(), by_path))
 
 
-def _origin(number: int, group: OriginGroup) -> str:
+def _origin_text(number: int, group: OriginGroup) -> str:
     return " ".join(filter(None, (f"{number}: {group.input}: {group.expression}", meanings_text(group.meanings))))
 
 
-def _hazards(shapes: Shapes, by_path: ByPath) -> Overlay:
+def _hazard_overlay(shapes: Shapes, by_path: ByPath) -> Overlay:
     all_hazards = hazards(shapes.model, shapes=shapes).hazards
 
     def annotations() -> Iterator[tuple[str, str, Color]]:
@@ -154,10 +159,10 @@ def _hazards(shapes: Shapes, by_path: ByPath) -> Overlay:
             yield from ((path, str(hazard), FAULT) for path in hazard.nodes)
             yield from ((path, f"also: {hazard}", DOUBT) for path in hazard.also)
 
-    return Overlay("hazards", _texts(annotations(), by_path))
+    return Overlay("hazards", _text_results(annotations(), by_path))
 
 
-def _blockers(shapes: Shapes, target: Target, by_path: ByPath) -> Overlay:
+def _blocker_overlay(shapes: Shapes, target: Target, by_path: ByPath) -> Overlay:
     report = blockers(shapes.model, target, shapes=shapes)
 
     def annotations() -> Iterator[tuple[str, str, Color]]:
@@ -166,7 +171,7 @@ def _blockers(shapes: Shapes, target: Target, by_path: ByPath) -> Overlay:
                 mended = f"; pass {each.pass_name} removes it" if each.pass_name else ""
                 yield each.path, f"{word}: {each.what}: {each.reason}{mended}", color
 
-    return Overlay(f"blockers of {target.name}".replace("/", " "), _texts(annotations(), by_path))
+    return Overlay(f"blockers of {target.name}".replace("/", " "), _text_results(annotations(), by_path))
 
 
 def _by_path(shapes: Shapes) -> ByPath:
@@ -177,7 +182,7 @@ def _by_path(shapes: Shapes) -> ByPath:
     return lambda path: nodes.get(path, ())
 
 
-def _texts(annotations: Iterable[tuple[str, str, Color]], by_path: ByPath) -> dict[Node, NodeDataResult]:
+def _text_results(annotations: Iterable[tuple[str, str, Color]], by_path: ByPath) -> dict[Node, NodeDataResult]:
     """Return the texts about each node, with the colour of the first."""
     texts: defaultdict[Node, list[str]] = defaultdict(list)
     colors: dict[Node, Color] = {}
@@ -185,9 +190,9 @@ def _texts(annotations: Iterable[tuple[str, str, Color]], by_path: ByPath) -> di
         for node in by_path(path):
             texts[node].append(text)
             colors.setdefault(node, color)
-    return {node: colored("; ".join(dict.fromkeys(lines)), colors[node]) for node, lines in texts.items()}
+    return {node: colored_text("; ".join(dict.fromkeys(lines)), colors[node]) for node, lines in texts.items()}
 
 
-def colored(text: str, color: Color) -> NodeDataResult:
+def colored_text(text: str, color: Color) -> NodeDataResult:
     """Return a text about a node, on a colour."""
     return NodeDataResult(text if len(text) <= LONGEST else f"{text[:LONGEST]}...", color, "#000000")

@@ -8,14 +8,14 @@ from urllib.parse import quote
 from graphkit.errors import UsageError
 from graphkit.viewer.make_view import NodeData, View
 
-__all__ = ["LOCAL", "serve", "url_data"]
+__all__ = ["LOCAL", "serve_view", "url_data"]
 
 LOCAL = "localhost"
 ANY_PORT = 8080  # for which Model Explorer takes another one where it is in use
 SYNCHRONISED = {"mode": "match_node_id"}
 
 
-def serve(view: View, *, port: int = ANY_PORT, opens_browser: bool = True) -> None:
+def serve_view(view: View, *, port: int = ANY_PORT, opens_browser: bool = True) -> None:
     """Serve a view to this machine until Ctrl+C stops it.
 
     Raises:
@@ -44,20 +44,20 @@ def url_data(view: View) -> dict[str, object]:
     """Return what the page is told in its address: models, overlays, which graphs are shown, and whether together."""
     data: dict[str, object] = {
         "models": [{"url": f"graphs://{model.label}/{number}"} for number, model in enumerate(view.models)],
-        "nodeData": [f"node_data://{overlay.name}/{number}" for number, (_, overlay) in enumerate(_overlays(view))],
-        "nodeDataTargets": [label for label, _ in _overlays(view)],
+        "nodeData": [f"node_data://{overlay.name}/{number}" for number, (_, overlay) in enumerate(_all_overlays(view))],
+        "nodeDataTargets": [label for label, _ in _all_overlays(view)],
     }
     if len(view.models) > 1:
-        data["uiState"] = {"paneStates": [_pane(model.label, model.graphs[0].id) for model in view.models]}
+        data["uiState"] = {"paneStates": [_pane_state(model.label, model.graphs[0].id) for model in view.models]}
         data["sync"] = SYNCHRONISED
     return data
 
 
-def _overlays(view: View) -> list[tuple[str, NodeData]]:
+def _all_overlays(view: View) -> list[tuple[str, NodeData]]:
     return [(model.label, overlay) for model in view.models for overlay in model.overlays]
 
 
-def _pane(label: str, graph: str) -> dict[str, object]:
+def _pane_state(label: str, graph: str) -> dict[str, object]:
     return {
         "deepestExpandedGroupNodeIds": [],
         "selectedNodeId": "",

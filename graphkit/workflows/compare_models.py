@@ -19,12 +19,12 @@ from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import RunError, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
-from graphkit.verify.fatal_node import proving
+from graphkit.verify.fatal_node import run_isolated
 from graphkit.verify.layers.compared_model import Pair, Reader, Side
 from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison
-from graphkit.verify.layers.legal_feeds import ArrayFile, check_given, feeds, renamed
+from graphkit.verify.layers.legal_feeds import ArrayFile, check_given, legal_feeds, rename_feed
 from graphkit.verify.layers.matching import match_dumps, match_models
-from graphkit.verify.layers.measuring import Measured, bisect, first_differing, sweep
+from graphkit.verify.layers.measuring import Measured, bisect_pairs, first_differing, sweep_pairs
 from graphkit.verify.layers.tensor_causes import find_tensor_cause
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16
 
@@ -69,20 +69,20 @@ def compare_models(
         >>> graphkit.compare_models("example:causal-attention", "example:causal-attention").passed
         True
     """
-    with proving(options.limits):
-        return _Comparison(_model(a), _other(b, options.limits), spec, options, inputs, progress).run()
+    with run_isolated(options.limits):
+        return _Comparison(_load_model(a), _load_other(b, options.limits), spec, options, inputs, progress).run()
 
 
-def _model(source: ModelLike) -> Model:
+def _load_model(source: ModelLike) -> Model:
     model = as_model(source)
     check_files(model)
     return declarations(model).model
 
 
-def _other(source: ModelLike, limits: Limits) -> Model | ArrayFile:
+def _load_other(source: ModelLike, limits: Limits) -> Model | ArrayFile:
     if not isinstance(source, Model) and Path(source).suffix.lower() == ".npz":
         return ArrayFile(source, limits)
-    return _model(source)
+    return _load_model(source)
 
 
 @dataclass(eq=False)
@@ -101,9 +101,9 @@ class _Comparison:
         arrays_of_a = {name: array for name, array in arrays.items() if name in self.model.graph.values}
         failure: RunError | None = None
         given_up = 0
-        for feed in feeds(self.model, b, self.spec, arrays_of_a, self._inputs_told(names), self.options.seed):
+        for feed in legal_feeds(self.model, b, self.spec, arrays_of_a, self._inputs_told(names), self.options.seed):
             side = Side(self.model, feed)
-            theirs = None if b is None else Side(b, renamed(self.model, b, feed, arrays, names))
+            theirs = None if b is None else Side(b, rename_feed(self.model, b, feed, arrays, names))
             try:
                 return self._compare(side, theirs, names)
             except RunError as error:
@@ -142,9 +142,9 @@ class _Comparison:
         tolerance = self._tolerance()
         reader = Reader(pairs, a, b or self._dumps, all_asked=not self.options.bisect)
         if self.options.bisect:
-            measured = bisect(pairs, a, reader, tolerance, self.progress)
+            measured = bisect_pairs(pairs, a, reader, tolerance, self.progress)
         else:
-            measured = sweep(pairs, a, reader, tolerance, self.options.limits, self.progress)
+            measured = sweep_pairs(pairs, a, reader, tolerance, self.options.limits, self.progress)
         first = first_differing(measured, a)
         divergences = [
             self._divergence(measured_tensor, a, b, place < MOST_CAUSES) for place, measured_tensor in enumerate(first)
@@ -157,7 +157,7 @@ class _Comparison:
             inputs={name: array.shape for name, array in a.feed.items()},
             bisected=self.options.bisect,
             steps=reader.steps,
-            tensors=tuple(_compared(measured_tensor, a) for measured_tensor in measured),
+            tensors=tuple(_compare_tensor(measured_tensor, a) for measured_tensor in measured),
             divergences=tuple(divergences),
             matched=len(pairs),
             unmatched_a=unmatched_a,
@@ -215,7 +215,7 @@ class _Comparison:
             yield f"Outputs of A that are not compared: {', '.join(lost[:6])}{' ...' if len(lost) > 6 else ''}."
 
 
-def _compared(measured: Measured, side: Side) -> ComparedTensor:
+def _compare_tensor(measured: Measured, side: Side) -> ComparedTensor:
     node, difference = measured.pair.a.producer, measured.difference
     dims = side.dims(measured.pair.a)
     return ComparedTensor(

@@ -12,17 +12,17 @@ from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.model_interface import Port, interface
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.opset.convert_opset import ConvertOpset, converted_by_onnx
 from graphkit.passes.pipeline import parse_pipeline
-from graphkit.progress import Progress, portion
+from graphkit.progress import Progress, portion_of
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.rewrite.base import MatchFailure, Pass
-from graphkit.rewrite.outcome import Declined, Outcome, grouped
+from graphkit.rewrite.outcome import Declined, Outcome, group_reasons
 from graphkit.shapes import declarations
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
@@ -64,7 +64,7 @@ class EditReport(FileReport):
         return f"{super().heading()} by {self.edit}"
 
     def blocks(self) -> Iterator[Block]:
-        done = counted(len(self.changes), "change(s)") if self.changes else "nothing had to change"
+        done = count_things(len(self.changes), "change(s)") if self.changes else "nothing had to change"
         yield proof_outcome(f"{self.edit}: {done}.", self.proof)
         yield Prose(f"Wrote {' and '.join(self.files)}.")
         yield from (Prose(f"{change}.") for change in self.changes)
@@ -113,10 +113,10 @@ def edit_file(
         True
     """
     rewrite = FileRewrite(model := as_model(model), Path(output), options, progress)
-    step = step if isinstance(step, Pass) else _one(step)
+    step = step if isinstance(step, Pass) else _only_pass(step)
     rewrite.check()
-    outcome = _edited(rewrite, step)
-    written, proof = rewrite.write(outcome.model, lambda file: _proof(step, rewrite, file))
+    outcome = _edit_model(rewrite, step)
+    written, proof = rewrite.write(outcome.model, lambda file: _prove_edit(step, rewrite, file))
     after = interface(outcome.model)
     return EditReport(
         source=model.name,
@@ -133,14 +133,14 @@ def edit_file(
     )
 
 
-def _one(text: str) -> Pass:
+def _only_pass(text: str) -> Pass:
     steps = parse_pipeline(text)
     if len(steps) > 1:
         raise UsageError(f"'{text}' names several passes - name one, or take rewrite_file")
     return steps[0]
 
 
-def _edited(rewrite: FileRewrite, step: Pass) -> Outcome:
+def _edit_model(rewrite: FileRewrite, step: Pass) -> Outcome:
     """Run a pass on the original.
 
     Raises:
@@ -151,12 +151,12 @@ def _edited(rewrite: FileRewrite, step: Pass) -> Outcome:
     if outcome.declined and isinstance(step, ConvertOpset):
         outcome = _by_onnx(rewrite, step.version, outcome)
     if outcome.declined:
-        raise _declined(rewrite.model, step, outcome, "nothing was written")
+        raise _declined_error(rewrite.model, step, outcome, "nothing was written")
     return outcome
 
 
-def _declined(model: Model, step: Pass, outcome: Outcome, hint: str) -> UsageError:
-    reasons = "; ".join(grouped(outcome.declined))
+def _declined_error(model: Model, step: Pass, outcome: Outcome, hint: str) -> UsageError:
+    reasons = "; ".join(group_reasons(outcome.declined))
     return UsageError(f"{model.label}: {step.name()} declines it: {reasons} - {hint}")
 
 
@@ -169,13 +169,13 @@ def _by_onnx(rewrite: FileRewrite, version: int, declined: Outcome) -> Outcome:
     model, options, progress = rewrite.model, rewrite.options, rewrite.progress
     if not options.verify:
         hint = "onnx's converter may know it, and is taken only with the proof: leave out --no-verify"
-        raise _declined(model, ConvertOpset(version), declined, hint)
+        raise _declined_error(model, ConvertOpset(version), declined, hint)
     progress("converting with onnx")
     try:
         converted = converted_by_onnx(model, version)
         progress("proving what onnx made")
         proof_options = RewriteProofOptions(tolerance=options.tolerance, exact=True, limits=options.limits)
-        proof = verify_rewrite(model, converted, options=proof_options, progress=portion(progress, 0.0, REWRITTEN))
+        proof = verify_rewrite(model, converted, options=proof_options, progress=portion_of(progress, 0.0, REWRITTEN))
     except (MatchFailure, ModelError) as error:
         reason = error.problem if isinstance(error, ModelError) else str(error)
     else:
@@ -185,7 +185,7 @@ def _by_onnx(rewrite: FileRewrite, version: int, declined: Outcome) -> Outcome:
     return Outcome(model, declined=(*declined.declined, Declined("onnx's converter", reason)))
 
 
-def _proof(step: Pass, rewrite: FileRewrite, file: Path) -> RewriteProof:
+def _prove_edit(step: Pass, rewrite: FileRewrite, file: Path) -> RewriteProof:
     if not isinstance(step, (ExtractSubgraph, Rename)):
         return rewrite.prove(file, premise=step.premise(), error=step.error_for(rewrite.model))
     spec, progress = rewrite.options.spec, rewrite.proving

@@ -16,12 +16,12 @@ from graphkit.graph.name_families import family_labels
 from graphkit.matching.interfaces import compare_ports
 from graphkit.model import Model, ModelLike, load
 from graphkit.options import RewriteOptions, RewriteProofOptions
-from graphkit.progress import Progress, portion, with_share
+from graphkit.progress import Progress, portion_of, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose
-from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep
+from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep_members
 from graphkit.rewrite.outcome import PassChange
 from graphkit.runtime.session import check_files
-from graphkit.save import Saved, check_targets, placed, save_models, unused_text
+from graphkit.save import Saved, check_targets, resolve_placement, save_models, unused_text
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.verify.rewrite_proof import ProvenReport, RewriteProof, proof_blocks
 
@@ -149,7 +149,7 @@ class FileRewrite:
             ModelError: The weights are missing.
         """
         output, options = self.output, self.options
-        is_shared = placed(options.weights, [self.model]) == "shared"
+        is_shared = resolve_placement(options.weights, [self.model]) == "shared"
         data = [output.with_name(f"{output.name}_data")] if is_shared else []
         check_targets([*data, output], [self.model], overwrite=options.overwrite)
         if options.verify:
@@ -189,7 +189,7 @@ class FileRewrite:
     @property
     def proving(self) -> Progress:
         """The progress of the proof."""
-        return portion(self.progress, WRITTEN, PROVEN)
+        return portion_of(self.progress, WRITTEN, PROVEN)
 
     @property
     def original(self) -> ModelLike:
@@ -214,7 +214,7 @@ class FileRewrite:
         options = self.options
         is_default = options.tolerance is None and error > 0
         asked = RewriteProofOptions(
-            values=_arrays(self.model, premise),
+            values=_premise_arrays(self.model, premise),
             is_unpadded=premise.is_unpadded,
             tolerance=error_tolerance(self.model, error) if is_default else options.tolerance,
             of_magnitude=is_default,
@@ -230,7 +230,7 @@ class FileRewrite:
             UsageError: The options name a symbol or an input that does not exist.
             ModelError: The weights are missing, or onnxruntime cannot run the original.
         """
-        changed, gone = _interface_changes(self.model, rewritten), _gone(self.model, rewritten)
+        changed, gone = _interface_changes(self.model, rewritten), _outputs_gone(self.model, rewritten)
         if claim.interface:
             texts = [*changed, *_are_gone("output", gone)]
             changes_text = f" ({'; '.join(texts)})" if texts else ""
@@ -250,12 +250,12 @@ class FileRewrite:
 
     def _prove_unrounded(self, rewritten: Model, file: Path, premise: Premise) -> Evidence:
         """Prove that products of floats are those of the original, and measure the effect of rounding."""
-        from graphkit.verify.merged_branches import branches, joined
+        from graphkit.verify.merged_branches import join_proofs, merged_branches
         from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
         from graphkit.verify.rewrite_verifier import verify_rewrite
 
         pairs = []
-        for branch in branches(self.model, rewritten):
+        for branch in merged_branches(self.model, rewritten):
             two = as_rounded(branch.original, branch.rewritten)
             if isinstance(two, str):
                 return Evidence(unproven=f"the model has {two}; {NO_BOUND}")
@@ -266,7 +266,7 @@ class FileRewrite:
         asked = RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, exact=True, limits=self.options.limits)
         spec = premise.spec | self.options.spec
         proofs = [(branch, verify_rewrite(*two, spec, asked, progress=self.proving)) for branch, two in pairs]
-        proof = joined(proofs)
+        proof = join_proofs(proofs)
         untold = replace(self, options=replace(self.options, tolerance=float("inf")))
         whole = untold.prove(file, premise=premise)
         moved = max((output_difference.absolute or 0.0 for output_difference in whole.outputs), default=0.0)
@@ -277,7 +277,7 @@ class FileRewrite:
         return Evidence(replace(proof, failures=(*proof.failures, *whole.failures)), notes=(note,))
 
 
-def _arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
+def _premise_arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
     """Return the arrays of inputs that are always one value; a dim that is not fixed is 1."""
     arrays = {}
     for value in model.graph.inputs:
@@ -297,18 +297,18 @@ def _interface_changes(before: Model, after: Model) -> list[str]:
         (inputs.retyped, "input", "of another dtype or rank"),
         (new, "output", "new"),
     ]
-    return [_sentence(names, kind, change) for names, kind, change in changes if names]
+    return [_change_sentence(names, kind, change) for names, kind, change in changes if names]
 
 
-def _gone(before: Model, after: Model) -> list[str]:
+def _outputs_gone(before: Model, after: Model) -> list[str]:
     return [value.name for value in compare_ports(before.graph.outputs, after.graph.outputs).lost]
 
 
 def _are_gone(kind: str, names: Sequence[str]) -> list[str]:
-    return [_sentence(names, kind, "gone")] if names else []
+    return [_change_sentence(names, kind, "gone")] if names else []
 
 
-def _sentence(names: Sequence[str], kind: str, predicate: str) -> str:
+def _change_sentence(names: Sequence[str], kind: str, predicate: str) -> str:
     return (
         f"{kind}{'s' if len(names) > 1 else ''} {family_labels(names)} {'are' if len(names) > 1 else 'is'} {predicate}"
     )
@@ -316,5 +316,5 @@ def _sentence(names: Sequence[str], kind: str, predicate: str) -> str:
 
 def _without_outputs(model: Model, gone: Sequence[str]) -> Model:
     proto = copy_proto(model)
-    keep(proto.graph.output, [info.name not in gone for info in proto.graph.output])
+    keep_members(proto.graph.output, [info.name not in gone for info in proto.graph.output])
     return model.with_proto(proto)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.shape_ops import SHAPE_OPS, Change, RemainingShapes, changes_table, remaining_shapes
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FoldOptions
@@ -77,7 +77,7 @@ class FoldReport(FileReport):
     def blocks(self) -> Iterator[Block]:
         yield proof_outcome(self._done(), self.proof)
         frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "No input dim was frozen."
-        shapes = f", with the shapes of {counted(self.declared, 'tensor(s)')}" if self.declared else ""
+        shapes = f", with the shapes of {count_things(self.declared, 'tensor(s)')}" if self.declared else ""
         yield Prose(f"Wrote {' and '.join(self.files)}{shapes}. {frozen}")
         yield from self.notices()
         yield changes_table(self.counts)
@@ -140,7 +140,7 @@ def fold_file(
         source=model.name,
         files=tuple(path.name for path in written),
         frozen=tuple(change.text for change in frozen),
-        counts=_counts(model, outcome.model),
+        counts=_count_operators(model, outcome.model),
         changes=tuple(change for change in outcome.changes if change not in frozen),
         declined=tuple(DeclinedText(declined.where, declined.reason) for declined in outcome.declined),
         notes=declarations(model).notes,
@@ -165,7 +165,7 @@ def _check_runs(model: Model, spec: DimSpec) -> None:
         check_sizes(declared, spec, sizes)
 
 
-def _counts(before: Model, after: Model) -> tuple[Change, ...]:
+def _count_operators(before: Model, after: Model) -> tuple[Change, ...]:
     graphs = [list(all_nodes((model.graph,))) for model in (before, after)]
     was, now = (Counter(node.op_type for node in nodes if not node.domain) for nodes in graphs)
     rows = [Change(op, was[op], now[op]) for op in (*SHAPE_OPS, *OTHERS) if was[op] or now[op]]

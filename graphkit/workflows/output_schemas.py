@@ -62,7 +62,7 @@ __all__ = [
     "SECTION_RESULTS",
     "Maker",
     "Schema",
-    "closed",
+    "closed_object",
     "document_schema",
     "result_schema",
     "schema_of",
@@ -115,13 +115,13 @@ TREE: Schema = {
 }
 
 
-def _report() -> Schema:
+def _report_schema() -> Schema:
     """Return the schema of a report, which is one for one model and for several."""
     maker = Maker()
     texts: Schema = {"type": "array", "items": {"type": "string"}}
     sections = {name: maker.of(kind) for name, kind in SECTION_RESULTS.items()}
-    some = {**closed(sections), "required": []}
-    model = closed({"model": {"type": "string"}, "sections": some})
+    some = {**closed_object(sections), "required": []}
+    model = closed_object({"model": {"type": "string"}, "sections": some})
     properties = {
         "findings": {"type": "array", "items": maker.of(Finding)},
         "comparison": {"type": "array", "items": maker.of(ComparisonRow)},
@@ -133,7 +133,7 @@ def _report() -> Schema:
     return document_schema(Report.schema(), properties, maker.named, "Analyses of one or several models.")
 
 
-def _program() -> Schema:
+def _program_schema() -> Schema:
     """Return the schema of a shape program: an expression is a number, or a text that `expressions` has a tree for."""
     number: Schema = {"type": ["integer", "number", "string"]}
     maker = Maker({Expr: number, Ratio: number, Bound: {"type": ["integer", "null"]}})
@@ -151,7 +151,7 @@ def _program() -> Schema:
     return document_schema("program", properties, {**maker.named, "Tree": TREE}, text)
 
 
-def _file(name: str) -> Callable[[], Schema]:
+def _read_schema_file(name: str) -> Callable[[], Schema]:
     def read() -> Schema:
         text = (files("graphkit.deploy.contract") / f"{name}.schema.json").read_text("utf-8")
         plain: dict[str, Any] = json.loads(text)
@@ -160,16 +160,16 @@ def _file(name: str) -> Callable[[], Schema]:
     return read
 
 
-def _of(kind: type[Result]) -> Callable[[], Schema]:
+def _schema_of(kind: type[Result]) -> Callable[[], Schema]:
     return lambda: result_schema(kind)
 
 
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
-    "report": _report,
-    **{kind.schema(): _of(kind) for kind in (*DOCUMENTS, *SECTION_RESULTS.values())},
-    "program": _program,
-    "contract": _file("contract"),
-    "bundle": _file("bundle"),
+    "report": _report_schema,
+    **{kind.schema(): _schema_of(kind) for kind in (*DOCUMENTS, *SECTION_RESULTS.values())},
+    "program": _program_schema,
+    "contract": _read_schema_file("contract"),
+    "bundle": _read_schema_file("bundle"),
 }
 
 
@@ -224,7 +224,7 @@ def document_schema(name: str, properties: Mapping[str, Schema], named: Mapping[
         "$schema": DIALECT,
         "title": versioned(name),
         "description": text,
-        **closed({**begin, **properties}),
+        **closed_object({**begin, **properties}),
         "$defs": dict(sorted(named.items())),
     }
 
@@ -275,11 +275,11 @@ class Maker:
         name = kind.__name__
         if name not in self.named:
             self.named[name] = {}  # it may refer to itself
-            self.named[name] = {"description": _first_line(kind), **closed(self.fields(kind))}
+            self.named[name] = {"description": _first_line(kind), **closed_object(self.fields(kind))}
         return {"$ref": f"#/$defs/{name}"}
 
 
-def closed(properties: Mapping[str, Schema]) -> Schema:
+def closed_object(properties: Mapping[str, Schema]) -> Schema:
     """Return the schema of an object that has these properties and no others."""
     return {
         "type": "object",

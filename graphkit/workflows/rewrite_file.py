@@ -131,7 +131,7 @@ def rewrite_file(
         source=model.name,
         files=tuple(path.name for path in written),
         passes=tuple(step.name() for step in pipeline),
-        counts=_counts(model, outcome.model),
+        counts=_count_operators(model, outcome.model),
         changes=outcome.changes,
         declined=tuple(DeclinedText(declined.where, declined.reason) for declined in outcome.declined),
         notes=(*declarations(model).notes, *evidence.notes),
@@ -144,7 +144,7 @@ def rewrite_file(
     )
 
 
-def _counts(before: Model, after: Model) -> tuple[Change, ...]:
+def _count_operators(before: Model, after: Model) -> tuple[Change, ...]:
     was, now = (Counter(node.operator for node in all_nodes(model.scopes)) for model in (before, after))
     rows = [Change(op, was[op], now[op]) for op in sorted(was | now) if was[op] != now[op]]
     return (*rows, Change("all nodes", was.total(), now.total()))

@@ -17,7 +17,7 @@ from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import SplitOptions, SplitProofOptions
 from graphkit.passes.control_flow.split_merged import Split, split_merged
-from graphkit.progress import portion, with_share
+from graphkit.progress import portion_of, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.save import Saved, check_targets, save_models, unused_text
 from graphkit.shapes import declarations
@@ -155,7 +155,7 @@ def split_file(
         check_targets([folder / name for name in names], [model], overwrite=options.overwrite)
     progress("splitting")
     split = split_merged(model, condition=options.condition, keep_names=options.keep_names)
-    written, proof = _save(model, split, folder, options, progress)
+    written, proof = _save_pair(model, split, folder, options, progress)
     first, with_past = load(folder / FIRST_NAME), load(folder / PAST_NAME)
     progress("counting costs")
     return SplitReport(
@@ -185,7 +185,7 @@ def split_file(
     )
 
 
-def _save(
+def _save_pair(
     model: Model, split: Split, folder: Path, options: SplitOptions, progress: Callable[[str], None]
 ) -> tuple[Saved, SplitProof | None]:
     """Write the pair, and prove it before its files get their names."""
@@ -195,7 +195,7 @@ def _save(
         progress(with_share(WRITTEN, "proving"))
         pair = load(stage / FIRST_NAME), load(stage / PAST_NAME)
         proof_options = SplitProofOptions(steps=options.steps, tolerance=options.tolerance, limits=options.limits)
-        proofs.append(verify_split(model, *pair, proof_options, progress=portion(progress, WRITTEN, 1.0)))
+        proofs.append(verify_split(model, *pair, proof_options, progress=portion_of(progress, WRITTEN, 1.0)))
 
     progress("writing")
     models = {folder / FIRST_NAME: split.first, folder / PAST_NAME: split.with_past}

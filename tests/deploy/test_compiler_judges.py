@@ -12,7 +12,7 @@ import pytest
 from test_lower import OPTIONS, unpacked
 
 from graphkit.cli import main
-from graphkit.deploy.compiler_judges import KEPT, Judgement, Judgements, judge
+from graphkit.deploy.compiler_judges import KEPT, Judgement, Judgements, judge_models
 from graphkit.errors import UsageError
 
 FAILS_AT_STEP = "import sys; print('seen', sys.argv[1]); sys.exit('step' in sys.argv[1] and 3)"
@@ -23,7 +23,7 @@ def python(code: str, *words: str) -> str:
 
 
 def asked(code: str, model: Path, seconds: float = 60.0) -> Judgement:
-    (found,) = judge(python(code), [model], seconds)
+    (found,) = judge_models(python(code), [model], seconds)
     return found
 
 
@@ -68,7 +68,7 @@ def test_output_is_bounded_and_written_out(tmp_path: Path) -> None:
 )
 def test_what_is_no_command_is_refused(command: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        list(judge(command, [tmp_path / "m.onnx"]))
+        list(judge_models(command, [tmp_path / "m.onnx"]))
 
 
 def test_a_judge_that_refuses_a_model_fails_the_command(

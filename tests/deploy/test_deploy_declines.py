@@ -18,7 +18,7 @@ from graphkit.cli.deploy_commands import bundle, lower
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.deploy_sizes import Setting, most_positions, size_request
-from graphkit.deploy.host_part import HostPart, _size
+from graphkit.deploy.host_part import HostPart, _evaluate_size
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import ModelError, UsageError
@@ -214,6 +214,6 @@ def test_models_are_not_written_into_the_folder_of_the_export(deploy: Callable[.
 
 
 def test_an_input_of_a_size_that_nothing_decides_is_declined() -> None:
-    assert _size("past + 2", {"past": 3}) == 5
+    assert _evaluate_size("past + 2", {"past": 3}) == 5
     with pytest.raises(ModelError, match=r"a dim '\?1./Reshape', whose size is not known"):
-        _size("?1./Reshape", {"past": 3})
+        _evaluate_size("?1./Reshape", {"past": 3})

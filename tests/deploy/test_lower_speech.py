@@ -16,7 +16,7 @@ from speech import FEATURES, normalized_over_windows_of, speech
 
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.contract.constant_writers import WRITERS
-from graphkit.deploy.contract.host_guide import guide
+from graphkit.deploy.contract.host_guide import write_guide
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.errors import UsageError
@@ -101,7 +101,7 @@ def test_the_contract_says_how_long_a_sound_is(folders: tuple[Path, Path]) -> No
         "encoder.attention_bias": ("source_mask", (1, 1, 5)),
         "step.attention_bias_2": ("source_mask", (1, 1, 1, 5)),
     }
-    words = guide(contract)
+    words = write_guide(contract)
     assert "Fill the sound with zeros to 9 places, of which `valid` are its own." in words
     assert "Set `length` to `(valid + 1) / 2`, rounded down and at most 5." in words
     assert "the caller, and zeros behind what is valid" in words

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphkit.fleet.model_row import model_row
 from graphkit.fleet.row_parts import PartWriter, RowParts
-from graphkit.fleet.survey import Survey, survey
+from graphkit.fleet.survey import Survey, survey_models
 from graphkit.fleet.survey_sources import models_of
 from graphkit.fleet.survey_task import RowOptions, SurveyTask
 from graphkit.io.remote.urls import is_url
@@ -39,4 +39,4 @@ def surveyed(folder: Path, table: str, executor: Here | None = None, **options: 
     retries = options.pop("retries", False)
     models = models_of([str(folder / "m")], ())
     place = table if is_url(table) else str(folder / table)
-    return survey(models, place, executor or Here(), RowOptions(**options), retries=retries)
+    return survey_models(models, place, executor or Here(), RowOptions(**options), retries=retries)

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 from graphkit.fleet.survey_task import SurveyTask, failed_row
-from graphkit.runtime.worker import Message, serve
+from graphkit.runtime.worker import Message, serve_requests
 
 
 def main(_: str, parent: str) -> None:
-    serve(int(parent), lambda: reply)
+    serve_requests(int(parent), lambda: reply)
 
 
 def reply(request: Message) -> Message:

@@ -19,7 +19,7 @@ from test_survey_kills import SURVEY, rows_of, surveyed
 
 from graphkit.errors import GraphkitError
 from graphkit.fleet import task_process
-from graphkit.fleet.survey import survey
+from graphkit.fleet.survey import survey_models
 from graphkit.runtime.limits import Limits
 
 pytestmark = [
@@ -164,7 +164,7 @@ def test_a_poisoned_model_is_tried_once(tmp_path: Path, monkeypatch: pytest.Monk
     models = ["a", f"crash {tmp_path}/tries", "b", "hang", "c", "large", "d"]
     with LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as made:
         pool = DaskPool(made.scheduler_address, limits=LIMITS)
-        done = survey(dict.fromkeys(models, "1"), str(tmp_path / "t.parquet"), pool)
+        done = survey_models(dict.fromkeys(models, "1"), str(tmp_path / "t.parquet"), pool)
     rows = rows_of(tmp_path / "t.parquet")
     assert (done.models, [row["path"] for row in rows]) == (7, sorted(models))
     errors = {str(row["path"]).split()[0]: str(row["error"]) for row in rows}
@@ -183,4 +183,4 @@ def test_a_cluster_whose_workers_have_gone(tmp_path: Path, monkeypatch: pytest.M
     with LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as made:
         pool = dask_pool.DaskPool(made.scheduler_address)
         with pytest.raises(GraphkitError, match=r"there has been no worker for 0\.5 s - start some with `dask worker "):
-            survey({"a.onnx": "1"}, str(tmp_path / "t.parquet"), pool)
+            survey_models({"a.onnx": "1"}, str(tmp_path / "t.parquet"), pool)

@@ -18,7 +18,7 @@ from test_survey import Here, rows_of
 
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.fleet.local_pool import LocalPool
-from graphkit.fleet.survey import survey
+from graphkit.fleet.survey import survey_models
 from graphkit.fleet.survey_sources import models_of
 from graphkit.fleet.survey_task import RowOptions
 from graphkit.io.remote.folder import models_in
@@ -90,14 +90,14 @@ def test_a_repository_and_a_folder_of_it(hub: Site) -> None:
 
 def test_a_repository_that_has_not_changed_is_not_read_again(hub: Site, tmp_path: Path) -> None:
     table = tmp_path / "t.parquet"
-    assert survey(models_of(["hf://org"], ()), str(table), Here()).errors == 0
+    assert survey_models(models_of(["hf://org"], ()), str(table), Here()).errors == 0
     again = Here()
-    assert survey(models_of(["hf://org"], ()), str(table), again).kept == 3
+    assert survey_models(models_of(["hf://org"], ()), str(table), again).kept == 3
     hub.put(
         "/api/models",
         json.dumps([told_of("org/a", FIRST, "model.onnx"), told_of("org/b", SECOND, "model.onnx")]).encode(),
     )
-    assert survey(models_of(["hf://org"], ()), str(table), again).kept == 1
+    assert survey_models(models_of(["hf://org"], ()), str(table), again).kept == 1
     assert again.done == ["hf://org/b/model.onnx"]
     assert [row["revision"] for row in rows_of(table)] == [FIRST, SECOND]
 
@@ -126,7 +126,7 @@ def test_processes_are_told_how_to_read_models_on_servers(hub: Site, tmp_path: P
     hub.fault = "no ranges"
     errors = []
     for options in (RowOptions(), RowOptions(download=True, cache=False), RowOptions(download=True)):
-        survey({url: ""}, str(tmp_path / "t.parquet"), LocalPool(1), options)
+        survey_models({url: ""}, str(tmp_path / "t.parquet"), LocalPool(1), options)
         errors += [row["error"] for row in rows_of(tmp_path / "t.parquet")]
     assert "--download" in str(errors[0])
     assert errors[1:] == [None, None]
@@ -137,5 +137,5 @@ def test_processes_are_told_how_to_read_models_on_servers(hub: Site, tmp_path: P
 def test_processes_keep_graphs_unless_told_not_to(hub: Site, tmp_path: Path, cache: bool) -> None:
     url = hub.put("/small.onnx", CONTENT)
     for _ in range(2):
-        survey({url: ""}, str(tmp_path / "t.parquet"), LocalPool(1), RowOptions(cache=cache))
+        survey_models({url: ""}, str(tmp_path / "t.parquet"), LocalPool(1), RowOptions(cache=cache))
     assert ["If-None-Match" in request.headers for request in hub.asked] == [False, cache]

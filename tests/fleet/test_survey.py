@@ -20,10 +20,10 @@ from graphkit.errors import OutputError, UsageError
 from graphkit.fleet import row_parts, row_store
 from graphkit.fleet.row_parts import RowParts
 from graphkit.fleet.row_store import RowStore, read_table
-from graphkit.fleet.survey import survey
+from graphkit.fleet.survey import survey_models
 from graphkit.fleet.survey_sources import UNKNOWN, models_of
 from graphkit.fleet.survey_table import survey_table
-from graphkit.fleet.survey_task import SurveyTask, columns
+from graphkit.fleet.survey_task import SurveyTask, table_columns
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_name_that_is_not_utf_8_is_a_row(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xff.onnx")).write_bytes(model.SerializeToString())
     models = models_of([str(tmp_path)], ())
     for again in (0, 1):
-        made = survey(models, str(tmp_path / "t.parquet"), Here())
+        made = survey_models(models, str(tmp_path / "t.parquet"), Here())
         assert (made.models, made.kept, made.errors) == (1, again, 1)
     (row,) = rows_of(tmp_path / "t.parquet")
     assert row["path"] == f"{tmp_path}/\\xff.onnx"
@@ -186,9 +186,9 @@ def test_a_table_on_a_server(folder: Path) -> None:
     models, table = models_of([str(folder / "m")], ()), "memory://bucket/t.parquet"
     try:
         with pytest.raises(KeyboardInterrupt):
-            survey(models, table, Here(7))
+            survey_models(models, table, Here(7))
         assert [name for name in memory.find("/bucket") if not name.startswith("/bucket/.t.parquet.parts/0")] == []
-        assert survey(models, table, Here()).kept == 7
+        assert survey_models(models, table, Here()).kept == 7
         assert memory.find("/bucket") == ["/bucket/t.parquet"]
         assert survey_table(table).models == 20
         surveyed(folder, "t.parquet")
@@ -201,14 +201,14 @@ def test_a_file_that_is_no_table_is_never_replaced(folder: Path) -> None:
     table = folder / "t.parquet"
     table.write_bytes(b"PAR1 and more")
     with pytest.raises(UsageError, match=r"t\.parquet: cannot be read as a table"):
-        survey({}, str(table), Here())
+        survey_models({}, str(table), Here())
     assert table.read_bytes() == b"PAR1 and more"
 
 
 def test_two_surveys_into_one_table(folder: Path) -> None:
     table = str(folder / "t.parquet")
-    with RowStore(table, columns(()), ""), pytest.raises(UsageError, match="another survey writes it"):
-        survey({}, table, Here())
+    with RowStore(table, table_columns(()), ""), pytest.raises(UsageError, match="another survey writes it"):
+        survey_models({}, table, Here())
 
 
 def test_sources(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ def test_conditions(folder: Path, where: list[str], chosen: int) -> None:
     ],
 )
 def test_bad_conditions(folder: Path, where: list[str], sort: list[str], says: str) -> None:
-    survey({}, str(folder / "t.parquet"), Here())
+    survey_models({}, str(folder / "t.parquet"), Here())
     with pytest.raises(UsageError) as error:
         survey_table(str(folder / "t.parquet"), where=where, sort=sort)
     assert str(error.value).startswith(says)

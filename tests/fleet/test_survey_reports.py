@@ -13,7 +13,7 @@ from here import Here, surveyed
 
 from graphkit.errors import OutputError
 from graphkit.fleet.row_store import read_table
-from graphkit.fleet.survey import survey
+from graphkit.fleet.survey import survey_models
 from graphkit.fleet.survey_table import SurveyTable, survey_table
 from graphkit.fleet.survey_task import RowOptions, SurveyTask, failed_row
 
@@ -83,7 +83,7 @@ def test_what_may_be_a_credential_is_in_no_row_and_no_page(folder: Path) -> None
     url = (folder / "m" / "a" / "model.onnx").as_uri().replace("file://", "file://localhost")
     bad = "http://bob:hunter2@127.0.0.1:1/m.onnx?sig=q7first"
     models = {f"{url}?sig=q7first": "", f"{url}?sig=q7second": "", bad: ""}
-    survey(models, str(folder / "t.parquet"), Here(), RowOptions(reports=str(folder / "t.reports"), timeout=60))
+    survey_models(models, str(folder / "t.parquet"), Here(), RowOptions(reports=str(folder / "t.reports"), timeout=60))
     rows = read_table(str(folder / "t.parquet"))
     paths = rows["path"].to_pylist()
     assert [re.sub("#[0-9a-f]{12}$", "#", path) for path in paths] == [

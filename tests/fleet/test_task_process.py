@@ -88,9 +88,9 @@ def test_a_survey_starts_processes_before_it_loads_onnx() -> None:
 def test_what_others_left_behind_is_not_the_memory_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[int] = []
     monkeypatch.setattr(task_process, "limit_memory", limits.append)
-    monkeypatch.setattr(task_process, "allocated", lambda: 700)
+    monkeypatch.setattr(task_process, "allocated_bytes", lambda: 700)
     request = {"task": SurveyTask("m.onnx").plain(), "memory": 1000, "folder": ""}
-    answer = task_process._reply(lambda task: failed_row(task, "it is broken", 0.0), 200, request)
+    answer = task_process._reply_to_task(lambda task: failed_row(task, "it is broken", 0.0), 200, request)
     assert limits == [700 + task_process.ROOM + 1000]
     assert answer["left"] == 500
 
@@ -102,7 +102,9 @@ def test_memory_that_runs_out_says_so_in_two_ways(of: type[Exception], monkeypat
     def row_of(_: SurveyTask) -> Row:
         raise of
 
-    assert task_process._reply(row_of, 0, {"task": SurveyTask("m.onnx").plain(), "memory": 1, "folder": ""}) == {}
+    assert (
+        task_process._reply_to_task(row_of, 0, {"task": SurveyTask("m.onnx").plain(), "memory": 1, "folder": ""}) == {}
+    )
 
 
 @pytest.mark.parametrize("more", [26 << 20, 64 << 20])  # more than is parsed, more than is read

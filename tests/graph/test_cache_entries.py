@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from onnx import TensorProto, helper
 
-from graphkit.graph.cache_entries import CacheEntry, Slot, cache_entries, growing_axis, parse, tokens
+from graphkit.graph.cache_entries import CacheEntry, Slot, cache_entries, growing_axis, parse_cache_name, split_name
 from graphkit.graph.declared_types import Dim, TensorType
 from graphkit.graph.view import Scope, Value, build_scopes
 from graphkit.model import Model
@@ -45,7 +45,7 @@ def pairs(entries: Sequence[CacheEntry]) -> list[tuple[str, str]]:
     ],
 )
 def test_tokens_are_words_and_numbers(text: str, words: list[str]) -> None:
-    assert tokens(text) == words
+    assert split_name(text) == words
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_tokens_are_words_and_numbers(text: str, words: list[str]) -> None:
     ],
 )
 def test_a_cache_name_tells_its_slot(text: str, slot: Slot) -> None:
-    parsed = parse(text)
+    parsed = parse_cache_name(text)
     assert parsed is not None
     assert (parsed[0], parsed[2]) == (slot, True)
 
@@ -103,12 +103,12 @@ def test_a_cache_name_tells_its_slot(text: str, slot: Slot) -> None:
     ],
 )
 def test_a_name_of_something_else_has_no_slot(text: str) -> None:
-    assert parse(text) is None
+    assert parse_cache_name(text) is None
 
 
 @pytest.mark.parametrize("text", ["h_0", "c_0", "h_n", "c_n", "value", "key", "state_0", "pixel_values", "onnx::Add_3"])
 def test_a_name_may_leave_open_whether_it_is_a_cache(text: str) -> None:
-    parsed = parse(text)
+    parsed = parse_cache_name(text)
     assert parsed is not None
     assert not parsed[2]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from graphkit.graph.mask_polarity import Polarity, mask_elements, unmasked
+from graphkit.graph.mask_polarity import Polarity, make_open_mask, mask_elements
 from graphkit.model import Model
 
 TEXT = """
@@ -123,4 +123,4 @@ def test_the_nodes_tell_which_elements_hide(dtype: str, nodes: str, expected: Po
 )
 def test_a_mask_has_the_elements_of_its_polarity(meaning: Polarity | None, elements: list[float]) -> None:
     assert mask_elements(np.array([True, False]), meaning).tolist() == elements
-    assert unmasked(np.ones((1, 2), np.float32), meaning).tolist() == [[elements[0]] * 2]
+    assert make_open_mask(np.ones((1, 2), np.float32), meaning).tolist() == [[elements[0]] * 2]

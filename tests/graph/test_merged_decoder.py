@@ -6,7 +6,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.graph.merged_decoder import MergedDecoder, captures, trace_condition, zero_length_outputs
+from graphkit.graph.merged_decoder import MergedDecoder, count_captured_values, trace_condition, zero_length_outputs
 from graphkit.graph.roles import find_roles
 from graphkit.graph.view import Scope, Value, build_scopes
 from graphkit.model import Model
@@ -145,7 +145,7 @@ def test_a_merged_decoder_is_found_in_a_body() -> None:
 
 def test_a_nested_if_counts_as_reading_what_its_branches_read() -> None:
     body = main(NESTED).nodes[0].bodies["then_branch"]
-    assert [value.name for value in captures(body)] == ["use", "past_key_0", "empty", "enc", "split"]
+    assert [value.name for value in count_captured_values(body)] == ["use", "past_key_0", "empty", "enc", "split"]
 
 
 def test_captures_count_each_read() -> None:
@@ -155,12 +155,12 @@ def test_captures_count_each_read() -> None:
             else_branch = e () => (float[N] z) { z = Neg(x) }
         > }"""
     )
-    assert list(captures(scope.nodes[0].bodies["then_branch"]).values()) == [3]
+    assert list(count_captured_values(scope.nodes[0].bodies["then_branch"]).values()) == [3]
 
 
 def test_a_body_that_reads_nothing_outside_captures_nothing() -> None:
     body = decoder(then="t () => (float[1] a) <float[1] a = {1}> {}").nodes[0].bodies["then_branch"]
-    assert captures(body) == {}
+    assert count_captured_values(body) == {}
 
 
 def test_the_input_of_a_body_is_not_a_condition() -> None:

@@ -14,11 +14,11 @@ from onnx import helper
 from graphkit.graph.name_families import (
     by_family,
     count_of,
-    expanded,
-    families,
+    expand_label,
     family_label,
     family_labels,
     family_pattern,
+    label_families,
     pair_families,
     pairs_by_family,
 )
@@ -76,28 +76,28 @@ def test_a_complete_family_has_one_label_that_expands_to_its_names(segments: lis
     random.shuffle(names)
     label = family_label(names)
     assert label is not None
-    assert sorted(expanded(label)) == sorted(names)
+    assert sorted(expand_label(label)) == sorted(names)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["h.0", "h.1", "h.2", "x", "y.0.1"]), st.integers(0, 1)), unique=True))
 def test_rows_by_family_stand_for_the_rows(rows: list[tuple[str, int]]) -> None:
     found = by_family(rows)
-    assert sorted((name, cells) for label, cells, _ in found for name in expanded(label)) == sorted(rows)
+    assert sorted((name, cells) for label, cells, _ in found for name in expand_label(label)) == sorted(rows)
     assert sum(count for *_, count in found) == len(rows)
 
 
 @given(some_names)
 def test_labels_stand_for_exactly_the_names(names: list[str]) -> None:
-    found = families(names)
+    found = label_families(names)
     assert sorted(name for own in found.values() for name in own) == sorted(set(names))
     for label, own in found.items():
-        assert sorted(expanded(label)) == sorted(own)
+        assert sorted(expand_label(label)) == sorted(own)
         assert count_of(label) == len(own)
 
 
 @given(st.lists(st.text(alphabet="a0{}i=-,\0\1\2|", max_size=6), max_size=12))
 def test_a_name_that_reads_as_a_family_stands_alone(names: list[str]) -> None:
-    for label, own in families(names).items():
+    for label, own in label_families(names).items():
         assert label == own[0] or not set("{}\0\1\2") & set("".join(own))
 
 

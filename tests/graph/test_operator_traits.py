@@ -22,9 +22,9 @@ from graphkit.graph.operator_traits import (
     RESHAPING,
     UNIDIRECTIONAL,
     VALUE_INPUTS,
-    broadcasts,
+    broadcasts_inputs,
     is_elementwise,
-    joined,
+    join_tables,
 )
 from graphkit.graph.view import Node, build_scopes
 
@@ -132,17 +132,17 @@ def test_an_operator_counts_as_elementwise_from_its_version_on() -> None:
         graph = helper.make_graph([helper.make_node(op, ["a", "b"], ["y"])], "g", [], [])
         return build_scopes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]))[0].nodes[0]
 
-    assert [broadcasts(node("Add", opset)) for opset in (6, 7)] == [False, True]
-    assert [broadcasts(node("Max", opset)) for opset in (7, 8)] == [False, True]
+    assert [broadcasts_inputs(node("Add", opset)) for opset in (6, 7)] == [False, True]
+    assert [broadcasts_inputs(node("Max", opset)) for opset in (7, 8)] == [False, True]
     assert [is_elementwise(node("PRelu", opset)) for opset in (6, 7)] == [False, True]
     assert is_elementwise(node("Clip", 6))
-    assert not broadcasts(node("PRelu", 22))
+    assert not broadcasts_inputs(node("PRelu", 22))
 
 
 # Tables
 
 
 def test_tables_that_name_an_operator_twice() -> None:
-    assert joined({"Relu": 1}, {"Add": 2}) == {"Relu": 1, "Add": 2}
+    assert join_tables({"Relu": 1}, {"Add": 2}) == {"Relu": 1, "Add": 2}
     with pytest.raises(ValueError, match="Add, Relu: registered twice"):
-        joined({"Relu": 1, "Add": 2}, {"Mul": 3}, {"Relu": 1, "Add": 1})
+        join_tables({"Relu": 1, "Add": 2}, {"Mul": 3}, {"Relu": 1, "Add": 1})

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from itertools import islice
 
-from graphkit.graph.traversal import chain, chain_end, postorder, reachable
+from graphkit.graph.traversal import chain_end, follow_chain, walk_breadth_first, walk_postorder
 
 FOLLOWING = {"a": ["b", "c"], "b": ["d", None], "c": ["d", "d"], "d": ["a"]}
 
 
 def test_a_chain_ends_where_nothing_follows() -> None:
-    assert list(chain(3, lambda number: number - 1 or None)) == [3, 2, 1]
+    assert list(follow_chain(3, lambda number: number - 1 or None)) == [3, 2, 1]
     assert chain_end(3, lambda number: number - 1 or None) == 1
-    assert list(chain(None, lambda number: number)) == []
+    assert list(follow_chain(None, lambda number: number)) == []
 
 
 def test_a_chain_that_is_a_circle_ends() -> None:
-    assert list(chain(0, lambda number: (number + 1) % 3)) == [0, 1, 2]
+    assert list(follow_chain(0, lambda number: (number + 1) % 3)) == [0, 1, 2]
 
 
 def test_what_is_reached_on_two_ways_comes_once_and_the_nearest_first() -> None:
-    assert list(reachable(["a", "a"], lambda item: FOLLOWING[item])) == ["a", "b", "c", "d"]
+    assert list(walk_breadth_first(["a", "a"], lambda item: FOLLOWING[item])) == ["a", "b", "c", "d"]
 
 
 def test_in_postorder_each_comes_once_and_after_those_that_follow_it() -> None:
-    assert list(postorder(["a", "b"], lambda item: FOLLOWING[item])) == ["d", "b", "c", "a"]
-    assert list(postorder([0], lambda number: [number + 1] if number < 100_000 else ()))[::-1] == list(range(100_001))
+    assert list(walk_postorder(["a", "b"], lambda item: FOLLOWING[item])) == ["d", "b", "c", "a"]
+    assert list(walk_postorder([0], lambda number: [number + 1] if number < 100_000 else ()))[::-1] == list(
+        range(100_001)
+    )
 
 
 def test_a_walk_asks_for_what_follows_only_when_the_caller_goes_on() -> None:
@@ -35,7 +37,7 @@ def test_a_walk_asks_for_what_follows_only_when_the_caller_goes_on() -> None:
         asked.append(number)
         return [number + 1]
 
-    assert list(islice(reachable([0], following), 3)) == [0, 1, 2]
+    assert list(islice(walk_breadth_first([0], following), 3)) == [0, 1, 2]
     assert asked == [0, 1]
 
 

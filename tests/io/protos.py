@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from random import Random
 
-from graphkit.io.wire import Fault, fields
+from graphkit.io.wire import Fault, walk_fields
 
 FLOAT, INT32, INT64, STRING = 1, 6, 7, 8
 
@@ -74,7 +74,7 @@ def external(**entries: str | bytes) -> bytes:
 def changed_field(content: bytes, random: Random) -> bytes:
     """Return a message with one field changed, at some depth, and the lengths around it put right."""
     try:
-        found = list(fields(content, 0, len(content)))
+        found = list(walk_fields(content, 0, len(content)))
     except Fault:
         found = []
     if not found:

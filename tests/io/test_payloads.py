@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from protos import INT64, attribute_tensor, field, floats, graph, initializer, model, node, raw_data, tensor, varint
 
-from graphkit.io.payloads import Reference, inflate, lighten
+from graphkit.io.payloads import Reference, inflate_payloads, lighten_model
 from graphkit.io.wire import Fault
 
 WEIGHTS = floats(4)
 
 
 def lightened(data: bytes, threshold: int = 16) -> tuple[onnx.ModelProto, dict[int, Reference]]:
-    light, references = lighten(data, "model.onnx", threshold)
+    light, references = lighten_model(data, "model.onnx", threshold)
     return onnx.ModelProto.FromString(light), references
 
 
@@ -36,13 +36,13 @@ def test_large_tensor_becomes_a_reference_to_the_very_bytes() -> None:
 
 def test_tensor_below_the_threshold_stays_inline() -> None:
     data = model(initializer(raw_data(WEIGHTS)))
-    assert lighten(data, "model.onnx", 17) == (data, {})
+    assert lighten_model(data, "model.onnx", 17) == (data, {})
 
 
 @pytest.mark.parametrize("threshold", [0, -1])
 def test_threshold_is_at_least_one_byte(threshold: int) -> None:
     data = model(initializer(raw_data(b""), dims=(0,)))
-    assert lighten(data, "model.onnx", threshold) == (data, {})
+    assert lighten_model(data, "model.onnx", threshold) == (data, {})
 
 
 @pytest.mark.parametrize("number", [4, 9])
@@ -77,7 +77,7 @@ AS_IT_STANDS = {
 @pytest.mark.parametrize("content", AS_IT_STANDS.values(), ids=AS_IT_STANDS)
 def test_copied_as_it_stands(content: bytes) -> None:
     data = model(content)
-    assert lighten(data, "model.onnx", 1) == (data, {})
+    assert lighten_model(data, "model.onnx", 1) == (data, {})
 
 
 def test_message_that_protobuf_would_merge_is_copied_whole() -> None:
@@ -93,7 +93,7 @@ def test_message_that_protobuf_would_merge_is_copied_whole() -> None:
 
 def test_two_graphs_drop_the_references_in_both() -> None:
     data = model(initializer(raw_data(WEIGHTS))) + field(7, graph(initializer(raw_data(WEIGHTS))))
-    assert lighten(data, "model.onnx", 1) == (data, {})
+    assert lighten_model(data, "model.onnx", 1) == (data, {})
 
 
 @pytest.mark.parametrize("width", [2, 3, 5])
@@ -128,7 +128,7 @@ def test_tensors_are_found_wherever_onnx_has_them(path: tuple[int, ...]) -> None
     data = tensor(raw_data(WEIGHTS))
     for number in reversed(path):
         data = field(number, data)
-    light, references = lighten(data, "model.onnx", 16)
+    light, references = lighten_model(data, "model.onnx", 16)
     assert list(references) == [data.index(WEIGHTS)]
     assert WEIGHTS not in light
 
@@ -136,7 +136,7 @@ def test_tensors_are_found_wherever_onnx_has_them(path: tuple[int, ...]) -> None
 def test_graph_larger_than_protobuf_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphkit.io.payloads.MAX_PROTO", 40)
     with pytest.raises(Fault, match="the graph without its weights is larger than 2 GiB, the limit of protobuf"):
-        lighten(model(initializer(raw_data(WEIGHTS))), "model.onnx", 1)
+        lighten_model(model(initializer(raw_data(WEIGHTS))), "model.onnx", 1)
 
 
 MARK = b"a mark of some length"
@@ -154,16 +154,16 @@ def marked(raw: bytes, mark: bytes) -> onnx.ModelProto:
 @settings(deadline=None, derandomize=True)
 @given(st.binary(max_size=300))
 def test_every_mark_becomes_its_payload(raw: bytes) -> None:
-    pieces = inflate(marked(raw, MARK).SerializeToString(), {MARK: memoryview(raw)})
+    pieces = inflate_payloads(marked(raw, MARK).SerializeToString(), {MARK: memoryview(raw)})
     assert onnx.ModelProto.FromString(b"".join(pieces)) == marked(raw, raw)
 
 
 def test_payloads_are_referred_to_and_not_copied() -> None:
     payload = memoryview(bytes(1000))
-    pieces = inflate(marked(b"x" * 1000, MARK).SerializeToString(), {MARK: payload})
+    pieces = inflate_payloads(marked(b"x" * 1000, MARK).SerializeToString(), {MARK: payload})
     assert sum(piece is payload for piece in pieces) == 4
 
 
 def test_without_marks_the_bytes_are_the_same() -> None:
     data = marked(b"abc", b"abc").SerializeToString()
-    assert b"".join(inflate(data, {})) == data
+    assert b"".join(inflate_payloads(data, {})) == data

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from graphkit.errors import ModelError
-from graphkit.io.signals import STOPPING, StoppedError, check_stopped, interruptible
-from graphkit.io.transaction import transaction
+from graphkit.io.signals import STOPPING, StoppedError, check_stopped, raise_signals
+from graphkit.io.transaction import write_all_or_none
 from graphkit.runtime import session
 
 
@@ -21,7 +21,7 @@ def stop_unnoticed() -> None:
 
 
 def test_a_lost_signal_is_raised_again() -> None:
-    with interruptible():
+    with raise_signals():
         stop_unnoticed()
         with pytest.raises(StoppedError) as raised:
             check_stopped()
@@ -30,13 +30,13 @@ def test_a_lost_signal_is_raised_again() -> None:
 
 def test_handlers_are_as_before_afterwards() -> None:
     before = [signal.getsignal(number) for number in STOPPING]
-    with interruptible():
+    with raise_signals():
         assert signal.getsignal(signal.SIGTERM) not in before
     assert [signal.getsignal(number) for number in STOPPING] == before
 
 
 def test_a_signal_is_forgotten_with_its_block() -> None:
-    with interruptible():
+    with raise_signals():
         stop_unnoticed()
     check_stopped()
 
@@ -45,11 +45,11 @@ def test_no_file_is_placed_after_a_lost_signal(tmp_path: Path) -> None:
     target = tmp_path / "model.onnx"
 
     def write() -> None:
-        with transaction([target], key=target, overwrite=False, hint="check") as place:
+        with write_all_or_none([target], key=target, overwrite=False, hint="check") as place:
             place(target).write_text("new")
             stop_unnoticed()
 
-    with pytest.raises(StoppedError), interruptible():
+    with pytest.raises(StoppedError), raise_signals():
         write()
     assert list(tmp_path.iterdir()) == []
 
@@ -62,11 +62,11 @@ def test_a_signal_while_onnxruntime_loads_is_no_fault_of_the_model(
         raise ImportError("while it is loaded")
 
     monkeypatch.setattr(session, "open_model", open_model)
-    with pytest.raises(StoppedError), interruptible():
+    with pytest.raises(StoppedError), raise_signals():
         session.Session(tmp_path / "model.onnx")
 
 
 def test_another_error_while_onnxruntime_loads_is_one(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_text("no model")
-    with pytest.raises(ModelError, match="does not load it"), interruptible():
+    with pytest.raises(ModelError, match="does not load it"), raise_signals():
         session.Session(tmp_path / "model.onnx")

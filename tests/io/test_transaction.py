@@ -16,7 +16,7 @@ from real_models import params
 
 from graphkit.errors import OutputError
 from graphkit.io import transaction as module
-from graphkit.io.transaction import made_folder, recover, transaction
+from graphkit.io.transaction import made_folder, recover_unfinished, write_all_or_none
 
 NAMES = ("m.data", "first.onnx", "second.onnx")
 Files = dict[str, str]
@@ -42,7 +42,7 @@ def hidden(folder: Path) -> list[Path]:
 
 def write(folder: Path, files: Files, overwrite: bool = True) -> None:
     targets = [folder / name for name in NAMES]
-    with transaction(targets, key=targets[1], overwrite=overwrite, hint="check") as place:
+    with write_all_or_none(targets, key=targets[1], overwrite=overwrite, hint="check") as place:
         for name, text in files.items():
             place(folder / name).write_text(text)
 
@@ -111,7 +111,7 @@ def test_where_a_step_fails_all_is_as_before_or_as_after(
             assert any(
                 f"{tmp_path / name}: cannot be written: Input/output error - check" == str(error) for name in NAMES
             )
-        recover(tmp_path / NAMES[1])  # where the step that failed was one of clearing away
+        recover_unfinished(tmp_path / NAMES[1])  # where the step that failed was one of clearing away
         if steps[0] < number:
             break
     assert failed >= 8
@@ -133,7 +133,7 @@ def test_where_it_is_killed_no_model_has_wrong_data_and_the_next_run_repairs(
             os._exit(0)
         _, status = os.waitpid(child, 0)
         assert consistent(state(tmp_path), before, after), number
-        recover(tmp_path / NAMES[1])
+        recover_unfinished(tmp_path / NAMES[1])
         assert state(tmp_path) in (before, {**before, **after}), number
         assert not hidden(tmp_path)
         if not status:
@@ -159,9 +159,9 @@ def test_a_repair_that_is_killed_is_repaired(tmp_path: Path, monkeypatch: pytest
     for number in range(1, 60):
         put_back = leave(14, lambda: write(tmp_path, NEW))
         assert put_back
-        ended = not leave(number, lambda: recover(tmp_path / NAMES[1]))
+        ended = not leave(number, lambda: recover_unfinished(tmp_path / NAMES[1]))
         assert consistent(state(tmp_path), OLD, NEW)
-        recover(tmp_path / NAMES[1])
+        recover_unfinished(tmp_path / NAMES[1])
         assert (state(tmp_path), hidden(tmp_path)) == (OLD, [])
         if ended:
             return
@@ -170,11 +170,11 @@ def test_a_repair_that_is_killed_is_repaired(tmp_path: Path, monkeypatch: pytest
 
 def test_nothing_of_a_process_that_lives_is_touched(tmp_path: Path) -> None:
     targets = [tmp_path / name for name in NAMES]
-    with transaction(targets, key=targets[1], overwrite=True, hint="check") as place:
+    with write_all_or_none(targets, key=targets[1], overwrite=True, hint="check") as place:
         for name in NAMES:
             place(tmp_path / name).write_text(NEW[name])
         (working,) = hidden(tmp_path)
-        with transaction(targets, key=targets[1], overwrite=True, hint="check") as other:
+        with write_all_or_none(targets, key=targets[1], overwrite=True, hint="check") as other:
             for name in NAMES:
                 other(tmp_path / name).write_text("other")
         assert hidden(tmp_path) == [working]
@@ -186,7 +186,7 @@ def test_without_overwrite_what_comes_meanwhile_stays(tmp_path: Path) -> None:
     for late in NAMES:
         put(tmp_path, {})
         targets = [tmp_path / name for name in NAMES]
-        entered = transaction(targets, key=targets[1], overwrite=False, hint="check")
+        entered = write_all_or_none(targets, key=targets[1], overwrite=False, hint="check")
         place = entered.__enter__()
         for name in NAMES:
             place(tmp_path / name).write_text(NEW[name])
@@ -287,7 +287,7 @@ def test_a_journal_of_somebody_else_moves_nothing(journal: str, tmp_path: Path) 
     (tmp_path / "victim").write_text("precious")
     (work / "journal").write_text(journal)
     with pytest.raises(OutputError, match="is no journal of graphkit's - look through"):
-        recover(folder / "first.onnx")
+        recover_unfinished(folder / "first.onnx")
     assert (tmp_path / "victim").read_text() == "precious"
     assert work.is_dir()
 
@@ -297,7 +297,7 @@ def test_a_journal_that_names_another_file_does_not_touch_it(tmp_path: Path) -> 
     (work / "new").mkdir(parents=True)
     (tmp_path / "first.onnx").write_text("precious")
     (work / "journal").write_text('{"first.onnx": 1}')
-    recover(tmp_path / "first.onnx")
+    recover_unfinished(tmp_path / "first.onnx")
     assert (state(tmp_path), hidden(tmp_path)) == ({"first.onnx": "precious"}, [])
 
 

@@ -7,8 +7,8 @@ import pytest
 from google.protobuf.message import DecodeError
 from protos import field, initializer, model, node, varint
 
-from graphkit.io.payloads import lighten
-from graphkit.io.wire import Fault, validate
+from graphkit.io.payloads import lighten_model
+from graphkit.io.wire import Fault, validate_model_bytes
 
 FAULTS = {
     "length past the end": (field(1, 10) + b"\x3a\x7f", 2, "a field of 127 bytes runs 127 bytes past its end"),
@@ -36,7 +36,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(("data", "offset", "problem"), FAULTS.values(), ids=FAULTS)
 def test_fault(data: bytes, offset: int, problem: str) -> None:
-    for walk in (validate, lambda data: lighten(data, "model.onnx", 1)):
+    for walk in (validate_model_bytes, lambda data: lighten_model(data, "model.onnx", 1)):
         with pytest.raises(Fault) as caught:
             walk(data)
         assert (caught.value.offset, str(caught.value)) == (offset, problem)
@@ -61,14 +61,14 @@ DEEP_FAULTS = {
 def test_validate_finds_faults_in_small_messages(content: bytes, problem: str) -> None:
     data = model(content)
     with pytest.raises(Fault) as caught:
-        validate(data)
+        validate_model_bytes(data)
     assert str(caught.value) == problem
     assert len(data) - len(content) < caught.value.offset < len(data)
 
 
 def test_validate_accepts_the_examples() -> None:
     for path in (Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"):
-        validate(path.read_bytes())
+        validate_model_bytes(path.read_bytes())
 
 
 def test_depth_is_that_of_protobuf() -> None:
@@ -78,9 +78,9 @@ def test_depth_is_that_of_protobuf() -> None:
             content = field(4, field(1, content))
         return model(field(11, field(2, content)))
 
-    validate(nested(48))  # ModelProto, GraphProto, ValueInfoProto and TypeProto are around it
+    validate_model_bytes(nested(48))  # ModelProto, GraphProto, ValueInfoProto and TypeProto are around it
     onnx.ModelProto.FromString(nested(48))
     with pytest.raises(Fault, match="messages are nested more than 100 deep"):
-        validate(nested(49))
+        validate_model_bytes(nested(49))
     with pytest.raises(DecodeError):
         onnx.ModelProto.FromString(nested(49))

@@ -11,7 +11,7 @@ from onnx import parser
 from graphkit.errors import GraphkitError, PassError, UsageError
 from graphkit.model import Model
 from graphkit.passes.clean_up.redundant_nodes import EliminateDeadCode
-from graphkit.passes.pipeline import explain, parse_pipeline
+from graphkit.passes.pipeline import parse_pipeline, pass_help
 from graphkit.rewrite.base import Outcome, Pass, run_passes
 
 MODULE = """
@@ -74,7 +74,7 @@ def test_a_pass_of_a_module_is_mixed_with_those_of_graphkit() -> None:
 
 def test_a_pass_of_a_module_is_explained() -> None:
     assert (
-        explain("of_users:Typed")
+        pass_help("of_users:Typed")
         == "of_users:Typed\n\nTypes that are types: this module does not import annotations.\n"
     )
 

@@ -17,7 +17,7 @@ from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.shapes import infer
-from graphkit.shapes.constraints.collect_preconditions import collect
+from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
 from graphkit.shapes.program import program
 
 SAMPLE = "com.microsoft.SampleOp"  # gives its input back; no rule of ours knows it
@@ -102,7 +102,7 @@ def test_nothing_else_relies_on_them() -> None:
     assert shapes["y"].dims is None
     assert shapes["y"].dtype == 0
     assert shapes.reason("y").endswith("there is no rule for com.microsoft.SampleOp (declared as float32 [7, 9])")
-    assert all("7" not in str(precondition) for precondition in collect(shapes))
+    assert all("7" not in str(precondition) for precondition in collect_preconditions(shapes))
     assert "7" not in program(model).to_json()
     bare = model_of(STALE["what is behind it"])
     del bare.proto.graph.value_info[:]

@@ -6,7 +6,7 @@ from graphkit.errors import UsageError
 from graphkit.passes import PASSES
 from graphkit.passes.clean_up.redundant_nodes import DropEmptyOutputs, EliminateDeadCode
 from graphkit.passes.control_flow.specialize_input import SpecializeInput
-from graphkit.passes.pipeline import explain, parse_pipeline
+from graphkit.passes.pipeline import parse_pipeline, pass_help
 
 
 def test_passes_with_and_without_options() -> None:
@@ -51,7 +51,7 @@ def test_passes_are_in_folders_by_purpose() -> None:
 
 
 def test_explain_gives_the_docstring() -> None:
-    text = explain("eliminate-dead-code")
+    text = pass_help("eliminate-dead-code")
     assert text.startswith("eliminate-dead-code\n\nRemove nodes whose outputs nothing reads")
     assert "Before:" in text
     assert "After:" in text

@@ -15,7 +15,7 @@ from sessions import run
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
-from graphkit.rewrite.compose_models import compose
+from graphkit.rewrite.compose_models import compose_models
 from graphkit.rewrite.renaming import declared_dims_in
 from graphkit.save import save_models
 
@@ -28,7 +28,7 @@ def ports(model: Model) -> list[tuple[str, object]]:
 
 
 def test_names_of_the_first_get_a_prefix() -> None:
-    made = compose(model_of(FIRST), model_of(SECOND), {"h": "h"}, "a/")
+    made = compose_models(model_of(FIRST), model_of(SECOND), {"h": "h"}, "a/")
     onnx.checker.check_model(made.proto, full_check=True)
     assert ports(made) == [
         ("a/x", ("a/N", "L")),
@@ -49,7 +49,7 @@ def test_lengths_of_one_name_are_told_apart_and_the_batch_is_one() -> None:
         "g (float[batch, L] ids, float[batch, S] h) => (float[batch, L] y, float[batch, S] z) {"
         " y = Abs (ids) z = Abs (h) }"
     )
-    made = compose(first, second, {"h": "h"}, "a/")
+    made = compose_models(first, second, {"h": "h"}, "a/")
     assert ports(made) == [
         ("a/x", ("batch", "a/L")),
         ("ids", ("batch", "L")),
@@ -69,7 +69,7 @@ def test_symbols_that_shape_inference_made_up_are_told_apart() -> None:
     <float[N, unk__0] c, float[N, unk__0] d> {
         c = Neg (x) d = Abs (c) z = Exp (d) y = Neg (h)
     }""")
-    made = compose(first, second, {"h": "h"}, "a/")
+    made = compose_models(first, second, {"h": "h"}, "a/")
     declared = {info.name: [dim.dim_param for dim in declared_dims_in([info])] for info in made.proto.graph.value_info}
     assert [declared[name] for name in ("a/a", "a/b")] == [["a/N", "a/unk__0"]] * 2
     assert [declared[name] for name in ("c", "d")] == [["N", "unk__0"]] * 2
@@ -82,7 +82,7 @@ def test_a_symbol_that_the_link_equates_keeps_its_name() -> None:
         "g (float[batch, S] x) => (float[batch, S] h, float[batch, S] more) { h = Neg (x) more = Abs (x) }"
     )
     second = model_of("g (float[batch, S] h) => (float[batch, S] y) { y = Abs (h) }")
-    assert ports(compose(first, second, {"h": "h"}, "a/")) == [
+    assert ports(compose_models(first, second, {"h": "h"}, "a/")) == [
         ("a/x", ("batch", "S")),
         ("a/more", ("batch", "S")),
         ("y", ("batch", "S")),
@@ -92,7 +92,7 @@ def test_a_symbol_that_the_link_equates_keeps_its_name() -> None:
 def test_a_symbol_on_another_axis_of_the_link_is_told_apart() -> None:
     first = model_of("g (float[S, F] x) => (float[F, S] h) { h = Transpose (x) }")
     second = model_of("g (float[S, 1] h) => (float[S, 1] y) { y = Abs (h) }")
-    assert ports(compose(first, second, {"h": "h"}, "a/")) == [("a/x", ("a/S", "F")), ("y", ("S", 1))]
+    assert ports(compose_models(first, second, {"h": "h"}, "a/")) == [("a/x", ("a/S", "F")), ("y", ("S", 1))]
 
 
 def test_bodies_read_what_lies_outside() -> None:
@@ -102,7 +102,7 @@ def test_bodies_read_what_lies_outside() -> None:
             else_branch = no () => (float[N] r) { r = Add (t, x) }>
     }""")
     second = model_of("g (float[N] h) => (float[N] y) { t = Neg (h) y = Add (t, h) r = Abs (y) }")
-    made = compose(first, second, {"h": "h"}, "a/")
+    made = compose_models(first, second, {"h": "h"}, "a/")
     onnx.checker.check_model(made.proto, full_check=True)
     x = np.array([1, -2], np.float32)
     for condition in (True, False):
@@ -115,7 +115,7 @@ def test_bodies_of_the_second_read_what_the_first_gives() -> None:
         y = If (c) <then_branch = yes () => (float[N] r) { r = Abs (h) },
             else_branch = no () => (float[N] r) { r = Neg (h) }>
     }""")
-    made = compose(model_of("g (float[N] x) => (float[N] z) { z = Add (x, x) }"), second, {"h": "z"}, "a/")
+    made = compose_models(model_of("g (float[N] x) => (float[N] z) { z = Add (x, x) }"), second, {"h": "z"}, "a/")
     onnx.checker.check_model(made.proto, full_check=True)
     x = np.array([1, -2], np.float32)
     np.testing.assert_array_equal(run(made, {"a/x": x, "c": np.array(True)})[0], np.abs(2 * x))
@@ -134,7 +134,7 @@ def with_function(body: str) -> Model:
 
 def test_functions_of_one_name_are_told_apart() -> None:
     first, second = with_function("b = Neg (a)"), with_function("b = Abs (a)")
-    made = compose(first, second, {"x": "y"}, "a/")
+    made = compose_models(first, second, {"x": "y"}, "a/")
     onnx.checker.check_model(made.proto)
     x = np.array([1, -2], np.float32)
     np.testing.assert_array_equal(run(made, {"a/x": x})[0], np.abs(-x))
@@ -150,7 +150,7 @@ def test_metadata_of_both_stays_and_the_second_has_its_own() -> None:
         entry = onnx.StringStringEntryProto(key="SCALE_TENSOR", value="x")
         note = onnx.TensorAnnotation(tensor_name="y", quant_parameter_tensor_names=[entry])
         model.proto.graph.quantization_annotation.append(note)
-    made = compose(*models, {"x": "y"}, "a/").proto
+    made = compose_models(*models, {"x": "y"}, "a/").proto
     assert {entry.key: entry.value for entry in made.metadata_props} == {
         "place": "1",
         "only_1": "kept",
@@ -164,7 +164,7 @@ def test_metadata_of_both_stays_and_the_second_has_its_own() -> None:
 def test_neither_model_changes() -> None:
     first, second = model_of(FIRST), model_of(SECOND)
     before = [model.proto.SerializeToString(deterministic=True) for model in (first, second)]
-    compose(first, second, {"h": "h"}, "a/")
+    compose_models(first, second, {"h": "h"}, "a/")
     assert [model.proto.SerializeToString(deterministic=True) for model in (first, second)] == before
 
 
@@ -174,26 +174,26 @@ def test_neither_model_changes() -> None:
 def test_opsets_that_differ_are_an_error() -> None:
     first, second = model_of(FIRST, 17), model_of(SECOND, 18)
     with pytest.raises(UsageError, match=r"g has opset 17 of ai\.onnx, g has 18 - convert one with convert-opset"):
-        compose(first, second, {"h": "h"}, "a/")
+        compose_models(first, second, {"h": "h"}, "a/")
 
 
 def test_opsets_of_both_are_there() -> None:
     first, second = model_of(FIRST), model_of(SECOND)
     del first.proto.opset_import[1:], second.proto.opset_import[1:]
     first.proto.opset_import.append(helper.make_opsetid("custom", 2))
-    made = compose(first, second, {"h": "h"}, "a/").proto
+    made = compose_models(first, second, {"h": "h"}, "a/").proto
     assert {entry.domain: entry.version for entry in made.opset_import} == {"": 17, "custom": 2}
 
 
 @pytest.mark.parametrize("links", [{"h": "nothing"}, {"nothing": "h"}])
 def test_a_link_of_what_is_not_there_is_an_error(links: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="g and g cannot be composed: "):
-        compose(model_of(FIRST), model_of(SECOND), links, "a/")
+        compose_models(model_of(FIRST), model_of(SECOND), links, "a/")
 
 
 def test_names_that_both_have_are_an_error() -> None:
     with pytest.raises(UsageError, match="g and g cannot be composed: "):
-        compose(model_of(FIRST), model_of(SECOND), {"h": "h"}, "")
+        compose_models(model_of(FIRST), model_of(SECOND), {"h": "h"}, "")
 
 
 # Weights
@@ -222,8 +222,8 @@ def test_weights_of_both_are_found_and_saved(tmp_path: Path) -> None:
     made = first.make_tensor("w", onnx.TensorProto.FLOAT, [64], [(one + 1).astype(np.float32).tobytes()])
     scratch = first.proto.__class__.FromString(first.proto.SerializeToString())
     scratch.graph.initializer[0].CopyFrom(made)
-    both = compose(first.with_proto(scratch), second, {"x": "y"}, "a/")
-    every = compose(compose(first, both, {"a/x": "y"}, "b/"), inline, {"x": "y"}, "c/")
+    both = compose_models(first.with_proto(scratch), second, {"x": "y"}, "a/")
+    every = compose_models(compose_models(first, both, {"a/x": "y"}, "b/"), inline, {"x": "y"}, "c/")
     arrays = {tensor.name: every.array(tensor) for tensor in every.proto.graph.initializer}
     np.testing.assert_array_equal(arrays["c/b/w"], one)
     np.testing.assert_array_equal(arrays["c/a/w"], one + 1)
@@ -243,7 +243,7 @@ def test_weights_of_both_are_found_and_saved(tmp_path: Path) -> None:
 def test_weights_that_are_gone_are_an_error(tmp_path: Path) -> None:
     first, second = external(tmp_path / "one", np.ones(64), "Add"), external(tmp_path / "two", np.ones(64), "Mul")
     (tmp_path / "one" / "weights.bin").unlink()
-    both = compose(first, second, {"x": "y"}, "a/")
+    both = compose_models(first, second, {"x": "y"}, "a/")
     for use in (lambda: both.array(both.proto.graph.initializer[0]), lambda: save_models({tmp_path / "x.onnx": both})):
         with pytest.raises(ModelError, match=r"one/weights\.bin.*its data file is missing"):
             use()

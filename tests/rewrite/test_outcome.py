@@ -7,7 +7,7 @@ import pytest
 from onnx import parser
 
 from graphkit.model import Model
-from graphkit.rewrite.outcome import Declined, DeclinedText, Outcome, PassChange, grouped
+from graphkit.rewrite.outcome import Declined, DeclinedText, Outcome, PassChange, group_reasons
 
 MODEL = Model.from_proto(
     parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) { y = Neg (x) }')
@@ -79,7 +79,7 @@ def test_the_model_is_a_name_in_json() -> None:
 def test_a_reason_is_told_once_with_the_families_it_holds_for(
     declined: list[tuple[str, str]], told: tuple[str, ...]
 ) -> None:
-    assert grouped(Declined(*each) for each in declined) == told
+    assert group_reasons(Declined(*each) for each in declined) == told
 
 
 def test_a_declined_part_of_a_report_is_its_sentence_and_knows_its_place() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx.parser
 
-from graphkit.runtime.external_tools import convert
+from graphkit.runtime.external_tools import convert_bytes
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 18]>
@@ -14,4 +14,4 @@ agraph (float[N, 4] x) => (float[N] y) <int64[1] axes = {1}> { y = ReduceMean <k
 
 def test_onnx_converts_a_model_in_another_process() -> None:
     model = onnx.parser.parse_model(MODEL).SerializeToString()
-    assert onnx.load_model_from_string(convert(model, 17)).opset_import[0].version == 17
+    assert onnx.load_model_from_string(convert_bytes(model, 17)).opset_import[0].version == 17

@@ -23,12 +23,12 @@ from graphkit.model import load
 from graphkit.runtime import isolated_session, worker_process
 from graphkit.runtime import isolation as isolation_module
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import current_process, isolation
+from graphkit.runtime.isolation import current_process, shared_isolation
 from graphkit.runtime.limits import HAS_MEMORY_LIMIT, Limits
 from graphkit.runtime.onnxruntime_loader import open_model
 from graphkit.runtime.session import RunError, Session
 from graphkit.runtime.worker import Message
-from graphkit.runtime.worker_process import ending
+from graphkit.runtime.worker_process import describe_ending
 from graphkit.verify.comparator import compare_outputs
 
 X, Z = FATAL
@@ -94,7 +94,7 @@ def test_what_onnxruntime_says_is_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 def test_a_death_is_a_failed_run_and_the_next_gets_a_new_process() -> None:
-    with isolation():
+    with shared_isolation():
         session, other = IsolatedSession(model_of(DIVIDES)), IsolatedSession(model_of(ADDS))
         with pytest.raises(RunError) as caught:
             session.run({"x": X, "z": Z})
@@ -108,7 +108,7 @@ def test_a_death_is_a_failed_run_and_the_next_gets_a_new_process() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 def test_one_that_always_dies_is_not_tried_for_ever() -> None:
-    with isolation():
+    with shared_isolation():
         session = IsolatedSession(model_of(DIVIDES))
         reasons = []
         for _ in range(6):
@@ -119,7 +119,7 @@ def test_one_that_always_dies_is_not_tried_for_ever() -> None:
 
 
 def test_one_that_never_ends_is_ended_and_not_tried_for_ever() -> None:
-    with isolation(Limits(seconds=1.0)):
+    with shared_isolation(Limits(seconds=1.0)):
         session, other = IsolatedSession(model_of(NEVER_ENDS)), IsolatedSession(model_of(ADDS))
         reasons = []
         for _ in range(4):
@@ -132,7 +132,7 @@ def test_one_that_never_ends_is_ended_and_not_tried_for_ever() -> None:
 
 @pytest.mark.skipif(not HAS_MEMORY_LIMIT, reason="no limit of memory here")
 def test_one_that_takes_gigabytes_fails_and_runs_on_at_other_sizes() -> None:
-    with isolation(Limits(memory=MEMORY)):
+    with shared_isolation(Limits(memory=MEMORY)):
         session = IsolatedSession(model_of(GROWS))
         for size in (1 << 30, 1 << 40):
             with pytest.raises(
@@ -144,7 +144,7 @@ def test_one_that_takes_gigabytes_fails_and_runs_on_at_other_sizes() -> None:
 
 
 def test_outputs_that_are_too_large_to_hold_are_not_taken() -> None:
-    with isolation(Limits(memory=2 * MEMORY)):
+    with shared_isolation(Limits(memory=2 * MEMORY)):
         session = IsolatedSession(model_of(GROWS))
         with pytest.raises(RunError, match="its outputs have 280,000,000 bytes, more than the 268,435,456"):
             session.run({"x": np.array([70_000_000])})
@@ -158,7 +158,7 @@ def test_weights_count_beside_the_memory(tmp_path: Path) -> None:
     )
     path = tmp_path / "w.onnx"
     onnx.save(made.proto, path)
-    with isolation(Limits(memory=20_000_000)):  # of weights 98 MB
+    with shared_isolation(Limits(memory=20_000_000)):  # of weights 98 MB
         assert IsolatedSession(path).run({"x": np.ones((1, 8192), np.float32)})["y"][0, 0] == 8192
         assert IsolatedSession(made).run({"x": np.ones((1, 8192), np.float32)})["y"][0, 0] == 8192
 
@@ -188,13 +188,13 @@ def no_spare() -> Iterator[None]:
 @pytest.mark.usefixtures("no_spare")
 def test_sessions_share_a_process_which_is_kept_for_the_next() -> None:
     before = children()
-    with isolation():
+    with shared_isolation():
         first, second = IsolatedSession(model_of(DIVIDES)), IsolatedSession(model_of(ADDS))
         assert divided(first) == [4]
         assert list(second.run({"x": np.ones(1, np.float32)})["y"]) == [2]
         mine = children() - before
         assert len(mine) == 1
-    with isolation():
+    with shared_isolation():
         assert divided(IsolatedSession(model_of(DIVIDES))) == [4]
         assert children() - before == mine
     assert divided(first) == [4]  # one that outlives its isolation is loaded again
@@ -203,10 +203,10 @@ def test_sessions_share_a_process_which_is_kept_for_the_next() -> None:
 @pytest.mark.usefixtures("no_spare")
 def test_closed_sessions_give_back_their_memory_where_an_inner_isolation_ends() -> None:
     model = model_of("g (float[n] x) => (float[n] y) { y = Add (x, w) }", w=np.ones(1 << 24, np.float32))
-    with isolation():
+    with shared_isolation():
         process = current_process()
         assert process is not None
-        with isolation():
+        with shared_isolation():
             session = IsolatedSession(model)
             child = psutil.Process(process.worker._process.pid)
             before = child.memory_info().rss
@@ -217,7 +217,7 @@ def test_closed_sessions_give_back_their_memory_where_an_inner_isolation_ends() 
 def test_a_process_that_nobody_uses_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation_module, "IDLE", 0.1)
     before = children()
-    with isolation():
+    with shared_isolation():
         IsolatedSession(model_of(ADDS))
         mine = children() - before
     while mine & children():
@@ -229,7 +229,7 @@ def test_an_interrupted_run_leaves_no_answer_for_the_next() -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with isolation():
+    with shared_isolation():
         session, other = IsolatedSession(model_of(NEVER_ENDS)), IsolatedSession(model_of(DIVIDES))
         before = signal.signal(signal.SIGALRM, interrupt)
         try:
@@ -292,7 +292,7 @@ def test_a_process_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch)
 )
 @pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 def test_an_ending_is_told_in_words(code: int, text: str) -> None:
-    assert ending(code) == text
+    assert describe_ending(code) == text
 
 
 def test_threads_of_a_small_model_do_not_wait_in_a_busy_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.shapes import infer
-from graphkit.shapes.constraints.collect_preconditions import collect
+from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
 
 onnxruntime.set_default_logger_severity(4)
 SIZES = {"B": 2, "S": 1, "T": 1, "N": 3, "M": 4, "P": 9, "H": 8, "W": 9, "K": 3, "V": 6, "R": 3, "C": 2}
@@ -260,8 +260,8 @@ def test_a_mask_over_a_buffer_is_not_as_long_as_past_and_new() -> None:
         "g (float[B, S, 16] x, float[16, 48] w, float[48] c, int32[B, M] m, float[2, B, 2, P, 8] p, int32[1] l) => (y) "
         "{ y = com.microsoft.Attention<num_heads = 2, past_present_share_buffer = SHARED>(x, w, c, m, p, , l) }"
     )
-    assert len(collect(shapes(text.replace("SHARED", "0")))) == 1
-    assert not collect(shapes(text.replace("SHARED", "1")))
+    assert len(collect_preconditions(shapes(text.replace("SHARED", "0")))) == 1
+    assert not collect_preconditions(shapes(text.replace("SHARED", "1")))
 
 
 def test_statistics_of_a_batch_have_the_dtypes_of_mean_and_variance() -> None:

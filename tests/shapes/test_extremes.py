@@ -9,7 +9,7 @@ import pytest
 from extremes import EXPRS, OPERATORS, SIZES, Case, cases, evaluated, of_sizes, values_of_sizes
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.operator_traits import names
+from graphkit.graph.operator_traits import operator_set
 from graphkit.runtime.small_models import run_small_models
 from graphkit.shapes import Expr, Ratio, Shapes, infer
 from graphkit.shapes.tensor import Tensor
@@ -17,7 +17,7 @@ from graphkit.shapes.value_propagation import OPERATORS as COMPUTED
 from graphkit.verify.equivalence.counting import size_limits
 
 # Operators whose rules compute elements, besides those of `value_propagation`.
-OTHERS = names(
+OTHERS = operator_set(
     """
     Cast CastLike Clip Concat ConstantOfShape Expand Flatten Gather Identity NonZero Pad Range ReduceMax ReduceMin
     ReduceProd ReduceSum Reshape ScatterND Shape Size Slice Split Squeeze Tile Transpose Unsqueeze Where

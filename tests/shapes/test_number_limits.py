@@ -7,7 +7,7 @@ from onnx import TensorProto
 from small_models import model
 
 from graphkit.shapes import Expr, const, floor_div, infer, maximum, minimum, symbol
-from graphkit.shapes.number_limits import USUAL, fits, has_elements, is_exact, span
+from graphkit.shapes.number_limits import USUAL, bound_up_to, fits_dtype, has_elements, is_exact
 
 n, past = symbol("n"), symbol("past")
 e, small, bit = symbol("?0.e", -(1 << 63), (1 << 63) - 1), symbol("?1.s", 0, 255), symbol("?2.b", 0, 1)
@@ -15,13 +15,13 @@ I64, I32, U8, FLOAT, DOUBLE = TensorProto.INT64, TensorProto.INT32, TensorProto.
 
 
 def test_the_span_of_an_expression() -> None:
-    assert span(n) == (1, USUAL)
-    assert span(3 * past - 2) == (-2, 3 * USUAL - 2)
-    assert span(n * n * n) == (1, USUAL**3)
-    assert span(floor_div(n, 4) + minimum(past, 7)) == (0, USUAL // 4 + 7)
-    assert span(maximum(e, 0)) == (0, (1 << 63) - 1)
-    assert span(n - minimum(n, 5)) == (0, USUAL - 1)
-    assert span(const(7)) == (7, 7)
+    assert bound_up_to(n) == (1, USUAL)
+    assert bound_up_to(3 * past - 2) == (-2, 3 * USUAL - 2)
+    assert bound_up_to(n * n * n) == (1, USUAL**3)
+    assert bound_up_to(floor_div(n, 4) + minimum(past, 7)) == (0, USUAL // 4 + 7)
+    assert bound_up_to(maximum(e, 0)) == (0, (1 << 63) - 1)
+    assert bound_up_to(n - minimum(n, 5)) == (0, USUAL - 1)
+    assert bound_up_to(const(7)) == (7, 7)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_span_of_an_expression() -> None:
     ],
 )
 def test_integers_that_a_dtype_holds(expr: Expr, dtype: int, is_held: bool) -> None:
-    assert fits(expr, dtype) == is_held
+    assert fits_dtype(expr, dtype) == is_held
 
 
 @pytest.mark.parametrize(

@@ -14,20 +14,20 @@ from graphkit.shapes import DimSpec, Relation, const, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable, legal_sizes
 from graphkit.verify.critical_sizes import Lengths
-from graphkit.verify.run_sizes import assignments
+from graphkit.verify.run_sizes import propose_assignments
 
 RealModel = Callable[[str], Model]
 
 
 def first(found: Model | LegalSizes, count: int = 6, **options: Lengths | bool) -> list[dict[str, int]]:
     legal = found if isinstance(found, LegalSizes) else legal_sizes(found).for_branch(is_first=False, reads_past=False)
-    return [one.dims for one in itertools.islice(assignments(legal, [], **options), count)]  # type: ignore[arg-type]
+    return [one.dims for one in itertools.islice(propose_assignments(legal, [], **options), count)]  # type: ignore[arg-type]
 
 
 def run(model: Model, count: int, lengths: Lengths, longest: int = 9999) -> list[dict[str, int]]:
     """Return the first assignments that run, of a model that takes no more than so many positions."""
     successes: list[dict[str, int]] = []
-    for proposal in assignments(legal_sizes(model), successes, lengths=lengths):
+    for proposal in propose_assignments(legal_sizes(model), successes, lengths=lengths):
         if sum(size for name, size in proposal.dims.items() if name in ("s", "past")) <= longest:
             successes.append(proposal.dims)
         else:
@@ -153,14 +153,14 @@ def test_what_costs_much_is_tried_only_where_nothing_else_runs() -> None:
     assert all(legal.cost(one) <= 10_000 for one in cheap)
     dear = first(legal, 3, max_cost=0)
     assert [legal.cost(one) for one in dear] == sorted(legal.cost(one) for one in dear)
-    assert list(assignments(legal, [dear[0]], max_cost=0)) == []
+    assert list(propose_assignments(legal, [dear[0]], max_cost=0)) == []
 
 
 def test_sizes_at_which_models_are_exported_come_next_and_what_ran_with_one_size_changed() -> None:
     legal = legal_sizes(model("g (float[n, features] x) => (float[n, features] y) { y = Neg (x) }"))
     successes: list[dict[str, int]] = []
     found = []
-    for one, _ in itertools.islice(assignments(legal, successes), 40):
+    for one, _ in itertools.islice(propose_assignments(legal, successes), 40):
         found.append(one)
         if one["features"] == 64:
             successes.append(one)
@@ -190,7 +190,7 @@ def test_all_are_legal_and_different_and_one_is_found_where_there_is_one(
 def test_a_model_that_runs_with_a_batch_of_2_and_multiples_of_4_alone_gets_such_sizes() -> None:
     legal = legal_sizes(model("g (int64[batch, s] input_ids) => (int64[batch, s] y) { y = Neg (input_ids) }"))
     successes: list[dict[str, int]] = []
-    for proposal in assignments(legal, successes):
+    for proposal in propose_assignments(legal, successes):
         if proposal.dims["batch"] == 2 and proposal.dims["s"] % 4 == 0:
             successes.append(proposal.dims)
     assert {sizes["s"] for sizes in successes} >= {32, 64}

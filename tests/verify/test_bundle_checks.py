@@ -14,8 +14,8 @@ from bundles import SLOTS, WINDOW, decoder
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.model import Model
-from graphkit.verify.bundle_prompts import prompts
-from graphkit.verify.bundle_state_checks import CHECKS, STEPS, Subject, tried
+from graphkit.verify.bundle_prompts import make_prompts
+from graphkit.verify.bundle_state_checks import CHECKS, STEPS, Subject, try_check
 from graphkit.verify.originals import Originals
 
 BundleOf = Callable[[str], Path]
@@ -82,13 +82,13 @@ class Taking(Bundle):
 ])  # fmt: skip
 @pytest.mark.parametrize("name", ["causal", "window"])
 def test_hosts_are_told_apart(name: str, kind: type[Bundle], check: str, found: str, bundle_of: BundleOf) -> None:
-    assert tried(partial(CHECKS[check], subject_of(bundle_of(name), kind))) == found
+    assert try_check(partial(CHECKS[check], subject_of(bundle_of(name), kind))) == found
 
 
 def subject_of(folder: Path, kind: type[Bundle] = Bundle) -> Subject:
     bundle = kind(folder, threads=1, optimize=False, unchecked=True)
     model = Model.from_proto(decoder(folder.name))
-    return Subject(bundle, prompts(bundle.contract, Originals(None, model, model), 0), folder)
+    return Subject(bundle, make_prompts(bundle.contract, Originals(None, model, model), 0), folder)
 
 
 def test_the_first_prompt_goes_round_the_shortest_ring(bundle_of: BundleOf) -> None:
@@ -117,4 +117,4 @@ def test_a_prompt_of_several_tokens_is_short_enough_for_checks(
     longest, sizes = replace(contract.lengths[0], most=slots), {**contract.sizes, "batch": 1}
     longer = replace(contract, states=tuple(states), lengths=(longest,), sizes=sizes)
     model = Model.from_proto(decoder("window" if window else "causal"))
-    assert {prompt.tokens.shape[1] for prompt in prompts(longer, Originals(None, model, model), 0)} == lengths
+    assert {prompt.tokens.shape[1] for prompt in make_prompts(longer, Originals(None, model, model), 0)} == lengths

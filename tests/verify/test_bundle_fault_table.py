@@ -15,7 +15,7 @@ from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.originals import Originals
 
@@ -37,7 +37,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
             made[name] = Originals(found.encoder, found.first, found.step), folder / f"{name}-out"
         return made[name]
 
-    with isolation(), pytest.MonkeyPatch.context() as patch:
+    with shared_isolation(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("graphkit.verify.bundle_verifier.Bundle", partial(Bundle, threads=1))
         patch.setattr("graphkit.verify.oracle.IsolatedSession", partial(IsolatedSession, threads=1))
         yield of

@@ -21,7 +21,7 @@ from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.passes.state.slots import Update
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.originals import Originals
@@ -33,7 +33,7 @@ KEY = "past_key_values.0.key"
 @pytest.fixture(scope="module", autouse=True)
 def _one_process() -> Iterator[None]:
     """Run the originals of all tests in one process, and everything on one thread: others would wait in busy loops."""
-    with isolation(), pytest.MonkeyPatch.context() as patch:
+    with shared_isolation(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("graphkit.verify.bundle_verifier.Bundle", partial(Bundle, threads=1))
         patch.setattr("graphkit.verify.oracle.IsolatedSession", partial(IsolatedSession, threads=1))
         yield

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from graphkit.verify.cause_search import CLEAR, Cause, find_sole_cause, is_mended, multiple, with_attributes
+from graphkit.verify.cause_search import CLEAR, Cause, find_sole_cause, is_mended, largest_multiple, with_attributes
 
 
 class Candidate:
@@ -91,5 +91,5 @@ def test_what_is_undone_is_done_again_after_an_error() -> None:
     (np.zeros(0), np.zeros(0), 0.0),
 ])  # fmt: skip
 def test_multiples_of_the_tolerance(apart: float | np.ndarray, allowed: float | np.ndarray, expected: float) -> None:
-    assert multiple(apart, allowed) == expected
-    assert is_mended([multiple(apart, allowed)]) == (expected <= 1)
+    assert largest_multiple(apart, allowed) == expected
+    assert is_mended([largest_multiple(apart, allowed)]) == (expected <= 1)

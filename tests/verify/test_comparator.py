@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from graphkit.verify.comparator import Difference, compare, compare_outputs, distance_of_spread, element_counts
+from graphkit.verify.comparator import Difference, compare_output, compare_outputs, distance_of_spread, element_counts
 
 
 def difference(one: object, two: object) -> Difference:
@@ -110,16 +110,16 @@ def test_integers_that_float64_cannot_tell_apart_differ() -> None:
 
 def test_another_width_of_floats_is_compared_where_that_is_allowed() -> None:
     one, two = np.array([0.5], np.float16), np.array([0.5], np.float32)
-    assert compare(one, two).problem == "float32 [1], expected float16 [1]"
-    assert compare(one, two, any_width=True).absolute == 0
-    assert compare(one, np.array([1]), any_width=True).problem == "int64 [1], expected float16 [1]"
+    assert compare_output(one, two).problem == "float32 [1], expected float16 [1]"
+    assert compare_output(one, two, any_width=True).absolute == 0
+    assert compare_output(one, np.array([1]), any_width=True).problem == "int64 [1], expected float16 [1]"
 
 
 def test_below_the_floor_numbers_stand_for_minus_infinity() -> None:
     one, two = np.array([1.0, -1e9]), np.array([1.0, -np.inf])
-    assert compare(one, two).problem == "minus infinity instead of numbers"
-    assert compare(one, two, floor=-1e8).absolute == 0
-    assert compare(one, -one, floor=-1e8).absolute > 1e8
+    assert compare_output(one, two).problem == "minus infinity instead of numbers"
+    assert compare_output(one, two, floor=-1e8).absolute == 0
+    assert compare_output(one, -one, floor=-1e8).absolute > 1e8
 
 
 def test_nan_at_the_same_places_leaves_the_others_to_be_compared() -> None:
@@ -131,7 +131,7 @@ def test_nan_at_the_same_places_leaves_the_others_to_be_compared() -> None:
 def test_numbers_that_stand_for_infinity_widen_no_tolerance() -> None:
     one = np.array([1.0, 2.0, np.finfo(np.float32).min])
     two = one + np.array([0.0, 0.25, 0.0])
-    assert (distance_of_spread(one, two), compare(one, two).scaled) == (0.25, 0.125)
+    assert (distance_of_spread(one, two), compare_output(one, two).scaled) == (0.25, 0.125)
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.int64, np.uint32, np.bool_])

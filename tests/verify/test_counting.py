@@ -11,7 +11,7 @@ import pytest
 from graphkit.model import load
 from graphkit.options import RewriteProofOptions
 from graphkit.verify import verify_rewrite
-from graphkit.verify.candidate_sessions import Counted, numbered
+from graphkit.verify.candidate_sessions import Counted, tell_each
 
 
 class Echo:
@@ -34,7 +34,7 @@ def test_the_runs_of_a_session_are_told_before_they_start() -> None:
 
 def test_items_are_told_one_by_one() -> None:
     told: list[str] = []
-    items = numbered("ab", "proving", told.append, "prompt")
+    items = tell_each("ab", "proving", told.append, "prompt")
     assert next(items) == "a"
     assert told == ["proving: prompt 1 of 2"]
     assert list(items) == ["b"]

@@ -20,10 +20,10 @@ import graphkit
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify import bundle_verifier, float16_bundles
-from graphkit.verify.bundle_prompts import prompts
-from graphkit.verify.bundle_recording import record
+from graphkit.verify.bundle_prompts import make_prompts
+from graphkit.verify.bundle_recording import record_originals
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.float16_bundles import Float16Judge
@@ -44,7 +44,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundled]:
     half = quantised("float16", source, source / "float16")
     options = graphkit.BundleOptions(batch=3, max_cache=16, max_source=16, verify=False)
     graphkit.bundle_folder(half, source / "bundle", options)
-    with isolation():
+    with shared_isolation():
         yield find_pipeline(half).originals, source / "bundle"
 
 
@@ -167,8 +167,8 @@ def test_other_tokens_are_explained_where_those_in_float32_are_the_same(
     originals, folder = injected(bundled, fault, tmp_path / "out") if fault else bundled
     contract = read_bundle(folder / "bundle.json", altered=True)
     bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
-    prompt = prompts(contract, originals, 0)[0].first_row()
-    (tokens,) = record(originals, [prompt], optimize=False, beams=[beams], steps=8).tokens[beams]
+    prompt = make_prompts(contract, originals, 0)[0].first_row()
+    (tokens,) = record_originals(originals, [prompt], optimize=False, beams=[beams], steps=8).tokens[beams]
     others = [[*tokens[:-1], (tokens[-1] + 1) % 64]]  # as if the last logits of the export had been a little different
     judge = Float16Judge(originals, folder, contract)
     same = partial(bundle_verifier._same_tokens, beams, bundle, prompt, others, TOLERANCE)
@@ -186,7 +186,7 @@ def test_the_logits_of_the_last_token_alone_are_judged_in_float32(
     originals, folder = injected(bundled, fault, tmp_path / "out") if fault else bundled
     contract = read_bundle(folder / "bundle.json", altered=True)
     bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
-    prompt = max((p for p in prompts(contract, originals, 0) if p.all_logits), key=lambda p: p.tokens.size)
+    prompt = max((p for p in make_prompts(contract, originals, 0) if p.all_logits), key=lambda p: p.tokens.size)
     judge = Float16Judge(originals, folder, contract)
     assert bundle_verifier._last_logits(bundle, prompt, -1, None)
     assert (bundle_verifier._last_logits(bundle, prompt, -1, judge) == "") is is_explained

@@ -17,7 +17,7 @@ from rewriting import model_of
 
 import graphkit
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.verify import float16_error as float16_rounding
 from graphkit.verify.float32_copies import in_float32
@@ -220,7 +220,7 @@ def test_a_model_in_float32_rounds_nothing() -> None:
     model, names = made
     assert names == {"x_float16": "x"}
     x = np.array([[1, 2]], np.float16)
-    with isolation(DEFAULT_LIMITS), IsolatedSession(model) as session:
+    with shared_isolation(DEFAULT_LIMITS), IsolatedSession(model) as session:
         found = [session.run({"x_float16": x, "c": np.array(flag)})["y"] for flag in (True, False)]
     assert [one.dtype for one in found] == [np.float32, np.float32]
     np.testing.assert_allclose(found, [[[8, 11]], [[0.7, 1.0]]], rtol=1e-6)  # in float16 0.1 is 0.09998
@@ -232,7 +232,7 @@ def test_weights_move_by_half_a_unit_at_most() -> None:
     for seed in (None, 0, 1):
         made = in_float32(model_of(text, w=np.full(64, 2, HALF)), seed)
         assert made is not None
-        with isolation(DEFAULT_LIMITS), IsolatedSession(made[0]) as session:
+        with shared_isolation(DEFAULT_LIMITS), IsolatedSession(made[0]) as session:
             found.append(session.run({"x_float16": np.ones(64, HALF)})["y"])
     exact, first, second = found
     np.testing.assert_array_equal(exact, 2)

@@ -18,7 +18,7 @@ from real_models import unpacked
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
@@ -177,7 +177,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
             made[family] = Originals(found.encoder, found.first, found.step), folder / f"{family}-out"
         return made[family]
 
-    with isolation():
+    with shared_isolation():
         yield of
 
 
@@ -209,7 +209,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
             made[family] = Originals(found.encoder, found.first, found.step), folder / f"{family}-out"
         return made[family]
 
-    with isolation():
+    with shared_isolation():
         yield of
 
 

@@ -14,8 +14,8 @@ from sessions import run
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.model import Model
 from graphkit.verify import bundle_prompts
-from graphkit.verify.bundle_prompts import prompts
-from graphkit.verify.bundle_recording import record
+from graphkit.verify.bundle_prompts import make_prompts
+from graphkit.verify.bundle_recording import record_originals
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.oracle import LAST, with_logits_choice
 from graphkit.verify.originals import Originals
@@ -148,10 +148,10 @@ def test_long_prompts_run_on_an_export_that_is_cut(
     monkeypatch.setattr(bundle_prompts, "COMPARED", 2 * 11 * 4)  # the logits of two tokens
     model = Model.from_proto(decoder("causal"))
     contract = read_bundle(bundle_of("causal") / "bundle.json")  # type: ignore[operator]
-    made = prompts(contract, Originals(None, model, model), 0)
+    made = make_prompts(contract, Originals(None, model, model), 0)
     assert {prompt.tokens.size for prompt in made if not prompt.all_logits} >= {SLOTS - 1}
-    cut = record(Originals(None, model, model), made, optimize=False)
-    whole = [record(Originals(None, model, model), [prompt], optimize=False).logits[0] for prompt in made]
+    cut = record_originals(Originals(None, model, model), made, optimize=False)
+    whole = [record_originals(Originals(None, model, model), [prompt], optimize=False).logits[0] for prompt in made]
     for prompt, expected, actual in zip(made, whole, cut.logits, strict=True):
         assert actual[0].shape[1] == (prompt.tokens.shape[1] if prompt.all_logits else 1)
         assert max(map(distance_of_spread, expected, actual)) < 1e-6

@@ -85,5 +85,5 @@ def test_a_merged_decoder_runs_the_branch_of_its_sizes() -> None:
     for past in (0, 8):
         spec = DimSpec.of({"past_decoder_sequence_length": past})
         ((sized,), _) = BeforeAndAfter([model], model, spec).sized()
-        feed = latency._feed(model, sized)
+        feed = latency._timed_feed(model, sized)
         assert bool(feed["use_cache_branch"].all()) == (past > 0)

@@ -18,7 +18,7 @@ from bundle_faults import Edit, Inject, each_of, export, graph, weight
 
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.lower import LowerOptions, lower_folder
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 
@@ -201,7 +201,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
             made[name] = Originals(found.encoder, found.first, found.step), folder / f"{name}-out"
         return made[name]
 
-    with isolation():
+    with shared_isolation():
         yield of
 
 

@@ -19,7 +19,7 @@ from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts import Host, numpy_host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.options import DeploymentProofOptions
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify.deployment_proofs import LoweringProof, SourceRun, TableProof
 from graphkit.verify.lowering_differences import WrongTable, compared_tables
 from graphkit.verify.lowering_verifier import verify_lowering
@@ -66,7 +66,7 @@ class Lowered:
 
 @pytest.fixture(scope="module")
 def lowered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Lowered]]:
-    with isolation():
+    with shared_isolation():
         yield {name: Lowered(name, tmp_path_factory.mktemp("faults")) for name in FAMILIES}
 
 

@@ -13,7 +13,7 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Session
 from graphkit.verify import verify_rewrite
-from graphkit.verify.comparator import compare
+from graphkit.verify.comparator import compare_output
 
 EIGHT_BITS = ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
 FOUR_BITS = ("int4", "uint4")
@@ -105,4 +105,4 @@ def test_bfloat16_without_kernels_runs_in_float32() -> None:
 
 def test_nan_in_one_of_two_widths_is_named() -> None:
     expected, actual = np.zeros(3, np.float32), np.array([0, np.nan, 0], np.float16)
-    assert compare(expected, actual).problem == "float16 [3], expected float32 [3], with NaN instead of numbers"
+    assert compare_output(expected, actual).problem == "float16 [3], expected float32 [3], with NaN instead of numbers"

@@ -10,7 +10,7 @@ from bundles import decoder
 from rewriting import model_of
 
 from graphkit.model import Model
-from graphkit.verify.comparator import compare
+from graphkit.verify.comparator import compare_output
 from graphkit.verify.tolerances import BundleTolerance, ColumnTolerance, computes_in_half
 
 RNG = np.random.default_rng(3)
@@ -82,14 +82,14 @@ def test_outputs_that_vary_far_may_differ_further() -> None:
 @pytest.mark.parametrize("found", [np.full(8, np.nan, np.float32), np.zeros(7, np.float32), np.full(8, np.inf)])
 def test_numbers_that_are_none_and_other_dims_differ(found: np.ndarray) -> None:
     assert of(STEPS).differ(found, STEPS[0])
-    assert compare(STEPS[0], found, any_width=True).absolute == np.inf
+    assert compare_output(STEPS[0], found, any_width=True).absolute == np.inf
 
 
 def test_outputs_without_elements_agree() -> None:
     empty = np.zeros((1, 0, 8), np.float32)
     assert not ColumnTolerance(1e-4, is_half=False).differ(empty, empty)
     assert not ColumnTolerance(1e-4, is_half=False).differ(np.zeros((3, 0)), np.zeros((3, 0)))
-    assert compare(empty, empty).absolute == 0
+    assert compare_output(empty, empty).absolute == 0
 
 
 def test_tokens_are_a_tie_only_where_their_own_logits_are_near() -> None:

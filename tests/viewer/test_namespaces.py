@@ -10,12 +10,12 @@ from builders import model_of
 from graphkit.graph.names import module_of
 from graphkit.graph.view import build_scopes
 from graphkit.model import Model
-from graphkit.viewer.namespaces import namespaces, parts
+from graphkit.viewer.namespaces import find_namespaces, module_parts
 
 
 def placed(model: Model) -> dict[str, str]:
     """Return the namespace of each node by its path."""
-    return {node.path: space for node, space in namespaces(model.graph).of_node.items()}
+    return {node.path: space for node, space in find_namespaces(model.graph).of_node.items()}
 
 
 def chain(*names: str, op: str = "Tanh") -> Model:
@@ -52,26 +52,26 @@ def with_paths(model: Model) -> Model:
     ],
 )
 def test_parts_of_a_module(module: str, path: tuple[str, ...]) -> None:
-    assert parts(module) == path
+    assert module_parts(module) == path
 
 
 def test_repeated_layers_are_in_one_group() -> None:
     layers = [f"/m/layers.{layer}/{part}" for layer in range(3) for part in ("a/Tanh", "Tanh")]
-    spaces = namespaces(chain("/m/first/Tanh", *layers).graph)
+    spaces = find_namespaces(chain("/m/first/Tanh", *layers).graph)
     assert [*spaces.of_node.values()][1:3] == ["m/layers.{0-2}/layers.0/a", "m/layers.{0-2}/layers.0"]
     assert spaces.repeated == {"m/layers.{0-2}": "3 built alike: layers.{0-2}"}
 
 
 def test_a_group_of_layers_alone_needs_no_other_one() -> None:
     layers = [f"/layers/layers.{layer}/{part}" for layer in range(3) for part in ("a/Tanh", "a/Tanh_1")]
-    spaces = namespaces(chain(*layers).graph)
+    spaces = find_namespaces(chain(*layers).graph)
     assert set(spaces.of_node.values()) == {"layers/layers.0/a", "layers/layers.1/a", "layers/layers.2/a"}
     assert spaces.repeated == {"layers": "3 built alike: layers.{0-2}"}
 
 
 def test_a_layer_that_is_built_otherwise_is_told() -> None:
     names = [f"/layers.{layer}/{part}" for layer in range(3) for part in ("a/Tanh", "Tanh")]
-    spaces = namespaces(chain(*names, "Exp /layers.1/Exp").graph)
+    spaces = find_namespaces(chain(*names, "Exp /layers.1/Exp").graph)
     assert spaces.repeated == {"layers.{0-2}": "2 built alike: layers.{0,2}; built otherwise: layers.1"}
 
 
@@ -91,7 +91,7 @@ def test_a_layer_that_is_built_otherwise_is_told() -> None:
 )
 def test_other_modules_stay_as_they_are(names: tuple[str, ...]) -> None:
     model = chain(*names)
-    spaces = namespaces(model.graph)
+    spaces = find_namespaces(model.graph)
     assert list(spaces.of_node.values()) == [module_of(node) for node in model.graph.nodes]
     assert spaces.repeated == {}
 

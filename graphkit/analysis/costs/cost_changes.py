@@ -14,7 +14,7 @@ from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.costs.weights import stored_bytes
 from graphkit.errors import GraphkitError
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, sized, table
@@ -331,7 +331,8 @@ def cost_change_blocks(
         if (time := change.latency) is not None:
             yield Prose(
                 f"Latency is the median of {time.rounds} rounds in onnxruntime, run in turns on "
-                f"{counted(time.threads, 'thread(s)')} with default optimizations; its ratio is that of the rounds."
+                f"{count_things(time.threads, 'thread(s)')} with default optimizations; its ratio is that of "
+                "the rounds."
             )
         if change.untimed:
             yield Prose(f"Latency{which} was not measured: {change.untimed}.")

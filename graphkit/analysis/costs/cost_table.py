@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from graphkit.analysis.costs.weights import WeightBits
-from graphkit.graph.name_families import expanded
-from graphkit.graph.names import counted, listed
+from graphkit.graph.name_families import expand_label
+from graphkit.graph.names import count_things, join_words
 from graphkit.options import By
 from graphkit.render.document_blocks import (
     PEAK,
@@ -81,7 +81,7 @@ class Quantity:
         text = ""
         for number, term in enumerate(terms):
             if text and len(text) + len(term) > SHOWN:
-                return f"{text} and {counted(len(terms) - number, 'more term(s)')}"
+                return f"{text} and {count_things(len(terms) - number, 'more term(s)')}"
             text += term
         return text
 
@@ -321,15 +321,15 @@ class Costs(Result):
             headings = "Node:code | Operator=op | Steps:number=step_count | Number of steps:note=why | MACs:number"
             yield table_of(headings, self.sequential, "Sequential work: so many steps, one after the other")
         for unknown in self.unknown:
-            measures = listed([WORDS[measure] for measure in unknown.measures])
-            nodes = counted(unknown.nodes, "node(s)")
+            measures = join_words([WORDS[measure] for measure in unknown.measures])
+            nodes = count_things(unknown.nodes, "node(s)")
             yield Prose(f"Not counted: {measures} of {nodes} from {unknown.first} on: {unknown.reason}.")
 
     def _at(self) -> str:
         """Return the sizes, those that are assumed in one sentence."""
         if not self.sizes:
             return "All input dims are numbers."
-        sizes = listed([f"{symbol(name)} {size:,}" for name, size in self.sizes])
+        sizes = join_words([f"{symbol(name)} {size:,}" for name, size in self.sizes])
         if not self.assumed:
             return f"At {sizes}."
         every = len(self.assumed) == len(self.sizes)
@@ -375,7 +375,7 @@ class Costs(Result):
         """Return the multiply-accumulates of all rows, as boxes in boxes where their names are paths."""
         if self.by == "op":
             return Bars(title, ("MACs",), [(row.name, (row.macs.value,)) for row in self.rows if row.macs.value])
-        names = ((row.macs, expanded(row.name) if row.times > 1 else [row.name]) for row in self.rows)
+        names = ((row.macs, expand_label(row.name) if row.times > 1 else [row.name]) for row in self.rows)
         parts = ((name, macs.value or 0, macs.expression) for macs, each in names for name in each)
         return treemap(title, "MACs", parts)
 

@@ -24,7 +24,7 @@ from graphkit.analysis.costs.node_sizes import bytes_of
 from graphkit.analysis.costs.peak_memory import Peak, PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.costs.weights import Weight, weight_bits, weights
-from graphkit.graph.name_families import by_family, expanded
+from graphkit.graph.name_families import by_family, expand_label
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
@@ -248,7 +248,7 @@ def _joined(rows: Mapping[str, CostRow]) -> Iterator[CostRow]:
     """Yield one row for those of a family that cost the same, the first reader of a constant that they share too."""
     costs = ((name, (row.parameters, row.macs, row.operations, row.bytes_moved)) for name, row in rows.items())
     for label, _, times in by_family(costs):
-        members = [rows[name] for name in (expanded(label) if times > 1 else [label])]
+        members = [rows[name] for name in (expand_label(label) if times > 1 else [label])]
         nodes, stored = max(row.nodes for row in members), max(row.weight_bytes for row in members)
         yield replace(members[0], name=label, times=times, nodes=nodes, weight_bytes=stored)
 

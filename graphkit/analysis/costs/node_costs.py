@@ -18,8 +18,8 @@ from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, UnknownError, const
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.rules.control import iterations
-from graphkit.shapes.tensor import number
+from graphkit.shapes.rules.control import count_iterations
+from graphkit.shapes.tensor import element_number
 from graphkit.time_limit import check_time
 
 __all__ = [
@@ -126,7 +126,7 @@ def chosen_branches(shapes: Shapes, sizes: Mapping[str, int]) -> Mapping[Node, C
     for node in all_nodes(shapes.model.scopes):
         condition = shapes[node.input(0)] if node.is_op("If") else None
         data = condition.data if condition is not None and condition.may_have_data else None
-        value = number(data.ravel()[0]) if data is not None and data.size == 1 else None
+        value = element_number(data.ravel()[0]) if data is not None and data.size == 1 else None
         if value is not None:
             chosen[node] = Choice("then_branch" if value else "else_branch", is_certain=True)
     roles = shapes.model.roles
@@ -285,7 +285,7 @@ class _Walk:
 
     def iterations(self, node: Node, body: Scope) -> Expr | None:
         limit, start = (None if (value := node.input(index)) is None else self.shapes[value] for index in (0, 1))
-        return iterations(limit, start, body)
+        return count_iterations(limit, start, body)
 
     def scanned(self, node: Node) -> Expr | None:
         count = node.attr("num_scan_inputs", 0) or 0

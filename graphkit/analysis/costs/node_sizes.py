@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from graphkit.dtypes import BITS, dtype_name
-from graphkit.graph.operator_traits import RESHAPING, names
+from graphkit.graph.operator_traits import RESHAPING, operator_set
 from graphkit.graph.view import Node, Value
 from graphkit.shapes import Expr, Shapes, UnknownError, ceil_div, const
 from graphkit.shapes.tensor import Dims, TensorSequence
@@ -102,9 +102,11 @@ def _bytes(dims: Dims, bits: int) -> Expr:
     return count * (bits // 8) if bits % 8 == 0 else ceil_div(count * bits, 8)
 
 
-VIEWS = RESHAPING | names("BitCast Dropout Identity")  # the output has the bytes of the first input
-SHAPE_ONLY = names("Shape Size EyeLike RandomNormalLike RandomUniformLike")  # read nothing of the first input
-PICKING = names("Compress Gather GatherElements GatherND Slice Split") | names("GatherBlockQuantized", "com.microsoft")
+VIEWS = RESHAPING | operator_set("BitCast Dropout Identity")  # the output has the bytes of the first input
+SHAPE_ONLY = operator_set("Shape Size EyeLike RandomNormalLike RandomUniformLike")  # read nothing of the first input
+PICKING = operator_set("Compress Gather GatherElements GatherND Slice Split") | operator_set(
+    "GatherBlockQuantized", "com.microsoft"
+)
 
 
 def bytes_moved(node: Node, shapes: Shapes) -> Expr:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from graphkit.analysis.costs.node_sizes import NodeSizes, Rule, product
-from graphkit.graph.operator_traits import BROADCASTING, MOVING, REDUCTIONS, UNARY, UNIDIRECTIONAL, names
+from graphkit.graph.operator_traits import BROADCASTING, MOVING, REDUCTIONS, UNARY, UNIDIRECTIONAL, operator_set
 from graphkit.graph.view import Node
 from graphkit.shapes import Expr, Shapes, UnknownError, const
 from graphkit.shapes.expr_limits import TooComplexError
@@ -133,11 +133,11 @@ MACS: Mapping[str, Rule] = {
 
 SOFTMAX = 5  # for each element: the maximum, a difference, an Exp, the sum, a division
 NEIGHBOURS = {"nearest": 0, "linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}  # along one axis, by mode
-VARIADIC = names("Max Mean Min Sum")
-IDENTICAL = names("BitCast Identity")  # of UNARY: the elements are what they were
+VARIADIC = operator_set("Max Mean Min Sum")
+IDENTICAL = operator_set("BitCast Identity")  # of UNARY: the elements are what they were
 
 
-NOT_COMPUTING = names(
+NOT_COMPUTING = operator_set(
     """
     CenterCropPad Constant ConstantOfShape Dropout EyeLike MaxUnpool OneHot Pad Shape Size TensorScatter Trilu
     ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty
@@ -292,9 +292,9 @@ OPERATIONS: Mapping[str, Rule] = {
     **dict.fromkeys(("Resize", "Upsample"), _interpolated),
     "GridSample": _sampled,
     **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), _per_result(3)),
-    **dict.fromkeys(sorted(names("Range BlackmanWindow HammingWindow HannWindow")), _per_result(1)),
+    **dict.fromkeys(sorted(operator_set("Range BlackmanWindow HammingWindow HannWindow")), _per_result(1)),
     **dict.fromkeys(
-        sorted(names("Bernoulli RandomNormal RandomNormalLike RandomUniform RandomUniformLike")), _per_result(1)
+        sorted(operator_set("Bernoulli RandomNormal RandomNormalLike RandomUniform RandomUniformLike")), _per_result(1)
     ),
     **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), _scattered(2)),
     # Products: what they do besides multiplying and adding
@@ -325,12 +325,12 @@ OPERATIONS: Mapping[str, Rule] = {
 _DATA, _ALGORITHM = "its work depends on its data", "its work depends on the algorithm that the runtime chooses"
 UNCOUNTED: Mapping[str, str] = {
     **dict.fromkeys(
-        sorted(names("MaxRoiPool Multinomial NonMaxSuppression NonZero RoiAlign Unique ImageDecoder")), _DATA
+        sorted(operator_set("MaxRoiPool Multinomial NonMaxSuppression NonZero RoiAlign Unique ImageDecoder")), _DATA
     ),
-    **dict.fromkeys(sorted(names("StringNormalizer StringSplit TfIdfVectorizer")), _DATA),
-    **dict.fromkeys(sorted(names("AffineGrid DFT Det MelWeightMatrix STFT")), _ALGORITHM),
-    **dict.fromkeys(sorted(names("CausalConvWithState LinearAttention")), "there is no rule for it yet"),
-    **dict.fromkeys(sorted(names("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss")), "it is for training"),
+    **dict.fromkeys(sorted(operator_set("StringNormalizer StringSplit TfIdfVectorizer")), _DATA),
+    **dict.fromkeys(sorted(operator_set("AffineGrid DFT Det MelWeightMatrix STFT")), _ALGORITHM),
+    **dict.fromkeys(sorted(operator_set("CausalConvWithState LinearAttention")), "there is no rule for it yet"),
+    **dict.fromkeys(sorted(operator_set("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss")), "it is for training"),
     "SequenceMap": "the number of its calls is the length of a sequence",
     **dict.fromkeys(("com.microsoft.MoE", "com.microsoft.QMoE"), "its activation and its gate are not followed"),
 }

@@ -16,14 +16,14 @@ from graphkit.analysis.costs.amounts import Amount, total
 from graphkit.analysis.costs.node_costs import FAILURES, Choice, chosen_branches, functions_of
 from graphkit.analysis.costs.node_sizes import VIEWS, bytes_of
 from graphkit.graph.dataflow import values_read
-from graphkit.graph.operator_traits import names
+from graphkit.graph.operator_traits import operator_set
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.shapes import Expr, Shapes, is_known
 
 __all__ = ["IN_PLACE", "MAX_DEPTH", "MAX_MOMENTS", "Alive", "Peak", "PeakMemory", "page_memory", "runtime_order"]
 
 # Operators whose result onnxruntime 1.32 writes in the place of their input, measured one by one with its allocator
-IN_PLACE = names(
+IN_PLACE = operator_set(
     """
     Cast Celu Clip Elu HardSigmoid LeakyRelu LogSoftmax Relu Selu Sigmoid Softmax Softplus Softsign Tanh ThresholdedRelu
     """

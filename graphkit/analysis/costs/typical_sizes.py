@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from graphkit.graph.cache_entries import tokens
+from graphkit.graph.cache_entries import split_name
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import MOVING
-from graphkit.graph.uses import readers
+from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr, Relation, Shapes, symbol
-from graphkit.shapes.constraints.collect_preconditions import collect
+from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
 from graphkit.shapes.constraints.evaluate_constraints import Constraint
-from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes, nearest
+from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes, search_nearest_sizes
 from graphkit.shapes.constraints.symbol_sizes import Role
 from graphkit.shapes.input_dims import input_dims
 
@@ -85,7 +85,7 @@ def _runnable(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dic
 
     Bodies may not run at all, so that at last only nodes of the main graph are looked at.
     """
-    shared = [place for place in collect(shapes) if not place.precondition.is_guess]
+    shared = [place for place in collect_preconditions(shapes) if not place.precondition.is_guess]
     every = [place.precondition for place in shared]
     main = [place.precondition for place in shared if place.scope is shapes.model.graph]
     space = [symbol(variable.name) for variable in legal.variables if variable.role == "space"]
@@ -97,7 +97,7 @@ def _runnable(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dic
     for index, constraints in enumerate(attempts):
         if constraints in attempts[:index]:
             continue
-        if nearest_sizes := next(nearest(legal.variables, [*legal.relations, *constraints], wish), None):
+        if nearest_sizes := next(search_nearest_sizes(legal.variables, [*legal.relations, *constraints], wish), None):
             return nearest_sizes
     return None
 
@@ -152,13 +152,13 @@ def _is_raw_audio(value: Value, dims: tuple[Expr, ...], *, is_audio: bool) -> bo
     """Whether an input is samples [batch, time] or [batch, 1, time], which features of audio are not."""
     declared = declared_type(value)
     is_mono = len(dims) == 2 or (len(dims) == 3 and dims[1].constant == 1)
-    is_named = is_audio or bool(AUDIO & set(tokens(value.name)))
+    is_named = is_audio or bool(AUDIO & set(split_name(value.name)))
     return is_mono and is_named and declared is not None and declared.is_float
 
 
 def indexed_dims(value: Value, shapes: Shapes) -> Iterator[Expr]:
     """Yield the dims along which the elements of an input index computed tensors: they are below each."""
-    for node, index in readers(value, _passes):
+    for node, index in find_readers(value, _passes):
         table = node.input(0) if index == 1 and node.is_op(*INDEXING) else None
         dims = shapes.dims(table) if table is not None and not table.is_constant else None
         axis = node.axis(len(dims or ()), name="batch_dims" if node.op_type.endswith("ND") else "axis")

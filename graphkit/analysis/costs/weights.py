@@ -14,7 +14,7 @@ import onnx
 
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.graph.view import Node, all_nodes, all_scopes
-from graphkit.io.external import extent
+from graphkit.io.external import external_extent
 from graphkit.io.tensors import element_count, payload_size, walk_tensors
 from graphkit.io.wire import encode_varint
 from graphkit.model import Model
@@ -137,7 +137,7 @@ def _place(tensor: onnx.TensorProto) -> object:
     """Return where the bytes of a tensor lie, None for one that has them itself."""
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return None
-    at = extent(tensor)
+    at = external_extent(tensor)
     return at.location, at.offset, payload_size(tensor), tensor.data_type
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, Generation, State
-from graphkit.deploy.contract.sealed_record import NOT_RUN, TEXT, FileRecord, ProofRecord, sealed
+from graphkit.deploy.contract.sealed_record import NOT_RUN, TEXT, FileRecord, ProofRecord, seal_record
 
 __all__ = [
     "ALIGNMENT",
@@ -273,4 +273,4 @@ class BundleContract:
 
     def to_json(self) -> str:
         """Return it as JSON, with a checksum at its end."""
-        return sealed(self)
+        return seal_record(self)

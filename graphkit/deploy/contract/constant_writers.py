@@ -18,8 +18,8 @@ from graphkit.deploy.contract.contract_constants import (
     Number,
     Record,
     Slots,
-    comment,
-    facts,
+    comment_text,
+    contract_facts,
     item_bytes,
 )
 from graphkit.deploy.contract.host_contract import By, Contract, Kind
@@ -51,17 +51,17 @@ class _Language:
         Raises:
             UsageError: The floor is not a float32, or a dtype has no size in bytes; in C, a name holds a NUL.
         """
-        known = facts(contract)
+        known = contract_facts(contract)
         template = Template(Path(__file__).with_name(self.template).read_text(encoding="utf-8"))
         return template.substitute(
-            target=comment(contract.target),
+            target=comment_text(contract.target),
             numbers="".join(f"\n{line}" for number in known.numbers for line in self._number(number)),
             lists="\n".join(self.tokens(name, *listed) for name, listed in known.lists.items()),
             floor=repr(known.floor),
             floor_half=f"0x{known.floor_half:04x}",
             max_rank=known.max_rank,
-            places="".join(_paragraph(self._places(group)) for group in known.groups if group.items),
-            arrays="".join(_paragraph(self._array(array)) for array in known.arrays),
+            places="".join(_paragraph_text(self._places(group)) for group in known.groups if group.items),
+            arrays="".join(_paragraph_text(self._array(array)) for array in known.arrays),
             **self._more(contract),
         )
 
@@ -76,12 +76,12 @@ class _Language:
     def _number(self, number: Number) -> Iterable[str]:
         may_be_negative = number.name.startswith("token_") or number.name in ("offset", *RULES)
         kind = "i64" if may_be_negative else "usize"
-        yield self.doc.format(comment(number.comment))
+        yield self.doc.format(comment_text(number.comment))
         yield self.constant.format(name=number.name.upper(), kind=kind, value=number.value)
 
     def _places(self, group: Group) -> Iterable[str]:
         for place, (name, original) in enumerate(group.items):
-            yield self.doc.format(f"Place of the {comment(group.what)} `{comment(original)}`.")
+            yield self.doc.format(f"Place of the {comment_text(group.what)} `{comment_text(original)}`.")
             yield self.constant.format(name=name.upper(), kind="usize", value=place)
 
     def _array(self, array: Array) -> Iterable[str]:
@@ -94,7 +94,7 @@ class _Language:
         raise NotImplementedError
 
 
-def _paragraph(lines: Iterable[str]) -> str:
+def _paragraph_text(lines: Iterable[str]) -> str:
     return "".join(f"\n{line}" for line in ("", *lines))
 
 
@@ -114,7 +114,7 @@ class C(_Language):
         kinds = {"sources": ("source", get_args(Kind)), "choices": ("by", get_args(By))}
         return {
             **{f"{name}_count": count for name, count in counts.items()},
-            **{key: "\n".join(_enumerated(what, ("none", *names))) for key, (what, names) in kinds.items()},
+            **{key: "\n".join(_enumeration_lines(what, ("none", *names))) for key, (what, names) in kinds.items()},
         }
 
     def tokens(self, name: str, meaning: str, tokens: Sequence[int]) -> str:
@@ -126,7 +126,7 @@ class C(_Language):
 
     def _number(self, number: Number) -> Iterable[str]:
         value = str(number.value) if number.value >= 0 else f"({number.value})"
-        return (f"#define HOST_{number.name.upper()} {value} /* {comment(number.comment)} */",)
+        return (f"#define HOST_{number.name.upper()} {value} /* {comment_text(number.comment)} */",)
 
     def _places(self, group: Group) -> Iterable[str]:
         places = (f"    HOST_{name.upper()} = {place}," for place, (name, _) in enumerate(group.items))
@@ -141,16 +141,16 @@ class C(_Language):
         yield f"static const Host{kind} {name}[] = {{"
         for record in array.records:
             if record.meaning:
-                yield f"    /* {comment(record.meaning)} */"
-            yield f"    {{{', '.join(map(_c_value, _flat(record.fields)))}}},"
+                yield f"    /* {comment_text(record.meaning)} */"
+            yield f"    {{{', '.join(map(_c_value, _flat_members(record.fields)))}}},"
         yield "};"
 
 
-def _enumerated(what: str, names: Iterable[str]) -> Iterator[str]:
+def _enumeration_lines(what: str, names: Iterable[str]) -> Iterator[str]:
     return (f"    HOST_{what.upper()}_{name.upper()} = {place}," for place, name in enumerate(names))
 
 
-def _flat(fields: Fields) -> Iterator[object]:
+def _flat_members(fields: Fields) -> Iterator[object]:
     """Yield the members of a flat struct in C, with numbers for missing ones."""
     for name, value in fields.items():
         if name == "slots":
@@ -201,7 +201,7 @@ class Rust(_Language):
     opening = "pub static {name}: [{kind}; {count}] = ["
 
     def _more(self, _: Contract) -> Mapping[str, object]:
-        return {"choices": "\n".join(f"    {_camel(name)}," for name in get_args(By))}
+        return {"choices": "\n".join(f"    {_camel_case(name)}," for name in get_args(By))}
 
     def tokens(self, name: str, meaning: str, tokens: Sequence[int]) -> str:
         return f"/// {meaning}\npub const {name.upper()}_TOKENS: [i64; {len(tokens)}] = {list(tokens)};"
@@ -214,12 +214,12 @@ class Rust(_Language):
 
     def _value(self, name: str, value: object) -> str:
         if isinstance(value, MadeBy):
-            return f"Source::{_camel(value.kind)}" + (f" {self._braced(value.fields)}" if value.fields else "")
+            return f"Source::{_camel_case(value.kind)}" + (f" {self._braced(value.fields)}" if value.fields else "")
         if name in ("slots", "writes"):
             inner = f"Slots {self._braced(asdict(value))}" if isinstance(value, Slots) else value
             return "None" if value is None else f"Some({inner})"
         if name == "by":
-            return f"By::{_camel(str(value))}"
+            return f"By::{_camel_case(str(value))}"
         if isinstance(value, Group):
             return f"&{value.name.upper()}"
         if isinstance(value, tuple):
@@ -229,7 +229,7 @@ class Rust(_Language):
         return json.dumps(value)
 
 
-def _camel(name: str) -> str:
+def _camel_case(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
@@ -257,7 +257,7 @@ class TypeScript(_Language):
         return f"  {self._object(record.fields)},"
 
     def _object(self, fields: Fields) -> str:
-        named = ((_camel(name)[0].lower() + _camel(name)[1:], value) for name, value in fields.items())
+        named = ((_camel_case(name)[0].lower() + _camel_case(name)[1:], value) for name, value in fields.items())
         return f"{{ {', '.join(f'{name}: {self._value(value)}' for name, value in named)} }}"
 
     def _value(self, value: object) -> str:

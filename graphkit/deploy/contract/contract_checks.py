@@ -48,26 +48,26 @@ def _shared_problems(contract: AnyContract, named: Mapping[str, Sequence[str]], 
     kinds = {"method": [method.name for method in contract.methods], "state": [state.name for state in contract.states]}
     for kind, names in {**kinds, **named}.items():
         yield from (f"a {kind} has no name" for name in names if not name)
-        yield from _twice(kind, names)
+        yield from _find_duplicates(kind, names)
     for file in files:
         if not is_file_name(file):
             yield f"'{file}' is not the name of a file beside it"
     for state in contract.states:
-        yield from (f"state '{state.name}' {problem}" for problem in _state(state))
+        yield from (f"state '{state.name}' {problem}" for problem in _check_state(state))
     states = {state.name: state for state in contract.states}
     for method in contract.methods:
         for kind, ports in (("input", method.inputs), ("output", method.outputs)):
-            for text in _twice(kind, [port.name for port in ports]):
+            for text in _find_duplicates(kind, [port.name for port in ports]):
                 yield f"{method.name}: {text}"
             for port in ports:
-                yield from (f"{method.name}: {kind} '{port.name}' {problem}" for problem in _port(port, states))
+                yield from (f"{method.name}: {kind} '{port.name}' {problem}" for problem in _check_port(port, states))
 
 
-def _twice(kind: str, names: Sequence[str]) -> Iterator[str]:
+def _find_duplicates(kind: str, names: Sequence[str]) -> Iterator[str]:
     return (f"two have the name of {kind} '{name}'" for name in sorted(set(names)) if names.count(name) > 1)
 
 
-def _state(state: State) -> Iterator[str]:
+def _check_state(state: State) -> Iterator[str]:
     if not _is_array(state.shape, state.dtype):
         yield "has no size, or no dtype of whole bytes"
     elif state.bytes != math.prod(state.shape) * BYTES[state.dtype]:
@@ -76,7 +76,7 @@ def _state(state: State) -> Iterator[str]:
         yield f"has no axis {state.axis}"
 
 
-def _port(port: AnyPort, states: Mapping[str, State]) -> Iterator[str]:
+def _check_port(port: AnyPort, states: Mapping[str, State]) -> Iterator[str]:
     if not port.name or "" in port.shape:
         yield "has no name, or a dim of none"
     if not _is_array(port.shape, port.dtype):
@@ -103,7 +103,7 @@ def contract_problems(contract: Contract) -> Iterator[str]:
     if missing := [name for name in TOKENS if name not in contract.tokens]:
         yield f"tokens.{missing[0]} is missing"
         return
-    yield from _sound(contract)
+    yield from _check_sound(contract)
     if not math.isfinite(contract.floor):
         yield "the floor is not a finite number"
     yield from _shared_problems(contract, {"table": [table.name for table in contract.tables]}, contract.read_files)
@@ -112,13 +112,15 @@ def contract_problems(contract: Contract) -> Iterator[str]:
             yield f"table '{table.name}' has no size, or no dtype of whole bytes"
     for place, method in enumerate(contract.methods):
         for port in method.inputs:
-            yield from (f"{method.name}: input '{port.name}' {problem}" for problem in _input(contract, place, port))
+            yield from (
+                f"{method.name}: input '{port.name}' {problem}" for problem in _check_input(contract, place, port)
+            )
         for port in method.outputs:
-            yield from (f"{method.name}: output '{port.name}' {problem}" for problem in _output(contract, port))
-    yield from _steps(contract)
+            yield from (f"{method.name}: output '{port.name}' {problem}" for problem in _check_output(contract, port))
+    yield from _check_steps(contract)
 
 
-def _sound(contract: Contract) -> Iterator[str]:
+def _check_sound(contract: Contract) -> Iterator[str]:
     """Yield the faults of a sound that may be shorter, and of the inputs that hold it."""
     sizes = contract.sizes
     if "sound" in sizes and not {"stride", "offset"} <= sizes.keys():
@@ -137,7 +139,7 @@ def _sound(contract: Contract) -> Iterator[str]:
             yield f"input '{port.name}' holds no sound of {sound}"
 
 
-def _steps(contract: Contract) -> Iterator[str]:
+def _check_steps(contract: Contract) -> Iterator[str]:
     steps = [method for method in contract.methods if method.when == "step"]
     if len(steps) > 1:
         yield "it has several methods for a step"
@@ -150,7 +152,7 @@ def _steps(contract: Contract) -> Iterator[str]:
         yield "sizes.positions is not 0 where nothing runs at each step, or 0 where something does"
 
 
-def _input(contract: Contract, place: int, port: Port) -> Iterator[str]:
+def _check_input(contract: Contract, place: int, port: Port) -> Iterator[str]:
     source = port.source
     if source is None:
         yield "has no source"
@@ -159,7 +161,7 @@ def _input(contract: Contract, place: int, port: Port) -> Iterator[str]:
         yield "is a mask over the slots of another length"
     if source.kind == "source_mask" and port.shape[-1:] != (contract.sizes["source"],):
         yield "is a mask over the source of another length"
-    if _is_of_sequences(source) and not _is_shared(_first(port.shape), contract):
+    if _is_of_sequences(source) and not _is_shared(_first_wide_dim(port.shape), contract):
         yield f"does not hold {contract.sequences} sequences one behind the other"
     if source.window < 0:
         yield "has a window below 0"
@@ -177,7 +179,9 @@ def _input(contract: Contract, place: int, port: Port) -> Iterator[str]:
         table = next((table for table in contract.tables if table.name == source.of), None)
         if table is None or table.dtype != port.dtype or not _is_filled(port.shape, table.shape):
             yield f"is not made of rows of table '{source.of}'"
-        elif source.kind == "rows" and math.prod(port.shape) // math.prod(table.shape) not in _rows(contract, source):
+        elif source.kind == "rows" and math.prod(port.shape) // math.prod(table.shape) not in _allowed_rows(
+            contract, source
+        ):
             yield f"is not one row of table '{source.of}'"
         elif (
             source.kind == "rows" and table.rows < contract.sizes["positions" if source.by == "position" else "source"]
@@ -195,12 +199,12 @@ def _is_shared(count: int, contract: Contract) -> bool:
     return contract.sequences == 1 or (count > 0 and count % contract.sequences == 0)
 
 
-def _first(shape: Sequence[int]) -> int:
+def _first_wide_dim(shape: Sequence[int]) -> int:
     """Return the first dim that is not 1."""
     return next((dim for dim in shape if dim != 1), 1)
 
 
-def _rows(contract: Contract, source: Source) -> tuple[int, ...]:
+def _allowed_rows(contract: Contract, source: Source) -> tuple[int, ...]:
     """Return how many rows an input may have: of the position one is enough for all sequences."""
     count = contract.sequences
     return (1, count) if source.by == "position" else (count,)
@@ -216,7 +220,7 @@ def _is_output(methods: Sequence[Method], of: str, port: Port) -> bool:
     return output is not None and (output.shape, output.dtype) == (port.shape, port.dtype)
 
 
-def _output(contract: Contract, port: Port) -> Iterator[str]:
+def _check_output(contract: Contract, port: Port) -> Iterator[str]:
     state = next((state for state in contract.states if state.name == port.writes), None)
     if state is None:
         return
@@ -242,18 +246,18 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
     yield from _shared_problems(contract, {"length": [length.name for length in contract.lengths]}, files)
     for state in contract.states:
         yield from (f"state '{state.name}' {text}" for text in _state_tensor(state, lengths, contract.arena))
-    yield from _overlaps(contract)
+    yield from _check_overlaps(contract)
     states = {state.name: state for state in contract.states}
     for method in contract.methods:
-        yield from (f"{method.name}: {text}" for text in _method(method, states, lengths))
+        yield from (f"{method.name}: {text}" for text in _check_method(method, states, lengths))
     for state in contract.states:
         if state.prefix != _takes_prefix(state, contract.methods):
             takes = "all slots" if state.prefix else "the slots in use alone"
             yield f"state '{state.name}': prefix is {str(state.prefix).lower()}, and the methods take {takes}"
-    yield from _sizes(contract)
+    yield from _check_sizes(contract)
 
 
-def _sizes(contract: BundleContract) -> Iterator[str]:
+def _check_sizes(contract: BundleContract) -> Iterator[str]:
     """Yield contradictions between sizes, lengths and state."""
     sizes, most = contract.sizes, {length.name: length.most for length in contract.lengths}
     for name, count in most.items():
@@ -289,21 +293,21 @@ def _takes_prefix(state: StateTensor, methods: Sequence[BundleMethod]) -> bool:
     return state.axis == 0 and bool(state.length) and all(isinstance(dim, str) for (dim,) in filter(None, dims))
 
 
-def _overlaps(contract: BundleContract) -> Iterator[str]:
+def _check_overlaps(contract: BundleContract) -> Iterator[str]:
     placed = sorted(contract.states, key=lambda state: state.offset)
     for state, after in itertools.pairwise(placed):
         if state.end > after.offset:
             yield f"states '{state.name}' and '{after.name}' overlap"
 
 
-def _method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[str]) -> Iterator[str]:
+def _check_method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[str]) -> Iterator[str]:
     if set(method.access) != set(states):
         yield "it does not say what it does with each state"
         return
     for kind, ports in (("input", method.inputs), ("output", method.outputs)):
         for port in ports:
             state = states.get(port.state)
-            if state is not None and not (port.dtype == state.dtype and _fits(port.shape, state.shape)):
+            if state is not None and not (port.dtype == state.dtype and _fits_sizes(port.shape, state.shape)):
                 yield f"{kind} '{port.name}' does not fit state '{port.state}'"
     for port in method.inputs:
         yield from (f"input '{port.name}' {text}" for text in _method_input(port, method, lengths))
@@ -325,7 +329,7 @@ def _method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[s
             yield f"it changes length '{change.length}' by an input that is not there"
 
 
-def _fits(shape: Sequence[int | str], sizes: Sequence[int]) -> bool:
+def _fits_sizes(shape: Sequence[int | str], sizes: Sequence[int]) -> bool:
     return len(shape) == len(sizes) and all(
         isinstance(dim, str) or dim in sizes[at : at + 1] for at, dim in enumerate(shape)
     )

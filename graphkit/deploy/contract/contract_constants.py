@@ -18,9 +18,19 @@ from graphkit.errors import UsageError
 from graphkit.render.document_blocks import printable
 
 __all__ = [
-    "RULES", "Array", "Facts", "Fields", "Group", "MadeBy", "Number", "Record", "Slots", "comment", "facts",
+    "RULES",
+    "Array",
+    "Facts",
+    "Fields",
+    "Group",
+    "MadeBy",
+    "Number",
+    "Record",
+    "Slots",
+    "comment_text",
+    "contract_facts",
     "item_bytes",
-]  # fmt: skip
+]
 
 Fields = Mapping[str, Any]  # values by name: text, numbers, dims, `Slots`, `MadeBy`, the `Group` of an array
 
@@ -176,21 +186,21 @@ class Facts:
     arrays: tuple[Array, ...]
 
 
-def facts(contract: Contract) -> Facts:
+def contract_facts(contract: Contract) -> Facts:
     """Return the constants of a contract.
 
     Raises:
         UsageError: The floor is not a float32, or a dtype has no size in bytes.
     """
-    numbers, methods, floor = tuple(_numbers(contract)), contract.methods, _single(contract.floor)
-    unique = _unique(number.name for number in numbers)
+    numbers, methods, floor = tuple(_number_constants(contract)), contract.methods, _as_float32(contract.floor)
+    unique = _unique_namer(number.name for number in numbers)
     named = [
-        _group(unique, "table", "tables", [table.name for table in contract.tables]),
-        _group(unique, "state", "states", [state.name for state in contract.states]),
-        _group(unique, "method", "methods", [method.name for method in methods]),
+        _name_group(unique, "table", "tables", [table.name for table in contract.tables]),
+        _name_group(unique, "state", "states", [state.name for state in contract.states]),
+        _name_group(unique, "method", "methods", [method.name for method in methods]),
     ]
-    inputs = [_ports(unique, method, "input", method.inputs) for method in methods]
-    outputs = [_ports(unique, method, "output", method.outputs) for method in methods]
+    inputs = [_port_group(unique, method, "input", method.inputs) for method in methods]
+    outputs = [_port_group(unique, method, "output", method.outputs) for method in methods]
     ports = [group for pair in zip(inputs, outputs, strict=True) for group in pair]
     ranks = [len(port.shape) for method in methods for port in (*method.inputs, *method.outputs)]
     ranks += [len(state.shape) for state in contract.states]
@@ -201,14 +211,14 @@ def facts(contract: Contract) -> Facts:
             for name, (rule, meaning) in LISTS.items()
         },
         floor=floor,
-        floor_half=_half(floor),  # a host rounds masks to float32 first
+        floor_half=_half_bits(floor),  # a host rounds masks to float32 first
         max_rank=max((1, *ranks)),
         groups=(*named, *ports),
-        arrays=tuple(_arrays(contract, named, inputs, outputs)),
+        arrays=tuple(_array_constants(contract, named, inputs, outputs)),
     )
 
 
-def _numbers(contract: Contract) -> Iterator[Number]:
+def _number_constants(contract: Contract) -> Iterator[Number]:
     sizes = {**NO_SOUND, **contract.sizes}
     yield Number("contract_version", contract.version, "Version of this form.")
     yield Number("proven", int(contract.proof.passed), "1 where the proof of models and host passed; 0 where not.")
@@ -219,59 +229,59 @@ def _numbers(contract: Contract) -> Iterator[Number]:
     yield Number("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
 
 
-def _arrays(
+def _array_constants(
     contract: Contract, named: Sequence[Group], inputs: Sequence[Group], outputs: Sequence[Group]
 ) -> Iterator[Array]:
     tables, states, methods = (group.name for group in named)
-    yield Array("RecordedFile", "files", tuple(_file(name, file) for name, file in contract.files.items()))
-    yield Array("Table", tables, tuple(map(_table, contract.tables)))
-    yield Array("State", states, tuple(map(_state, contract.states)))
+    yield Array("RecordedFile", "files", tuple(_file_record(name, file) for name, file in contract.files.items()))
+    yield Array("Table", tables, tuple(map(_table_record, contract.tables)))
+    yield Array("State", states, tuple(map(_state_record, contract.states)))
     records = []
     for method, ins, outs in zip(contract.methods, inputs, outputs, strict=True):
-        yield Array("Input", ins.name, tuple(_input(contract, port) for port in method.inputs))
-        yield Array("Output", outs.name, tuple(_output(contract, port) for port in method.outputs))
+        yield Array("Input", ins.name, tuple(_input_record(contract, port) for port in method.inputs))
+        yield Array("Output", outs.name, tuple(_output_record(contract, port) for port in method.outputs))
         is_step = method.when == "step"
         names = {"name": method.name, "file": method.file}
         records.append(Record({**names, "each_step": is_step, "inputs": ins, "outputs": outs}))
     yield Array("Method", methods, tuple(records))
 
 
-def _file(name: str, file: FileRecord) -> Record:
+def _file_record(name: str, file: FileRecord) -> Record:
     return Record({"name": name, "bytes": file.bytes, "sha256": file.sha256})
 
 
-def _table(table: Table) -> Record:
+def _table_record(table: Table) -> Record:
     names = {"name": table.name, "file": table.file, "dtype": table.dtype}
     row = math.prod(table.shape) * item_bytes(table.dtype)
     return Record({**names, "offset": table.offset, "rows": table.rows, "row_bytes": row}, table.meaning)
 
 
-def _tensor(tensor: Port | State) -> Fields:
+def _tensor_fields(tensor: Port | State) -> Fields:
     return {"name": tensor.name, "dtype": tensor.dtype, "dims": tensor.shape}
 
 
-def _state(state: State) -> Record:
-    return Record({**_tensor(state), "slots": _slots(state), "bytes": _bytes(state)})
+def _state_record(state: State) -> Record:
+    return Record({**_tensor_fields(state), "slots": _state_slots(state), "bytes": _tensor_bytes(state)})
 
 
-def _input(contract: Contract, port: Port) -> Record:
+def _input_record(contract: Contract, port: Port) -> Record:
     source = port.source
     assert source is not None
     of, output = _place_of(contract, source)
     maker = MadeBy(kind=source.kind, by=source.by, window=source.window, of=of, output=output)
-    return Record({**_tensor(port), "bytes": _bytes(port), "source": maker}, port.meaning)
+    return Record({**_tensor_fields(port), "bytes": _tensor_bytes(port), "source": maker}, port.meaning)
 
 
-def _output(contract: Contract, port: Port) -> Record:
+def _output_record(contract: Contract, port: Port) -> Record:
     state = next((place for place, state in enumerate(contract.states) if state.name == port.writes), None)
-    return Record({**_tensor(port), "bytes": _bytes(port), "writes": state}, port.meaning)
+    return Record({**_tensor_fields(port), "bytes": _tensor_bytes(port), "writes": state}, port.meaning)
 
 
 def _or_none(number: int | None) -> int:
     return -1 if number is None else number
 
 
-def _single(number: float) -> float:
+def _as_float32(number: float) -> float:
     """Return a number as a float32 has it.
 
     Raises:
@@ -285,7 +295,7 @@ def _single(number: float) -> float:
         ) from error
 
 
-def _half(number: float) -> int:
+def _half_bits(number: float) -> int:
     try:
         return int(struct.unpack("<H", struct.pack("<e", number))[0])
     except OverflowError:
@@ -294,7 +304,7 @@ def _half(number: float) -> int:
         )  # the largest finite one: a score that an infinity is added to may be NaN
 
 
-def _unique(reserved: Iterable[str]) -> Callable[[str], str]:
+def _unique_namer(reserved: Iterable[str]) -> Callable[[str], str]:
     """Return a function that makes text an identifier in lower case which nothing else has."""
     taken = {*reserved, "mask_floor", "mask_floor_half", "max_rank", "contract_h"}
     taken |= {f"{name}_token{suffix}" for name in LISTS for suffix in ("s", "_count")}
@@ -312,12 +322,12 @@ def _unique(reserved: Iterable[str]) -> Callable[[str], str]:
     return unique
 
 
-def _group(unique: Callable[[str], str], what: str, name: str, names: Sequence[str]) -> Group:
+def _name_group(unique: Callable[[str], str], what: str, name: str, names: Sequence[str]) -> Group:
     return Group(what, unique(name), tuple((unique(f"{what}_{named}"), named) for named in names))
 
 
-def _ports(unique: Callable[[str], str], method: Method, what: str, ports: Sequence[Port]) -> Group:
-    group = _group(unique, f"{method.name}_{what}", f"{method.name}_{what}s", [port.name for port in ports])
+def _port_group(unique: Callable[[str], str], method: Method, what: str, ports: Sequence[Port]) -> Group:
+    group = _name_group(unique, f"{method.name}_{what}", f"{method.name}_{what}s", [port.name for port in ports])
     return replace(group, what=f"{what} of {method.name}")
 
 
@@ -348,11 +358,11 @@ def item_bytes(dtype: str) -> int:
         raise UsageError(f"dtype '{dtype}' has no size that a host program can count on") from error
 
 
-def _bytes(tensor: Port | State) -> int:
+def _tensor_bytes(tensor: Port | State) -> int:
     return math.prod(tensor.shape) * item_bytes(tensor.dtype)
 
 
-def _slots(state: State) -> Slots | None:
+def _state_slots(state: State) -> Slots | None:
     """Return where the slots of a state lie, None where it does not grow."""
     axis = state.axis
     if axis is None:
@@ -361,7 +371,7 @@ def _slots(state: State) -> Slots | None:
     return Slots(axis, state.shape[axis], stride, math.prod(state.shape[:axis]))
 
 
-def comment(text: str) -> str:
+def comment_text(text: str) -> str:
     """Return text as one line of ASCII that neither ends a comment nor begins one, in any of the languages."""
     plain = printable(text).encode("ascii", "backslashreplace").decode()
     return plain.replace("*/", "* /").replace("/*", "/ *").replace("??/", "?? /").rstrip("\\")

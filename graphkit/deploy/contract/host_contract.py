@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, Generation, State
-from graphkit.deploy.contract.sealed_record import NOT_RUN, TEXT, FileRecord, ProofRecord, sealed
+from graphkit.deploy.contract.sealed_record import NOT_RUN, TEXT, FileRecord, ProofRecord, seal_record
 
 __all__ = [
     "FIXED", "VERSION", "By", "Contract", "Kind", "LoweredWith", "Method", "Port", "Source", "State", "Table",
@@ -193,4 +193,4 @@ class Contract:
 
     def to_json(self) -> str:
         """Return it as JSON, with a checksum at its end."""
-        return sealed(self)
+        return seal_record(self)

@@ -10,7 +10,7 @@ from graphkit.graph.name_families import family_label, family_pattern
 from graphkit.render.document_blocks import printable
 from graphkit.render.markdown import escape
 
-__all__ = ["guide"]
+__all__ = ["write_guide"]
 
 
 IDS = {
@@ -39,12 +39,12 @@ RULES = {
 }
 
 
-def guide(contract: Contract) -> str:
+def write_guide(contract: Contract) -> str:
     """Return `HOST.md`."""
-    return "\n".join(_lines(contract)) + "\n"
+    return "\n".join(_guide_lines(contract)) + "\n"
 
 
-def _lines(contract: Contract) -> Iterator[str]:
+def _guide_lines(contract: Contract) -> Iterator[str]:
     yield f"# Host contract ({contract.target})"
     yield ""
     yield "This is what a host program does to run these models. `contract.json` says the same as data. A name with"
@@ -60,17 +60,17 @@ def _lines(contract: Contract) -> Iterator[str]:
         yield f"The models run {contract.sequences} sequences at a time, which begin together at slot 0. An input that"
         yield "follows from tokens or from `length` holds the part of each sequence, one behind the other; what follows"
         yield "from `position` is the same for all."
-    yield from _tokens(contract)
+    yield from _token_lines(contract)
     for method in contract.methods:
-        yield from _method(method)
+        yield from _method_lines(method)
     if contract.states:
-        yield from _states(contract)
+        yield from _state_lines(contract)
     if contract.tables:
-        yield from _tables(contract)
-    yield from _masks(contract)
+        yield from _host_table_lines(contract)
+    yield from _mask_lines(contract)
 
 
-def _tokens(contract: Contract) -> Iterator[str]:
+def _token_lines(contract: Contract) -> Iterator[str]:
     """Yield the tokens that a host needs to know."""
     rows: list[tuple[str, str]] = []
     if contract.takes_text:
@@ -80,7 +80,7 @@ def _tokens(contract: Contract) -> Iterator[str]:
         start = contract.tokens.get("start")
         rows.append(("start", "the caller gives it" if start is None else str(start)))
         rows.append(("end", ", ".join(map(str, contract.ends)) or "the caller gives it"))
-        rows += _rules(contract.generation)
+        rows += _rule_lines(contract.generation)
     rows += [(name, str(token)) for name, token in contract.tokens.items() if name == "pooled" and token is not None]
     if rows:
         yield from ("", "## Tokens", "")
@@ -89,7 +89,7 @@ def _tokens(contract: Contract) -> Iterator[str]:
         yield from (f"| `{name}` | {text} |" for name, text in rows)
 
 
-def _rules(rules: Generation) -> Iterator[tuple[str, str]]:
+def _rule_lines(rules: Generation) -> Iterator[tuple[str, str]]:
     """Yield the rules by which tokens are chosen, by their names in the contract."""
     for name, text in RULES.items():
         value, usual = getattr(rules, name), getattr(Generation(), name)
@@ -97,20 +97,20 @@ def _rules(rules: Generation) -> Iterator[tuple[str, str]]:
             yield name, text.format(", ".join(map(str, value)) if isinstance(value, tuple) else value)
 
 
-def _method(method: Method) -> Iterator[str]:
+def _method_lines(method: Method) -> Iterator[str]:
     when = "once for a source" if method.when == "once" else "for each token"
-    yield from ("", f"## `{_cell(method.file)}`, {when}", "")
-    inputs = [(port.name, port.dtype, str(list(port.shape)), _maker(port)) for port in method.inputs]
-    yield from _table(("`input`", "dtype", "shape", "who makes it"), inputs)
+    yield from ("", f"## `{_cell_text(method.file)}`, {when}", "")
+    inputs = [(port.name, port.dtype, str(list(port.shape)), _maker_text(port)) for port in method.inputs]
+    yield from _table_lines(("`input`", "dtype", "shape", "who makes it"), inputs)
     yield ""
     outputs = [(port.name, port.dtype, str(list(port.shape)), port.meaning) for port in method.outputs]
-    yield from _table(("`output`", "dtype", "shape", "meaning"), outputs)
+    yield from _table_lines(("`output`", "dtype", "shape", "meaning"), outputs)
     if method.became:
         yield ""
-        yield from _table(("`input of the original`", "`what it became`"), list(method.became.items()))
+        yield from _table_lines(("`input of the original`", "`what it became`"), list(method.became.items()))
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield a table; rows that differ in numbers of names alone, such as those of the layers, are one.
 
     The first and the last column are text that may differ so; a column whose header is code holds code.
@@ -128,18 +128,19 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
         whole = [(first, *members[0][1:-1], last)] if first is not None and last is not None else members
         for row in whole:
             cells = (
-                f"`{_cell(text)}`" if title[0] == "`" else escape(text) for title, text in zip(header, row, strict=True)
+                f"`{_cell_text(text)}`" if title[0] == "`" else escape(text)
+                for title, text in zip(header, row, strict=True)
             )
             yield f"| {' | '.join(cells)} |"
 
 
-def _maker(port: Port) -> str:
+def _maker_text(port: Port) -> str:
     source = port.source
     assert source is not None
-    return f"{_words(source)}: {port.meaning}"
+    return f"{_source_words(source)}: {port.meaning}"
 
 
-def _words(source: Source) -> str:
+def _source_words(source: Source) -> str:
     if source.kind == "embedding":
         return f"{IDS[source.by]} of table '{source.of}'"
     if source.by in PLACES:
@@ -157,7 +158,7 @@ def _words(source: Source) -> str:
     return f"the mask over the {'slots' if source.kind == 'slots_mask' else 'source'}{window}"
 
 
-def _states(contract: Contract) -> Iterator[str]:
+def _state_lines(contract: Contract) -> Iterator[str]:
     total = sum(state.bytes for state in contract.states)
     yield from ("", f"## State, {total:,} bytes", "")
     yield "Slot `position` is the next one; slots lie in the order of the tokens, along the axis that the table names."
@@ -167,10 +168,10 @@ def _states(contract: Contract) -> Iterator[str]:
         (state.name, state.dtype, str(list(state.shape)), "-" if state.axis is None else f"axis {state.axis}")
         for state in contract.states
     ]
-    yield from _table(("`state`", "dtype", "shape", "slots along"), rows)
+    yield from _table_lines(("`state`", "dtype", "shape", "slots along"), rows)
 
 
-def _tables(contract: Contract) -> Iterator[str]:
+def _host_table_lines(contract: Contract) -> Iterator[str]:
     yield from ("", "## Tables, raw and little-endian", "")
     yield "Rows lie one behind the other from the offset on. Rows that are fewer than an input holds are repeated to"
     yield "fill it."
@@ -179,10 +180,10 @@ def _tables(contract: Contract) -> Iterator[str]:
         (table.name, table.file, str(table.offset), table.dtype, f"{table.rows:,}", str(list(table.shape)))
         for table in contract.tables
     ]
-    yield from _table(("`table`", "`file`", "offset", "dtype", "rows", "shape of a row"), rows)
+    yield from _table_lines(("`table`", "`file`", "offset", "dtype", "rows", "shape of a row"), rows)
 
 
-def _masks(contract: Contract) -> Iterator[str]:
+def _mask_lines(contract: Contract) -> Iterator[str]:
     kinds = {port.kind for method in contract.methods for port in method.inputs}
     capacity, source, floor = contract.sizes["capacity"], contract.sizes["source"], contract.floor
     if "slots_mask" in kinds or "source_mask" in kinds:
@@ -198,5 +199,5 @@ def _masks(contract: Contract) -> Iterator[str]:
         yield "A mask is the same for all places of its other axes."
 
 
-def _cell(text: str) -> str:
+def _cell_text(text: str) -> str:
     return printable(text).replace("|", "\\|").replace("`", "'")

@@ -24,10 +24,10 @@ __all__ = [
     "ProofRecord",
     "check_files",
     "is_file_name",
+    "is_unsealed",
     "record_files",
     "record_problems",
-    "sealed",
-    "unsealed",
+    "seal_record",
 ]
 
 Outcome = Literal["passed", "failed", "not run"]
@@ -179,19 +179,19 @@ def record_problems(proof: ProofRecord, files: Mapping[str, FileRecord], read: I
         yield f"it records no file '{missing[0]}'"
 
 
-def sealed(record: Any) -> str:
+def seal_record(record: Any) -> str:
     """Return a contract, a dataclass, as JSON that ends with its checksum."""
     plain = dataclasses.asdict(record)
     unfinished = json.dumps(plain, indent=2)
-    digest = hashlib.sha256(_plain(unfinished)[:-1].encode()).hexdigest()
+    digest = hashlib.sha256(_without_spaces(unfinished)[:-1].encode()).hexdigest()
     return json.dumps({**plain, "checksum": digest}, indent=2) + "\n"
 
 
-def unsealed(text: str) -> bool:
+def is_unsealed(text: str) -> bool:
     """Whether JSON no longer has its checksum."""
-    match = SEAL.fullmatch(_plain(text))
+    match = SEAL.fullmatch(_without_spaces(text))
     return match is None or hashlib.sha256(match[1].encode()).hexdigest() != match[2]
 
 
-def _plain(text: str) -> str:
+def _without_spaces(text: str) -> str:
     return SPACE.sub(r"\1", text)

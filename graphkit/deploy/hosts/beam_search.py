@@ -57,7 +57,7 @@ class _Row:
             ends: The tokens that end a beam.
         """
         beams = self.options.beams
-        candidates = _best(self.open, chances, max(2, 1 + len(ends)) * beams)
+        candidates = _best_beams(self.open, chances, max(2, 1 + len(ends)) * beams)
         length = len(candidates[0].tokens)
         has_ended = [length == self.steps or candidate.tokens[-1] in ends for candidate in candidates]
         if not self.is_done:
@@ -126,7 +126,7 @@ def beam_search(
     return [list(row.ended[0].tokens) for row in rows]
 
 
-def _best(beams: list[_Beam], chances: np.ndarray, count: int) -> list[_Beam]:
+def _best_beams(beams: list[_Beam], chances: np.ndarray, count: int) -> list[_Beam]:
     """Return the beams that are most likely with one more token, the best first; of equals, that of the first token."""
     totals = (np.array([beam.score for beam in beams])[:, None] + chances).reshape(-1)
     count = min(count, totals.size)

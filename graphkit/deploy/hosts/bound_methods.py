@@ -267,7 +267,7 @@ class BoundMethods:
             elif port.kind == "length":
                 bound.bind_input(port.name, state.lengths[port.of])
         for port in method.outputs:
-            shape = _resolved(port, sizes)
+            shape = _resolved_dims(port, sizes)
             if port.state in states:
                 continue
             if port.writes and self.contract.state(port.writes).axis is not None:
@@ -293,7 +293,7 @@ class BoundMethods:
     def _take(self, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]) -> None:
         """Take note of a state that a method has replaced as a whole; copy it where onnxruntime has allocated it."""
         tensor = self.contract.state(port.writes)
-        shape = _resolved(port, sizes) if given is None else given.shape
+        shape = _resolved_dims(port, sizes) if given is None else given.shape
         assert shape is not None
         if given is not None:
             self.state.view(tensor, shape, after=True)[...] = given
@@ -315,7 +315,7 @@ class BoundMethods:
         return self._bound[method.name]
 
 
-def _resolved(port: BundlePort, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+def _resolved_dims(port: BundlePort, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     """Return the dims of an output, None where only a run tells them."""
     dims = [sizes.get(dim) if isinstance(dim, str) else dim for dim in port.shape]
     return None if None in dims else tuple(dim for dim in dims if dim is not None)

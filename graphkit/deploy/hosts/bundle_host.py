@@ -222,7 +222,7 @@ class Bundle:
         method = self._method("step")
         if not self._state.rows and self.contract.method("once") is not None:
             raise UsageError("no sequence is started - call encode or prefill first")
-        return _first(self._decode(method, tokens, mask, {}))
+        return _first_output(self._decode(method, tokens, mask, {}))
 
     def run(
         self,
@@ -361,7 +361,7 @@ class Bundle:
         steps, width = most_new_tokens(rules, max_new_tokens, begins.shape[1]), begins.shape[1]
         is_started = method.when == "once"
         outputs = self._decode(method, begins, mask, rest, kept=1) if is_started else None
-        logits = self._read(method, begins, mask, rest) if outputs is None else _first(outputs)
+        logits = self._read(method, begins, mask, rest) if outputs is None else _first_output(outputs)
         steps = min([steps, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
         allowed = TokenRules(rules, ends, width, steps)
         if search.beams == 1:
@@ -375,12 +375,12 @@ class Bundle:
         self.reset()
         shapes = [port.shape for port in step.inputs if port.kind == "tokens"]
         if any(isinstance(shape[-1], str) for shape in shapes):
-            return _first(self._decode(step, tokens, mask, inputs))
+            return _first_output(self._decode(step, tokens, mask, inputs))
         if mask is not None and not np.asarray(mask).all():
             raise UsageError(f"'{step.name}' takes no mask: give prompts of one length")
         logits = np.empty(0)
         for place in range(tokens.shape[1]):
-            logits = _first(self._decode(step, tokens[:, place : place + 1], None, inputs))
+            logits = _first_output(self._decode(step, tokens[:, place : place + 1], None, inputs))
         return logits
 
     # How a method runs
@@ -406,7 +406,7 @@ class Bundle:
             raise UsageError(f"the bundle has no '{name}' - call {method.name}")
         tokens, mask, inputs = told_apart(method, tokens, mask, inputs, named)
         begins = self._begins_with(tokens, inputs)
-        return _first(self._decode(method, begins, mask, inputs, kept=0 if all_logits else 1))
+        return _first_output(self._decode(method, begins, mask, inputs, kept=0 if all_logits else 1))
 
     def _begins_with(self, tokens: Tokens | None, inputs: Mapping[str, npt.ArrayLike]) -> np.ndarray:
         """Return what the decoder starts with, [batch, tokens]: what is given, else what the export says."""
@@ -468,7 +468,7 @@ class Bundle:
         return next(each.most for each in self.contract.lengths if each.name == length)
 
 
-def _first(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+def _first_output(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
     if not outputs:
         raise UsageError("the method gives nothing but state - call it with run")
     return next(iter(outputs.values()))

@@ -18,7 +18,7 @@ __all__ = [
     "as_array",
     "as_rows",
     "checked_feeds",
-    "joined",
+    "join_inputs",
     "most_rows",
     "of_source",
     "told_apart",
@@ -43,7 +43,7 @@ class Feeds:
     rows: int | None
 
 
-def joined(*given: Inputs) -> dict[str, npt.ArrayLike]:
+def join_inputs(*given: Inputs) -> dict[str, npt.ArrayLike]:
     """Return all inputs by name.
 
     Raises:
@@ -80,9 +80,9 @@ def told_apart(
     """
     given: dict[str, npt.ArrayLike | None] = {"tokens": None, "mask": mask}
     if isinstance(tokens, Mapping):
-        found = joined(tokens, inputs or {}, named)
+        found = join_inputs(tokens, inputs or {}, named)
     else:
-        found, given["tokens"] = joined(inputs or {}, named), tokens
+        found, given["tokens"] = join_inputs(inputs or {}, named), tokens
     users = {port.name for port in method.inputs if port.kind == "user"}
     kinds = {port.kind: port.name for port in method.inputs}
     if given["mask"] is not None and "mask" in users - set(found) and "mask" not in kinds:
@@ -133,8 +133,8 @@ def checked_feeds(
         else:
             given = mask if kind == "mask" else inputs.get(port.name)
         if given is None:
-            given = _default(method, port, sizes)
-        feeds[port.name] = _fitting(method, port, given, sizes, most)
+            given = _default_input(method, port, sizes)
+        feeds[port.name] = _fitting_input(method, port, given, sizes, most)
         _check_legal(port, sizes, legal)
     rows = next((len(array) for array in feeds.values() if array.ndim), None)
     for port in method.sources.get("kept", ()):
@@ -150,13 +150,13 @@ def _check_names(method: BundleMethod, inputs: Mapping[str, npt.ArrayLike]) -> N
         raise UsageError(f"'{method.name}' has no input '{odd[0]}': it takes {takes}")
 
 
-def _default(method: BundleMethod, port: BundlePort, sizes: Mapping[str, int]) -> np.ndarray:
+def _default_input(method: BundleMethod, port: BundlePort, sizes: Mapping[str, int]) -> np.ndarray:
     if "mask" not in port.name or any(isinstance(dim, str) and dim not in sizes for dim in port.shape):
         raise UsageError(f"'{method.name}' needs '{port.name}', {port.dtype}{list(port.shape)}")
     return np.ones([dim if isinstance(dim, int) else sizes[dim] for dim in port.shape], port.dtype)
 
 
-def _fitting(
+def _fitting_input(
     method: BundleMethod, port: BundlePort, given: npt.ArrayLike, sizes: dict[str, int], largest: Mapping[str, int]
 ) -> np.ndarray:
     """Return an input as its port takes it, and take note of the sizes that its dims stand for."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from graphkit.deploy.contract import By, Contract, Generation, Method, Port, State, Table, read_contract
 from graphkit.deploy.hosts.greedy_search import end_tokens
 from graphkit.deploy.hosts.host_arrays import slots_mask, sound_length, source_mask, with_zeros
-from graphkit.deploy.hosts.method_feeds import Inputs, joined
+from graphkit.deploy.hosts.method_feeds import Inputs, join_inputs
 from graphkit.deploy.hosts.open_folder import check_folder
 from graphkit.deploy.hosts.token_rules import TokenRules, most_new_tokens, warn_of_settings
 from graphkit.errors import ModelError, UsageError
@@ -76,7 +76,7 @@ class Host:
         self.contract: Contract = read_contract(file, altered=unchecked)
         if not unchecked:
             check_folder(self.folder, self.contract, file.name, checksums=checksums)
-        self.tables = {table.name: _rows(self.folder, table) for table in self.contract.tables}
+        self.tables = {table.name: _table_rows(self.folder, table) for table in self.contract.tables}
         _check_memory(self.contract, path)
         self.state = {state.name: np.zeros(state.shape, state.dtype) for state in self.contract.states}
         self.axis = {state.name: state.axis for state in self.contract.states}
@@ -286,11 +286,11 @@ class Host:
             return self.given[port.name]
         if source.kind == "slots_mask":
             mask = slots_mask(self.position, contract.sizes["capacity"], source.window, contract.floor)
-            return _filled(mask, port)
+            return _fill_mask(mask, port)
         if source.kind == "source_mask":
             masks = [source_mask(valid, contract.sizes["source"], contract.floor) for valid in self.valid]
             shape = (self.batch, math.prod(port.shape) // (self.batch * len(masks[0])), len(masks[0]))
-            return _filled(np.stack(masks)[:, None], port, shape)
+            return _fill_mask(np.stack(masks)[:, None], port, shape)
         rows = self.tables[source.of]
         if source.kind == "rows":
             chosen = (
@@ -339,7 +339,7 @@ def source_and_inputs(
         UsageError: An input is given twice.
     """
     ids: Tokens = () if isinstance(source, Mapping) else source
-    arrays = joined(source if isinstance(source, Mapping) else {}, inputs or {}, named)
+    arrays = join_inputs(source if isinstance(source, Mapping) else {}, inputs or {}, named)
     return ids, {name: np.asarray(array) for name, array in arrays.items()}
 
 
@@ -347,7 +347,7 @@ def _goes_on(tokens: Sequence[int], steps: int, ends: Sequence[int]) -> bool:
     return not tokens or (len(tokens) < steps and tokens[-1] not in ends)
 
 
-def _filled(mask: np.ndarray, port: Port, shape: Sequence[int] = ()) -> np.ndarray:
+def _fill_mask(mask: np.ndarray, port: Port, shape: Sequence[int] = ()) -> np.ndarray:
     """Return a mask over the last axis, the same for all others, broadcast to its own shape or to one like it."""
     typed = np.maximum(mask, np.finfo(port.dtype).min).astype(port.dtype)  # an infinite floor could give NaN
     return np.ascontiguousarray(np.broadcast_to(typed, shape or port.shape)).reshape(port.shape)
@@ -365,7 +365,7 @@ def _check_memory(contract: Contract, path: Path) -> None:
         )
 
 
-def _rows(folder: Path, table: Table) -> np.ndarray:
+def _table_rows(folder: Path, table: Table) -> np.ndarray:
     try:
         return np.memmap(folder / table.file, table.dtype, "r", table.offset, (table.rows, *table.shape))
     except (OSError, ValueError) as error:  # it is missing, or shorter than the table

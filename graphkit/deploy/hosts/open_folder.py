@@ -39,11 +39,11 @@ def check_folder(folder: Path, contract: AnyContract, record: str, *, checksums:
     """
     check_files(folder, contract.files, record, checksums=checksums)
     if not contract.proof.passed:
-        _warn(folder.resolve(), contract.proof.sentence())
+        _warn_unproven(folder.resolve(), contract.proof.sentence())
 
 
 @cache
-def _warn(folder: Path, sentence: str) -> None:
+def _warn_unproven(folder: Path, sentence: str) -> None:
     text = f"{folder}: {sentence} - `graphkit verify EXPORT {folder} --record` proves it"
     warnings.warn(text, UnprovenWarning, stacklevel=4)
 
@@ -56,7 +56,7 @@ def check_bundle(folder: Path, contract: BundleContract) -> None:
     """
     models = {file: load(folder / file) for file in dict.fromkeys(method.file for method in contract.methods)}
     for method in contract.methods:
-        for problem in _problems(method, models[method.file], contract):
+        for problem in _method_problems(method, models[method.file], contract):
             raise ModelError(
                 f"method '{method.name}' is not what bundle.json says: {problem}",
                 file=str(folder / method.file),
@@ -64,7 +64,7 @@ def check_bundle(folder: Path, contract: BundleContract) -> None:
             )
 
 
-def _problems(method: BundleMethod, model: Model, contract: BundleContract) -> Iterator[str]:
+def _method_problems(method: BundleMethod, model: Model, contract: BundleContract) -> Iterator[str]:
     for what, ports, values in (
         ("input", method.inputs, [value for value in model.graph.inputs if value.tensor is None]),
         ("output", method.outputs, model.graph.outputs),
@@ -74,19 +74,19 @@ def _problems(method: BundleMethod, model: Model, contract: BundleContract) -> I
             yield f"its {what}s are others, such as '{odd[0]}'"
             return
         for port in ports:
-            yield from (f"{what} '{port.name}' {text}" for text in _port(port, named[port.name]))
+            yield from (f"{what} '{port.name}' {text}" for text in _port_problems(port, named[port.name]))
     read = {port.name: port.state for port in method.inputs}
     for port in method.outputs:
-        origin = _origin(next(value for value in model.graph.outputs if value.name == port.name))
+        origin = _written_origin(next(value for value in model.graph.outputs if value.name == port.name))
         before = read.get(origin.name, "")
         is_written = bool(port.writes) and contract.state(port.writes).axis is not None
         if before and is_written and before != port.writes:
             yield f"'{port.name}' writes state '{port.writes}' into '{origin.name}', which is said to be '{before}'"
         if method.when == "init":
-            yield from _initial(port, origin, contract)
+            yield from _initial_problems(port, origin, contract)
 
 
-def _port(port: BundlePort, value: Value) -> Iterator[str]:
+def _port_problems(port: BundlePort, value: Value) -> Iterator[str]:
     declared = declared_type(value)
     if declared is None:
         return
@@ -106,7 +106,7 @@ def _is_same(declared: Sequence[int | str | None], said: Sequence[int | str]) ->
     )
 
 
-def _origin(value: Value) -> Value:
+def _written_origin(value: Value) -> Value:
     """Return the value whose elements another one has, but for those that are written anew."""
     node = value.producer
     while node is not None and node.op_type in MOVING and (source := node.input(0)) is not None:
@@ -114,7 +114,7 @@ def _origin(value: Value) -> Value:
     return value
 
 
-def _initial(port: BundlePort, value: Value, contract: BundleContract) -> Iterator[str]:
+def _initial_problems(port: BundlePort, value: Value, contract: BundleContract) -> Iterator[str]:
     """Yield the states that begin with another number than the contract says."""
     node = value.producer
     if node is None or not node.is_op("ConstantOfShape", "Expand") or not port.writes:

@@ -52,7 +52,7 @@ class BundleState(Mapping[str, np.ndarray]):
         self._turn = dict.fromkeys(self._states, 0)  # of two places, the one that holds a state that swaps
         self._arena = self._aligned()
         self._spare: np.ndarray | None = None
-        self._started = _started(contract)
+        self._started = _started_states(contract)
         for state in contract.states:
             if state.axis is None and state.initial != 0:
                 self.view(state, state.shape)[...] = self.initial_of(state)
@@ -188,7 +188,7 @@ class BundleState(Mapping[str, np.ndarray]):
             self.version += 1
 
 
-def _started(contract: BundleContract) -> frozenset[str]:
+def _started_states(contract: BundleContract) -> frozenset[str]:
     """Return the states to which a method that starts a sequence gives a value."""
     methods = [method for method in contract.methods if method.when == "once"]
     return frozenset(name for method in methods for name, access in method.access.items() if "write" in access)

@@ -53,15 +53,15 @@ class TokenRules:
         chosen: np.ndarray = np.array(scores, np.float32 if scores.dtype.itemsize < 4 else scores.dtype)
         if forced:
             chosen.fill(-np.inf)
-            chosen[..., _below(chosen.shape[-1], forced)] = 0
-        chosen[..., _below(chosen.shape[-1], barred)] = -np.inf
+            chosen[..., _tokens_below(chosen.shape[-1], forced)] = 0
+        chosen[..., _tokens_below(chosen.shape[-1], barred)] = -np.inf
         return chosen
 
 
 FREE = TokenRules(Generation(), (), 0, 0)  # all may follow
 
 
-def _below(vocabulary: int, tokens: Iterable[int]) -> list[int]:
+def _tokens_below(vocabulary: int, tokens: Iterable[int]) -> list[int]:
     return [token for token in tokens if 0 <= token < vocabulary]
 
 
@@ -93,9 +93,9 @@ def warn_of_settings(generation: Generation, folder: Path, *, has_beams: bool, h
         has_prompt: Whether the caller says what the decoder begins with.
     """
     if caveat := generation.caveat(has_beams=has_beams, without=OF_PROMPT if has_prompt else ()):
-        _warn(folder, caveat)
+        _warn_caveat(folder, caveat)
 
 
 @cache
-def _warn(folder: Path, caveat: str) -> None:
+def _warn_caveat(folder: Path, caveat: str) -> None:
     warnings.warn(f"{folder}: {caveat}", GenerationWarning, stacklevel=5)

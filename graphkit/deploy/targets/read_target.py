@@ -58,12 +58,12 @@ def load_target(name: str | os.PathLike[str]) -> Target:
     if isinstance(name, str) and not (name.endswith(".toml") or set(name) & set("/\\")):
         hint = did_you_mean(name, NAMES, f"there are {', '.join(NAMES)}, or name a .toml file")
         raise UsageError(f"no target '{name}' - {hint}")
-    return _target(read_toml(Path(name)))
+    return _read_target(read_toml(Path(name)))
 
 
 @cache
 def _built_in(name: str) -> Target:
-    return _target(read_toml(FOLDER / f"{name}.toml"))
+    return _read_target(read_toml(FOLDER / f"{name}.toml"))
 
 
 @cache
@@ -71,21 +71,21 @@ def tflite_spellings() -> Mapping[str, tuple[Spelling, ...]]:
     """Return the TFLite operators that each ONNX operator becomes; the first whose condition holds counts."""
     root = read_toml(FOLDER / "tflite_operators.toml")
     root.only("sources", "operators")
-    sources = _sources(root)
+    sources = _read_sources(root)
     spellings: dict[str, list[Spelling]] = {}
     for row in root.sections("operators"):
         row.only("names", "becomes", "source", "where")
-        spelling = Spelling(row.texts("becomes"), _source(row, sources), _condition(row.section("where")))
-        for name in _operators(row):
+        spelling = Spelling(row.texts("becomes"), _read_source(row, sources), _read_condition(row.section("where")))
+        for name in _read_operators(row):
             spellings.setdefault(name, []).append(spelling)
     return {name: tuple(becoming) for name, becoming in spellings.items()}
 
 
-def _target(root: Section) -> Target:
-    return _together(root) if "together" in root else _with_facts(root)
+def _read_target(root: Section) -> Target:
+    return _join_targets(root) if "together" in root else _with_facts(root)
 
 
-def _together(root: Section) -> Target:
+def _join_targets(root: Section) -> Target:
     """Return the target that refuses an operator if any of some others refuses it.
 
     Raises:
@@ -99,51 +99,51 @@ def _together(root: Section) -> Target:
     if joint := [member.name for member in others if member.others]:
         raise root.wrong("together", f"'{joint[0]}' is made of others itself", "name these")
     ranks, opsets, static = (
-        [_of(member, limit) for member in others if (limit := getattr(member, name)) is not None]
+        [_limit_of_target(member, limit) for member in others if (limit := getattr(member, name)) is not None]
         for name in ("max_rank", "max_opset", "static_shapes")
     )
     return Target(
         name=root.text("name"),
         description=root.text("description"),
-        sources=tuple(_named(member, source) for member in others for source in member.sources),
-        max_rank=min(ranks, key=_value, default=None),
-        max_opset=min(opsets, key=_value, default=None),
-        static_shapes=max(static, key=_value, default=None),
+        sources=tuple(_name_source(member, source) for member in others for source in member.sources),
+        max_rank=min(ranks, key=_limit_value, default=None),
+        max_opset=min(opsets, key=_limit_value, default=None),
+        static_shapes=max(static, key=_limit_value, default=None),
         others=others,
     )
 
 
-def _value(limit: Limit) -> int:
+def _limit_value(limit: Limit) -> int:
     return limit.value
 
 
-def _of(target: Target, limit: Limit) -> Limit:
-    return replace(limit, source=_named(target, limit.source))
+def _limit_of_target(target: Target, limit: Limit) -> Limit:
+    return replace(limit, source=_name_source(target, limit.source))
 
 
-def _named(target: Target, source: Source) -> Source:
+def _name_source(target: Target, source: Source) -> Source:
     return replace(source, key=f"{target.name}: {source.key}")
 
 
 def _with_facts(root: Section) -> Target:
     root.only("name", "description", "sources", *LIMITS, "operators", "dtypes", "tflite", "together")
     name, description = root.text("name"), root.text("description")
-    sources = _sources(root)
+    sources = _read_sources(root)
     return Target(
         name=name,
         description=description,
         sources=tuple(sources.values()),
-        max_rank=_limit(root, "max_rank", sources),
-        static_shapes=_limit(root, "static_shapes", sources),
-        max_opset=_limit(root, "max_opset", sources),
-        quantized=_limit(root, "quantized", sources),
-        operators=_facts(root.section("operators"), sources, "operators"),
-        dtypes=_facts(root.section("dtypes"), sources, "dtypes"),
-        tflite=_facts(root.section("tflite"), sources, "tflite") if "tflite" in root else None,
+        max_rank=_read_limit(root, "max_rank", sources),
+        static_shapes=_read_limit(root, "static_shapes", sources),
+        max_opset=_read_limit(root, "max_opset", sources),
+        quantized=_read_limit(root, "quantized", sources),
+        operators=_read_facts(root.section("operators"), sources, "operators"),
+        dtypes=_read_facts(root.section("dtypes"), sources, "dtypes"),
+        tflite=_read_facts(root.section("tflite"), sources, "tflite") if "tflite" in root else None,
     )
 
 
-def _sources(root: Section) -> dict[str, Source]:
+def _read_sources(root: Section) -> dict[str, Source]:
     table = root.section("sources")
     if not table.values:
         raise root.wrong("sources", "it is missing", "write [sources.NAME] with title, url and date")
@@ -155,25 +155,25 @@ def _sources(root: Section) -> dict[str, Source]:
     return sources_by_key
 
 
-def _source(row: Section, sources: Sources) -> Source:
+def _read_source(row: Section, sources: Sources) -> Source:
     return sources[row.choice("source", sources)]
 
 
-def _limit(root: Section, name: str, sources: Sources) -> Limit | None:
+def _read_limit(root: Section, name: str, sources: Sources) -> Limit | None:
     if name not in root:
         return None
     row = root.section(name)
     row.only("value", "source", "note")
     value = row.flag("value") if name in ("static_shapes", "quantized") else row.number("value")
-    return Limit(value, _source(row, sources), row.text("note", ""))
+    return Limit(value, _read_source(row, sources), row.text("note", ""))
 
 
-def _facts(table: Section, sources: Sources, kind: str) -> Facts:
+def _read_facts(table: Section, sources: Sources, kind: str) -> Facts:
     table.only("facts", "otherwise", "source", "note")
     met: set[str] = set()
     facts = []
     for row in table.sections("facts"):
-        fact = _fact(row, sources, kind)
+        fact = _read_fact(row, sources, kind)
         for name in fact.names:
             if name in met:
                 raise row.wrong("names", f"'{name:.40}' has a fact already", "say one thing of each name")
@@ -182,30 +182,30 @@ def _facts(table: Section, sources: Sources, kind: str) -> Facts:
     if "otherwise" not in table:
         return Facts(tuple(facts))
     otherwise = cast(Verdict, table.choice("otherwise", VERDICTS))
-    return Facts(tuple(facts), otherwise, _source(table, sources), table.text("note", ""))
+    return Facts(tuple(facts), otherwise, _read_source(table, sources), table.text("note", ""))
 
 
-def _fact(row: Section, sources: Sources, kind: str) -> Fact:
+def _read_fact(row: Section, sources: Sources, kind: str) -> Fact:
     row.only("is", "names", "source", "note", *(["where", "else"] if kind == "operators" else []))
     verdict = cast(Verdict, row.choice("is", VERDICTS))
-    condition = _condition(row.section("where"))
+    condition = _read_condition(row.section("where"))
     if condition != ANYTHING and verdict != "allowed":
         raise row.wrong("where", "only what is allowed has a condition", 'take it out, or write is = "allowed"')
     otherwise = cast(Verdict, row.choice("else", VERDICTS)) if "else" in row else "refused"
-    return Fact(verdict, READERS[kind](row), _source(row, sources), row.text("note", ""), condition, otherwise)
+    return Fact(verdict, READERS[kind](row), _read_source(row, sources), row.text("note", ""), condition, otherwise)
 
 
-def _condition(row: Section) -> Condition:
+def _read_condition(row: Section) -> Condition:
     row.only(*CONDITION)
     return Condition(
         constant=row.texts("constant", ()),
-        dtypes=_dtypes(row, "dtypes") if "dtypes" in row else (),
+        dtypes=_read_dtypes(row, "dtypes") if "dtypes" in row else (),
         max_rank=row.number("max_rank") if "max_rank" in row else None,
         attributes=row.mapping("attributes", _is_plain, "a text or a number"),
         values=row.mapping("values", lambda value: _is_plain(value) and not isinstance(value, str), "a number"),
         producers=row.mapping("producers", lambda value: isinstance(value, str), "the name of an operator"),
         readers=row.text("readers", ""),
-        output_dtypes=_dtypes(row, "output_dtypes") if "output_dtypes" in row else (),
+        output_dtypes=_read_dtypes(row, "output_dtypes") if "output_dtypes" in row else (),
         planes_of=row.number("planes_of") if "planes_of" in row else None,
     )
 
@@ -214,7 +214,7 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, (str, int, float)) and not isinstance(value, bool)
 
 
-def _operators(row: Section) -> tuple[str, ...]:
+def _read_operators(row: Section) -> tuple[str, ...]:
     """Return the operators that a row names; those without a domain must be of ONNX."""
     names = row.texts("names")
     for name in names:
@@ -223,7 +223,7 @@ def _operators(row: Section) -> tuple[str, ...]:
     return names
 
 
-def _dtypes(row: Section, key: str = "names") -> tuple[str, ...]:
+def _read_dtypes(row: Section, key: str = "names") -> tuple[str, ...]:
     names = row.texts(key)
     for name in names:
         if name not in _onnx_dtypes():
@@ -232,8 +232,8 @@ def _dtypes(row: Section, key: str = "names") -> tuple[str, ...]:
 
 
 READERS: Mapping[str, Callable[[Section], tuple[str, ...]]] = {
-    "operators": _operators,
-    "dtypes": _dtypes,
+    "operators": _read_operators,
+    "dtypes": _read_dtypes,
     "tflite": lambda row: row.texts("names"),
 }
 

@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import SimpleQueue
 from typing import TypeVar
 
-__all__ = ["bounded"]
+__all__ = ["call_within"]
 
 T = TypeVar("T")
 Calls = SimpleQueue[Callable[[], None] | None]
@@ -25,7 +25,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.calls: Calls = SimpleQueue()
-        threading.Thread(target=_work, args=(self.calls,), daemon=True, name="graphkit-bounded").start()
+        threading.Thread(target=_work_on_calls, args=(self.calls,), daemon=True, name="graphkit-bounded").start()
         weakref.finalize(self, self.calls.put, None)
 
 
@@ -36,7 +36,7 @@ class _Mine(threading.local):
 _MINE = _Mine()
 
 
-def bounded(call: Callable[[], T], seconds: float) -> T:
+def call_within(call: Callable[[], T], seconds: float) -> T:
     """Return what a call returns, or raise what it raises.
 
     Raises:
@@ -64,7 +64,7 @@ def bounded(call: Callable[[], T], seconds: float) -> T:
             del future  # an error has it in its traceback, and it has the error
 
 
-def _work(calls: Calls) -> None:
+def _work_on_calls(calls: Calls) -> None:
     while (call := calls.get()) is not None:
         call()
         del call  # or what it holds would stay until the next one

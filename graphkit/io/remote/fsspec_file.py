@@ -17,9 +17,9 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem, sync
 
 from graphkit.errors import GraphkitError, UsageError
-from graphkit.io.remote.bounded import bounded
+from graphkit.io.remote.bounded import call_within
 from graphkit.io.remote.options import current_options
-from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, parted
+from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, part_spans
 from graphkit.io.remote.urls import scheme_of, shown_url
 
 __all__ = ["FsspecFile", "fsspec_folder"]
@@ -48,8 +48,8 @@ class FsspecFile(Served):
         with self._asking("opened"):
             try:
                 for part in url.split("::"):
-                    _quiet(fsspec.get_filesystem_class(fsspec.utils.get_protocol(part)))
-                self._system, self._path = bounded(lambda: fsspec.core.url_to_fs(url), seconds)
+                    _quiet_library(fsspec.get_filesystem_class(fsspec.utils.get_protocol(part)))
+                self._system, self._path = call_within(lambda: fsspec.core.url_to_fs(url), seconds)
             except ImportError as error:
                 hint = f"install the package that fsspec names: {error}"
                 raise self.error(f"{self._scheme}:// needs a package that is not installed", hint) from error
@@ -87,7 +87,7 @@ class FsspecFile(Served):
         """Fetch parts, as many at once as fit into little memory."""
         end, self._seconds = None if total is None else time.monotonic() + total, idle
         batch: list[Span] = []
-        parts, most = parted(spans, PART), AT_ONCE
+        parts, most = part_spans(spans, PART), AT_ONCE
         if end is None and not isinstance(self._system, AsyncFileSystem):
             most = 1  # so that a slow server has its time for each
         while parts:
@@ -131,7 +131,7 @@ class FsspecFile(Served):
         size = info.get("size")
         if not isinstance(size, int):
             raise self.error("it is not known how long it is", "fetch it by other means")
-        return Head(size, Revision(_first(info, TAGS), _first(info, TIMES)))
+        return Head(size, Revision(_first_text(info, TAGS), _first_text(info, TIMES)))
 
     def _ranges(self, spans: Sequence[Span], seconds: float) -> list[bytes]:
         starts, stops = [start for start, _ in spans], [stop for _, stop in spans]
@@ -145,7 +145,7 @@ class FsspecFile(Served):
         if isinstance(self._system, AsyncFileSystem):
             return self._within(seconds, getattr(self._system, waiting), *arguments, **words)
         call: Callable[..., Any] = getattr(self._system, plain)
-        return bounded(lambda: call(*arguments, **words), seconds)
+        return call_within(lambda: call(*arguments, **words), seconds)
 
     def _within(self, seconds: float, call: Callable[..., Any], *arguments: Any, **words: Any) -> Any:
         """Run what waits for an answer, within a time."""
@@ -185,10 +185,10 @@ def fsspec_folder(url: str) -> list[str]:
     return FsspecFile(url, seconds).files(seconds)
 
 
-def _first(info: dict[str, Any], keys: Sequence[str]) -> str:
+def _first_text(info: dict[str, Any], keys: Sequence[str]) -> str:
     return next((str(info[key]) for key in keys if info.get(key)), "")
 
 
-def _quiet(system: type) -> None:
+def _quiet_library(system: type) -> None:
     """Let a library log nothing where nobody asked it to: its errors are told once, as those of the model."""
     logging.getLogger(system.__module__.partition(".")[0]).addHandler(logging.NullHandler())

@@ -5,7 +5,7 @@ So the first answer has bytes, size and revision, and a small object takes one r
 
 from __future__ import annotations
 
-from graphkit.io.remote.bounded import bounded
+from graphkit.io.remote.bounded import call_within
 from graphkit.io.remote.fsspec_file import FsspecFile
 from graphkit.io.remote.http_file import HttpFile
 from graphkit.io.remote.server import Served
@@ -36,7 +36,7 @@ class GcsLibrary(FsspecFile):
     def address(self) -> tuple[str, dict[str, str]]:
         """Return the address of its bytes, and the headers of the login."""
         with self._asking("opened"):
-            headers: dict[str, str] = bounded(lambda: self._system._get_headers(None), self._seconds)
+            headers: dict[str, str] = call_within(lambda: self._system._get_headers(None), self._seconds)
             return str(self._system.url(self._path)), headers
 
 

@@ -19,7 +19,7 @@ from platformdirs import user_cache_path
 
 from graphkit.io.remote.server import Revision
 
-__all__ = ["Entry", "folder", "read", "write"]
+__all__ = ["Entry", "cache_folder", "read_entry", "write_entry"]
 
 FORMAT = 1
 MAX_ENTRY = 32 << 20  # bytes
@@ -40,14 +40,14 @@ class Entry:
     parts: Sequence[tuple[int, bytes]]
 
 
-def folder() -> Path:
+def cache_folder() -> Path:
     """Return the folder of the cache, which XDG_CACHE_HOME moves on Linux."""
     return Path(user_cache_path("graphkit", appauthor=False)) / "graphs"
 
 
-def read(key: str) -> Entry | None:
+def read_entry(key: str) -> Entry | None:
     """Return the cached parts of a file; None where there are none, or they are damaged."""
-    path = _path(key)
+    path = _entry_path(key)
     try:
         content = path.read_bytes() if path.stat().st_size <= MAX_ENTRY else b""
         os.utime(path)
@@ -56,15 +56,15 @@ def read(key: str) -> Entry | None:
     line, _, body = content.partition(b"\n")
     try:
         fields = json.loads(line)
-        if fields["format"] != FORMAT or fields["sha256"] != _checksum(fields, body):
+        if fields["format"] != FORMAT or fields["sha256"] != _entry_checksum(fields, body):
             return None
-        entry = Entry(fields["size"], Revision(fields["etag"], fields["modified"]), _cut(fields["parts"], body))
+        entry = Entry(fields["size"], Revision(fields["etag"], fields["modified"]), _cut_parts(fields["parts"], body))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return entry
 
 
-def write(key: str, entry: Entry) -> None:
+def write_entry(key: str, entry: Entry) -> None:
     """Keep something of a file, and throw away what was not used for the longest time where there is too much.
 
     A cache that cannot be written stays as it is.
@@ -77,10 +77,10 @@ def write(key: str, entry: Entry) -> None:
         "modified": entry.revision.modified,
         "parts": [[offset, len(data)] for offset, data in entry.parts],
     }
-    content = json.dumps({**fields, "sha256": _checksum(fields, body)}).encode() + b"\n" + body
+    content = json.dumps({**fields, "sha256": _entry_checksum(fields, body)}).encode() + b"\n" + body
     if len(content) > MAX_ENTRY:
         return
-    path = _path(key)
+    path = _entry_path(key)
     beside = path.with_name(f".{secrets.token_hex(8)}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,19 +89,19 @@ def write(key: str, entry: Entry) -> None:
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
-        _shrink(path.parent)
+        _shrink_cache(path.parent)
 
 
-def _path(key: str) -> Path:
-    return folder() / hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
+def _entry_path(key: str) -> Path:
+    return cache_folder() / hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
 
 
-def _checksum(fields: dict[str, object], body: bytes) -> str:
+def _entry_checksum(fields: dict[str, object], body: bytes) -> str:
     named = {name: value for name, value in fields.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode() + b"\n" + body).hexdigest()
 
 
-def _cut(parts: Sequence[tuple[int, int]], body: bytes) -> list[tuple[int, bytes]]:
+def _cut_parts(parts: Sequence[tuple[int, int]], body: bytes) -> list[tuple[int, bytes]]:
     cut, at = [], 0
     for offset, length in parts:
         cut.append((offset, body[at : at + length]))
@@ -109,7 +109,7 @@ def _cut(parts: Sequence[tuple[int, int]], body: bytes) -> list[tuple[int, bytes
     return cut
 
 
-def _shrink(place: Path) -> None:
+def _shrink_cache(place: Path) -> None:
     """Remove the files that were not used for the longest time, as long as there are too many bytes."""
     files = []
     for file in place.iterdir():

@@ -13,7 +13,17 @@ import aiohttp
 
 from graphkit.io.remote.server import CHANGED, Head, Revision, Span
 
-__all__ = ["HINTS", "WHOLE", "Again", "Fault", "Missing", "checked", "condition", "problem_of", "redirected"]
+__all__ = [
+    "HINTS",
+    "WHOLE",
+    "Again",
+    "Fault",
+    "Missing",
+    "check_answer",
+    "problem_of",
+    "redirect_target",
+    "revision_headers",
+]
 
 WHOLE = 1 << 62  # the end of a file of unknown size
 TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
@@ -50,19 +60,19 @@ class Missing(Exception):
     """There is no such file."""
 
 
-def condition(known: Revision) -> dict[str, str]:
+def revision_headers(known: Revision) -> dict[str, str]:
     """Return the headers that ask for a file unless it has a revision."""
     if known.etag:
         return {"If-None-Match": known.etag}
     return {"If-Modified-Since": known.modified} if known.modified else {}
 
 
-def redirected(response: aiohttp.ClientResponse) -> str | None:
+def redirect_target(response: aiohttp.ClientResponse) -> str | None:
     """Return where an answer says that the file is, None where it is here."""
     return response.headers.get("Location") if response.status in REDIRECTS else None
 
 
-def checked(response: aiohttp.ClientResponse, span: Span, head: Head | None, known: Revision) -> tuple[Head, Span]:
+def check_answer(response: aiohttp.ClientResponse, span: Span, head: Head | None, known: Revision) -> tuple[Head, Span]:
     """Return what an answer says of the file, and which part of it follows.
 
     Args:
@@ -81,7 +91,7 @@ def checked(response: aiohttp.ClientResponse, span: Span, head: Head | None, kno
     if status == 304 and known:
         return Head(0, known, is_known=True), (0, 0)
     if status in TRANSIENT:
-        raise Again(problem_of(status), _pause(headers.get("Retry-After", "")))
+        raise Again(problem_of(status), _pause_seconds(headers.get("Retry-After", "")))
     if status in (404, 410) and head is None:
         raise Missing
     if status == 416 and (match := ALL_OF_IT.fullmatch(headers.get("Content-Range", ""))):
@@ -93,7 +103,7 @@ def checked(response: aiohttp.ClientResponse, span: Span, head: Head | None, kno
     if headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
         raise Fault("the server compresses what it sends, though it was asked not to", DOWNLOAD_BY_HAND)
     length = response.content_length
-    size, part = _part(headers, length, span) if status == 206 else _all(length, span, head)
+    size, part = _partial_answer(headers, length, span) if status == 206 else _whole_answer(length, span, head)
     if head is not None and (size != head.size or not head.revision.agrees(revision)):
         raise Fault(CHANGED, "run the command again")
     return Head(size, revision), part
@@ -105,7 +115,7 @@ def problem_of(status: int) -> str:
     return f"the server answers {status}" + (f" ({known[status]})" if status in known else "")
 
 
-def _part(headers: Mapping[str, str], length: int | None, span: Span) -> tuple[int, Span]:
+def _partial_answer(headers: Mapping[str, str], length: int | None, span: Span) -> tuple[int, Span]:
     """Return the size of the file and the part of it that an answer has."""
     text = headers.get("Content-Range", "")
     match = CONTENT_RANGE.fullmatch(text)
@@ -120,7 +130,7 @@ def _part(headers: Mapping[str, str], length: int | None, span: Span) -> tuple[i
     return size, (first, last + 1)
 
 
-def _all(size: int | None, span: Span, head: Head | None) -> tuple[int, Span]:
+def _whole_answer(size: int | None, span: Span, head: Head | None) -> tuple[int, Span]:
     """Return the size of the file and all of it, where an answer has that, and that is no more than was asked for."""
     if size is None and span == (0, WHOLE):
         raise Fault("the server does not say how long the file is", DOWNLOAD_BY_HAND)
@@ -132,5 +142,5 @@ def _all(size: int | None, span: Span, head: Head | None) -> tuple[int, Span]:
     return size, (0, size)
 
 
-def _pause(text: str) -> float:
+def _pause_seconds(text: str) -> float:
     return min(float(text), LONGEST_PAUSE) if text.isascii() and text.isdigit() and len(text) < 9 else 0.0

@@ -19,14 +19,14 @@ from graphkit.io.remote.http_answer import (
     Again,
     Fault,
     Missing,
-    checked,
-    condition,
+    check_answer,
     problem_of,
-    redirected,
+    redirect_target,
+    revision_headers,
 )
 from graphkit.io.remote.http_session import AT_ONCE, get
-from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, parted
-from graphkit.io.remote.urls import file_name, shown_url, sibling, without_user
+from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, part_spans
+from graphkit.io.remote.urls import file_name, shown_url, sibling_url, without_user
 
 __all__ = ["HttpFile"]
 
@@ -116,7 +116,7 @@ class HttpFile(Served):
                 async with free:
                     await self._asked(Ask(span, head), sink)
 
-            tasks = [asyncio.ensure_future(fetch_part(span)) for span in parted(spans, PART)]
+            tasks = [asyncio.ensure_future(fetch_part(span)) for span in part_spans(spans, PART)]
             try:
                 await asyncio.gather(*tasks)
             finally:
@@ -131,8 +131,8 @@ class HttpFile(Served):
 
     def beside(self, location: str) -> HttpFile:
         """Return the file at a location relative to this one, on the same server."""
-        label = sibling(self.label, location) if "://" in self.label else location
-        return type(self)(sibling(str(self._address), location), label=label, headers=self._headers)
+        label = sibling_url(self.label, location) if "://" in self.label else location
+        return type(self)(sibling_url(str(self._address), location), label=label, headers=self._headers)
 
     def _first(self, ask: Ask, sink: Sink, total: float | None) -> Head | None:
         try:
@@ -197,14 +197,14 @@ class HttpFile(Served):
         for _ in range(REDIRECTS + 1):
             async with get(url, self._request(url, ask), self._idle) as answer:
                 self._learn(answer.headers)
-                if (location := redirected(answer)) is not None:
+                if (location := redirect_target(answer)) is not None:
                     url, ask = self._led(url, location), self._sized(ask, answer.headers)
                     continue
                 if self._final is not None and answer.status in (401, 403, 404, 410):
                     self._final = None  # what it led to was for a while; ask where it leads to now
                     raise Again(problem_of(answer.status))
                 self._final = url
-                head, part = checked(answer, ask.range, ask.head, ask.known)
+                head, part = check_answer(answer, ask.range, ask.head, ask.known)
                 if ask.is_long(head):
                     return head  # and hang up
                 if ask.head is None and answer.status == 206 and head.revision:
@@ -216,7 +216,7 @@ class HttpFile(Served):
     def _request(self, url: URL, ask: Ask) -> dict[str, str]:
         """Return the headers of a request; the login is for its own server alone."""
         start, stop = ask.range
-        headers = {"Accept-Encoding": "identity", **(condition(ask.known) if ask.head is None else {})}
+        headers = {"Accept-Encoding": "identity", **(revision_headers(ask.known) if ask.head is None else {})}
         if stop < WHOLE or start:
             headers["Range"] = f"bytes={start}-{stop - 1 if stop < WHOLE else ''}"
         return headers | self._headers if url.origin() == self._origin else headers

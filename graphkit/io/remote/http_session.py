@@ -35,7 +35,7 @@ async def get(url: URL, headers: Mapping[str, str], idle: float) -> AsyncIterato
         TimeoutError: The server is too slow.
     """
     has_login = "Authorization" in headers
-    session, proxy = _session(has_login=has_login), _proxy(url) if has_login else None
+    session, proxy = _shared_session(has_login=has_login), _proxy_of(url) if has_login else None
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=idle, sock_read=idle)
     try:
         async with session.get(url, headers=headers, timeout=timeout, allow_redirects=False, proxy=proxy) as response:
@@ -65,7 +65,7 @@ def hang_up(response: aiohttp.ClientResponse) -> None:
 
 
 @cache
-def _session(*, has_login: bool) -> aiohttp.ClientSession:
+def _shared_session(*, has_login: bool) -> aiohttp.ClientSession:
     """Return the session of this process for requests with or without a login, which keeps its connections.
 
     Those without one take it from ~/.netrc, where there is one; aiohttp does not take both.
@@ -80,7 +80,7 @@ def _session(*, has_login: bool) -> aiohttp.ClientSession:
     return session
 
 
-def _proxy(url: URL) -> str | None:
+def _proxy_of(url: URL) -> str | None:
     """Return the proxy that the environment names for a URL."""
     if url.host is None or proxy_bypass(url.host):
         return None

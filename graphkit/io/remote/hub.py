@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.io.remote.bounded import bounded
+from graphkit.io.remote.bounded import call_within
 from graphkit.io.remote.http_answer import HINTS, problem_of
 from graphkit.io.remote.http_file import HttpFile
 from graphkit.io.remote.options import current_options
@@ -46,7 +46,7 @@ def hub_file(url: str) -> HubFile:
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 
-    place = _place(url)
+    place = _hub_place(url)
     if place is None or not place.path:
         raise UsageError(f"{shown_url(url)}: names no file of the hub - write hf://ORGANISATION/NAME/onnx/model.onnx")
     address = hf_hub_url(place.repository, place.path, repo_type=place.kind, revision=place.revision)
@@ -65,7 +65,7 @@ def hub_folder(url: str) -> list[str]:
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.hf_api import RepoFile
 
-    place = _place(url)
+    place = _hub_place(url)
     if place is None:
         raise UsageError(f"{shown_url(url)}: names no repository of the hub - write hf://ORGANISATION/NAME")
     hub, folder, seconds = HfApi(library_name="graphkit"), place.path.rstrip("/"), current_options().timeout
@@ -73,7 +73,7 @@ def hub_folder(url: str) -> list[str]:
         listed = hub.list_repo_tree(
             place.repository, folder or None, recursive=True, revision=place.revision, repo_type=place.kind
         )
-        paths = bounded(lambda: [entry.path for entry in listed if isinstance(entry, RepoFile)], seconds)
+        paths = call_within(lambda: [entry.path for entry in listed if isinstance(entry, RepoFile)], seconds)
     except asyncio.TimeoutError as error:
         problem = f"the hub does not answer in {seconds:g} s"
         raise ModelError(problem, file=url, hint="try again later, or raise --timeout") from error
@@ -96,7 +96,7 @@ class _Place:
     path: str
 
 
-def _place(url: str) -> _Place | None:
+def _hub_place(url: str) -> _Place | None:
     match = ADDRESS.fullmatch(url)
     if match is None:
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from graphkit.errors import GraphkitError, UsageError
-from graphkit.io.remote.bounded import bounded
+from graphkit.io.remote.bounded import call_within
 from graphkit.io.remote.options import current_options
 from graphkit.io.remote.urls import shown_url
 
@@ -44,9 +44,9 @@ def hub_models(url: str) -> dict[str, str]:
     api, seconds = HfApi(library_name="graphkit"), current_options().timeout
     try:
         if name is None:
-            return _files(bounded(lambda: list(api.list_models(author=owner, full=True)), seconds), "", "")
+            return _files_below(call_within(lambda: list(api.list_models(author=owner, full=True)), seconds), "", "")
         commit = unquote(revision) if revision else None
-        info = bounded(lambda: api.model_info(f"{owner}/{name}", revision=commit), seconds)
+        info = call_within(lambda: api.model_info(f"{owner}/{name}", revision=commit), seconds)
     except asyncio.TimeoutError as error:
         problem = f"does not answer in {seconds:g} s"
         raise GraphkitError(f"{shown_url(url)}: the hub {problem} - try again later, or raise --timeout") from error
@@ -55,10 +55,10 @@ def hub_models(url: str) -> dict[str, str]:
         problem = f"answers {status}" if status else f"cannot be asked: {type(error).__name__}"
         hint = "check the name, the network, and the login, `hf auth login` or HF_TOKEN"
         raise GraphkitError(f"{shown_url(url)}: the hub {problem} - {hint}") from error
-    return _files([info], f"@{revision}" if revision else "", f"{folder.strip('/')}/" if folder else "")
+    return _files_below([info], f"@{revision}" if revision else "", f"{folder.strip('/')}/" if folder else "")
 
 
-def _files(infos: Iterable[ModelInfo], revision: str, folder: str) -> dict[str, str]:
+def _files_below(infos: Iterable[ModelInfo], revision: str, folder: str) -> dict[str, str]:
     """Return the files of repositories that lie below a folder."""
     return {
         f"hf://{info.id}{revision}/{file.rfilename}": info.sha or ""

@@ -27,7 +27,7 @@ def open_url(url: str, options: RemoteOptions) -> tuple[Path, ByteSource | None]
     if scheme_of(url) == "file" and "::" not in url:
         return local_path(url), None
     try:
-        served = _served(url, options.timeout)
+        served = _open_served(url, options.timeout)
         from graphkit.io.remote.remote_file import open_remote
     except ImportError as error:
         hint = f"install graphkit[remote], such as with pip: {error.name or error} is missing"
@@ -36,7 +36,7 @@ def open_url(url: str, options: RemoteOptions) -> tuple[Path, ByteSource | None]
     return source.path, source
 
 
-def _served(url: str, seconds: float) -> Served:
+def _open_served(url: str, seconds: float) -> Served:
     scheme = "" if "::" in url else scheme_of(url)
     if scheme == "hf":
         from graphkit.io.remote.hub import hub_file

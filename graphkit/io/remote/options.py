@@ -10,7 +10,7 @@ from dataclasses import dataclass
 __all__ = ["RemoteOptions", "current_options", "remote_options"]
 
 
-def _silent(_: str) -> None:
+def _say_nothing(_: str) -> None:
     pass
 
 
@@ -28,7 +28,7 @@ class RemoteOptions:
     download: bool = False
     cache: bool = True
     timeout: float = 60.0
-    notice: Callable[[str], None] = _silent
+    notice: Callable[[str], None] = _say_nothing
 
 
 _CURRENT: ContextVar[RemoteOptions | None] = ContextVar("remote_options", default=None)

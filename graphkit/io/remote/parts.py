@@ -11,7 +11,7 @@ from pathlib import Path
 from graphkit.errors import OutputError
 from graphkit.io.remote.server import Span
 
-__all__ = ["Parts", "joined"]
+__all__ = ["Parts", "join_spans"]
 
 
 class Parts:
@@ -62,7 +62,7 @@ class Parts:
 
     def add(self, spans: Iterable[Span]) -> None:
         """Note that it has these parts."""
-        self.spans = joined([*self.spans, *spans])
+        self.spans = join_spans([*self.spans, *spans])
 
     def around(self, offset: int) -> Span:
         """Return the part that has a byte; where none has it, the empty one at the end of the part before."""
@@ -118,7 +118,7 @@ class Parts:
         )
 
 
-def joined(spans: Iterable[Span], gap: int = 0) -> list[Span]:
+def join_spans(spans: Iterable[Span], gap: int = 0) -> list[Span]:
     """Return spans in order, with those in one that overlap, touch, or have no more than a gap between them."""
     ordered: list[Span] = []
     for start, stop in sorted(span for span in spans if span[0] < span[1]):

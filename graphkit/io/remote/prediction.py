@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-__all__ = ["predicted"]
+__all__ = ["predict_offsets"]
 
 HISTORY = 400  # headers to look back at
 SLACK = 64  # bytes by which two distances of one kind may differ
 
 
-def predicted(offsets: Sequence[int], end: int, count: int) -> list[tuple[int, int]]:
+def predict_offsets(offsets: Sequence[int], end: int, count: int) -> list[tuple[int, int]]:
     """Return at most so many offsets, before the end, that follow if the last ones go on as they did before.
 
     What came before is found where the last distances were already, as many of them as possible. Beside each offset is
@@ -24,7 +24,7 @@ def predicted(offsets: Sequence[int], end: int, count: int) -> list[tuple[int, i
     """
     known = offsets[-HISTORY:]
     steps = [after - before for before, after in itertools.pairwise(known)]
-    start = _earlier(steps)
+    start = _earlier_run_end(steps)
     if start is None:
         return []
     following: list[tuple[int, int]] = []
@@ -38,7 +38,7 @@ def predicted(offsets: Sequence[int], end: int, count: int) -> list[tuple[int, i
     return following
 
 
-def _earlier(steps: Sequence[int]) -> int | None:
+def _earlier_run_end(steps: Sequence[int]) -> int | None:
     """Return where the longest run of steps ends that are the last ones, too; the latest of several such places."""
     best, longest = None, 0
     for place in range(len(steps) - 1, 0, -1):

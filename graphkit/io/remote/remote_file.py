@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from graphkit.errors import OutputError
-from graphkit.io.byte_source import ByteSource, register
+from graphkit.io.byte_source import ByteSource, register_source
 from graphkit.io.remote import graph_cache
 from graphkit.io.remote.options import RemoteOptions
-from graphkit.io.remote.parts import Parts, joined
+from graphkit.io.remote.parts import Parts, join_spans
 from graphkit.io.remote.server import Head, Revision, Served, Span
 from graphkit.io.remote.window import Window
 from graphkit.io.stream_files import standing_for
@@ -82,7 +82,7 @@ class RemoteFile(ByteSource):
         self._end: float | None = time.monotonic() + options.timeout  # of the time for the graph
         weakref.finalize(self, self._parts.close)
         weakref.finalize(self, standing_for(self.path, served.label))
-        register(self)
+        register_source(self)
 
     def begin(self, first: int, whole: int) -> None:
         """Fetch the first bytes, all of a small file, or all bytes where that is asked for."""
@@ -91,7 +91,7 @@ class RemoteFile(ByteSource):
             self.head = served.download(parts.put, options.timeout)
             spans = [(0, self.head.size)] if self.head else []
         else:
-            entry = graph_cache.read(served.key) if options.cache and self._is_model else None
+            entry = graph_cache.read_entry(served.key) if options.cache and self._is_model else None
             known, most = entry.revision if entry else Revision(), whole
             if entry is not None and entry.size > whole:  # as long as it was, by all appearances
                 most = first
@@ -171,8 +171,8 @@ class RemoteFile(ByteSource):
         self._graph += more
         head, options = self._known(), self._options
         if head.revision and options.cache and not options.download and self._is_model:
-            parts = [(start, self._parts.bytes(start, stop)) for start, stop in joined(self._graph)]
-            graph_cache.write(self._served.key, graph_cache.Entry(head.size, head.revision, parts))
+            parts = [(start, self._parts.bytes(start, stop)) for start, stop in join_spans(self._graph)]
+            graph_cache.write_entry(self._served.key, graph_cache.Entry(head.size, head.revision, parts))
         self._is_kept = True
 
     def _known(self) -> Head:

@@ -34,11 +34,11 @@ class S3File(FsspecFile):
             except FileNotFoundError:
                 return None
             except OSError as error:
-                if known.etag and _status(error) == 304:
+                if known.etag and _answer_status(error) == 304:
                     return Head(0, known, is_known=True)
-                if _status(error) == 412:
+                if _answer_status(error) == 412:
                     raise self.changed() from error
-                if _status(error) != 416:  # which an empty object has no bytes for
+                if _answer_status(error) != 416:  # which an empty object has no bytes for
                     raise
                 return self._head(seconds)
         revision, size = _revision_of(answer), _size_of(answer, data)
@@ -68,7 +68,7 @@ class S3File(FsspecFile):
             try:
                 answers = self._within(seconds, every)
             except OSError as error:
-                if isinstance(error, FileNotFoundError) or _status(error) in (412, 416):
+                if isinstance(error, FileNotFoundError) or _answer_status(error) in (412, 416):
                     raise self.changed() from error
                 raise
         if any(answer.get("ETag") != self._revision.etag for answer, _ in answers):
@@ -97,7 +97,7 @@ class S3File(FsspecFile):
             return answer, await body.read()
 
 
-def _status(error: OSError) -> int:
+def _answer_status(error: OSError) -> int:
     """Return the status of the answer that an error of s3fs stands for, 0 where there is none."""
     response = getattr(error.__cause__, "response", None) or {}
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

@@ -134,6 +134,6 @@ class Served(ABC):
         return self.error(problem, "raise --timeout, or fetch the file with --download")
 
 
-def parted(spans: Iterable[Span], most: int) -> list[Span]:
+def part_spans(spans: Iterable[Span], most: int) -> list[Span]:
     """Return spans in parts of at most so many bytes."""
     return [(at, min(at + most, stop)) for start, stop in spans for at in range(start, stop, most)]

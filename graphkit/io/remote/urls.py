@@ -16,7 +16,7 @@ __all__ = [
     "local_path",
     "scheme_of",
     "shown_url",
-    "sibling",
+    "sibling_url",
     "without_user",
 ]
 
@@ -75,7 +75,7 @@ def file_name(url: str) -> str:
     return name[-MAX_NAME:] if name.strip(".") else "model.onnx"
 
 
-def sibling(url: str, location: str) -> str:
+def sibling_url(url: str, location: str) -> str:
     """Return the URL of a file at a location relative to that of a file; the query, which may be a key, stays."""
     parts = urlsplit(url)
     folder = parts.path.rpartition("/")[0]

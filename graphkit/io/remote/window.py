@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import overload
 
-from graphkit.io.remote.parts import Parts, joined
-from graphkit.io.remote.prediction import predicted
+from graphkit.io.remote.parts import Parts, join_spans
+from graphkit.io.remote.prediction import predict_offsets
 from graphkit.io.remote.server import Span
 
 __all__ = ["Window"]
@@ -85,7 +85,7 @@ class Window:
         """Return where the next headers may be, and the end of the file, once."""
         if self._open:
             self._guesses = min(2 * self._guesses, MANY) if self._right >= self._open else FEW
-        guesses = predicted(self._jumps, self._size, self._guesses)
+        guesses = predict_offsets(self._jumps, self._size, self._guesses)
         self._open, self._right = len(guesses), 0
         spans = [(at - BEFORE, at + max(HEADER, min(self._reaches[like], STEP)) + BEFORE) for at, like in guesses]
         if not self._has_tail:
@@ -96,4 +96,4 @@ class Window:
     def _bring(self, spans: Sequence[Span]) -> None:
         """Fetch parts, and what is between two of them that are close."""
         missing = self._parts.missing([(max(start, 0), min(stop, self._size)) for start, stop in spans])
-        self._fetch(joined(missing, GAP))
+        self._fetch(join_spans(missing, GAP))

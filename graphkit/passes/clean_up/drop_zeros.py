@@ -11,7 +11,7 @@ import onnx
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.attributes import constant_tensor
 from graphkit.graph.operator_traits import MOVING, value_inputs
-from graphkit.graph.traversal import reachable
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import moved_from
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.tensors import inline_array
@@ -66,9 +66,11 @@ class DropZeroAdds(Rewrite):
     signs: bool = False
 
     def edit(self, editor: Editor) -> None:
-        adds = [(node, source) for node in editor.nodes("Add", "Sub") if (source := _augend(editor, node)) is not None]
+        adds = [
+            (node, source) for node in editor.nodes("Add", "Sub") if (source := _find_augend(editor, node)) is not None
+        ]
         graph = editor.model.graph
-        exposed = _exposed(editor, graph, {*graph.outputs} if self.signs else set()) if adds else set()
+        exposed = _find_exposed_values(editor, graph, {*graph.outputs} if self.signs else set()) if adds else set()
         is_sorted = not any(scope.problems for scope in editor.scopes)
         for node, source in adds:
             out = node.outputs[0]
@@ -89,7 +91,7 @@ def _keeps_signs(editor: Editor, node: Node, source: Value) -> bool:
     return gone is not None and _has_signs(editor, gone, negative=node.is_op("Add"))
 
 
-def _augend(editor: Editor, node: Node) -> Value | None:
+def _find_augend(editor: Editor, node: Node) -> Value | None:
     """Return the input that zeros are added to."""
     if node.scope.opset() < 7 or len(node.inputs) != 2 or node.outputs[0] is None:
         return None
@@ -103,7 +105,7 @@ def _augend(editor: Editor, node: Node) -> Value | None:
     return None
 
 
-def _exposed(editor: Editor, scope: Scope, exposed: set[Value]) -> set[Value]:
+def _find_exposed_values(editor: Editor, scope: Scope, exposed: set[Value]) -> set[Value]:
     """Return the values of a graph for which the sign of a zero may matter, in one pass from its end."""
     for node in reversed(scope.nodes):
         for body in node.bodies.values():
@@ -112,17 +114,17 @@ def _exposed(editor: Editor, scope: Scope, exposed: set[Value]) -> set[Value]:
                 exposed.update(inner for outer, inner in pairs if outer in exposed)
             else:
                 exposed.update(body.outputs)
-            _exposed(editor, body, exposed)
+            _find_exposed_values(editor, body, exposed)
         is_open = any(value in exposed for value in node.outputs)
         exposed.update(
             value
             for index, value in enumerate(node.inputs)
-            if value is not None and _exposes(editor, node, index, is_open)
+            if value is not None and _exposes_sign(editor, node, index, is_open)
         )
     return exposed
 
 
-def _exposes(editor: Editor, node: Node, index: int, is_open: bool) -> bool:
+def _exposes_sign(editor: Editor, node: Node, index: int, is_open: bool) -> bool:
     """Whether a node gives more than zeros of another sign for zeros of another sign at an input.
 
     `is_open` says whether the sign of a zero matters for an output of the node.
@@ -200,7 +202,9 @@ def _leave_out(editor: Editor, node: Node, indices: Sequence[int]) -> None:
 
 def _is_zero(editor: Editor, value: Value) -> bool:
     """Whether all elements of a value are 0.0."""
-    return all(_is_zero_source(editor, source) for source in reachable([value], lambda each: moved_from(each, MOVED)))
+    return all(
+        _is_zero_source(editor, source) for source in walk_breadth_first([value], lambda each: moved_from(each, MOVED))
+    )
 
 
 def _is_zero_source(editor: Editor, value: Value) -> bool:

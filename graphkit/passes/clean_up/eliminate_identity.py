@@ -81,30 +81,30 @@ def _give_name(editor: Editor, source: Value, out: Value) -> bool:
     return True
 
 
-def _dropout(editor: Editor, node: Node) -> Value | None:
+def _match_dropout(editor: Editor, node: Node) -> Value | None:
     mode = node.input(2)
     if node.scope.opset() < 7 or (mode is not None and editor.uniform(mode) != 0):
         return None
     return node.input(0)
 
 
-def _cast(editor: Editor, node: Node) -> Value | None:
+def _match_cast(editor: Editor, node: Node) -> Value | None:
     source, to = node.input(0), node.attr("to", int)
     if source is None or not to or editor.shapes[source].dtype != to:  # "to" is a text below opset 6
         return None
     return source
 
 
-def _transpose(_: Editor, node: Node) -> Value | None:
+def _match_transpose(_: Editor, node: Node) -> Value | None:
     perm = node.attr("perm", tuple)
     return node.input(0) if perm is not None and list(perm) == sorted(perm) else None
 
 
-def _single(_: Editor, node: Node) -> Value | None:
+def _match_single_input(_: Editor, node: Node) -> Value | None:
     return node.input(0) if len(node.inputs) == 1 else None
 
 
-def _split(editor: Editor, node: Node) -> Value | None:
+def _match_split(editor: Editor, node: Node) -> Value | None:
     source, out = node.input(0), node.outputs[0] if len(node.outputs) == 1 else None
     if source is None or out is None:
         return None
@@ -112,7 +112,7 @@ def _split(editor: Editor, node: Node) -> Value | None:
     return source if before.dims is not None and before.dims == after.dims else None
 
 
-def _neutral(number: int, *kept: int) -> Rule:
+def _neutral_number_rule(number: int, *kept: int) -> Rule:
     """Return the rule of an operator with one of these inputs where the other one is a number that changes nothing."""
 
     def rule(editor: Editor, node: Node) -> Value | None:
@@ -122,7 +122,7 @@ def _neutral(number: int, *kept: int) -> Rule:
     return rule
 
 
-def _zero(sign: int, *kept: int) -> Rule:
+def _zero_rule(sign: int, *kept: int) -> Rule:
     """Return the rule of a sum or difference with 0, of floats with zeros of this sign: the other one changes -0.0."""
 
     def rule(editor: Editor, node: Node) -> Value | None:
@@ -143,11 +143,11 @@ def _keeps_zeros(editor: Editor, zeros: Value | None, sign: int) -> bool:
     return bool((np.signbit(editor.model.array(tensor)) == (sign < 0)).all())
 
 
-def _tile(editor: Editor, node: Node) -> Value | None:
+def _match_tile(editor: Editor, node: Node) -> Value | None:
     return node.input(0) if (repeats := node.input(1)) is not None and editor.uniform(repeats) == 1 else None
 
 
-def _pad(editor: Editor, node: Node) -> Value | None:
+def _match_pad(editor: Editor, node: Node) -> Value | None:
     pads: Sequence[object] | None
     if (value := node.input(1)) is not None:
         pads = editor.shapes[value].elements
@@ -168,19 +168,19 @@ def _beside_neutral(editor: Editor, node: Node, index: int, neutral: int) -> Val
 
 
 RULES: Mapping[str, Rule] = {
-    "Add": _zero(-1, 0, 1),
-    "And": _neutral(1, 0, 1),
-    "Cast": _cast,
-    **dict.fromkeys(("Concat", "Max", "Mean", "Min", "Sum"), _single),
-    "Div": _neutral(1, 0),
-    "Dropout": _dropout,
+    "Add": _zero_rule(-1, 0, 1),
+    "And": _neutral_number_rule(1, 0, 1),
+    "Cast": _match_cast,
+    **dict.fromkeys(("Concat", "Max", "Mean", "Min", "Sum"), _match_single_input),
+    "Div": _neutral_number_rule(1, 0),
+    "Dropout": _match_dropout,
     "Identity": lambda _, node: node.input(0),
-    "Mul": _neutral(1, 0, 1),
-    "Or": _neutral(0, 0, 1),
-    "Pad": _pad,
-    "Pow": _neutral(1, 0),
-    "Split": _split,
-    "Sub": _zero(1, 0),
-    "Tile": _tile,
-    "Transpose": _transpose,
+    "Mul": _neutral_number_rule(1, 0, 1),
+    "Or": _neutral_number_rule(0, 0, 1),
+    "Pad": _match_pad,
+    "Pow": _neutral_number_rule(1, 0),
+    "Split": _match_split,
+    "Sub": _zero_rule(1, 0),
+    "Tile": _match_tile,
+    "Transpose": _match_transpose,
 }

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, NewNode, NodeRewrite, Rewrite, attributes_of
-from graphkit.shapes.tensor import Tensor, TensorSequence, numbers
+from graphkit.shapes.tensor import Tensor, TensorSequence, element_numbers
 
 __all__ = ["CastlikeToCast", "SequenceToSplit"]
 
@@ -78,24 +78,24 @@ class SequenceToSplit(Rewrite):
             source, sequence = node.input(0), node.outputs[0]
             if source is None or sequence is None or node.scope.opset() < SIZES_ARE_INPUTS_SINCE:
                 continue
-            items, axis = _items(editor, sequence), node.attr("axis", 0)
-            places = _places(editor, node, sequence, len(items))
+            items, axis = _sequence_items(editor, sequence), node.attr("axis", 0)
+            places = _reader_places(editor, node, sequence, len(items))
             if not places or axis is None:
                 continue
             sizes = node.input(1)
             if not node.attr("keepdims", 1) and (sizes is None or editor.shapes[sizes].dims == ()):
-                _gather(editor, source, axis, places)
-            elif not _split(editor, node, source, axis, items, places):
+                _gather_rows(editor, source, axis, places)
+            elif not _split_rows(editor, node, source, axis, items, places):
                 continue
             editor.note("sequence(s) of parts written without a sequence")
 
 
-def _items(editor: Editor, sequence: Value) -> Sequence[Tensor]:
+def _sequence_items(editor: Editor, sequence: Value) -> Sequence[Tensor]:
     inferred = editor.shapes[sequence]
     return inferred.items or () if isinstance(inferred, TensorSequence) else ()
 
 
-def _places(editor: Editor, node: Node, sequence: Value, count: int) -> dict[Node, int] | None:
+def _reader_places(editor: Editor, node: Node, sequence: Value, count: int) -> dict[Node, int] | None:
     """Return which part each reader takes; None where one does something else."""
     part_of: dict[Node, int] = {}
     if editor.is_output(sequence) or sequence in editor.new_reads:
@@ -106,14 +106,14 @@ def _places(editor: Editor, node: Node, sequence: Value, count: int) -> dict[Nod
             return None
         if reader.outputs[0] is None:
             return None
-        place = numbers(editor.shapes[position])
+        place = element_numbers(editor.shapes[position])
         if place is None or place.size != 1 or not -count <= int(place.item()) < count:
             return None
         part_of[reader] = int(place.item()) % count
     return part_of
 
 
-def _gather(editor: Editor, source: Value, axis: int, places: Mapping[Node, int]) -> None:
+def _gather_rows(editor: Editor, source: Value, axis: int, places: Mapping[Node, int]) -> None:
     """Take single rows, whose dim goes, each with a Gather."""
     for reader, place in places.items():
         out = reader.result()
@@ -121,7 +121,7 @@ def _gather(editor: Editor, source: Value, axis: int, places: Mapping[Node, int]
         editor.replace(reader, NewNode("Gather", [source, index], [out.name], {"axis": axis}, like=reader))
 
 
-def _split(
+def _split_rows(
     editor: Editor, node: Node, source: Value, axis: int, items: Sequence[Tensor], places: Mapping[Node, int]
 ) -> bool:
     """Put a Split before a node, and let the readers of its parts read its outputs; return whether that is possible."""

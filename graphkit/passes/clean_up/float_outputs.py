@@ -40,16 +40,16 @@ def is_rounded_behind(value: Value) -> bool:
     """Whether the only reader of a value, besides an Identity, moves it on its way to a QuantizeLinear."""
     if value.producer is None or value.producer.is_op("DequantizeLinear"):
         return False
-    node = _reader(value)
+    node = _only_data_reader(value)
     if node is None or not node.is_op(*MOVING):
         return False
     while node is not None and node.is_op(*MOVING):
         out = node.outputs[0]
-        node = None if out is None else _reader(out)
+        node = None if out is None else _only_data_reader(out)
     return node is not None and node.is_op("QuantizeLinear")
 
 
-def _reader(value: Value) -> Node | None:
+def _only_data_reader(value: Value) -> Node | None:
     """Return the only node that reads a value as its data, None where there are others."""
     readers = [node for node, _ in value.consumers if not node.is_op("Identity")]
     return readers[0] if len(readers) == 1 and readers[0].input(0) is value else None

@@ -20,8 +20,8 @@ from graphkit.model import Model
 from graphkit.rewrite import Editor, NewNode, Rewrite
 from graphkit.rewrite.edits import INITIALIZERS_SINCE
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import current_process, isolation
-from graphkit.shapes.tensor import numbers
+from graphkit.runtime.isolation import current_process, shared_isolation
+from graphkit.shapes.tensor import element_numbers
 
 __all__ = ["FoldConstants", "FoldShapes", "SoftmaxToConstant"]
 
@@ -79,12 +79,12 @@ class FoldConstants(Rewrite):
                 if node.is_op("Constant") and (out := node.outputs[0]) is not None:
                     constant.add(out)
                     if has_initializers:
-                        _hoist(editor, node, out)
+                        _hoist_constant(editor, node, out)
                 elif self._folds(editor, node, constant, room):
                     nodes.append(node)
                     constant.update(node.results)
         if nodes:
-            _fold(editor, nodes)
+            _fold_nodes(editor, nodes)
 
     def takes(self, node: Node) -> bool:
         """Whether a node may be folded, as far as its operator says."""
@@ -96,20 +96,20 @@ class FoldConstants(Rewrite):
         inputs = node.operands
         if not node.outputs or any(value not in constant or editor.has_alias(value) for value in inputs):
             return False
-        sizes = [_bytes(editor, value) for value in node.results]
-        reads = [_bytes(editor, value) for value in inputs]
+        sizes = [_bytes_of(editor, value) for value in node.results]
+        reads = [_bytes_of(editor, value) for value in inputs]
         if not self.half and _is_half_arithmetic(editor, node):
             editor.decline(node, "its float16 arithmetic is left to the runtime")
             return False
         if any(size is None for size in [*sizes, *reads]):
             editor.decline(node, "it depends only on constants, but the size of its result is unknown")
             return False
-        if sum(size or 0 for size in sizes) > max(self.limit, _freed(inputs, reads)):
+        if sum(size or 0 for size in sizes) > max(self.limit, _freed_bytes(inputs, reads)):
             editor.decline(node, f"its constant result is larger than {self.limit:,} bytes")
             return False
         if any((size or 0) > MAX_READ for size in reads):
             return False
-        if not room.take(sum(size or 0 for size in sizes) - _freed(inputs, reads)):
+        if not room.take(sum(size or 0 for size in sizes) - _freed_bytes(inputs, reads)):
             editor.decline(node, f"constant results would add more than {room.most:,} bytes to the model")
             return False
         return True
@@ -142,30 +142,32 @@ def _is_half_arithmetic(editor: Editor, node: Node) -> bool:
     )
 
 
-def _bytes(editor: Editor, value: Value) -> int | None:
+def _bytes_of(editor: Editor, value: Value) -> int | None:
     inferred = editor.shapes[value]
     sizes, bits = inferred.sizes(), BITS.get(inferred.dtype)  # strings and unknown dtypes have no size
     return None if sizes is None or bits is None else (math.prod(sizes) * bits + 7) // 8
 
 
-def _freed(inputs: Sequence[Value], sizes: Sequence[int | None]) -> int:
+def _freed_bytes(inputs: Sequence[Value], sizes: Sequence[int | None]) -> int:
     """Return the bytes of the constants that nothing else reads."""
     return sum(size or 0 for value, size in zip(inputs, sizes, strict=True) if len(value.consumers) == 1)
 
 
-def _hoist(editor: Editor, node: Node, out: Value) -> None:
+def _hoist_constant(editor: Editor, node: Node, out: Value) -> None:
     """Make an initializer of a Constant node."""
     if not editor.is_output(out) and editor.is_free(node) and out.constant is not None:
         editor.replace_all_uses(out, editor.tensor(out.constant, out.name))
         editor.note("Constant node(s) moved to the initializers")
 
 
-def _fold(editor: Editor, nodes: Sequence[Node]) -> None:
+def _fold_nodes(editor: Editor, nodes: Sequence[Node]) -> None:
     """Run nodes as a model of their own and replace their outputs by the results."""
     inside = {node: number for number, node in enumerate(nodes)}
     targets = {node: _needed_outputs(editor, node, inside) for node in nodes}
-    for node, arrays in _computed(editor, {n: values for n, values in targets.items() if values}, inside).items():
-        _use(editor, node, arrays)
+    for node, arrays in _compute_targets(
+        editor, {n: values for n, values in targets.items() if values}, inside
+    ).items():
+        _use_results(editor, node, arrays)
 
 
 def _needed_outputs(editor: Editor, node: Node, inside: Inside) -> list[Value]:
@@ -190,7 +192,7 @@ def _names_output(editor: Editor, node: Node) -> bool:
     return node.is_op("Identity") and any(map(editor.is_output, node.results))
 
 
-def _use(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None:
+def _use_results(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None:
     """Let constants stand for the outputs of a node."""
     outputs: list[NewNode] = []
     for value, array in arrays.items():
@@ -203,11 +205,11 @@ def _use(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None
         editor.replace(node, *outputs)
 
 
-def _computed(editor: Editor, targets: Targets, inside: Inside) -> Results:
+def _compute_targets(editor: Editor, targets: Targets, inside: Inside) -> Results:
     """Return the values of each node, without those that onnxruntime does not compute."""
     results: Results = {}
     waiting = [targets] if targets else []
-    with isolation():
+    with shared_isolation():
         process = current_process()
         allowed = MAX_DEATHS + (process.generation if process is not None else 0)
         while waiting:
@@ -216,7 +218,7 @@ def _computed(editor: Editor, targets: Targets, inside: Inside) -> Results:
             try:
                 if process is not None and process.generation >= allowed:
                     raise ModelError("it is not computed, because other constants end the process that computes them")
-                arrays = dict(zip(values, _run(editor, _cone(group, inside), values), strict=True))
+                arrays = dict(zip(values, _run_nodes(editor, _needed_nodes(group, inside), values), strict=True))
                 results |= {node: {value: arrays[value] for value in outputs} for node, outputs in group.items()}
             except ModelError as error:
                 if len(group) > 1:  # one that fails must not spoil the others: each with what it needs
@@ -226,7 +228,7 @@ def _computed(editor: Editor, targets: Targets, inside: Inside) -> Results:
     return results
 
 
-def _cone(targets: Iterable[Node], inside: Inside) -> list[Node]:
+def _needed_nodes(targets: Iterable[Node], inside: Inside) -> list[Node]:
     """Return nodes and those inside that they need, in order."""
     cone: dict[Node, None] = {}
     pending: list[Node | None] = list(targets)
@@ -238,7 +240,7 @@ def _cone(targets: Iterable[Node], inside: Inside) -> list[Node]:
     return sorted(cone, key=inside.__getitem__)
 
 
-def _run(editor: Editor, nodes: Sequence[Node], outputs: Sequence[Value]) -> list[np.ndarray]:
+def _run_nodes(editor: Editor, nodes: Sequence[Node], outputs: Sequence[Value]) -> list[np.ndarray]:
     """Compute values in onnxruntime.
 
     Raises:
@@ -314,7 +316,7 @@ class FoldShapes(Rewrite):
                 if node.is_op("Constant", "Identity") or not editor.is_free(node):
                     continue
                 for index, value in enumerate(node.outputs):
-                    if value is not None and (array := numbers(editor.shapes[value])) is not None:
+                    if value is not None and (array := element_numbers(editor.shapes[value])) is not None:
                         _use_elements(editor, value, index, array)
 
 
@@ -324,15 +326,15 @@ def _use_elements(editor: Editor, value: Value, index: int, array: np.ndarray) -
         return
     if editor.is_output(value) and len(node.outputs) == 1:
         editor.bypass(node, editor.constant(array, f"{value.name}_value"), index)
-    elif any(not _vanishes(editor, consumer) for consumer, _ in value.consumers):
+    elif any(not _vanishes_by_itself(editor, consumer) for consumer, _ in value.consumers):
         editor.replace_all_uses(value, editor.constant(array, f"{value.name}_value"))
     else:
         return
     editor.note("shape tensor(s) made constant")
 
 
-def _vanishes(editor: Editor, node: Node) -> bool:
-    return bool(node.results) and all(numbers(editor.shapes[value]) is not None for value in node.results)
+def _vanishes_by_itself(editor: Editor, node: Node) -> bool:
+    return bool(node.results) and all(element_numbers(editor.shapes[value]) is not None for value in node.results)
 
 
 ONE_AXIS_SINCE = 13  # before, Softmax takes all axes from its axis on as one

@@ -11,11 +11,11 @@ import onnx
 
 from graphkit.graph.merged_decoder import zero_length_outputs
 from graphkit.graph.name_families import family_labels
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.rewrite import Editor, Outcome, Pass, Rewrite, copy_proto, drop_inputs, keep
+from graphkit.rewrite import Editor, Outcome, Pass, Rewrite, copy_proto, drop_inputs, keep_members
 from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
 
 __all__ = ["DropEmptyOutputs", "DropUnusedInputs", "EliminateDeadCode", "MergeCommonSubexpressions"]
@@ -77,7 +77,9 @@ class DropUnusedInputs(Pass):
             model = remove_dead_code(model).model
         proto = copy_proto(model)
         drop_inputs(proto.graph, names)
-        return Outcome(model.with_proto(proto), (f"{counted(len(names), 'input(s) dropped')}: {family_labels(names)}",))
+        return Outcome(
+            model.with_proto(proto), (f"{count_things(len(names), 'input(s) dropped')}: {family_labels(names)}",)
+        )
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,9 @@ class DropEmptyOutputs(Pass):
             return Outcome(model)
         proto = copy_proto(model)
         names = [proto.graph.output[index].name for index in empty]
-        keep(proto.graph.output, [index not in empty for index in range(len(proto.graph.output))])
+        keep_members(proto.graph.output, [index not in empty for index in range(len(proto.graph.output))])
         return Outcome(
-            model.with_proto(proto), (f"{counted(len(names), 'output(s) dropped')}: {family_labels(names)}",)
+            model.with_proto(proto), (f"{count_things(len(names), 'output(s) dropped')}: {family_labels(names)}",)
         )
 
 
@@ -146,10 +148,10 @@ class MergeCommonSubexpressions(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        _merge(editor, editor.model.graph, ChainMap())
+        _merge_duplicates(editor, editor.model.graph, ChainMap())
 
 
-def _merge(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> None:
+def _merge_duplicates(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> None:
     for value in scope.initializers:
         if value.kind == "initializer" and value.tensor is not None and not editor.is_output(value):
             key = _tensor_key(value.tensor)
@@ -160,8 +162,8 @@ def _merge(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> 
                 editor.note("duplicate constant(s) merged")
     for node in scope.nodes:
         for body in node.bodies.values():
-            _merge(editor, body, known.new_child())
-        key = _key(editor, node)
+            _merge_duplicates(editor, body, known.new_child())
+        key = _node_key(editor, node)
         if key is None or any(_is_only_output(editor, value) for value in node.results):
             continue
         twin = known.setdefault(key, node)
@@ -193,7 +195,7 @@ def _use_twin(editor: Editor, node: Node, twin: Node) -> None:
     editor.note("duplicate node(s) merged")
 
 
-def _key(editor: Editor, node: Node) -> Key | None:
+def _node_key(editor: Editor, node: Node) -> Key | None:
     if node.bodies or node.domain not in ("", "com.microsoft") or node.operator in RANDOM or editor.is_taken(node):
         return None
     inputs = tuple(None if value is None else editor.resolve(value) for value in node.inputs)

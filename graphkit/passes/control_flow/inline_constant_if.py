@@ -18,12 +18,14 @@ from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import DimSpec, SymbolRanges
 
-__all__ = ["InlineConstantIf", "decide", "inline_branches", "why_undecided"]
+__all__ = ["InlineConstantIf", "decide_branches", "inline_branches", "why_undecided"]
 
 Holder = onnx.GraphProto | onnx.FunctionProto
 
 
-def decide(scopes: tuple[Scope, ...], condition: Callable[[Node], bool | None]) -> tuple[dict[Node, Scope], list[Node]]:
+def decide_branches(
+    scopes: tuple[Scope, ...], condition: Callable[[Node], bool | None]
+) -> tuple[dict[Node, Scope], list[Node]]:
     """Return the branch that each decided If runs, outer Ifs first, and the Ifs that stay undecided.
 
     An If stays where its condition is not known (None), or where no runtime loads it.
@@ -233,7 +235,7 @@ class InlineConstantIf(Pass):
     def run(self, model: Model) -> Outcome:
         if not any(node.is_op("If") for node in all_nodes(model.scopes)):
             return Outcome(model)
-        decisions, undecided = decide(model.scopes, _Conditions(model, DimSpec(ranges=self.ranges)).find)
+        decisions, undecided = decide_branches(model.scopes, _Conditions(model, DimSpec(ranges=self.ranges)).find)
         reason = "its condition is only known at run time"
         declined = tuple(Declined(node.path, why_undecided(node, reason)) for node in undecided)
         if not decisions:

@@ -18,14 +18,14 @@ import onnx.helper
 import onnx.inliner
 
 from graphkit.errors import ModelError
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import body_graphs
 from graphkit.model import Model
-from graphkit.rewrite import Declined, Outcome, Pass, copy_proto, keep
+from graphkit.rewrite import Declined, Outcome, Pass, copy_proto, keep_members
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.functions import Functions, Key, all_nodes, domain_of, functions_of, key_of, with_bodies
 
-__all__ = ["InlineFunctions", "leave_out", "make_explicit", "obstacle"]
+__all__ = ["InlineFunctions", "find_obstacle", "leave_out", "make_explicit"]
 
 Nodes = Sequence[onnx.NodeProto]
 MAX_NODES = 1_000_000  # of a model without functions
@@ -68,13 +68,13 @@ class InlineFunctions(Pass):
             return Outcome(model)
         proto = copy_proto(model)
         functions = functions_of(proto)
-        if reason := obstacle(functions, proto.graph.node):
+        if reason := find_obstacle(functions, proto.graph.node):
             return Outcome(model, declined=(Declined("functions", reason),))
         make_explicit(proto, functions)
-        result = _inlined(proto, model.label)
+        result = _inline_proto(proto, model.label)
         remaining = functions_of(result)
         gone = {key: function for key, function in functions.items() if key not in remaining}
-        declined = tuple(_declined(proto, function) for function in remaining.values())
+        declined = tuple(_decline_function(proto, function) for function in remaining.values())
         calls = Counter(map(key_of, all_nodes(proto)))
         called = _put_back(result, functions)
         calls.subtract(key_of(node) for function in result.functions for node in with_bodies(function.node))
@@ -83,11 +83,11 @@ class InlineFunctions(Pass):
         _restore_names(proto.graph.node, result.graph.node, gone, {node.name for node in all_nodes(result)})
         leave_out(result.graph)
         _drop_imports(result, gone)
-        changes = (counted(calls[key], f"call(s) of function '{key[1]}' inlined") for key in gone if calls[key])
+        changes = (count_things(calls[key], f"call(s) of function '{key[1]}' inlined") for key in gone if calls[key])
         return Outcome(remove_dead_code(model.with_proto(result)).model, tuple(changes), declined)
 
 
-def _inlined(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
+def _inline_proto(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
     """Return a model as inlined by onnx.
 
     Raises:
@@ -112,7 +112,7 @@ def _put_back(result: onnx.ModelProto, functions: Functions) -> set[Key]:
     return found
 
 
-def _declined(proto: onnx.ModelProto, function: onnx.FunctionProto) -> Declined:
+def _decline_function(proto: onnx.ModelProto, function: onnx.FunctionProto) -> Declined:
     versions = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
     others = [
         f"version {entry.version} of {entry.domain or 'the operators'}, the model has {versions[domain]}"
@@ -126,12 +126,12 @@ def _drop_imports(proto: onnx.ModelProto, gone: Functions) -> None:
     """Drop the operator sets that only functions belonged to which are gone."""
     used = {domain_of(node.domain) for node in all_nodes(proto)}
     unused = {key[0] for key in gone} - used
-    keep(proto.opset_import, [domain_of(entry.domain) not in unused for entry in proto.opset_import])
+    keep_members(proto.opset_import, [domain_of(entry.domain) not in unused for entry in proto.opset_import])
 
 
 def _restore_names(before: Nodes, after: Nodes, functions: Functions, taken: set[str]) -> None:
     """Name the inlined nodes after their calls where no node has the name, and give them the calls' metadata."""
-    expected = list(_expected(before, functions, (), ""))
+    expected = list(_expected_nodes(before, functions, (), ""))
     if [node.op_type for node, _, _ in expected] != [node.op_type for node in after]:
         return  # not in the order of the calls
     for (node, calls, name), made in zip(expected, after, strict=True):
@@ -145,7 +145,7 @@ def _restore_names(before: Nodes, after: Nodes, functions: Functions, taken: set
             _restore_names(old.node, new.node, functions, taken)
 
 
-def _expected(
+def _expected_nodes(
     nodes: Nodes, functions: Functions, calls: tuple[onnx.NodeProto, ...], path: str | None
 ) -> Iterator[tuple[onnx.NodeProto, tuple[onnx.NodeProto, ...], str | None]]:
     """Yield the nodes that nodes become: each with the calls around it, and its new name, None for that it has."""
@@ -158,10 +158,10 @@ def _expected(
         if function is None:
             yield node, calls, name if calls else None
         else:
-            yield from _expected(function.node, functions, (*calls, node), name)
+            yield from _expected_nodes(function.node, functions, (*calls, node), name)
 
 
-def obstacle(functions: Functions, nodes: Nodes) -> str:
+def find_obstacle(functions: Functions, nodes: Nodes) -> str:
     """Return why the functions that nodes call cannot be inlined, "" where they can."""
     calls = {key: [key_of(node) for node in with_bodies(function.node)] for key, function in functions.items()}
     inner = {key: [called for called in callees if called in functions] for key, callees in calls.items()}
@@ -173,10 +173,10 @@ def obstacle(functions: Functions, nodes: Nodes) -> str:
         return f"function '{error.args[1][0][1]}' calls itself"
     if sum(sizes.get(key_of(node), 1) for node in with_bodies(nodes)) > MAX_NODES:
         return f"their nodes would be more than {MAX_NODES:,}"
-    return next((text for function in functions.values() for text in _uncertain(function, functions)), "")
+    return next((text for function in functions.values() for text in _uncertain_attributes(function, functions)), "")
 
 
-def _uncertain(function: onnx.FunctionProto, functions: Functions) -> Iterator[str]:
+def _uncertain_attributes(function: onnx.FunctionProto, functions: Functions) -> Iterator[str]:
     """Yield which attributes a function passes on that it may not have, to one with a default for them."""
     for node in with_bodies(function.node):
         callee = functions.get(key_of(node))
@@ -220,7 +220,9 @@ def leave_out(graph: onnx.GraphProto, around: frozenset[str] = frozenset()) -> N
         node.input[:] = ["" if name in unset else name for name in node.input]
         for _, body in body_graphs(node):
             leave_out(body, frozenset(unset))
-    keep(graph.node, [not node.output or node.output[0] not in unset.difference(around, [""]) for node in graph.node])
+    keep_members(
+        graph.node, [not node.output or node.output[0] not in unset.difference(around, [""]) for node in graph.node]
+    )
 
 
 def _copy_outputs(function: onnx.FunctionProto) -> None:

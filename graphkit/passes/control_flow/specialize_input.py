@@ -14,10 +14,10 @@ import onnx.numpy_helper
 from graphkit.dtypes import INTEGERS, dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, shape_text
-from graphkit.graph.traversal import postorder
+from graphkit.graph.traversal import walk_postorder
 from graphkit.graph.view import Node, Scope, Value, build_scopes
 from graphkit.model import Model
-from graphkit.passes.control_flow.inline_constant_if import decide, inline_branches, why_undecided
+from graphkit.passes.control_flow.inline_constant_if import decide_branches, inline_branches, why_undecided
 from graphkit.rewrite import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
 from graphkit.runtime.isolated_session import IsolatedSession
@@ -75,11 +75,11 @@ class SpecializeInput(Pass):
         declared = _check_type(bound, self.value, model.label)
         if (left_alone := without_outputs(model)) is not None:
             return Outcome(model, declined=(left_alone,))
-        decisions, undecided = decide(scopes, lambda node: _condition(node, bound, declared, self.value))
+        decisions, undecided = decide_branches(scopes, lambda node: _condition_value(node, bound, declared, self.value))
         inline_branches(proto, scopes, decisions)
         changes = [f"'{node.path}' always runs {body.path.rpartition('/')[2]}" for node, body in decisions.items()]
         proto = _without_dead_readers(model.with_proto(proto), bound.name)
-        changes += _bind(proto, bound, declared, self.value, model.label)
+        changes += _bind_input(proto, bound, declared, self.value, model.label)
         reason = f"its condition does not follow from '{self.input}' alone"
         declined = tuple(Declined(node.path, why_undecided(node, reason)) for node in undecided)
         return Outcome(model.with_proto(proto), tuple(changes), declined)
@@ -110,16 +110,16 @@ def _check_type(value: Value, number: bool | int, label: str) -> TensorType:
     return declared
 
 
-def _array(declared: TensorType, number: bool | int, shape: tuple[int, ...]) -> np.ndarray:
+def _filled_array(declared: TensorType, number: bool | int, shape: tuple[int, ...]) -> np.ndarray:
     return np.full(shape, number, onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
 
 
-def _condition(node: Node, bound: Value, declared: TensorType, number: bool | int) -> bool | None:
+def _condition_value(node: Node, bound: Value, declared: TensorType, number: bool | int) -> bool | None:
     """Return the value of an If's condition, or None where it does not follow from the bound input."""
     value = node.input(0)
     if value is bound:
         return bool(number)
-    nodes, constants = _cone(value, bound)
+    nodes, constants = _nodes_from_input(value, bound)
     if nodes is None or value is None:
         return None
     used = (used for member in nodes for used in (*member.inputs, *member.outputs))
@@ -141,19 +141,19 @@ def _condition(node: Node, bound: Value, declared: TensorType, number: bool | in
     proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
     try:
         with IsolatedSession(Model.from_proto(proto), threads=1) as session:
-            (result,) = session.run({fed: _array(declared, number, tuple(shape))}).values()
+            (result,) = session.run({fed: _filled_array(declared, number, tuple(shape))}).values()
     except ModelError:  # then nothing is known
         return None
     return bool(result.reshape(-1)[0]) if result.size == 1 else None
 
 
-def _cone(value: Value | None, bound: Value) -> tuple[list[Node] | None, list[Value]]:
+def _nodes_from_input(value: Value | None, bound: Value) -> tuple[list[Node] | None, list[Value]]:
     """Return the nodes that compute a value from the bound input, in order; None where they need anything else."""
 
     def sources(value: Value) -> Sequence[Value | None]:
         return value.producer.inputs if value.producer is not None and _is_plain(value.producer) else ()
 
-    values = [each for each in postorder([value] if value is not None else [], sources) if each is not bound]
+    values = [each for each in walk_postorder([value] if value is not None else [], sources) if each is not bound]
     constants = [each for each in values if each.kind == "initializer"]
     nodes = [each.producer for each in values if each.kind != "initializer"]
     known = [node for node in dict.fromkeys(nodes) if node is not None and _is_plain(node)]
@@ -164,7 +164,9 @@ def _is_plain(node: Node) -> bool:
     return not (node.bodies or node.domain)
 
 
-def _bind(proto: onnx.ModelProto, bound: Value, declared: TensorType, number: bool | int, label: str) -> list[str]:
+def _bind_input(
+    proto: onnx.ModelProto, bound: Value, declared: TensorType, number: bool | int, label: str
+) -> list[str]:
     """Put a constant in the place of the input, where something still reads it."""
     live = bound.name in live_names(proto.graph)
     dims = declared.dims if declared.dims is not None else ("?",)
@@ -181,5 +183,5 @@ def _bind(proto: onnx.ModelProto, bound: Value, declared: TensorType, number: bo
         )
     drop_inputs(proto.graph, (bound.name,))
     if live:
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(_array(declared, number, shape), bound.name))
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(_filled_array(declared, number, shape), bound.name))
     return [f"input '{bound.name}' is {str(number).lower() if isinstance(number, bool) else number}"]

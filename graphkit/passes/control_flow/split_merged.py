@@ -11,8 +11,8 @@ from graphkit import __version__
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.merged_decoder import MergedDecoder, captures, trace_condition
-from graphkit.graph.names import counted
+from graphkit.graph.merged_decoder import MergedDecoder, count_captured_values, trace_condition
+from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, Value, all_nodes, all_scopes, branch_fault
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.clean_up.redundant_nodes import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode
@@ -64,7 +64,7 @@ class StripMergedSuffixes(Pass):
                 continue
             used.add(short)
             names[model.graph.values[tensor.name]] = short
-        changes = (counted(len(names), "initializer(s) renamed"),) if names else ()
+        changes = (count_things(len(names), "initializer(s) renamed"),) if names else ()
         return Outcome(with_value_names(model, names) if names else model, changes, tuple(declined))
 
 
@@ -110,21 +110,21 @@ def split_merged(model: ModelLike, *, condition: str | None = None, keep_names: 
     """
     model = as_model(model)
     declared = declarations(model)
-    decoder = _choose(declared.model, condition)
+    decoder = _choose_decoder(declared.model, condition)
     name = decoder.condition.input.name
-    first = _branch(declared, name, not decoder.cache_when, keep_names)
-    with_past = _branch(declared, name, decoder.cache_when, keep_names)
+    first = _extract_branch(declared, name, not decoder.cache_when, keep_names)
+    with_past = _extract_branch(declared, name, decoder.cache_when, keep_names)
     return Split(
         name,
         decoder.cache_when,
-        _signed(first.model, "first step", model),
-        _signed(with_past.model, "later steps", model),
+        _sign_part(first.model, "first step", model),
+        _sign_part(with_past.model, "later steps", model),
         first.changes,
         with_past.changes,
     )
 
 
-def _branch(declared: Declarations, name: str, value: bool, keep_names: bool) -> Outcome:
+def _extract_branch(declared: Declarations, name: str, value: bool, keep_names: bool) -> Outcome:
     """Return the decoder of one branch, whose inputs declare the dims that this branch needs."""
     taken = run_passes(
         declared.model, (SpecializeInput(name, value), DropEmptyOutputs(), EliminateDeadCode(), DropUnusedInputs())
@@ -134,7 +134,7 @@ def _branch(declared: Declarations, name: str, value: bool, keep_names: bool) ->
     return Outcome(named.model, (*taken.changes, *named.changes), (*taken.declined, *named.declined))
 
 
-def _signed(result: Model, part: str, source: Model) -> Model:
+def _sign_part(result: Model, part: str, source: Model) -> Model:
     """Note in the metadata which part of which model this is."""
     entries = {entry.key: entry for entry in result.proto.metadata_props}
     entry = entries.get(MADE_BY) or result.proto.metadata_props.add(key=MADE_BY)
@@ -142,7 +142,7 @@ def _signed(result: Model, part: str, source: Model) -> Model:
     return result
 
 
-def _choose(model: Model, condition: str | None) -> MergedDecoder:
+def _choose_decoder(model: Model, condition: str | None) -> MergedDecoder:
     candidates: dict[str, MergedDecoder] = {}
     for decoder in model.roles.merged:
         candidates.setdefault(decoder.condition.input.name, decoder)
@@ -170,11 +170,11 @@ def _why_not(model: Model) -> str:
         return "there is no If in it"
     if not model.roles.pasts:
         return "none of its inputs is a past of a KV cache"
-    reasons = [f"'{node.path}' {_lacks(node, model)}" for node in ifs]
+    reasons = [f"'{node.path}' {_missing_in_branch(node, model)}" for node in ifs]
     return "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
 
 
-def _lacks(node: Node, model: Model) -> str:
+def _missing_in_branch(node: Node, model: Model) -> str:
     condition = trace_condition(node)
     if condition is None:
         return "has a condition that is computed, not an input"
@@ -184,5 +184,5 @@ def _lacks(node: Node, model: Model) -> str:
         return f"is on '{condition.input.name}', which is {kind}, not bool"
     if fault := branch_fault(node):
         return f"is broken: {fault}"
-    reading = [name for name, body in node.bodies.items() if model.roles.pasts.keys() & captures(body)]
+    reading = [name for name, body in node.bodies.items() if model.roles.pasts.keys() & count_captured_values(body)]
     return "reads the past in both branches" if reading else "reads no past in either branch"

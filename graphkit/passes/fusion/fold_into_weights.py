@@ -19,15 +19,15 @@ from graphkit.passes.fusion.linear_operators import (
     linear_of,
 )
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
-from graphkit.rewrite.weight_arithmetic import read, rounded, scaled, spread, summed
+from graphkit.rewrite.weight_arithmetic import read_elements, round_numbers, scale_weight, spread_along_axes, sum_weight
 from graphkit.shapes import Shapes
 
-__all__ = ["FoldIntoWeights", "moved"]
+__all__ = ["FoldIntoWeights", "move_channels"]
 
 MOVING = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 
 
-def moved(node: Node, value: Value, channels: Channels, shapes: Shapes) -> Channels | None:
+def move_channels(node: Node, value: Value, channels: Channels, shapes: Shapes) -> Channels | None:
     """Return the channels of a node's output, None where the node does more than move the elements of a tensor."""
     out = node.outputs[0] if len(node.outputs) == 1 else None
     if out is None or not node.is_op(*MOVING) or node.inputs[0] is not value or value in node.inputs[1:]:
@@ -93,7 +93,7 @@ class FoldIntoWeights(NodeRewrite):
         chain.follow()
         chain.climb()
         if chain.gain() > 0:
-            _emit(editor, chain, _weight(editor, chain), _bias(editor, chain))
+            _emit_nodes(editor, chain, _make_weight(editor, chain), _make_bias(editor, chain))
             editor.note("constant(s) fused into weights", len(chain.fused))
 
 
@@ -138,7 +138,7 @@ class _Chain:
             reader = self._only_reader(value)
             if reader is None or not self.editor.is_free(reader):
                 return
-            behind = moved(reader, value, channels, self.editor.shapes)
+            behind = move_channels(reader, value, channels, self.editor.shapes)
             if behind is not None:
                 moves.append(reader)
                 channels = behind
@@ -208,7 +208,7 @@ class _Chain:
         return len(self.fused) - needs_add
 
 
-def _weight(editor: Editor, chain: _Chain) -> NodeInput:
+def _make_weight(editor: Editor, chain: _Chain) -> NodeInput:
     """Return the weight of the new node, the old one where no factor changes it."""
     linear = chain.linear
     value = linear.node.operand(linear.weight)
@@ -217,14 +217,14 @@ def _weight(editor: Editor, chain: _Chain) -> NodeInput:
     if len(value.consumers) > 1 or editor.is_output(value):
         raise MatchFailure(f"its weight '{value.name}' is read elsewhere too")
     factors = (
-        spread(chain.after.scale, linear.view, linear.gives),
-        spread(chain.before.scale, linear.view, linear.takes),
+        spread_along_axes(chain.after.scale, linear.view, linear.gives),
+        spread_along_axes(chain.before.scale, linear.view, linear.takes),
     )
-    parts = scaled(read(editor.model, linear.tensor, linear.view), linear.tensor.data_type, *factors)
+    parts = scale_weight(read_elements(editor.model, linear.tensor, linear.view), linear.tensor.data_type, *factors)
     return editor.weight(f"{value.name}_fused", linear.tensor.data_type, linear.tensor.dims, parts)
 
 
-def _bias(editor: Editor, chain: _Chain) -> NodeInput:
+def _make_bias(editor: Editor, chain: _Chain) -> NodeInput:
     """Return the bias of the new node, None where it needs none."""
     linear, node = chain.linear, chain.linear.node
     old = node.input(linear.bias) if linear.bias is not None else None
@@ -232,16 +232,16 @@ def _bias(editor: Editor, chain: _Chain) -> NodeInput:
         return old
     numbers = _old_bias(editor, linear, old)
     if chain.before.shifts:
-        factor = spread(chain.before.shift, linear.view, linear.takes)
+        factor = spread_along_axes(chain.before.shift, linear.view, linear.takes)
         alpha = node.attr("alpha", 1.0) if node.op_type == "Gemm" else 1.0
-        numbers = numbers + (alpha or 0.0) * summed(
-            read(editor.model, linear.tensor, linear.view), factor, linear.gives
+        numbers = numbers + (alpha or 0.0) * sum_weight(
+            read_elements(editor.model, linear.tensor, linear.view), factor, linear.gives
         )
     numbers = chain.after.scale * numbers + chain.after.shift
     if old is None and not numbers.any():
         return None
     weight = node.operand(linear.weight)
-    full = rounded(np.broadcast_to(numbers, (linear.result.count,)), linear.tensor.data_type)
+    full = round_numbers(np.broadcast_to(numbers, (linear.result.count,)), linear.tensor.data_type)
     if linear.bias is None and linear.result.axis == linear.result.rank - 2:
         full = full[:, None]
     name = old.name if old is not None else f"{weight.name}_bias"
@@ -264,16 +264,16 @@ def _old_bias(editor: Editor, linear: Linear, old: Value | None) -> np.ndarray:
     return beta * editor.model.array(tensor).astype(np.float64).reshape(-1)
 
 
-def _emit(editor: Editor, chain: _Chain, weight: NodeInput, bias: NodeInput) -> None:
+def _emit_nodes(editor: Editor, chain: _Chain, weight: NodeInput, bias: NodeInput) -> None:
     """Say which nodes take the place of the last node, or of the operator itself where that is the last one."""
     linear, node = chain.linear, chain.linear.node
-    names = _names(editor, chain)
+    names = _output_names(editor, chain)
     inputs: list[NodeInput] = list(node.inputs)
     inputs[linear.data], inputs[linear.weight] = chain.start, weight
     new: list[NewNode] = []
     if linear.bias is not None:
         inputs[linear.bias :] = [bias] if bias is not None else []
-        new.append(NewNode(node.op_type, inputs, [names[0]], _attributes(node, bias), like=node))
+        new.append(NewNode(node.op_type, inputs, [names[0]], _new_attributes(node, bias), like=node))
     elif bias is None:
         new.append(NewNode(node.op_type, inputs, [names[0]], like=node))
     else:
@@ -283,7 +283,9 @@ def _emit(editor: Editor, chain: _Chain, weight: NodeInput, bias: NodeInput) -> 
     source = names[0]
     moves = [mover for mover in chain.behind if mover not in chain.fused]
     for mover, name in zip(moves, names[1:], strict=True):
-        new.append(NewNode(mover.op_type, [source, *mover.inputs[1:]], [name], _attributes(mover, None), like=mover))
+        new.append(
+            NewNode(mover.op_type, [source, *mover.inputs[1:]], [name], _new_attributes(mover, None), like=mover)
+        )
         source = name
     last = chain.behind[-1] if chain.behind else node
     editor.replace(last, *new)
@@ -291,7 +293,7 @@ def _emit(editor: Editor, chain: _Chain, weight: NodeInput, bias: NodeInput) -> 
         editor.take(gone)
 
 
-def _names(editor: Editor, chain: _Chain) -> list[str]:
+def _output_names(editor: Editor, chain: _Chain) -> list[str]:
     """Return the outputs of the operator and of each moving node behind it; the last one gives the result."""
     moves = [mover for mover in chain.behind if mover not in chain.fused]
     last = chain.behind[-1] if chain.behind else chain.linear.node
@@ -301,7 +303,7 @@ def _names(editor: Editor, chain: _Chain) -> list[str]:
     return [*(editor.unique_name(f"{out.name}_fused") for out in outs if out is not None), result.name]
 
 
-def _attributes(node: Node, bias: NodeInput) -> Mapping[str, Any]:
+def _new_attributes(node: Node, bias: NodeInput) -> Mapping[str, Any]:
     """Return a node's attributes; a bias of our own is added once."""
     attributes = attributes_of(node)
     if bias is not None and isinstance(bias, str):

@@ -14,7 +14,7 @@ from graphkit.model import Model
 from graphkit.passes.fusion.self_attention import SelfAttention, self_attention
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
 from graphkit.rewrite.functions import functions_of
-from graphkit.rewrite.weight_arithmetic import columns_of, read, rounded
+from graphkit.rewrite.weight_arithmetic import columns_of, read_elements, round_numbers
 
 __all__ = ["DOMAIN", "NAME", "FuseAttention", "attention_function"]
 
@@ -136,7 +136,7 @@ class FuseAttention(NodeRewrite):
             return
         function = attention_function(attention.product.scope.opset())
         _check_function(editor.model, function)
-        nodes = _nodes(editor, attention, _weight(editor, attention), _bias(editor, attention))
+        nodes = _make_nodes(editor, attention, _joined_weight(editor, attention), _joined_bias(editor, attention))
         last = attention.result.value.producer
         assert last is not None
         editor.functions[DOMAIN, NAME] = function
@@ -146,7 +146,7 @@ class FuseAttention(NodeRewrite):
         editor.note(CHANGE)
 
 
-def _nodes(editor: Editor, attention: SelfAttention, weight: NodeInput, bias: NodeInput) -> list[NewNode]:
+def _make_nodes(editor: Editor, attention: SelfAttention, weight: NodeInput, bias: NodeInput) -> list[NewNode]:
     """Return the node, with the Transposes of its rows before and of its result after it where they lie otherwise."""
     result = attention.result
     data: NodeInput = attention.data
@@ -180,7 +180,7 @@ def _is_whole(attention: SelfAttention) -> bool:
     return is_one and np.array_equal(np.concatenate(attention.columns), np.arange(first.linear.result.count))
 
 
-def _weight(editor: Editor, attention: SelfAttention) -> NodeInput:
+def _joined_weight(editor: Editor, attention: SelfAttention) -> NodeInput:
     """Return the weight of queries, keys and values side by side, the old one where it is so."""
     first = attention.projections[0]
     if _is_whole(attention):
@@ -188,25 +188,27 @@ def _weight(editor: Editor, attention: SelfAttention) -> NodeInput:
     for projection in attention.projections:
         if any(reader not in attention.nodes for reader, _ in projection.weight.consumers):
             raise MatchFailure(f"its weight '{projection.weight.name}' is read elsewhere too")
-    weights = [read(editor.model, projection.linear.tensor) for projection in attention.projections]
+    weights = [read_elements(editor.model, projection.linear.tensor) for projection in attention.projections]
     dims = [weights[0].shape[0], sum(map(len, attention.columns))]
     parts = columns_of(weights, attention.columns)
     return editor.weight(f"{first.weight.name.removesuffix('_joined')}_qkv", first.linear.tensor.data_type, dims, parts)
 
 
-def _bias(editor: Editor, attention: SelfAttention) -> NodeInput:
+def _joined_bias(editor: Editor, attention: SelfAttention) -> NodeInput:
     """Return the bias of queries, keys and values side by side, the old one where it is so; zeros for none."""
     first = attention.projections[0]
-    if _is_whole(attention) and (same := _vector(attention)) is not None:
+    if _is_whole(attention) and (same := _added_vector(attention)) is not None:
         return same
     numbers = [
         np.broadcast_to(projection.shift, (projection.linear.result.count,))[columns]
         for projection, columns in zip(attention.projections, attention.columns, strict=True)
     ]
-    return editor.constant(rounded(np.concatenate(numbers), first.linear.tensor.data_type), f"{first.weight.name}_bias")
+    return editor.constant(
+        round_numbers(np.concatenate(numbers), first.linear.tensor.data_type), f"{first.weight.name}_bias"
+    )
 
 
-def _vector(attention: SelfAttention) -> Value | None:
+def _added_vector(attention: SelfAttention) -> Value | None:
     """Return the constant that the one Add adds, if it has a number for each column."""
     first = attention.projections[0]
     operands = first.add.inputs if first.add is not None else ()

@@ -52,20 +52,20 @@ class FusePads(NodeRewrite):
             return
         if editor.is_static(node):
             return
-        attributes = attributes_of(node) | {"pads": _pads(editor, pad, node)}
+        attributes = attributes_of(node) | {"pads": _joined_pads(editor, pad, node)}
         attributes.pop("auto_pad", None)
         outputs = [value.name for value in node.results]
         editor.replace(node, NewNode("Conv", [pad.inputs[0], *node.inputs[1:]], outputs, attributes, like=node))
         editor.note("Pad(s) put into the pads of a Conv")
 
 
-def _pads(editor: Editor, pad: Node, conv: Node) -> list[int]:
+def _joined_pads(editor: Editor, pad: Node, conv: Node) -> list[int]:
     """Return the pads of a Conv with those of the Pad before it."""
     data = conv.inputs[0]
     rank = editor.shapes[data].rank
     if rank is None or rank < 3:
         raise MatchFailure("the rank of its data is not known")
-    around = _around(editor, pad, rank)
+    around = _pads_around(editor, pad, rank)
     if min(around) < 0:
         raise MatchFailure(f"'{pad.label}' takes elements away")
     if any(around[axis] for axis in (0, 1, rank, rank + 1)):
@@ -80,7 +80,7 @@ def _pads(editor: Editor, pad: Node, conv: Node) -> list[int]:
     return [of_pad + of_conv for of_pad, of_conv in zip(added, conv_pads, strict=True)]
 
 
-def _around(editor: Editor, pad: Node, rank: int) -> list[int]:
+def _pads_around(editor: Editor, pad: Node, rank: int) -> list[int]:
     """Return how many zeros a Pad adds before each axis, then after each."""
     fill, opset = pad.input(2), pad.scope.opset()
     if opset < INPUTS_SINCE:

@@ -70,9 +70,9 @@ class FuseLayerNorm(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = ("Sqrt",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        norm = _match(editor, node)
+        norm = _match_norm(editor, node)
         if all(map(editor.is_free, norm.nodes)):
-            _fuse(editor, norm)
+            _fuse_norm(editor, norm)
 
 
 @dataclass
@@ -100,7 +100,7 @@ class _Norm:
         return self.nodes[-1].result()
 
 
-def _match(editor: Editor, root: Node) -> _Norm:
+def _match_norm(editor: Editor, root: Node) -> _Norm:
     """Return the layer normalization that a Sqrt is the deviation of.
 
     Raises:
@@ -110,7 +110,7 @@ def _match(editor: Editor, root: Node) -> _Norm:
     match = DEVIATION.match(editor, deviation)
     if match is None or shapes[match[SQUARE]].dims != shapes[match[CENTRED]].dims:
         raise MatchFailure
-    match = _quotient(editor, deviation, match)
+    match = _match_quotient(editor, deviation, match)
     if root.scope.opset() < LAYER_NORM_SINCE:
         raise MatchFailure(f"its opset is older than {LAYER_NORM_SINCE}, which has LayerNormalization")
     inner = nodes_of(match, MEAN, CENTRED, SQUARE, VARIANCE, POSITIVE, DEVIATION, INVERSE, NORMAL)
@@ -118,8 +118,8 @@ def _match(editor: Editor, root: Node) -> _Norm:
     if dims is None:
         raise MatchFailure("the rank of its data is not known")
     mean, variance = nodes_of(match, MEAN, VARIANCE)
-    count = _count(editor, mean, len(dims))
-    if count is None or count != _count(editor, variance, len(dims)):
+    count = _count_mean_axes(editor, mean, len(dims))
+    if count is None or count != _count_mean_axes(editor, variance, len(dims)):
         raise MatchFailure("its means are not over the same last axes, which they keep")
     epsilon = editor.uniform(match[EPSILON])
     if epsilon is None or shapes[match[POSITIVE]].dims != shapes[match[VARIANCE]].dims:
@@ -132,7 +132,7 @@ def _match(editor: Editor, root: Node) -> _Norm:
     return _with_scale(editor, norm)
 
 
-def _quotient(editor: Editor, deviation: Value, match: Match) -> Match:
+def _match_quotient(editor: Editor, deviation: Value, match: Match) -> Match:
     """Return the match with the nodes that divide by the deviation."""
     reader = editor.only_reader(deviation)
     product = editor.only_reader(reader.result()) if reader is not None else None
@@ -143,7 +143,7 @@ def _quotient(editor: Editor, deviation: Value, match: Match) -> Match:
     raise MatchFailure("what is centred is not all that is divided by its deviation")
 
 
-def _count(editor: Editor, mean: Node, rank: int) -> int | None:
+def _count_mean_axes(editor: Editor, mean: Node, rank: int) -> int | None:
     """Return over how many axes a ReduceMean goes, None where they are not the last ones, or do not stay."""
     if mean.scope.opset() < AXES_INPUT_SINCE:
         axes: list[int] | None = list(mean.attr("axes", tuple) or ())
@@ -169,15 +169,15 @@ def _with_scale(editor: Editor, norm: _Norm) -> _Norm:
             norm.data, norm.dtype = source, TensorProto.FLOAT16
     if norm.dtype not in STASHED:
         raise MatchFailure("LayerNormalization computes its mean in float32")
-    norm.scale = _operand(editor, norm, "Mul")
-    norm.bias = _operand(editor, norm, "Add")
+    norm.scale = _reader_operand(editor, norm, "Mul")
+    norm.bias = _reader_operand(editor, norm, "Add")
     sizes = [dim.constant for dim in norm.axes]
     if norm.scale is None and (None in sizes or math.prod(size or 0 for size in sizes) > MAX_ONES):
         raise MatchFailure("it has no scale, and would need one of unknown or great size")
     return norm
 
 
-def _operand(editor: Editor, norm: _Norm, op_type: str) -> Value | None:
+def _reader_operand(editor: Editor, norm: _Norm, op_type: str) -> Value | None:
     """Return the operand of a normalization's only reader, a Mul or Add, which becomes part of it."""
     out = norm.out
     node = editor.only_reader(out)
@@ -190,7 +190,7 @@ def _operand(editor: Editor, norm: _Norm, op_type: str) -> Value | None:
     return operand
 
 
-def _fuse(editor: Editor, norm: _Norm) -> None:
+def _fuse_norm(editor: Editor, norm: _Norm) -> None:
     """Put one node in the place of the last one."""
     scale: NodeInput = norm.scale
     if scale is None:

@@ -20,7 +20,7 @@ from graphkit.shapes.algebra import divide_exactly
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.tensor import Dims
 
-__all__ = ["MOVERS", "Atom", "Group", "Layout", "after", "joined"]
+__all__ = ["MOVERS", "Atom", "Group", "Layout", "join_atoms", "layout_after"]
 
 MOVERS = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 REGROUPING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
@@ -71,7 +71,7 @@ class Layout:
         """Return that of the same elements in other dims, None where a dim is no row of atoms."""
         rest = [atom for group in self.dims for atom in group]
         try:
-            groups = [_taken(rest, dim) for dim in dims]
+            groups = [_take_atoms(rest, dim) for dim in dims]
         except TooComplexError:
             return None
         regrouped = tuple(group for group in groups if group is not None)
@@ -86,7 +86,7 @@ class Layout:
         if start % inner or count % inner or count < 1:
             return None
         atom = replace(group[0], size=const(count // inner))
-        dims = (*self.dims[:axis], joined([atom, *group[1:]]), *self.dims[axis + 1 :])
+        dims = (*self.dims[:axis], join_atoms([atom, *group[1:]]), *self.dims[axis + 1 :])
         return replace(self, dims=dims, first=self.first + start // inner * atom.stride)
 
     def columns(self, *groups: Sequence[Atom]) -> np.ndarray:
@@ -97,7 +97,7 @@ class Layout:
         return columns
 
 
-def joined(atoms: Iterable[Atom]) -> Group:
+def join_atoms(atoms: Iterable[Atom]) -> Group:
     """Return atoms without those of 1, and as one where they count on from each other."""
     merged: list[Atom] = []
     for atom in atoms:
@@ -112,7 +112,7 @@ def joined(atoms: Iterable[Atom]) -> Group:
     return tuple(merged)
 
 
-def _taken(rest: list[Atom], dim: Expr) -> Group | None:
+def _take_atoms(rest: list[Atom], dim: Expr) -> Group | None:
     """Take the atoms of a dim from the first ones of a list; cut one where the dim ends inside of it."""
     group: list[Atom] = []
     size = const(1)
@@ -130,16 +130,16 @@ def _taken(rest: list[Atom], dim: Expr) -> Group | None:
             atom = replace(atom, size=factor, stride=atom.stride * inner)
         group.append(atom)
         size = size * atom.size
-    return joined(group)
+    return join_atoms(group)
 
 
-def after(editor: Editor, node: Node, value: Value, out: Value, before: Layout) -> Layout | None:
+def layout_after(editor: Editor, node: Node, value: Value, out: Value, before: Layout) -> Layout | None:
     """Return the layout of a node's output from that of a tensor that it reads; None where it does anything else."""
     dims = editor.shapes[out].dims
     if dims is None or node.domain or [operand is value for operand in node.inputs].count(True) != 1:
         return None
     if node.is_op("Mul", "Div"):
-        return _scaled(editor, node, value, dims, before)
+        return _layout_after_scale(editor, node, value, dims, before)
     if node.inputs[0] is not value:
         return None
     if node.is_op("Transpose"):
@@ -147,13 +147,13 @@ def after(editor: Editor, node: Node, value: Value, out: Value, before: Layout) 
     if node.is_op(*REGROUPING):
         return before.reshaped(dims)
     if node.is_op("Split"):
-        return _split(editor, node, out, before)
+        return _layout_after_split(editor, node, out, before)
     if node.is_op("Slice"):
-        return _sliced(editor, node, dims, before)
-    return _gathered(editor, node, dims, before) if node.is_op("Gather") else None
+        return _layout_after_slice(editor, node, dims, before)
+    return _layout_after_gather(editor, node, dims, before) if node.is_op("Gather") else None
 
 
-def _scaled(editor: Editor, node: Node, value: Value, dims: Dims, before: Layout) -> Layout | None:
+def _layout_after_scale(editor: Editor, node: Node, value: Value, dims: Dims, before: Layout) -> Layout | None:
     factor = next((operand for operand in node.operands if operand is not value), None)
     number = editor.uniform(factor) if factor is not None and factor.is_constant else None
     if number is None or editor.shapes[value].dims != dims:
@@ -163,7 +163,7 @@ def _scaled(editor: Editor, node: Node, value: Value, dims: Dims, before: Layout
     return replace(before, scale=before.scale / number) if number and node.inputs[0] is value else None
 
 
-def _split(editor: Editor, node: Node, out: Value, before: Layout) -> Layout | None:
+def _layout_after_split(editor: Editor, node: Node, out: Value, before: Layout) -> Layout | None:
     axis = node.axis(len(before.dims))
     if axis is None:
         return None
@@ -176,7 +176,7 @@ def _split(editor: Editor, node: Node, out: Value, before: Layout) -> Layout | N
     return before.part(axis, sum(sizes[:-1]), sizes[-1])
 
 
-def _sliced(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
+def _layout_after_slice(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
     """Return the layout behind a Slice along one axis of columns."""
     if node.scope.opset() < SLICE_INPUTS_SINCE:
         return None
@@ -194,7 +194,7 @@ def _sliced(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | 
     return before.part(axis, start, count)
 
 
-def _gathered(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
+def _layout_after_gather(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
     """Return the layout behind a Gather of one constant index from an axis of columns."""
     axis, index = node.axis(len(before.dims)), editor.known_integers(node.input(1))
     if axis is None or index is None or len(index) != 1:

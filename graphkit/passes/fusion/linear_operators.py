@@ -72,21 +72,21 @@ def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype:
     if not node.is_op(*AFFINE_OPERATORS):
         raise MatchFailure
     if node.op_type == "BatchNormalization":
-        return _normalization(model, node, value, channels)
+        return _affine_of_normalization(model, node, value, channels)
     if node.op_type == "Neg":
         return Affine(np.array([-1.0]), np.zeros(1))
     if len(node.inputs) != 2 or node.scope.opset() < NUMPY_BROADCASTS_SINCE:
         raise MatchFailure
     index = 0 if node.inputs[0] is value else 1
-    number = _vector(model, node.inputs[1 - index], channels, dtype)
+    number = _channel_vector(model, node.inputs[1 - index], channels, dtype)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        affine = _arithmetic(node.op_type, number, index)
+        affine = _affine_of_arithmetic(node.op_type, number, index)
     if not (np.isfinite(affine.scale).all() and np.isfinite(affine.shift).all()):
         raise MatchFailure("its constant has elements that are not finite, or divides by 0")
     return affine
 
 
-def _arithmetic(op_type: str, number: np.ndarray, index: int) -> Affine:
+def _affine_of_arithmetic(op_type: str, number: np.ndarray, index: int) -> Affine:
     """Return the function of the operand at an index, the other one being constant."""
     one, zero = np.ones(1), np.zeros(1)
     if op_type == "Mul":
@@ -100,7 +100,7 @@ def _arithmetic(op_type: str, number: np.ndarray, index: int) -> Affine:
     return Affine(one, -number) if index == 0 else Affine(-one, number)
 
 
-def _vector(model: Model, value: Value | None, channels: Channels, dtype: int) -> np.ndarray:
+def _channel_vector(model: Model, value: Value | None, channels: Channels, dtype: int) -> np.ndarray:
     """Return the elements of a constant that is broadcast to a tensor, in float64: one for each channel, or one."""
     if value is None or value.constant is None:
         has_default = value is not None and value.kind == "input" and value.tensor is not None
@@ -116,10 +116,10 @@ def _vector(model: Model, value: Value | None, channels: Channels, dtype: int) -
         raise MatchFailure("its constant differs along other axes than that of the channels")
     if axis is not None and axis >= 0 and dims[axis] not in (1, channels.count):
         raise MatchFailure("its constant has another number of channels than the tensor")
-    return _elements(model, value)
+    return _constant_elements(model, value)
 
 
-def _elements(model: Model, value: Value | None) -> np.ndarray:
+def _constant_elements(model: Model, value: Value | None) -> np.ndarray:
     tensor = value.constant if value is not None else None
     if tensor is None:
         raise MatchFailure("not all of its parameters are constant")
@@ -129,14 +129,14 @@ def _elements(model: Model, value: Value | None) -> np.ndarray:
         raise MatchFailure(f"the values of '{tensor.name}' cannot be read: {error.problem}") from error
 
 
-def _normalization(model: Model, node: Node, value: Value, channels: Channels) -> Affine:
+def _affine_of_normalization(model: Model, node: Node, value: Value, channels: Channels) -> Affine:
     if node.inputs[0] is not value or len(node.inputs) != 5 or any(node.outputs[1:]):
         raise MatchFailure("it is a BatchNormalization that learns, or lacks parameters")
     if node.scope.opset() < PLAIN_NORMALIZATION_SINCE or node.attr("training_mode", 0) != 0:
         raise MatchFailure("it is a BatchNormalization that learns, or may learn")
     if channels.axis != 1:
         raise MatchFailure("it normalizes along another axis than that of the channels")
-    parameters = [_elements(model, parameter) for parameter in node.inputs[1:]]
+    parameters = [_constant_elements(model, parameter) for parameter in node.inputs[1:]]
     scale, bias, mean, variance = parameters
     epsilon = node.attr("epsilon", EPSILON)
     if epsilon is None or any(array.shape != (channels.count,) for array in parameters):
@@ -191,7 +191,7 @@ def linear_of(node: Node, shapes: Shapes) -> Linear:
     return LINEAR_OPERATORS[node.op_type](node, shapes)
 
 
-def _weight(value: Value | None) -> TensorProto:
+def _constant_weight(value: Value | None) -> TensorProto:
     if value is None:
         raise MatchFailure
     if value.constant is None:
@@ -204,8 +204,8 @@ def _weight(value: Value | None) -> TensorProto:
     return value.constant
 
 
-def _convolution(node: Node, _: Shapes) -> Linear:
-    tensor, groups = _weight(node.input(1)), node.attr("group", 1)
+def _read_convolution(node: Node, _: Shapes) -> Linear:
+    tensor, groups = _constant_weight(node.input(1)), node.attr("group", 1)
     dims, is_transposed = tuple(tensor.dims), node.op_type == "ConvTranspose"
     if len(dims) < 3 or not groups or groups < 1 or dims[0] % groups:
         raise MatchFailure("the groups do not fit the weight")
@@ -239,8 +239,8 @@ def _is_padded(node: Node) -> bool:
     return node.op_type == "ConvTranspose" or pads is None or any(pads) or automatic not in ("NOTSET", "VALID")
 
 
-def _gemm(node: Node, _: Shapes) -> Linear:
-    tensor = _weight(node.input(1))
+def _read_gemm(node: Node, _: Shapes) -> Linear:
+    tensor = _constant_weight(node.input(1))
     if node.scope.opset() < BROADCAST_BIAS_SINCE or len(tensor.dims) != 2:
         raise MatchFailure("the Gemm is of an old operator set, or its weight is no matrix")
     takes, gives = (1, 0) if node.attr("transB", 0) else (0, 1)
@@ -260,16 +260,16 @@ def _gemm(node: Node, _: Shapes) -> Linear:
     )
 
 
-def _matmul(node: Node, shapes: Shapes) -> Linear:
+def _read_matmul(node: Node, shapes: Shapes) -> Linear:
     if len(node.inputs) != 2:
         raise MatchFailure
     is_right = node.inputs[1] is not None and node.inputs[1].constant is not None
     weight, data = (1, 0) if is_right else (0, 1)
     try:
-        tensor, value = _weight(node.inputs[weight]), node.inputs[data]
+        tensor, value = _constant_weight(node.inputs[weight]), node.inputs[data]
     except MatchFailure as failure:
         if not failure.reason:
-            _weight(node.inputs[1])  # the reason why the right operand is no weight
+            _constant_weight(node.inputs[1])  # the reason why the right operand is no weight
         raise
     rank = shapes[value].rank
     dims = tuple(tensor.dims)
@@ -296,8 +296,8 @@ def _matmul(node: Node, shapes: Shapes) -> Linear:
 
 Reader = Callable[[Node, Shapes], Linear]
 LINEAR_OPERATORS: Mapping[str, Reader] = {
-    "Conv": _convolution,
-    "ConvTranspose": _convolution,
-    "Gemm": _gemm,
-    "MatMul": _matmul,
+    "Conv": _read_convolution,
+    "ConvTranspose": _read_convolution,
+    "Gemm": _read_gemm,
+    "MatMul": _read_matmul,
 }

@@ -13,7 +13,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
 from graphkit.passes.fusion.linear_operators import Linear, affine_of, linear_of
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, Rewrite
-from graphkit.rewrite.weight_arithmetic import joined, read, rounded
+from graphkit.rewrite.weight_arithmetic import join_weights, read_elements, round_numbers
 
 __all__ = ["MergeSiblingMatmuls"]
 
@@ -60,10 +60,10 @@ class MergeSiblingMatmuls(Rewrite):
         for scope in editor.scopes:
             for node in scope.nodes:
                 if node.is_op("MatMul", "Gemm") and len(node.inputs) > 1 and node.scope.opset() >= ANY_SIZES_SINCE:
-                    _sort(editor, node, groups, waiting)
+                    _sort_into_groups(editor, node, groups, waiting)
         ready = [siblings for key, siblings in groups.items() if key[0] not in waiting]
         for layers in _by_weights(ready):
-            if len(layers[0]) > 1 and all(_gain(siblings) >= 0 for siblings in layers):
+            if len(layers[0]) > 1 and all(_count_gain(siblings) >= 0 for siblings in layers):
                 _merge_layers(editor, layers)
 
 
@@ -86,11 +86,13 @@ class _Sibling:
     out: Value
 
 
-def _sort(editor: Editor, node: Node, groups: dict[tuple[object, int], list[_Sibling]], waiting: set[object]) -> None:
+def _sort_into_groups(
+    editor: Editor, node: Node, groups: dict[tuple[object, int], list[_Sibling]], waiting: set[object]
+) -> None:
     """Put a node to those that can be merged with it; note a group of which a node is being changed."""
     key = (node.scope, node.inputs[0], node.op_type, node.attr("transA", 0), node.attr("transB", 0))
     try:
-        sibling = _sibling(editor, node)
+        sibling = _read_sibling(editor, node)
     except MatchFailure:
         sibling = None
     if editor.is_taken(node) or (sibling is not None and sibling.add is not None and editor.is_taken(sibling.add)):
@@ -99,7 +101,7 @@ def _sort(editor: Editor, node: Node, groups: dict[tuple[object, int], list[_Sib
         groups[key, sibling.linear.tensor.data_type].append(sibling)
 
 
-def _sibling(editor: Editor, node: Node) -> _Sibling:
+def _read_sibling(editor: Editor, node: Node) -> _Sibling:
     linear, weight, out = linear_of(node, editor.shapes), node.inputs[1], node.outputs[0]
     if linear.data != 0 or len(linear.tensor.dims) != 2 or weight is None or out is None:
         raise MatchFailure
@@ -148,7 +150,7 @@ def _by_weights(groups: Sequence[Sequence[_Sibling]]) -> Iterator[list[list[_Sib
             yield [sorted(siblings, key=lambda sibling: order[sibling.weight]) for siblings in layers.values()]
 
 
-def _gain(siblings: Sequence[_Sibling]) -> int:
+def _count_gain(siblings: Sequence[_Sibling]) -> int:
     """Return how many nodes fewer there will be."""
     adds = sum(sibling.add is not None for sibling in siblings)
     return len(siblings) + adds - 2 - (adds > 0)
@@ -159,10 +161,10 @@ def _merge_layers(editor: Editor, layers: Sequence[Sequence[_Sibling]]) -> None:
     with editor.matching(layers[0][0].linear.node):
         weight = _joined_weight(editor, layers[0])
         for siblings in layers:
-            _merge(editor, siblings, weight)
+            _merge_siblings(editor, siblings, weight)
 
 
-def _merge(editor: Editor, siblings: Sequence[_Sibling], weight: str) -> None:
+def _merge_siblings(editor: Editor, siblings: Sequence[_Sibling], weight: str) -> None:
     """Put one operator, and a Split, in the place of the first of several."""
     first = min((sibling.linear for sibling in siblings), key=lambda linear: linear.node.index)
     has_bias = any(sibling.bias is not None for sibling in siblings)
@@ -180,7 +182,7 @@ def _merge(editor: Editor, siblings: Sequence[_Sibling], weight: str) -> None:
         nodes.append(NewNode("Add", [product, *bias], [whole], like=siblings[0].add))
     else:
         nodes.append(NewNode("MatMul", [source, weight], [whole], like=first.node))
-    editor.insert_before(first.node, *nodes, _split(editor, siblings, whole))
+    editor.insert_before(first.node, *nodes, _split_result(editor, siblings, whole))
     for sibling in siblings:
         editor.take(sibling.linear.node)
         editor.replace(sibling.add or sibling.linear.node)  # the Split gives what it gives
@@ -192,19 +194,21 @@ def _joined_weight(editor: Editor, siblings: Sequence[_Sibling]) -> str:
     axis = linears[0].gives[0]
     dims = list(linears[0].tensor.dims)
     dims[axis] = sum(linear.result.count for linear in linears)
-    weights = [read(editor.model, linear.tensor) for linear in linears]
-    return editor.weight(f"{siblings[0].weight.name}_joined", linears[0].tensor.data_type, dims, joined(weights, axis))
+    weights = [read_elements(editor.model, linear.tensor) for linear in linears]
+    return editor.weight(
+        f"{siblings[0].weight.name}_joined", linears[0].tensor.data_type, dims, join_weights(weights, axis)
+    )
 
 
 def _joined_bias(editor: Editor, siblings: Sequence[_Sibling]) -> str:
     counts = [sibling.linear.result.count for sibling in siblings]
     biases = [np.zeros(1) if sibling.bias is None else sibling.bias for sibling in siblings]
     full = [np.broadcast_to(bias, (count,)) for bias, count in zip(biases, counts, strict=True)]
-    numbers = rounded(np.concatenate(full).astype(np.float64), siblings[0].linear.tensor.data_type)
+    numbers = round_numbers(np.concatenate(full).astype(np.float64), siblings[0].linear.tensor.data_type)
     return editor.constant(numbers, f"{siblings[0].out.name}_bias")
 
 
-def _split(editor: Editor, siblings: Sequence[_Sibling], whole: str) -> NewNode:
+def _split_result(editor: Editor, siblings: Sequence[_Sibling], whole: str) -> NewNode:
     linear = siblings[0].linear
     sizes, outputs = [s.linear.result.count for s in siblings], [s.out.name for s in siblings]
     axis = linear.result.axis

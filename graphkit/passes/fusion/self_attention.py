@@ -11,13 +11,21 @@ from onnx import TensorProto
 
 from graphkit.graph.traversal import chain_end
 from graphkit.graph.view import Node, Value
-from graphkit.passes.fusion.head_layout import MOVERS, Atom, Group, Layout, after, joined
+from graphkit.passes.fusion.head_layout import MOVERS, Atom, Group, Layout, join_atoms, layout_after
 from graphkit.passes.fusion.linear_operators import Linear, affine_of, linear_of
 from graphkit.rewrite import Editor, MatchFailure
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 
-__all__ = ["SCALING", "Projection", "SelfAttention", "batch_and_rows", "operand", "projection_of", "self_attention"]
+__all__ = [
+    "SCALING",
+    "Projection",
+    "SelfAttention",
+    "batch_and_rows",
+    "moved_operand",
+    "projection_of",
+    "self_attention",
+]
 
 SCALING = ("Mul", "Div")
 TAKING = ("Split", "Slice", "Gather")
@@ -48,10 +56,10 @@ def batch_and_rows(editor: Editor, data: Value, *, is_turned: bool) -> tuple[Gro
     """Return the groups that count batch and rows in data of rank 3, whose rows come first if it is turned."""
     first, second, _ = editor.shapes[data].dims or ()
     batch, rows = (second, first) if is_turned else (first, second)
-    return joined([Atom("batch", batch)]), joined([Atom("row", rows)])
+    return join_atoms([Atom("batch", batch)]), join_atoms([Atom("row", rows)])
 
 
-def operand(node: Node) -> Value | None:
+def moved_operand(node: Node) -> Value | None:
     """Return the input that a node moves, takes a part of, or scales."""
     if node.is_op(*SCALING):
         return next((value for value in node.operands if not value.is_constant), None)
@@ -66,7 +74,7 @@ def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: 
     """
     path: list[tuple[Node, Value, Value]] = []
     while value is not None and value.producer is not None and value.producer.is_op(*MOVERS, *SCALING, *TAKING):
-        source = operand(value.producer)
+        source = moved_operand(value.producer)
         if source is None:
             raise MatchFailure(f"its {role} are constant")
         path.append((value.producer, source, value))
@@ -74,12 +82,12 @@ def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: 
     node = value.producer if value is not None else None
     if value is None or node is None or node.is_op("Concat"):
         raise MatchFailure(f"its {role} are an input, or joined with others, such as a past")
-    linear, add, shift = _product(editor, node, value, role)
+    linear, add, shift = _match_product(editor, node, value, role)
     batch, rows = batch_and_rows(editor, value, is_turned=is_turned)
-    columns = joined([Atom("column", const(linear.result.count))])
+    columns = join_atoms([Atom("column", const(linear.result.count))])
     layout = Layout((rows, batch, columns) if is_turned else (batch, rows, columns))
     for mover, source, out in reversed(path):
-        moved = after(editor, mover, source, out, layout)
+        moved = layout_after(editor, mover, source, out, layout)
         if moved is None:
             raise MatchFailure(f"'{mover.label}' does something else to its {role} than to tell heads apart")
         layout = moved
@@ -88,7 +96,7 @@ def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: 
     return Projection(linear, weight, add, shift, layout, nodes)
 
 
-def _product(editor: Editor, node: Node, value: Value, role: str) -> tuple[Linear, Node | None, np.ndarray]:
+def _match_product(editor: Editor, node: Node, value: Value, role: str) -> tuple[Linear, Node | None, np.ndarray]:
     """Return the MatMul that gives a value of rank 3, with the Add behind it, if any, and its bias."""
     add = node if node.is_op("Add") else None
     if add is not None:
@@ -174,12 +182,12 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention:
     """
     readers = softmax.outputs[0].consumers if softmax.outputs[0] is not None else []
     product = next((reader for reader, index in readers if reader.is_op("MatMul") and index == 0), None)
-    scores = _scores(softmax)
+    scores = _match_scores(softmax)
     if product is None or scores is None:
         raise MatchFailure
     if softmax.scope.opset() < BODY_SINCE:
         raise MatchFailure(f"its operator set is below {BODY_SINCE}: run convert-opset first")
-    scaled = _scale(editor, softmax, scores)
+    scaled = _match_scale(editor, softmax, scores)
     operands = list(zip(ROLES, (*scores.inputs[:2], product.inputs[1]), strict=True))
     failures: list[MatchFailure] = []
     for is_turned in (False, True):
@@ -205,12 +213,12 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention:
     raise failures[0]
 
 
-def _reader(value: Value | None) -> Node | None:
+def _any_reader(value: Value | None) -> Node | None:
     """Return the node that reads a value, any one where there are several."""
     return value.consumers[0][0] if value is not None and value.consumers else None
 
 
-def _scores(softmax: Node) -> Node | None:
+def _match_scores(softmax: Node) -> Node | None:
     """Return the MatMul that computes scores, through the nodes that scale and mask them."""
     value = softmax.input(0)
     if value is None or value.producer is None:
@@ -228,7 +236,7 @@ def _before_scaling(node: Node) -> Node | None:
     return min(makers, key=lambda maker: not maker.is_op("MatMul"), default=None)
 
 
-def _scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[Node, ...]]:
+def _match_scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[Node, ...]]:
     """Return the factor of scores before the Softmax, and the nodes that apply it."""
     value, dims = softmax.input(0), editor.shapes[softmax.inputs[0]].dims
     if dims is None or softmax.attr("axis", -1) not in (-1, len(dims) - 1):
@@ -239,8 +247,8 @@ def _scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[No
         if node is None or not node.is_op(*SCALING):
             raise MatchFailure("a mask or a bias is added to its scores, which the fused node would need as an input")
         path.append(node)
-        source = operand(node)
-        scaled = after(editor, node, source, value, layout) if source is not None else None
+        source = moved_operand(node)
+        scaled = layout_after(editor, node, source, value, layout) if source is not None else None
         if scaled is None:
             raise MatchFailure(f"'{node.label}' scales its scores by other than one constant number")
         value, layout = source, scaled
@@ -305,7 +313,7 @@ class _Parts:
         inner = (query.dims[-1], key.dims[-2], value.dims[-1])
         if any(group != self.rows for group in rows) or any(atom.kind != "column" for group in inner for atom in group):
             raise MatchFailure("it does not compare the rows of each batch")
-        outer = [[_alike(group) for group in layout.dims[:-2]] for layout in layouts]
+        outer = [[_shared_properties(group) for group in layout.dims[:-2]] for layout in layouts]
         if outer[0] != outer[1] or outer[0] != outer[2]:
             raise MatchFailure("its queries, keys and values have not the same heads")
         pairs = list(zip(layouts, inner, strict=True))
@@ -319,20 +327,22 @@ class _Parts:
         """Return the first value that has the heads side by side as three dims, else the last one in others."""
         query, value = self.found[0].layout, self.found[2].layout
         out, layout = self.product.outputs[0], Layout((*value.dims[:-2], query.dims[-2], value.dims[-1]))
-        columns = joined([atom for group in layout.dims for atom in group if atom.kind == "column"])
+        columns = join_atoms([atom for group in layout.dims for atom in group if atom.kind == "column"])
         plain, turned = (self.batch, self.rows, columns), (self.rows, self.batch, columns)
         path: list[Node] = []
         fallback: Joined | None = None
         while out is not None:
             if layout.dims in (plain, turned):
                 return Joined(out, tuple(path), layout.dims != plain, None)
-            flat = joined([atom for group in layout.dims for atom in group])
-            if flat in (_flat(plain), _flat(turned)):
-                fallback = self._reshaped(out, path, is_turned=flat != _flat(plain)) or fallback
-            node = _reader(out)
+            flat = join_atoms([atom for group in layout.dims for atom in group])
+            if flat in (_flatten_groups(plain), _flatten_groups(turned)):
+                fallback = self._reshaped(out, path, is_turned=flat != _flatten_groups(plain)) or fallback
+            node = _any_reader(out)
             after_it = node.outputs[0] if node is not None and node.is_op(*MOVERS) else None
             moved = (
-                after(self.editor, node, out, after_it, layout) if node is not None and after_it is not None else None
+                layout_after(self.editor, node, out, after_it, layout)
+                if node is not None and after_it is not None
+                else None
             )
             if node is None or moved is None:
                 break
@@ -363,10 +373,10 @@ class _Parts:
                 raise MatchFailure(f"'{value.name}' is read elsewhere too")
 
 
-def _flat(dims: Sequence[Group]) -> Group:
-    return joined([atom for group in dims for atom in group])
+def _flatten_groups(dims: Sequence[Group]) -> Group:
+    return join_atoms([atom for group in dims for atom in group])
 
 
-def _alike(group: Group) -> list[tuple[object, ...]]:
+def _shared_properties(group: Group) -> list[tuple[object, ...]]:
     """Return the properties that queries, keys and values must share."""
     return [(atom.kind, atom.size, atom.stride if atom.kind != "column" else 0) for atom in group]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts
+from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec
@@ -52,13 +52,13 @@ def repeat_of(editor: Editor, node: Node) -> Repeat | None:
     if after is None or len(after) != RANK:
         return None
     if node.is_op("Reshape"):
-        return _reshaped(editor, node, after)
+        return _match_grown_axis(editor, node, after)
     if node.is_op("Gather"):
-        return _gathered(editor, node, after)
+        return _match_gathered_heads(editor, node, after)
     return _copied_heads(editor, node, after)
 
 
-def _reshaped(editor: Editor, node: Node, after: Dims) -> Repeat | None:
+def _match_grown_axis(editor: Editor, node: Node, after: Dims) -> Repeat | None:
     """[batch, heads, 1, ...], grown to [batch, heads, count, ...], with both axes made one."""
     grown = node.input(0)
     dims = editor.shapes[grown].dims
@@ -68,11 +68,11 @@ def _reshaped(editor: Editor, node: Node, after: Dims) -> Repeat | None:
     if after != (batch, first * second, *rest):
         return None
     for heads, count, axis in ((first, second, HEADS + 1), (second, first, HEADS)):
-        source = _copied(editor, grown.producer, dims, axis)
+        source = _match_copy(editor, grown.producer, dims, axis)
         if source is not None and heads.constant is not None and count.constant is not None:
             once = (batch, heads, *rest)
             is_in_turn = axis == HEADS and heads != const(1)
-            return Repeat(node, _unwrapped(editor, source, once), once, count.constant, is_in_turn)
+            return Repeat(node, _without_new_axis(editor, source, once), once, count.constant, is_in_turn)
     return None
 
 
@@ -88,7 +88,7 @@ def _copied_heads(editor: Editor, node: Node, after: Dims) -> Repeat | None:
     return Repeat(node, data, before, total // heads, is_in_turn=heads > 1)
 
 
-def _copied(editor: Editor, node: Node, after: Dims, axis: int) -> Value | None:
+def _match_copy(editor: Editor, node: Node, after: Dims, axis: int) -> Value | None:
     """Return the value that a node copies along an axis of length 1, and along no other."""
     data = node.input(0)
     if data is None or editor.shapes[data].dims != (*after[:axis], const(1), *after[axis + 1 :]):
@@ -103,7 +103,7 @@ def _is_copying(node: Node, data: Value, axis: int, rank: int) -> bool:
     return node.is_op("Expand", "Tile")
 
 
-def _gathered(editor: Editor, node: Node, after: Dims) -> Repeat | None:
+def _match_gathered_heads(editor: Editor, node: Node, after: Dims) -> Repeat | None:
     """Heads taken by constant indices: 0, 0, 1, 1."""
     data, indices = node.input(0), node.input(1)
     before, taken = editor.shapes[data].dims, editor.known_integers(indices)
@@ -116,7 +116,7 @@ def _gathered(editor: Editor, node: Node, after: Dims) -> Repeat | None:
     return Repeat(node, data, before, count) if taken == [place // count for place in range(total)] else None
 
 
-def _unwrapped(editor: Editor, value: Value, dims: Dims) -> Value:
+def _without_new_axis(editor: Editor, value: Value, dims: Dims) -> Value:
     """Return a value of these dims that only another axis was put into, or the value itself."""
     maker = value.producer
     source = maker.input(0) if maker is not None and maker.is_op(*RESHAPING) else None
@@ -230,7 +230,11 @@ def _is_alike(editor: Editor, copies: Value, node: Node, index: int) -> bool:
     if node.is_op(*UNARY):
         return index == 0
     others = [value for value in node.inputs if value is not copies]
-    return broadcasts(node) and len(others) == len(node.inputs) - 1 and all(_has_no_heads(editor, v) for v in others)
+    return (
+        broadcasts_inputs(node)
+        and len(others) == len(node.inputs) - 1
+        and all(_has_no_heads(editor, v) for v in others)
+    )
 
 
 def _has_no_heads(editor: Editor, value: Value | None) -> bool:
@@ -287,25 +291,27 @@ class ShareKvHeads(NodeRewrite):
             return
         if readers.failures:
             raise readers.failures[0]
-        _share(editor, repeat, readers)
+        _share_heads(editor, repeat, readers)
 
 
-def _share(editor: Editor, repeat: Repeat, readers: RepeatReaders) -> None:
+def _share_heads(editor: Editor, repeat: Repeat, readers: RepeatReaders) -> None:
     """Let the readers of the copies read each head once."""
-    shared: dict[Value | None, NodeInput] = {repeat.node.outputs[0]: _heads(editor, repeat, readers.once or ())}
+    shared: dict[Value | None, NodeInput] = {
+        repeat.node.outputs[0]: _unrepeated_heads(editor, repeat, readers.once or ())
+    }
     for mover in readers.movers:
         out = mover.result()
         shared[out] = name = editor.unique_name(f"{out.name}_shared")
         inputs = [shared.get(value, value) for value in mover.inputs]
         editor.insert_before(mover, NewNode(mover.op_type, inputs, [name], attributes_of(mover), like=mover))
     for product in readers.products:
-        _multiply(editor, product, shared[product.node.inputs[1]], repeat)
+        _multiply_rows(editor, product, shared[product.node.inputs[1]], repeat)
     for shape in readers.shapes:
-        _measure(editor, shape, shared[shape.inputs[0]], repeat.count)
+        _measure_without_copies(editor, shape, shared[shape.inputs[0]], repeat.count)
     editor.note("repeat(s) of heads removed")
 
 
-def _heads(editor: Editor, repeat: Repeat, once: tuple[int, ...]) -> NodeInput:
+def _unrepeated_heads(editor: Editor, repeat: Repeat, once: tuple[int, ...]) -> NodeInput:
     """Return the tensor of unrepeated heads; the nodes that repeat them stay until nothing reads them."""
     if editor.shapes[repeat.source].dims == repeat.dims:
         editor.take(repeat.node)
@@ -316,7 +322,7 @@ def _heads(editor: Editor, repeat: Repeat, once: tuple[int, ...]) -> NodeInput:
     return name
 
 
-def _multiply(editor: Editor, product: Product, heads: NodeInput, repeat: Repeat) -> None:
+def _multiply_rows(editor: Editor, product: Product, heads: NodeInput, repeat: Repeat) -> None:
     """Put a MatMul of rows in the place of one of heads."""
     left, out = product.node.operand(0), product.node.result()
     rows, made = editor.unique_name(f"{left.name}_rows"), editor.unique_name(f"{out.name}_rows")
@@ -328,7 +334,7 @@ def _multiply(editor: Editor, product: Product, heads: NodeInput, repeat: Repeat
         )
     else:
         to_rows, to_heads = editor.unique_name(f"{rows}_shape"), editor.unique_name(f"{out.name}_shape")
-        sizes = _sizes(editor, left, repeat, to_rows, to_heads)
+        sizes = _shape_nodes(editor, left, repeat, to_rows, to_heads)
     editor.replace(
         product.node,
         *sizes,
@@ -338,7 +344,7 @@ def _multiply(editor: Editor, product: Product, heads: NodeInput, repeat: Repeat
     )
 
 
-def _sizes(editor: Editor, left: Value, repeat: Repeat, to_rows: str, to_heads: str) -> list[NewNode]:
+def _shape_nodes(editor: Editor, left: Value, repeat: Repeat, to_rows: str, to_heads: str) -> list[NewNode]:
     """Return nodes that give the shapes `[0, heads, queries * count, 0]` and `[0, heads * count, queries, 0]`."""
     queries, rows = editor.unique_name(f"{to_rows}_queries"), editor.unique_name(f"{to_rows}_rows")
     last = editor.integers([0], f"{to_rows}_last")
@@ -352,7 +358,7 @@ def _sizes(editor: Editor, left: Value, repeat: Repeat, to_rows: str, to_heads: 
     ]
 
 
-def _measure(editor: Editor, node: Node, source: NodeInput, count: int) -> None:
+def _measure_without_copies(editor: Editor, node: Node, source: NodeInput, count: int) -> None:
     """Let a Shape of the copies give their dims without them."""
     out = node.result()
     once = editor.unique_name(f"{out.name}_once")

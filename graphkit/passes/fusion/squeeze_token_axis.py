@@ -12,7 +12,7 @@ from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
-from graphkit.shapes.tensor import Dims, numbers
+from graphkit.shapes.tensor import Dims, element_numbers
 
 __all__ = ["SqueezeTokenAxis"]
 
@@ -62,7 +62,7 @@ class SqueezeTokenAxis(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         for scope in editor.scopes:
-            for region in _regions(editor, scope) if scope.opset() >= SINCE else ():
+            for region in _find_regions(editor, scope) if scope.opset() >= SINCE else ():
                 if region.products > len(region.entries) + len(region.exits):
                     region.write()
                     editor.note("node(s) freed of a token axis of 1", len(region.plans))
@@ -146,9 +146,9 @@ class _Region:
         return self.editor.unique_name(f"{value.name}_squeezed")
 
 
-def _regions(editor: Editor, scope: Scope) -> Iterator[_Region]:
+def _find_regions(editor: Editor, scope: Scope) -> Iterator[_Region]:
     """Yield the connected nodes of a graph that can work without the axis."""
-    plans = {node: plan for node in scope.nodes if (plan := _plan(editor, node)) is not None}
+    plans = {node: plan for node in scope.nodes if (plan := _plan_node(editor, node)) is not None}
     remaining = dict.fromkeys(plans)
     while remaining:
         pending, members = [next(iter(remaining))], set[Node]()
@@ -163,7 +163,7 @@ def _regions(editor: Editor, scope: Scope) -> Iterator[_Region]:
         yield _Region(editor, {node: plan for node, plan in plans.items() if node in members})
 
 
-def _plan(editor: Editor, node: Node) -> _Plan | None:
+def _plan_node(editor: Editor, node: Node) -> _Plan | None:
     """Return how a node works without the axis, None where that is not known."""
     if node.domain or len(node.outputs) != 1 or node.outputs[0] is None or not editor.is_free(node):
         return None
@@ -184,7 +184,7 @@ def _plan(editor: Editor, node: Node) -> _Plan | None:
     if node.is_op("MatMul"):
         return _Plan((node.operand(0),)) if others[0] is not None and len(others[0]) == 2 else None
     if node.is_op(*ALONG_LAST):
-        axis = _last(node.attr("axis", -1))
+        axis = _axis_of_two(node.attr("axis", -1))
         is_plain = axis is not None and all(dims is not None and len(dims) <= 1 for dims in others)
         return _Plan((node.operand(0),), {"axis": axis}) if is_plain else None
     return _of_reduction(editor, node) if node.is_op(*REDUCTIONS) else None
@@ -195,23 +195,23 @@ def _of_reshape(editor: Editor, node: Node) -> _Plan | None:
     before, after = (editor.shapes[value].dims for value in (node.operand(0), node.result()))
     if before is None or after is None or _has_axis(editor, node.operand(0)) or node.attr("allowzero", 0):
         return None
-    spec = reshape_spec(before, _squeezed(after))
+    spec = reshape_spec(before, _squeeze_dims(after))
     return None if spec is None else _Plan((), constants={1: spec})
 
 
 def _of_reduction(editor: Editor, node: Node) -> _Plan | None:
     """Return how a reduction of the last axis works without the one before it."""
     second = node.input(1)
-    array = numbers(editor.shapes[second]) if second is not None else None
+    array = element_numbers(editor.shapes[second]) if second is not None else None
     axes = node.attr("axes", tuple) if second is None else None if array is None else tuple(array.ravel().tolist())
-    axis = _last(axes[0]) if axes is not None and len(axes) == 1 else None
+    axis = _axis_of_two(axes[0]) if axes is not None and len(axes) == 1 else None
     if axis is None or not node.attr("keepdims", 1):
         return None
     source = (node.operand(0),)
     return _Plan(source, {"axes": [axis]}) if second is None else _Plan(source, constants={1: [axis]})
 
 
-def _last(axis: int | None) -> int | None:
+def _axis_of_two(axis: int | None) -> int | None:
     """Return the last of three axes as it counts among two, None for another one."""
     return {-1: -1, 2: 1}.get(axis) if axis is not None else None
 
@@ -221,10 +221,10 @@ def _reader_spec(editor: Editor, reader: Node, index: int) -> Sequence[int] | No
     if not reader.is_op("Reshape") or index != 0 or not editor.is_free(reader) or reader.attr("allowzero", 0):
         return None
     before, after = (editor.shapes[value].dims for value in (reader.operand(0), reader.result()))
-    return None if before is None or after is None else reshape_spec(_squeezed(before), after)
+    return None if before is None or after is None else reshape_spec(_squeeze_dims(before), after)
 
 
-def _squeezed(dims: Dims) -> Dims:
+def _squeeze_dims(dims: Dims) -> Dims:
     return (*dims[:AXIS], *dims[AXIS + 1 :])
 
 

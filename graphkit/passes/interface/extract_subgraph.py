@@ -14,11 +14,11 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import Dim, declared_dims, declared_type, type_text
 from graphkit.graph.find_by_name import find_value_or_node
 from graphkit.graph.name_families import family_labels
-from graphkit.graph.names import counted, free_name, names_in
+from graphkit.graph.names import count_things, free_name, names_in
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
-from graphkit.rewrite import Outcome, Pass, copy_proto, keep
+from graphkit.rewrite import Outcome, Pass, copy_proto, keep_members
 from graphkit.rewrite.dead_code import live_names, remove_dead_code
 from graphkit.rewrite.new_interface import drop_dead_inputs
 from graphkit.rewrite.pass_options import Names
@@ -67,27 +67,27 @@ class ExtractSubgraph(Pass):
         model.check_soundness()
         base = declarations(model).model
         cuts = cut_values(base, self.inputs)
-        ends = _ends(base, self.outputs)
+        ends = _find_ends(base, self.outputs)
         shapes = infer(base)
         for value in cuts:
             _check_cut(value, ends, shapes, model.label)
-        new_inputs = _inputs(base, cuts, shapes)
-        new_outputs = [_output(value, shapes, model.label) for value in ends]
+        new_inputs = _declare_inputs(base, cuts, shapes)
+        new_outputs = [_declare_output(value, shapes, model.label) for value in ends]
         proto = copy_proto(base)
         graph = proto.graph
-        _detach(base, graph, cuts)
+        _detach_producers(base, graph, cuts)
         del proto.training_info[:]
         new_names = {info.name for info in new_inputs}
-        others = [info for info in map(_copied, graph.input) if info.name not in new_names]
+        others = [info for info in map(_copy_info, graph.input) if info.name not in new_names]
         for field, infos in ((graph.input, [*new_inputs, *others]), (graph.output, new_outputs)):
             del field[:]
             field.extend(infos)
         named = {info.name for info in (*new_inputs, *new_outputs)}
-        keep(graph.value_info, [info.name not in named for info in graph.value_info])
+        keep_members(graph.value_info, [info.name not in named for info in graph.value_info])
         whole = base.with_proto(proto)
         _check_reached(whole, cuts, model.label)
         made = InferOutputShapes().run(drop_dead_inputs(remove_dead_code(whole).model)).model
-        return Outcome(made, tuple(_changes(model, made, cuts)))
+        return Outcome(made, tuple(_list_changes(model, made, cuts)))
 
 
 def cut_values(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
@@ -110,7 +110,7 @@ def cut_values(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
     return tuple(cuts)
 
 
-def _ends(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
+def _find_ends(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
     ends: dict[Value, None] = {}
     for name in names:
         thing = find_value_or_node(model.scopes, name, model.label)
@@ -145,11 +145,11 @@ def _check_cut(value: Value, ends: Iterable[Value], shapes: Shapes, label: str) 
     if value.kind != "input" and shapes[value].dims is None:
         reason = shapes.reason(value)
         raise UsageError(f"{label}: the rank of '{value.name}' is unknown: {reason} - begin at another value")
-    if value.kind != "input" and not _dtype(value, shapes):
+    if value.kind != "input" and not _known_dtype(value, shapes):
         raise UsageError(f"{label}: the dtype of '{value.name}' is unknown - begin at another value")
 
 
-def _dtype(value: Value, shapes: Shapes) -> int:
+def _known_dtype(value: Value, shapes: Shapes) -> int:
     """Return the dtype of a value, 0 where it is unknown; onnxruntime loads no model that declares a wrong one."""
     if shapes[value].dtype:
         return shapes[value].dtype
@@ -157,7 +157,7 @@ def _dtype(value: Value, shapes: Shapes) -> int:
     return 0 if declared is None else declared.dtype
 
 
-def _inputs(model: Model, cuts: Iterable[Value], shapes: Shapes) -> list[onnx.ValueInfoProto]:
+def _declare_inputs(model: Model, cuts: Iterable[Value], shapes: Shapes) -> list[onnx.ValueInfoProto]:
     """Return the declarations of the values to begin at; unknown dims get names of their own."""
     known = {name for value in shapes for dim in shapes[value].dims or () for name in dim.symbols}
     known |= {dim.dim_param for info in model.graph.infos.values() for dim in info.type.tensor_type.shape.dim}
@@ -166,33 +166,35 @@ def _inputs(model: Model, cuts: Iterable[Value], shapes: Shapes) -> list[onnx.Va
     infos = []
     for value in cuts:
         if value.kind == "input":
-            infos.append(_copied(value.scope.infos[value.name]))
+            infos.append(_copy_info(value.scope.infos[value.name]))
             continue
         for name in sorted({name for dim in shapes[value].dims or () for name in dim.symbols if not is_known(dim)}):
             if name[:1] == "?" and name not in unknown:
                 unknown[name] = symbol(next(free))
         dims = [dim.substitute(unknown) for dim in shapes[value].dims or ()]
         sizes: list[Dim] = [dim.declared if (size := dim.constant) is None else size for dim in dims]
-        infos.append(_declared(value, _dtype(value, shapes), sizes))
+        infos.append(_make_declaration(value, _known_dtype(value, shapes), sizes))
     return infos
 
 
-def _output(value: Value, shapes: Shapes, label: str) -> onnx.ValueInfoProto:
+def _declare_output(value: Value, shapes: Shapes, label: str) -> onnx.ValueInfoProto:
     """Return the declaration of a value to end at, with the dims open that are inferred, which is done later."""
-    dims, dtype, info = shapes[value].dims, _dtype(value, shapes), value.scope.infos.get(value.name)
+    dims, dtype, info = shapes[value].dims, _known_dtype(value, shapes), value.scope.infos.get(value.name)
     is_declared = info is not None and info.HasField("type")
     if dims is None or not dtype:
         if info is None or not is_declared:
             reason = shapes.reason(value) or "nothing tells its dtype"
             raise UsageError(f"{label}: the type of '{value.name}' is unknown: {reason} - end at another value")
-        return _copied(info)
+        return _copy_info(info)
     known = declared_dims(value) if is_declared else None
     if known is None or len(known) != len(dims):
         known = (None,) * len(dims)
-    return _declared(value, dtype, [None if is_known(dim) else claim for claim, dim in zip(known, dims, strict=True)])
+    return _make_declaration(
+        value, dtype, [None if is_known(dim) else claim for claim, dim in zip(known, dims, strict=True)]
+    )
 
 
-def _declared(value: Value, dtype: int, dims: Iterable[Dim]) -> onnx.ValueInfoProto:
+def _make_declaration(value: Value, dtype: int, dims: Iterable[Dim]) -> onnx.ValueInfoProto:
     info = helper.make_tensor_value_info(value.name, dtype, list(dims))
     if (before := value.scope.infos.get(value.name)) is not None:
         info.doc_string = before.doc_string
@@ -200,11 +202,11 @@ def _declared(value: Value, dtype: int, dims: Iterable[Dim]) -> onnx.ValueInfoPr
     return info
 
 
-def _copied(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+def _copy_info(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     return onnx.ValueInfoProto.FromString(info.SerializeToString())
 
 
-def _detach(model: Model, graph: onnx.GraphProto, cuts: Iterable[Value]) -> None:
+def _detach_producers(model: Model, graph: onnx.GraphProto, cuts: Iterable[Value]) -> None:
     """Let the nodes that gave these values give them under other names."""
     taken = names_in(model.scopes)
     for value in cuts:
@@ -224,14 +226,14 @@ def _check_reached(model: Model, cuts: Iterable[Value], label: str) -> None:
             )
 
 
-def _changes(before: Model, after: Model, cuts: Iterable[Value]) -> Iterator[str]:
+def _list_changes(before: Model, after: Model, cuts: Iterable[Value]) -> Iterator[str]:
     names = [value.name for value in cuts]
     was, now = (sum(len(scope.nodes) for scope in model.graph.walk()) for model in (before, after))
-    yield f"{now:,} of {counted(was, 'node(s)')} taken"
+    yield f"{now:,} of {count_things(was, 'node(s)')} taken"
     if names:
-        yield f"{counted(len(names), 'value(s)')} to begin at: {family_labels(names)}"
+        yield f"{count_things(len(names), 'value(s)')} to begin at: {family_labels(names)}"
     stay = [value.name for value in after.graph.inputs if value.tensor is None and value.name not in names]
     if stay and names:
-        yield f"{counted(len(stay), 'input(s)')} of the model needed besides: {family_labels(stay)}"
+        yield f"{count_things(len(stay), 'input(s)')} of the model needed besides: {family_labels(stay)}"
     if before.proto.training_info:
         yield "the graphs for training left out"

@@ -87,14 +87,14 @@ class Rename(Pass):
         names: dict[Value, str] = {}
         for what, pairs in (("input", self.inputs), ("output", self.outputs), ("value", self.values)):
             for old, new in pairs:
-                for value in _find(model, what, old):
+                for value in _find_named_values(model, what, old):
                     if names.setdefault(value, new) != new:
                         both = f"'{names[value]}' and '{new}'"
                         raise UsageError(f"{model.label}: '{old}' is to be both {both} - give one name")
         return {value: new for value, new in names.items() if value.name != new}
 
 
-def _find(model: Model, what: str, name: str) -> list[Value]:
+def _find_named_values(model: Model, what: str, name: str) -> list[Value]:
     """Return the input, the output, the value of the main graph, or those of bodies that have a name."""
     if what == "value":
         return _find_values(model, name)
@@ -151,7 +151,7 @@ def _with_dims(model: Model, renames: Renames) -> tuple[Model, list[str]]:
     placed = _with_places(placed, symbols)
     if not symbols:
         return model, notes
-    unified = _unified(placed, symbols)
+    unified = _unify_symbols(placed, symbols)
     is_of_inputs = not declared_inputs(placed).symbols.isdisjoint(symbols)
     inferred = (
         InferOutputShapes().run(unified) if is_of_inputs else Outcome(unified)
@@ -205,7 +205,7 @@ def _check_equal(model: Model, names: Mapping[str, str], classes: Mapping[str, t
             raise UsageError(f"{model.label}: '{earlier}' and '{old}' cannot both be '{new}', for they may differ")
 
 
-def _unified(model: Model, symbols: Mapping[str, str]) -> Model:
+def _unify_symbols(model: Model, symbols: Mapping[str, str]) -> Model:
     """Return a model in which the symbols that get one name are one already: a new name may have other bounds."""
     first: dict[str, str] = {}
     for old, new in symbols.items():

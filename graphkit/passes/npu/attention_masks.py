@@ -10,13 +10,13 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS
 from graphkit.errors import UsageError
-from graphkit.graph.view import Node, Value, unwrapped
+from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.passes.npu.mask_floors import FLOOR, MAX_CONSTANT, NO_BFLOAT16, MaskFloors, floor_of
 from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
-from graphkit.passes.shapes.simplify_expand import broadcast
+from graphkit.passes.shapes.simplify_expand import broadcast_dims
 from graphkit.rewrite import Editor, MatchFailure, NewNode, Rewrite
 from graphkit.rewrite.element_bounds import FloatBounds
-from graphkit.rewrite.host_values import dependences
+from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.pattern import Op, Pattern
 
 __all__ = ["DropNanGuard", "MaskedFillToAdd"]
@@ -69,7 +69,7 @@ class MaskedFillToAdd(Rewrite):
             raise UsageError(f"a mask floor of {self.floor:g} does not mask - give one of at most {ENOUGH:g}")
 
     def edit(self, editor: Editor) -> None:
-        known = dependences(editor.model, editor.shapes)
+        known = find_dependences(editor.model, editor.shapes)
         scores, bounds = Scores(editor, known), FloatBounds(editor.model, editor.shapes)
         _Fills(editor, self.floor, scores, bounds).replace()
         MaskFloors(editor, self.floor, scores, bounds).raise_all()
@@ -110,7 +110,7 @@ class _Fills:
 
     def _is_uniform(self, value: Value) -> bool:
         """Whether a value is a constant, or one that is made as large as a shape."""
-        source = unwrapped(value, ("Expand", "Cast", "Reshape", "Unsqueeze"))
+        source = unwrap_value(value, ("Expand", "Cast", "Reshape", "Unsqueeze"))
         return source.is_constant or (source.producer is not None and source.producer.is_op("ConstantOfShape"))
 
     def _legal(self, node: Node, side: int) -> Reach:
@@ -155,7 +155,7 @@ class _Fills:
             if len(with_fill) <= max(len(over), rank or 0):
                 return
         before, after = shapes[scores].dims, shapes[out].dims
-        if before is None or after is None or broadcast([before, over]) != after:
+        if before is None or after is None or broadcast_dims([before, over]) != after:
             raise MatchFailure("its fill may be larger than its scores and its condition")
 
     def _replace(self, node: Node, side: int, reach: Reach) -> None:
@@ -253,7 +253,7 @@ class DropNanGuard(Rewrite):
             if (match := GUARD.match(editor, node.outputs[0])) is None:
                 continue
             guarded = match[GUARDED]
-            softmax = unwrapped(guarded, ("Cast", "Identity")).producer
+            softmax = unwrap_value(guarded, ("Cast", "Identity")).producer
             if softmax is None or not softmax.is_op("Softmax"):
                 editor.decline(node, "what it guards is not a Softmax")
             elif not bounds.of(guarded).is_finite:

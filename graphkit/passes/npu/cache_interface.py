@@ -13,7 +13,7 @@ from onnx import GraphProto, helper
 
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry
-from graphkit.graph.names import counted, free_name, names_in
+from graphkit.graph.names import count_things, free_name, names_in
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, interface_axes
@@ -106,15 +106,15 @@ class StackCaches(Pass):
                 raise UsageError(
                     f"{model.label}: stack-caches: '{clash}' begins as '{name}' does - name the stack anew"
                 )
-        inputs = _grouped(self.inputs, model.graph.inputs, shapes, model.label)
-        outputs = _grouped(self.outputs, model.graph.outputs, shapes, model.label)
+        inputs = _group_stacks(self.inputs, model.graph.inputs, shapes, model.label)
+        outputs = _group_stacks(self.outputs, model.graph.outputs, shapes, model.label)
         if not names:
             return Matched(model)
         before: list[onnx.NodeProto] = []
         for name in names:
-            before += _split(proto.graph, name, inputs[name]) if name in inputs else []
+            before += _split_stack(proto.graph, name, inputs[name]) if name in inputs else []
             if name in outputs:
-                _join(proto.graph, name, outputs[name])
+                _join_stack(proto.graph, name, outputs[name])
         nodes = [*before, *proto.graph.node]
         del proto.graph.node[:]
         proto.graph.node.extend(nodes)
@@ -143,7 +143,7 @@ class _Stack:
         return helper.make_tensor_value_info(name, self.dtype, self.shape)
 
 
-def _grouped(pairs: Renames, values: Sequence[Value], shapes: Shapes, label: str) -> Mapping[str, _Stack]:
+def _group_stacks(pairs: Renames, values: Sequence[Value], shapes: Shapes, label: str) -> Mapping[str, _Stack]:
     """Return the stacks by name.
 
     Raises:
@@ -164,28 +164,28 @@ def _grouped(pairs: Renames, values: Sequence[Value], shapes: Shapes, label: str
     return stacks
 
 
-def _split(graph: GraphProto, name: str, stack: _Stack) -> list[onnx.NodeProto]:
+def _split_stack(graph: GraphProto, name: str, stack: _Stack) -> list[onnx.NodeProto]:
     """Return the nodes that give each layer its cache, under the name that its input had."""
     batch, heads, slots, size = stack.dims
-    split = _integers(graph, f"{name}_split", [batch, slots, heads, size])
-    axis = _integers(graph, f"{name}_axis", [0])
+    split = _add_integers(graph, f"{name}_split", [batch, slots, heads, size])
+    axis = _add_integers(graph, f"{name}_axis", [0])
     nodes = []
     for layer, member in enumerate(stack.names):
-        begin, end = (_integers(graph, f"{name}_at_{at}_of_{layer}", [at]) for at in (layer, layer + 1))
+        begin, end = (_add_integers(graph, f"{name}_at_{at}_of_{layer}", [at]) for at in (layer, layer + 1))
         part, heads_apart = f"{name}_{layer}", f"{name}_{layer}_heads"
         nodes += [
             helper.make_node("Slice", [name, begin, end, axis], [part], name=part),
             helper.make_node("Reshape", [part, split], [heads_apart], name=heads_apart),
             helper.make_node("Transpose", [heads_apart], [member], name=f"{heads_apart}_first", perm=[0, 2, 1, 3]),
         ]
-    _replace(graph.input, stack.names, stack.info(name))
+    _replace_declaration(graph.input, stack.names, stack.info(name))
     return nodes
 
 
-def _join(graph: GraphProto, name: str, stack: _Stack) -> None:
+def _join_stack(graph: GraphProto, name: str, stack: _Stack) -> None:
     """Add the nodes that stack the outputs of the layers."""
     batch, heads, slots, size = stack.dims
-    dims = _integers(graph, f"{name}_join", [1, batch, slots, heads * size])
+    dims = _add_integers(graph, f"{name}_join", [1, batch, slots, heads * size])
     out, parts = f"{name}_new", []
     for layer, member in enumerate(stack.names):
         turned, part = f"{out}_{layer}_heads_last", f"{out}_{layer}"
@@ -193,10 +193,10 @@ def _join(graph: GraphProto, name: str, stack: _Stack) -> None:
         graph.node.append(helper.make_node("Reshape", [turned, dims], [part], name=part))
         parts.append(part)
     graph.node.append(helper.make_node("Concat", parts, [out], name=out, axis=0))
-    _replace(graph.output, stack.names, stack.info(out))
+    _replace_declaration(graph.output, stack.names, stack.info(out))
 
 
-def _replace(infos: MutableSequence[Any], names: Sequence[str], new: onnx.ValueInfoProto) -> None:
+def _replace_declaration(infos: MutableSequence[Any], names: Sequence[str], new: onnx.ValueInfoProto) -> None:
     """Put a declaration in the place of the first of some."""
     place = min(at for at, info in enumerate(infos) if info.name in names)
     kept = [onnx.ValueInfoProto.FromString(info.SerializeToString()) for info in infos if info.name not in names]
@@ -205,7 +205,7 @@ def _replace(infos: MutableSequence[Any], names: Sequence[str], new: onnx.ValueI
     infos.extend(kept)
 
 
-def _integers(graph: GraphProto, name: str, numbers: Sequence[int]) -> str:
+def _add_integers(graph: GraphProto, name: str, numbers: Sequence[int]) -> str:
     graph.initializer.append(onnx.numpy_helper.from_array(np.array(numbers, np.int64), name))
     return name
 
@@ -352,5 +352,5 @@ class SplitCrossKv(Pass):
         others = [value.name for value in part.graph.inputs if value.name not in encoder]
         if others:
             raise UsageError(f"the cross-attention cache of {model.name} depends on '{others[0]}'")
-        change = counted(len(outputs), "output(s) kept, which depend on the encoder alone")
+        change = count_things(len(outputs), "output(s) kept, which depend on the encoder alone")
         return Matched(part, (change,), matches=tuple(entries))

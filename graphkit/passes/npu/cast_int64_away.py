@@ -61,14 +61,14 @@ class CastInt64Away(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes("Cast"):
-            _merge(editor, node)
+            _merge_casts(editor, node)
         for node in editor.nodes(*sorted(MOVED)):
             _cast_before(editor, node)
-        for node, read in _convertible(editor).items():
+        for node, read in _find_convertible_nodes(editor).items():
             _calculate_in_int32(editor, node, read)
 
 
-def _merge(editor: Editor, node: Node) -> None:
+def _merge_casts(editor: Editor, node: Node) -> None:
     """Let a Cast of a Cast read the input of the first one."""
     value = node.input(0)
     first = value.producer if value is not None else None
@@ -98,7 +98,7 @@ def _cast_before(editor: Editor, node: Node) -> None:
         return
     made: list[NewNode] = []
     inputs = list[NodeInput](node.inputs)
-    for index in _data(node):
+    for index in _data_inputs(node):
         name = editor.unique_name(f"{out.name}_cast")
         made.append(NewNode("Cast", [node.inputs[index]], [name], {"to": to}))
         inputs[index] = name
@@ -112,17 +112,19 @@ def _cast_before(editor: Editor, node: Node) -> None:
     editor.note("Cast(s) from int64 moved before what moves the data")
 
 
-def _convertible(editor: Editor) -> dict[Node, list[int]]:
+def _find_convertible_nodes(editor: Editor) -> dict[Node, list[int]]:
     """Return the nodes that can do without int64, and which inputs of each are int64; nothing else needs these."""
     bounds = IntegerBounds(editor)
     convertible = {
-        node: read for node in editor.nodes(*sorted(MOVED | COMPARING | CALCULATING)) if (read := _read(editor, node))
+        node: read
+        for node in editor.nodes(*sorted(MOVED | COMPARING | CALCULATING))
+        if (read := _int64_inputs(editor, node))
     }
     while convertible:
         failures: list[tuple[Node, str]] = []
         for node, read in convertible.items():
             try:
-                _check(editor, bounds, node, read, convertible)
+                _check_node(editor, bounds, node, read, convertible)
             except MatchFailure as failure:
                 failures.append((node, failure.reason))
         if not failures:
@@ -133,18 +135,18 @@ def _convertible(editor: Editor) -> dict[Node, list[int]]:
     return convertible
 
 
-def _read(editor: Editor, node: Node) -> list[int]:
+def _int64_inputs(editor: Editor, node: Node) -> list[int]:
     """Return which inputs of a node are int64 data: elements that belong to no shape, or indices of a lookup."""
     out = node.outputs[0]
     if out is None or len(node.outputs) > 1 or (_is_int64(editor, out) and editor.shapes[out].is_shape_like):
         return []
-    data = [index for index in _data(node) if _is_int64(editor, node.inputs[index])]
+    data = [index for index in _data_inputs(node) if _is_int64(editor, node.inputs[index])]
     indices = node.input(1) if node.op_type in LOOKING_UP else None
     looks_up = _is_int64(editor, indices) and indices is not None and not indices.is_constant
     return [*data, 1] if looks_up else data
 
 
-def _check(
+def _check_node(
     editor: Editor, bounds: IntegerBounds, node: Node, read: list[int], convertible: Mapping[Node, list[int]]
 ) -> None:
     """Check that a node does not need int64, given those that do not either."""
@@ -154,7 +156,7 @@ def _check(
         raise MatchFailure("its opset has no such operator for int32")
     values = [value for index in read if (value := node.inputs[index]) is not None]
     for value in (*values, *([out] if gives else [])):
-        if not _fits(bounds.of(value)):
+        if not _fits_int32(bounds.of(value)):
             raise MatchFailure(f"'{value.name}' is not known to fit into int32")
     for value in values:
         if not (
@@ -189,7 +191,7 @@ def _calculate_in_int32(editor: Editor, node: Node, read: list[int]) -> None:
     editor.note(f"{node.op_type} node(s) calculated in int32")
 
 
-def _data(node: Node) -> list[int]:
+def _data_inputs(node: Node) -> list[int]:
     """Return which inputs are data of one dtype, as the output is."""
     if node.op_type in JOINING:
         return list(range(len(node.inputs)))
@@ -202,5 +204,5 @@ def _is_int64(editor: Editor, value: Value | None) -> bool:
     return value is not None and editor.shapes[value].dtype == INT64
 
 
-def _fits(limits: Bounds | None) -> bool:
+def _fits_int32(limits: Bounds | None) -> bool:
     return limits is not None and limits[0] >= -(2**31) and limits[1] < 2**31

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import RESHAPING
-from graphkit.graph.view import Node, Value, unwrapped
+from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.base import Premise
 from graphkit.rewrite.element_bounds import UNBOUNDED, FloatBounds, Interval
@@ -57,7 +57,7 @@ class _MaskBounds(FloatBounds):
 def _check_lengths(editor: Editor, node: Node, total: Expr | None) -> None:
     """Check that all sequences of a GroupQueryAttention are as long as its past and the new tokens."""
     lengths = node.input(5)
-    last = unwrapped(lengths, ("Cast", "Expand", "Identity", *RESHAPING)) if lengths is not None else None
+    last = unwrap_value(lengths, ("Cast", "Expand", "Identity", *RESHAPING)) if lengths is not None else None
     elements = editor.shapes[last].elements if last is not None else None
     if not elements or total is None or any(element != total - 1 for element in elements):
         raise MatchFailure(

@@ -263,7 +263,7 @@ class GeluToTanh(Rewrite):
         for node in editor.nodes("Erf"):
             out = node.outputs[0]
             if out in gelus:
-                _replace(editor, node, out, gelus[out])
+                _replace_erf(editor, node, out, gelus[out])
             else:
                 editor.decline(node, "it is not the Erf of a Gelu")
 
@@ -274,7 +274,7 @@ def _keeps_dims(editor: Editor, x: Value, scaled: Value) -> bool:
     return bool(dims) and dims == editor.shapes[scaled].dims and editor.shapes[x].dtype in FLOATS
 
 
-def _replace(editor: Editor, node: Node, out: Value, x: Value) -> None:
+def _replace_erf(editor: Editor, node: Node, out: Value, x: Value) -> None:
     """Put Tanh in the place of Erf, under another name, for its elements differ."""
     builder = Builder(editor, node)
     if editor.replace_all_uses(out, _add_tanh(builder, x)):

@@ -11,9 +11,9 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.view import Node, Value, unwrapped
+from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
-from graphkit.rewrite.weight_arithmetic import dequantized, dequantized_blocks, read, unpacked
+from graphkit.rewrite.weight_arithmetic import dequantize_weight, dequantized_blocks, read_elements, unpack_codes
 
 __all__ = ["DYNAMIC", "PRODUCTS", "Data", "Dequantize", "Factors", "FloatWeights", "Result", "data_of", "result_of"]
 
@@ -79,7 +79,7 @@ def result_of(editor: Editor, product: Node, data: Sequence[Data]) -> Result:
         node = _only_reader(editor, out)
         if node is None or not node.is_op("Mul"):
             raise MatchFailure("it is not multiplied with the scale of its data")
-        factors = _factors(next((value for value in node.inputs if value is not out), None), open_scales)
+        factors = _find_factors(next((value for value in node.inputs if value is not out), None), open_scales)
         if factors is None or any(factors.scales.count(scale) > open_scales.count(scale) for scale in factors.scales):
             raise MatchFailure("it is multiplied with something else than scales")
         for scale in factors.scales:
@@ -99,19 +99,19 @@ def _only_reader(editor: Editor, value: Value | None) -> Node | None:
     return editor.only_reader(value) if value is not None else None
 
 
-def _factors(value: Value | None, scales: Sequence[Value]) -> Factors | None:
+def _find_factors(value: Value | None, scales: Sequence[Value]) -> Factors | None:
     """Return the scales and constants that a value is the product of, None where it is something else."""
     if value is None:
         return None
     if value in scales:
         return Factors(scales=(value,))
-    value = unwrapped(value, ("Identity",))
+    value = unwrap_value(value, ("Identity",))
     if value.constant is not None:
         return Factors(constants=(value.constant,))
     node = value.producer
     if node is None or not node.is_op("Mul"):
         return None
-    parts = [_factors(part, scales) for part in node.inputs]
+    parts = [_find_factors(part, scales) for part in node.inputs]
     return sum((part for part in parts if part is not None), Factors()) if None not in parts else None
 
 
@@ -139,7 +139,7 @@ class FloatWeights:
             dtype: Of the floats.
             axis: Which counts the channels of the result.
         """
-        tensor, point = _constant(weight), _constant(zero)
+        tensor, point = _constant_of(weight), _constant_of(zero)
         if weight is None or tensor is None or (zero is not None and point is None):
             raise MatchFailure(NOT_CONSTANT)
         dims = tuple(tensor.dims) or (1,)  # one number is calculated with as a row of one
@@ -148,18 +148,20 @@ class FloatWeights:
         key = (id(tensor), id(point), tuple(map(id, scales)), dtype, axis)
         if key in self.made:
             return self.made[key]
-        factor = _along(_product(self.editor, scales), dims, axis)
-        offset = _along(_product(self.editor, [point]) if point is not None else np.zeros(()), dims, axis)
+        factor = _shape_along_axis(_multiply_constants(self.editor, scales), dims, axis)
+        offset = _shape_along_axis(
+            _multiply_constants(self.editor, [point]) if point is not None else np.zeros(()), dims, axis
+        )
         if factor is None or offset is None:
             raise MatchFailure("its scales or zero points are not one for each channel of its result")
-        parts = dequantized(read(self.editor.model, tensor).reshape(dims), dtype, offset, factor)
+        parts = dequantize_weight(read_elements(self.editor.model, tensor).reshape(dims), dtype, offset, factor)
         self.made[key] = self.editor.weight(f"{weight.name}_float", dtype, tuple(tensor.dims), parts)
         return self.made[key]
 
     def of_blocks(self, node: Node, dtype: int) -> str:
         """Return the name of the `[K, N]` floats that the weight of a MatMulNBits stands for."""
         weight, scales, zeros = node.input(1), node.input(2), node.input(3)
-        codes, scale, zero = _constant(weight), _constant(scales), _constant(zeros)
+        codes, scale, zero = _constant_of(weight), _constant_of(scales), _constant_of(zeros)
         if weight is None or codes is None or scale is None or (zeros is not None and zero is None):
             raise MatchFailure(NOT_CONSTANT)
         bits, size = node.attr("bits", 4), node.attr("block_size", 0)
@@ -167,7 +169,7 @@ class FloatWeights:
         if bits not in BITS or not (size and rows and columns and codes.data_type == TensorProto.UINT8):
             raise MatchFailure("its bits or its sizes are not those of blocks of 2, 4 or 8 bits")
         blocks = -(-rows // size)
-        array = read(self.editor.model, codes)
+        array = read_elements(self.editor.model, codes)
         if array.size != columns * blocks * size * bits // 8:
             raise MatchFailure("its weight does not have the size that its attributes say")
         try:
@@ -183,11 +185,11 @@ class FloatWeights:
             return np.full((columns, blocks), float(1 << (bits - 1)))
         array = self.editor.model.array(zero)
         if array.dtype == np.uint8:  # packed as the weight is
-            array = unpacked(array.reshape(columns, -1), bits)[:, :blocks]
+            array = unpack_codes(array.reshape(columns, -1), bits)[:, :blocks]
         return array.astype(np.float64).reshape(columns, blocks)
 
 
-def _product(editor: Editor, tensors: Sequence[TensorProto]) -> np.ndarray:
+def _multiply_constants(editor: Editor, tensors: Sequence[TensorProto]) -> np.ndarray:
     """Return the product of constants, in float64.
 
     Raises:
@@ -199,11 +201,11 @@ def _product(editor: Editor, tensors: Sequence[TensorProto]) -> np.ndarray:
     return total
 
 
-def _constant(value: Value | None) -> TensorProto | None:
-    return unwrapped(value, ("Identity",)).constant if value is not None else None
+def _constant_of(value: Value | None) -> TensorProto | None:
+    return unwrap_value(value, ("Identity",)).constant if value is not None else None
 
 
-def _along(numbers: np.ndarray, dims: Sequence[int], axis: int) -> np.ndarray | None:
+def _shape_along_axis(numbers: np.ndarray, dims: Sequence[int], axis: int) -> np.ndarray | None:
     """Return numbers in a shape that is broadcast to a weight: one, or one for each slice; None where they are not."""
     rank = len(dims)
     if numbers.size == 1:
@@ -282,7 +284,7 @@ class Dequantize(Rewrite):
                     rewrite(editor, weights, node)
         for node in editor.nodes("DequantizeLinear") if self.qdq else ():
             with editor.matching(node):
-                _dequantized(editor, weights, node)
+                _replace_dequantized(editor, weights, node)
 
 
 def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
@@ -295,7 +297,7 @@ def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     if any(editor.shapes[each.floats].dtype != result.dtype for each in known):
         raise MatchFailure("its data has another dtype than its result")
     factors: list[NodeInput] = [
-        each.floats if each is not None else _weight(editor, weights, node, index, result)
+        each.floats if each is not None else _float_weight(editor, weights, node, index, result)
         for index, each in enumerate(data)
     ]
     if len(known) == len(data) and result.constants:
@@ -306,7 +308,7 @@ def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     editor.note("product(s) of integers computed with floats")
 
 
-def _weight(editor: Editor, weights: FloatWeights, node: Node, index: int, result: Result) -> str:
+def _float_weight(editor: Editor, weights: FloatWeights, node: Node, index: int, result: Result) -> str:
     """Return the float weight of a product: its channels are the columns of a second factor, or those of a Conv."""
     value, out = node.input(index), node.outputs[0]
     rank = editor.shapes[value].rank
@@ -348,7 +350,7 @@ def _fused_product(
         raise MatchFailure("its data is not known to be floats, or its scales are not constant")
     weight = weights.of(node.input(1), zero, [scale.constant], dtype, -1)
     bias = node.input(4 if node.op_type == "DynamicQuantizeMatMul" else 6)
-    _emit(editor, node, data, weight, bias)
+    _emit_product(editor, node, data, weight, bias)
 
 
 def _block_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
@@ -360,10 +362,10 @@ def _block_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     if node.input(4) is not None:
         raise MatchFailure("its rows are in another order, that of g_idx")
     weight = weights.of_blocks(node, dtype)
-    _emit(editor, node, data, weight, node.input(5))
+    _emit_product(editor, node, data, weight, node.input(5))
 
 
-def _emit(editor: Editor, node: Node, data: Value, weight: str, bias: Value | None) -> None:
+def _emit_product(editor: Editor, node: Node, data: Value, weight: str, bias: Value | None) -> None:
     """Put a MatMul in the place of a node, and an Add where there is a bias."""
     out = node.outputs[0]
     if out is None:
@@ -376,7 +378,7 @@ def _emit(editor: Editor, node: Node, data: Value, weight: str, bias: Value | No
     editor.note("product(s) of integers computed with floats")
 
 
-def _dequantized(editor: Editor, weights: FloatWeights, node: Node) -> None:
+def _replace_dequantized(editor: Editor, weights: FloatWeights, node: Node) -> None:
     """Replace a dequantised weight by floats, or data that is quantised and dequantised by the data itself."""
     value, scale, out = node.input(0), node.input(1), node.outputs[0]
     if value is None or scale is None or out is None:
@@ -401,10 +403,10 @@ def _dequantized(editor: Editor, weights: FloatWeights, node: Node) -> None:
 
 def _dequantized_rows(editor: Editor, weights: FloatWeights, node: Node, rows: Node) -> None:
     """Take rows from a dequantised table, in place of dequantising rows: each element is computed alike."""
-    table, indices, scale, out = rows.input(0), rows.input(1), _constant(node.input(1)), node.outputs[0]
+    table, indices, scale, out = rows.input(0), rows.input(1), _constant_of(node.input(1)), node.outputs[0]
     if indices is None or out is None:
         return
-    codes = _constant(table)
+    codes = _constant_of(table)
     if table is None or codes is None or scale is None:
         raise MatchFailure("its table, scale and zero point are not all constant")
     along = _axis_of_table(editor, node, rows, len(codes.dims)) if math.prod(scale.dims) != 1 else 0

@@ -48,7 +48,7 @@ class EinsumToMatmul(NodeRewrite):
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         plan = _Plan(editor, node)
-        plan.compute(_read(editor, node))
+        plan.compute(_read_product(editor, node))
         plan.replace()
         editor.note("Einsum(s) computed by a MatMul")
 
@@ -91,14 +91,14 @@ class _Product:
         return total
 
 
-def _read(editor: Editor, node: Node) -> _Product:
+def _read_product(editor: Editor, node: Node) -> _Product:
     equation, values = node.attr("equation", ""), node.operands
     if not equation or len(values) != 2 or node.scope.opset() < RESHAPE_SINCE:
         raise MatchFailure("it is not of two tensors")
     dims = [editor.shapes[value].dims for value in values]
     if dims[0] is None or dims[1] is None or editor.shapes[values[0]].dtype not in FLOATS:
         raise MatchFailure("its dims are not known, or it is not of floats")
-    named = _named(equation.replace(" ", ""), (len(dims[0]), len(dims[1])))
+    named = _name_axes(equation.replace(" ", ""), (len(dims[0]), len(dims[1])))
     if named is None:
         raise MatchFailure(f"its equation is not understood: {equation}")
     left, right, result = named
@@ -112,7 +112,7 @@ def _read(editor: Editor, node: Node) -> _Product:
     return _Product(left, right, result, sizes)
 
 
-def _named(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str] | None:
+def _name_axes(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str] | None:
     """Return a letter for each axis of both tensors and of the result, those of an ellipsis too."""
     inputs, arrow, result = equation.partition("->")
     terms = inputs.split(",")

@@ -111,39 +111,39 @@ def find_layout(editor: Editor, node: Node) -> Layout:
         MatchFailure: No rule knows, with the reason.
     """
     if is_elementwise(node):
-        return _elementwise(editor, node)
+        return _layout_of_elementwise(editor, node)
     rule = RULES.get(node.operator)
     if rule is None:
         raise MatchFailure(f"no rule says how {node.operator} works with fewer axes")
     return rule(editor, node)
 
 
-def _padded(dims: Sizes, rank: int) -> Sizes:
+def _pad_dims(dims: Sizes, rank: int) -> Sizes:
     return (1,) * (rank - len(dims)) + dims
 
 
-def _numbers(editor: Editor, node: Node, index: int) -> list[int]:
+def _read_integers(editor: Editor, node: Node, index: int) -> list[int]:
     integers = editor.known_integers(node.input(index))
     if integers is None:
         raise MatchFailure(f"its input {index} is not a constant")
     return integers
 
 
-def _marked(rank: int, axes: Sequence[int], kind: int = OWN) -> list[int]:
+def _mark_axes(rank: int, axes: Sequence[int], kind: int = OWN) -> list[int]:
     if any(not -rank <= axis < rank for axis in axes):
         raise MatchFailure("it has no such axis")
     marked = {axis % rank for axis in axes}
     return [kind if axis in marked else FREE for axis in range(rank)]
 
 
-def _elementwise(editor: Editor, node: Node) -> Layout:
+def _layout_of_elementwise(editor: Editor, node: Node) -> Layout:
     out = sizes_of(editor, node.outputs[0])
     read = [0] if node.operator in UNARY else [i for i, value in enumerate(node.inputs) if value is not None]
-    inputs = {index: _padded(sizes_of(editor, node.inputs[index]), len(out)) for index in read}
+    inputs = {index: _pad_dims(sizes_of(editor, node.inputs[index]), len(out)) for index in read}
     return Layout(inputs, [out], [FREE] * len(out), lambda _: attributes_of(node))
 
 
-def _along(default: int) -> Rule:
+def _along_axis_rule(default: int) -> Rule:
     """Return the rule of an operator that works along one axis of its data."""
 
     def rule(editor: Editor, node: Node) -> Layout:
@@ -153,20 +153,20 @@ def _along(default: int) -> Rule:
         outputs = [sizes_of(editor, value) for value in node.outputs]
         rank, axis = len(outputs[0]), node.attr("axis", default) or 0
         inputs = {index: sizes_of(editor, value) for index, value in enumerate(data)}
-        kinds = _marked(rank, [axis])
+        kinds = _mark_axes(rank, [axis])
         return Layout(inputs, outputs, kinds, lambda axes: attributes_of(node, axis=axes.of(axis % rank)))
 
     return rule
 
 
-def _reduction(editor: Editor, node: Node) -> Layout:
+def _layout_of_reduction(editor: Editor, node: Node) -> Layout:
     dims = sizes_of(editor, node.inputs[0])
     attribute = node.attr("axes", tuple)
     from_input = node.input(1) is not None
-    reduced_axes = _numbers(editor, node, 1) if from_input else list(attribute or ())
+    reduced_axes = _read_integers(editor, node, 1) if from_input else list(attribute or ())
     if not reduced_axes:
         raise MatchFailure("it names no axes")
-    kinds = _marked(len(dims), reduced_axes, ALIKE)
+    kinds = _mark_axes(len(dims), reduced_axes, ALIKE)
     out = tuple(1 if kind == ALIKE else dim for dim, kind in zip(dims, kinds, strict=True))
 
     def reduced(axes: Axes) -> list[int]:
@@ -178,45 +178,45 @@ def _reduction(editor: Editor, node: Node) -> Layout:
     return Layout({0: dims}, [out], kinds, attributes, lambda axes: {1: reduced(axes)} if from_input else {})
 
 
-def _matmul(editor: Editor, node: Node) -> Layout:
+def _layout_of_matmul(editor: Editor, node: Node) -> Layout:
     out = sizes_of(editor, node.outputs[0])
     pair = [sizes_of(editor, value) for value in node.inputs]
     if any(len(dims) < 2 for dims in pair):
         raise MatchFailure("it multiplies a vector")
-    inputs = {index: _padded(dims, len(out)) for index, dims in enumerate(pair)}
-    return Layout(inputs, [out], _marked(len(out), [-2, -1]))
+    inputs = {index: _pad_dims(dims, len(out)) for index, dims in enumerate(pair)}
+    return Layout(inputs, [out], _mark_axes(len(out), [-2, -1]))
 
 
-def _normalization(editor: Editor, node: Node) -> Layout:
+def _layout_of_normalization(editor: Editor, node: Node) -> Layout:
     dims = sizes_of(editor, node.inputs[0])
     if any(value is not None and value.consumers for value in node.outputs[1:]):
         raise MatchFailure("its mean or deviation is in use")
     axis = (node.attr("axis", -1) or 0) % len(dims)
     normalized = range(axis, len(dims))
     return Layout(
-        {0: dims}, [dims], _marked(len(dims), normalized), lambda _: attributes_of(node, axis=-len(normalized))
+        {0: dims}, [dims], _mark_axes(len(dims), normalized), lambda _: attributes_of(node, axis=-len(normalized))
     )
 
 
-def _slice(editor: Editor, node: Node) -> Layout:
+def _layout_of_slice(editor: Editor, node: Node) -> Layout:
     dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
     if node.scope.opset() < SLICE_SINCE:
         raise MatchFailure("its opset has no axes as an input")
-    named = _numbers(editor, node, 3 if node.input(3) is not None else 1)
+    named = _read_integers(editor, node, 3 if node.input(3) is not None else 1)
     sliced = named if node.input(3) is not None else list(range(len(named)))
 
     def constants(axes: Axes) -> Mapping[int, Sequence[int]]:
         return {3: [axes.of(axis % len(dims)) for axis in sliced]}
 
-    return Layout({0: dims}, [out], _marked(len(dims), sliced), constants=constants)
+    return Layout({0: dims}, [out], _mark_axes(len(dims), sliced), constants=constants)
 
 
-def _pad(editor: Editor, node: Node) -> Layout:
+def _layout_of_pad(editor: Editor, node: Node) -> Layout:
     dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
     if node.scope.opset() < PAD_SINCE:
         raise MatchFailure("its opset has no pads as an input")
-    pads = _numbers(editor, node, 1)
-    named = _numbers(editor, node, 3) if node.input(3) is not None else list(range(len(dims)))
+    pads = _read_integers(editor, node, 1)
+    named = _read_integers(editor, node, 3) if node.input(3) is not None else list(range(len(dims)))
     if len(pads) != 2 * len(named):
         raise MatchFailure("it has no two pads for each axis")
     around = {axis % len(dims): (pads[i], pads[i + len(named)]) for i, axis in enumerate(named)}
@@ -227,18 +227,18 @@ def _pad(editor: Editor, node: Node) -> Layout:
         inputs = {1: [pair[side] for side in (0, 1) for pair in pairs]}
         return inputs | ({3: list(range(len(pairs)))} if node.input(3) is not None else {})
 
-    return Layout({0: dims}, [out], _marked(len(dims), padded), lambda _: attributes_of(node), constants)
+    return Layout({0: dims}, [out], _mark_axes(len(dims), padded), lambda _: attributes_of(node), constants)
 
 
-def _expand(editor: Editor, node: Node) -> Layout:
+def _layout_of_expand(editor: Editor, node: Node) -> Layout:
     dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
-    padded = _padded(dims, len(out))
+    padded = _pad_dims(dims, len(out))
     return Layout({0: padded}, [out], [FREE] * len(out), constants=lambda axes: {1: axes.dims(out, len(out))})
 
 
-def _tile(editor: Editor, node: Node) -> Layout:
+def _layout_of_tile(editor: Editor, node: Node) -> Layout:
     dims, out = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.outputs[0])
-    repeats = _numbers(editor, node, 1)
+    repeats = _read_integers(editor, node, 1)
     if len(repeats) != len(dims):
         raise MatchFailure("it has no number of repeats for each axis")
     repeated = [axis for axis, count in enumerate(repeats) if count != 1]
@@ -246,32 +246,32 @@ def _tile(editor: Editor, node: Node) -> Layout:
     def constants(axes: Axes) -> Mapping[int, Sequence[int]]:
         return {1: [math.prod(repeats[axis] for axis in group) for group in axes.groups]}
 
-    return Layout({0: dims}, [out], _marked(len(dims), repeated), constants=constants)
+    return Layout({0: dims}, [out], _mark_axes(len(dims), repeated), constants=constants)
 
 
-def _quantized(editor: Editor, node: Node) -> Layout:
+def _layout_of_quantized(editor: Editor, node: Node) -> Layout:
     dims, scale = sizes_of(editor, node.inputs[0]), sizes_of(editor, node.inputs[1])
     if len(scale) > 1:
         raise MatchFailure("it has a scale for each block")
     if math.prod(scale) == 1:
         return Layout({0: dims}, [dims], [FREE] * len(dims), lambda _: attributes_of(node))
-    return _along(1)(editor, node)
+    return _along_axis_rule(1)(editor, node)
 
 
 RULES: Mapping[str, Rule] = {
-    "Softmax": _along(-1),
-    "LogSoftmax": _along(-1),
-    "MatMul": _matmul,
-    "LayerNormalization": _normalization,
-    "SimplifiedLayerNormalization": _normalization,
-    "RMSNormalization": _normalization,
-    "Concat": _along(0),
-    "Split": _along(0),
-    "Slice": _slice,
-    "Pad": _pad,
-    "Expand": _expand,
-    "Tile": _tile,
-    "QuantizeLinear": _quantized,
-    "DequantizeLinear": _quantized,
-    **dict.fromkeys(sorted(REDUCTIONS), _reduction),
+    "Softmax": _along_axis_rule(-1),
+    "LogSoftmax": _along_axis_rule(-1),
+    "MatMul": _layout_of_matmul,
+    "LayerNormalization": _layout_of_normalization,
+    "SimplifiedLayerNormalization": _layout_of_normalization,
+    "RMSNormalization": _layout_of_normalization,
+    "Concat": _along_axis_rule(0),
+    "Split": _along_axis_rule(0),
+    "Slice": _layout_of_slice,
+    "Pad": _layout_of_pad,
+    "Expand": _layout_of_expand,
+    "Tile": _layout_of_tile,
+    "QuantizeLinear": _layout_of_quantized,
+    "DequantizeLinear": _layout_of_quantized,
+    **dict.fromkeys(sorted(REDUCTIONS), _layout_of_reduction),
 }

@@ -15,7 +15,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
-from graphkit.shapes.tensor import Dims, numbers
+from graphkit.shapes.tensor import Dims, element_numbers
 
 __all__ = ["GatherPattern", "GatherToSlice", "gather_pattern_of", "runs_of"]
 
@@ -55,15 +55,17 @@ def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
         raise MatchFailure("the rank of its data is not known")
     if data.is_constant:
         raise MatchFailure("its table is a constant: extract-embedding makes an input of it")
-    indices = _indices(editor, node.input(1))
+    indices = _read_indices(editor, node.input(1))
     positions = RULES[node.op_type](node, dims, indices)
-    return GatherPattern(data, dims, {axis: _counted(dims, axis, positions[axis]) for axis in sorted(positions)})
+    return GatherPattern(
+        data, dims, {axis: _count_from_start(dims, axis, positions[axis]) for axis in sorted(positions)}
+    )
 
 
-def _indices(editor: Editor, value: Value | None) -> Integers:
+def _read_indices(editor: Editor, value: Value | None) -> Integers:
     if value is None:
         raise MatchFailure("it has no indices")
-    indices = numbers(editor.shapes[value])
+    indices = element_numbers(editor.shapes[value])
     if indices is None:
         indices = editor.read_constant(value, MAX_INDICES, 1)
     if indices is None:
@@ -73,7 +75,7 @@ def _indices(editor: Editor, value: Value | None) -> Integers:
     return indices.astype(np.int64)
 
 
-def _counted(dims: Dims, axis: int, positions: Integers) -> tuple[int, ...]:
+def _count_from_start(dims: Dims, axis: int, positions: Integers) -> tuple[int, ...]:
     """Return positions as they count from the start."""
     size = dims[axis].constant
     if size is None:
@@ -83,19 +85,19 @@ def _counted(dims: Dims, axis: int, positions: Integers) -> tuple[int, ...]:
     return tuple(int(position) % size for position in positions)
 
 
-def _axis(node: Node, rank: int) -> int:
+def _gather_axis(node: Node, rank: int) -> int:
     axis = node.axis(rank)
     if axis is None:
         raise MatchFailure("its data has no such axis")
     return axis
 
 
-def _gather(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
-    return {_axis(node, len(dims)): indices.ravel()}
+def _positions_of_gather(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
+    return {_gather_axis(node, len(dims)): indices.ravel()}
 
 
 def _gather_elements(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
-    axis = _axis(node, len(dims))
+    axis = _gather_axis(node, len(dims))
     if indices.ndim != len(dims):
         raise MatchFailure("its indices have another rank than its data")
     rows = np.moveaxis(indices, axis, 0).reshape(indices.shape[axis], -1)
@@ -125,7 +127,7 @@ def _gather_nd(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]
 
 
 RULES: Mapping[str, Callable[[Node, Dims, Integers], dict[int, Integers]]] = {
-    "Gather": _gather,
+    "Gather": _positions_of_gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
 }
@@ -202,11 +204,16 @@ def _split_all(editor: Editor, patterns: dict[Node, GatherPattern]) -> list[Node
             if node.op_type == "Gather" and len(runs_of(pattern.positions[axis])) == 1:
                 readers[pattern.data, axis].append(node)
     return [
-        node for (data, axis), nodes in readers.items() if _split(editor, data, axis, nodes, patterns) for node in nodes
+        node
+        for (data, axis), nodes in readers.items()
+        if _replace_by_split(editor, data, axis, nodes, patterns)
+        for node in nodes
     ]
 
 
-def _split(editor: Editor, data: Value, axis: int, nodes: Sequence[Node], patterns: dict[Node, GatherPattern]) -> bool:
+def _replace_by_split(
+    editor: Editor, data: Value, axis: int, nodes: Sequence[Node], patterns: dict[Node, GatherPattern]
+) -> bool:
     """Make a Split, in the place of the first node, where nodes of one graph take each position of an axis once."""
     starts = {node: patterns[node].positions[axis] for node in nodes}
     parts = sorted(nodes, key=lambda node: starts[node])

@@ -13,10 +13,10 @@ from onnx import TensorProto
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import Role
-from graphkit.graph.traversal import chain, chain_end
+from graphkit.graph.traversal import chain_end, follow_chain
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.passes.npu.scores import readers
+from graphkit.passes.npu.scores import score_readers
 from graphkit.rewrite import Declined, Editor, Matched, MatchFailure, NewNode, NodeRewrite, Pass, run_to_fixpoint
 from graphkit.rewrite.host_values import HostValue, host_values
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inputs
@@ -150,7 +150,7 @@ class ExtractEmbedding(Pass):
         model = run_to_fixpoint(model, [DequantizeAfterGather()]).model
         shapes = infer(model)
         declined: list[Declined] = []
-        embeddings = tuple(_embeddings(model, shapes, declined))
+        embeddings = tuple(_find_embeddings(model, shapes, declined))
         declined += _in_bodies(model, shapes)
         if not embeddings:
             return Matched(before, declined=tuple(declined))
@@ -165,20 +165,20 @@ class ExtractEmbedding(Pass):
         return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), embeddings)
 
 
-def _embeddings(model: Model, shapes: Shapes, declined: list[Declined]) -> Iterator[Embedding]:
+def _find_embeddings(model: Model, shapes: Shapes, declined: list[Declined]) -> Iterator[Embedding]:
     """Yield the lookups of rows by integer inputs, in node order; other lookups are declined with their reasons."""
     names: dict[tuple[Value, Value], str] = {}
     for node in model.graph.nodes:
         if not node.is_op("Gather", "GatherND"):
             continue
         try:
-            table, ids, out = _lookup(node, shapes)
+            table, ids, out = _read_lookup(node, shapes)
         except MatchFailure as failure:
             declined.append(Declined(node.path, failure.reason))
             continue
         if any(consumer.scope is not out.scope for consumer, _ in out.consumers):
             continue
-        name = names.setdefault((table, ids), _name(ids, set(names.values()), model))
+        name = names.setdefault((table, ids), _input_name(ids, set(names.values()), model))
         yield Embedding(node, table, ids, model.roles.of(ids), name)
 
 
@@ -188,11 +188,11 @@ def _in_bodies(model: Model, shapes: Shapes) -> Iterator[Declined]:
         for node in scope.nodes if scope is not model.graph else ():
             if node.is_op("Gather", "GatherND"):
                 with suppress(MatchFailure):
-                    _lookup(node, shapes)
+                    _read_lookup(node, shapes)
                     yield Declined(node.path, "it is in a body of another node - split or inline that first")
 
 
-def _lookup(node: Node, shapes: Shapes) -> tuple[Value, Value, Value]:
+def _read_lookup(node: Node, shapes: Shapes) -> tuple[Value, Value, Value]:
     """Return the table, the integer input and the rows of a lookup.
 
     Raises:
@@ -240,7 +240,7 @@ def _before_reshaping(indices: tuple[Value, bool]) -> tuple[Value, bool] | None:
     return (source, is_tuple) if source is not None else None
 
 
-def _name(ids: Value, taken: set[str], model: Model) -> str:
+def _input_name(ids: Value, taken: set[str], model: Model) -> str:
     base = NAMES.get(model.roles.of(ids)) or re.sub(
         r"[^A-Za-z0-9_]+", "_", f"{ids.name[:64]}_embeds"
     )  # names a file too
@@ -349,14 +349,14 @@ def freezable_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
 
 
 def _reaches_softmax(node: Node, index: int) -> bool:
-    return any(reader.is_op("Softmax") for reader, _ in chain((node, index), _next_reader))
+    return any(reader.is_op("Softmax") for reader, _ in follow_chain((node, index), _next_reader))
 
 
 def _next_reader(use: tuple[Node, int]) -> tuple[Node, int] | None:
     """Return the only reader of an elementwise node's output, which may be on the way to a Softmax."""
     node, index = use
     out = node.outputs[0] if node.outputs else None
-    uses = readers(out) if out is not None else ()
+    uses = score_readers(out) if out is not None else ()
     if not node.is_op(*ELEMENTWISE_TO_SOFTMAX) or len(uses) != 1 or (node.is_op("Sub", "Div") and index > 0):
         return None
     return uses[0]

@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 
 from onnx import helper
 
-from graphkit.graph.names import counted, free_name, names_in
-from graphkit.graph.traversal import chain
+from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.traversal import follow_chain
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.npu.host_inputs import freezable_symbols
 from graphkit.rewrite import Matched, Pass, copy_proto
-from graphkit.rewrite.host_values import Dependence, dependences
+from graphkit.rewrite.host_values import Dependence, find_dependences
 from graphkit.rewrite.new_interface import NewInput
 from graphkit.shapes import Expr, Shapes, const, infer
 
@@ -104,12 +104,14 @@ class InsertAttentionMask(Pass):
             first = each.sequences if self.per_sequence and each.over == "source" else const(1)
             dims = (*(first, *[const(1)] * each.rank)[: each.rank - 1], each.keys)
             proto.graph.input.append(NewInput(name, each.dtype, dims).info())
-        return Matched(model.with_proto(proto), (counted(len(missing), "attention(s) given a mask"),), matches=missing)
+        return Matched(
+            model.with_proto(proto), (count_things(len(missing), "attention(s) given a mask"),), matches=missing
+        )
 
 
 def _missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
     """Yield the attentions over a cache or a source that nothing masks, in node order."""
-    known = dependences(model, shapes)
+    known = find_dependences(model, shapes)
     frozen = freezable_symbols(model, shapes)
     text = _text_symbols(model, shapes)
     taken, names = names_in(model.scopes), dict[tuple[Over, Expr | None, int, int], str]()
@@ -152,7 +154,7 @@ def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bo
     def data(value: Value) -> Value | None:
         return next((each for each in value.sources if each is not None and each in known and known[each].data), None)
 
-    for value in chain(scores, data):
+    for value in follow_chain(scores, data):
         node = value.producer
         if node is None:
             return False

@@ -11,14 +11,14 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operator_traits import names
-from graphkit.graph.traversal import reachable
+from graphkit.graph.operator_traits import operator_set
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.passes.clean_up.fold_constants import FoldConstants
-from graphkit.passes.shapes.simplify_expand import broadcast
+from graphkit.passes.shapes.simplify_expand import broadcast_dims
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.element_bounds import FloatBounds
-from graphkit.rewrite.host_values import dependences
+from graphkit.rewrite.host_values import find_dependences
 from graphkit.shapes import Expr
 
 __all__ = ["TrilToConstant", "WhereToArithmetic"]
@@ -61,15 +61,15 @@ class WhereToArithmetic(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         bounds = FloatBounds(editor.model, editor.shapes)
-        known = dependences(editor.model, editor.shapes) if self.of_data else {}
+        known = find_dependences(editor.model, editor.shapes) if self.of_data else {}
         for node in list(editor.nodes("Where")):
             dependence = known.get(node.outputs[0]) if node.outputs[0] is not None else None
             if dependence is None or dependence.data:
                 with editor.matching(node):
-                    _replace(editor, node, bounds)
+                    _replace_choice(editor, node, bounds)
 
 
-def _replace(editor: Editor, node: Node, bounds: FloatBounds) -> None:
+def _replace_choice(editor: Editor, node: Node, bounds: FloatBounds) -> None:
     cond, chosen, otherwise, out = *(node.input(index) for index in range(3)), node.outputs[0]
     if cond is None or chosen is None or otherwise is None or out is None:
         raise MatchFailure("an input is missing")
@@ -98,7 +98,9 @@ def _is_nothing(editor: Editor, value: Value, others: tuple[Value, Value], out: 
     dims = [editor.shapes[other].dims for other in others]
     known = [each for each in dims if each is not None]
     return editor.shapes[value].dims == () or (
-        len(known) == len(dims) and broadcast(known) is not None and broadcast(known) == editor.shapes[out].dims
+        len(known) == len(dims)
+        and broadcast_dims(known) is not None
+        and broadcast_dims(known) == editor.shapes[out].dims
     )
 
 
@@ -130,7 +132,7 @@ class _Choice(Builder):
 
 
 SOURCES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Range", "Trilu")
-FOLLOWING = names(
+FOLLOWING = operator_set(
     "Add And Cast Concat ConstantOfShape Expand Mul Neg Not Or Reshape ScatterElements ScatterND Slice Squeeze Sub "
     "Transpose Unsqueeze Where Xor"
 )
@@ -183,7 +185,7 @@ class TrilToConstant(FoldConstants):
         data, out = node.input(0), node.outputs[0]
         if data is None or out is None:
             raise MatchFailure("it has no data")
-        diagonal = _diagonal(editor, node.input(1))
+        diagonal = _read_diagonal(editor, node.input(1))
         if diagonal is None or node.attr("upper", 1) is None:
             raise MatchFailure("its diagonal is not a constant")
         if data.is_constant:
@@ -196,7 +198,7 @@ class TrilToConstant(FoldConstants):
     def _multiply(
         self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int, bounds: FloatBounds
     ) -> None:
-        sizes = _matrix(editor.shapes[data].dims)
+        sizes = _matrix_sizes(editor.shapes[data].dims)
         if sizes is None:
             raise MatchFailure("its matrices have no fixed size")
         dtype = editor.shapes[data].dtype
@@ -208,7 +210,7 @@ class TrilToConstant(FoldConstants):
         if dtype in FLOATS and not bounds.of(data).is_finite:
             raise MatchFailure("its data may be infinite, and 0 times that is no number")
         operator = "And" if dtype == TensorProto.BOOL else "Mul"
-        triangle = editor.constant(_triangle(node, sizes, diagonal).astype(kind), "triangle")
+        triangle = editor.constant(_triangle_mask(node, sizes, diagonal).astype(kind), "triangle")
         editor.replace(node, NewNode(operator, [data, triangle], [out.name], like=node))
         editor.note("triangle(s) of data turned into products")
 
@@ -222,12 +224,12 @@ class TrilToConstant(FoldConstants):
         if is_shared and math.prod(sizes) * helper.tensor_dtype_to_np_dtype(kind).itemsize > self.limit:
             raise MatchFailure(f"its constant result is larger than {self.limit:,} bytes")
         array = editor.model.array(tensor)
-        kept = np.where(_triangle(node, (sizes[-2], sizes[-1]), diagonal), array, np.zeros((), array.dtype))
+        kept = np.where(_triangle_mask(node, (sizes[-2], sizes[-1]), diagonal), array, np.zeros((), array.dtype))
         if editor.bypass(node, editor.constant(kept.astype(array.dtype), f"{out.name}_value")):
             editor.note("triangle(s) of constants made constant")
 
 
-def _diagonal(editor: Editor, value: Value | None) -> int | None:
+def _read_diagonal(editor: Editor, value: Value | None) -> int | None:
     if value is None:
         return 0
     elements = editor.shapes[value].elements
@@ -235,14 +237,14 @@ def _diagonal(editor: Editor, value: Value | None) -> int | None:
     return first.constant if isinstance(first, Expr) else None
 
 
-def _matrix(dims: tuple[Expr, ...] | None) -> tuple[int, int] | None:
+def _matrix_sizes(dims: tuple[Expr, ...] | None) -> tuple[int, int] | None:
     if dims is None or len(dims) < 2:
         return None
     rows, columns = dims[-2].constant, dims[-1].constant
     return None if rows is None or columns is None else (rows, columns)
 
 
-def _triangle(node: Node, sizes: tuple[int, int], diagonal: int) -> np.ndarray:
+def _triangle_mask(node: Node, sizes: tuple[int, int], diagonal: int) -> np.ndarray:
     """Return which elements of a matrix a Trilu keeps."""
     rows, columns = sizes
     shift = max(-rows - 1, min(columns + 1, diagonal))  # further out it is all or nothing
@@ -254,7 +256,7 @@ def _is_constant(value: Value) -> bool:
     """Whether a value depends on constants alone, once shapes are numbers."""
     return all(
         source.is_constant or (source.producer is not None and source.producer.is_op(*SOURCES, *FOLLOWING))
-        for source in reachable([value], _elements_from)
+        for source in walk_breadth_first([value], _elements_from)
     )
 
 
@@ -268,7 +270,7 @@ def _elements_from(value: Value) -> Sequence[Value | None]:
 
 def _is_of_mask(value: Value) -> bool:
     """Whether a value goes into a comparison or a triangle, or comes from one, from a range or from booleans."""
-    return any(_is_mask(source) for source in reachable([value], _followed))
+    return any(_is_mask(source) for source in walk_breadth_first([value], _followed_inputs))
 
 
 def _is_mask(value: Value) -> bool:
@@ -280,5 +282,5 @@ def _is_mask(value: Value) -> bool:
     return node.is_op(*SOURCES) or any(consumer.is_op(*SOURCES) for consumer, _ in value.consumers)
 
 
-def _followed(value: Value) -> Sequence[Value | None]:
+def _followed_inputs(value: Value) -> Sequence[Value | None]:
     return value.producer.inputs if value.producer is not None and value.producer.is_op(*FOLLOWING) else ()

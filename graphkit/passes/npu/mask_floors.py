@@ -13,7 +13,7 @@ from graphkit.deploy.targets import Target
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import UsageError
 from graphkit.graph.operator_traits import MOVING
-from graphkit.graph.traversal import reachable
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.passes.npu.scores import ENOUGH, NEGLIGIBLE, Reach, Scores
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput
@@ -164,7 +164,7 @@ class MaskFloors:
 
     def _is_whole(self, value: Value) -> bool:
         """Whether all elements are whole numbers, because they are made of integers."""
-        return all(self._is_whole_source(source) for source in reachable([value], self._whole_sources))
+        return all(self._is_whole_source(source) for source in walk_breadth_first([value], self._whole_sources))
 
     def _is_whole_source(self, value: Value) -> bool:
         """Whether a value holds whole numbers, or whole numbers where its sources do."""
@@ -181,7 +181,7 @@ class MaskFloors:
         return node.inputs if node.is_op("Sub", "Mul") else node.inputs[:1]
 
     def _has_fill(self, mask: Value) -> bool:
-        return any(self._is_fill(value) for value in reachable([mask], _masked_from))
+        return any(self._is_fill(value) for value in walk_breadth_first([mask], _masked_from))
 
     def _is_fill(self, value: Value) -> bool:
         """Whether a value is a constant, of one element or more, that masks."""

@@ -13,7 +13,7 @@ from typing import ClassVar
 from onnx import TensorProto, ValueInfoProto, helper
 
 from graphkit.graph.operator_traits import RESHAPING
-from graphkit.graph.traversal import chain
+from graphkit.graph.traversal import follow_chain
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.npu.fewer_axes import FREE, Axes, Layout, find_layout, fold_axes, sizes_of
@@ -46,23 +46,23 @@ def transpose_steps(dims: Sequence[int], perm: Sequence[int], rank: int) -> list
     Returns:
         None where more than `MAX_AXES` axes move apart, or blocks of so few axes cannot give the order.
     """
-    blocks, order = _together(dims, perm, rank)
+    blocks, order = _join_axes(dims, perm, rank)
     sizes = [math.prod(dims[axis] for axis in block) for block in blocks]
     if len(order) <= rank:
         return [TransposeStep(tuple(sizes), order)]
-    moves = _moves(order, rank) if len(order) <= MAX_AXES else None
+    moves = _find_moves(order, rank) if len(order) <= MAX_AXES else None
     if moves is None:
         return None
     steps = []
     current = tuple(range(len(order)))
     for cuts, move in moves:
-        parts = _parts(current, cuts)
+        parts = _cut_parts(current, cuts)
         steps.append(TransposeStep(tuple(math.prod(sizes[block] for block in part) for part in parts), move))
         current = tuple(block for index in move for block in parts[index])
     return steps
 
 
-def _together(dims: Sequence[int], perm: Sequence[int], rank: int) -> tuple[Blocks, tuple[int, ...]]:
+def _join_axes(dims: Sequence[int], perm: Sequence[int], rank: int) -> tuple[Blocks, tuple[int, ...]]:
     """Return blocks of axes, as few as `rank` if that can be, and the order that they come in.
 
     Axes of 1 are left out from the first on, then neighbours that stay neighbours are one block.
@@ -85,14 +85,14 @@ def _together(dims: Sequence[int], perm: Sequence[int], rank: int) -> tuple[Bloc
 
 
 @lru_cache(maxsize=256)
-def _moves(order: tuple[int, ...], rank: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None:
+def _find_moves(order: tuple[int, ...], rank: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] | None:
     """Return the fewest moves of at most `rank` blocks, (where to cut, how to order the parts), that give an order."""
     start = tuple(range(len(order)))
     came: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {}
     pending = deque([start])
     while pending and order not in came:
         current = pending.popleft()
-        for cuts, move, after in _neighbours(current, rank):
+        for cuts, move, after in _neighbour_orders(current, rank):
             if after != start and after not in came:
                 came[after] = (current, cuts, move)
                 pending.append(after)
@@ -106,17 +106,17 @@ def _moves(order: tuple[int, ...], rank: int) -> tuple[tuple[tuple[int, ...], tu
     return tuple(reversed(moves))
 
 
-def _neighbours(
+def _neighbour_orders(
     current: tuple[int, ...], rank: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
     for count in range(2, rank + 1):
         for cuts in itertools.combinations(range(1, len(current)), count - 1):
-            parts = _parts(current, cuts)
+            parts = _cut_parts(current, cuts)
             for move in itertools.permutations(range(count)):
                 yield cuts, move, tuple(block for index in move for block in parts[index])
 
 
-def _parts(current: tuple[int, ...], cuts: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _cut_parts(current: tuple[int, ...], cuts: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [current[low:high] for low, high in itertools.pairwise((0, *cuts, len(current)))]
 
 
@@ -193,8 +193,10 @@ class ReduceRank(Rewrite):
             return  # those that read it will read what it is made of
         source = next((value for value in _made_of(data, node) if len(sizes_of(editor, value)) <= self.rank), None)
         if source is None:
-            raise MatchFailure(f"'{data.name}' is {_origin(data)}")
-        editor.replace(node, _reshape(editor, source, sizes_of(editor, source), out.name, sizes_of(editor, out), node))
+            raise MatchFailure(f"'{data.name}' is {_origin_text(data)}")
+        editor.replace(
+            node, _make_reshape(editor, source, sizes_of(editor, source), out.name, sizes_of(editor, out), node)
+        )
         editor.note("Reshape(s) from tensors of high rank made of others")
 
     def _reduce_transpose(self, editor: Editor, node: Node) -> None:
@@ -213,7 +215,7 @@ class ReduceRank(Rewrite):
                 NewNode("Transpose", [source], [name], {"perm": step.perm}, like=node if not made[1:] else None)
             )
             source, dims = name, tuple(step.dims[axis] for axis in step.perm)
-        made.append(_reshape(editor, source, dims, out.name, after))
+        made.append(_make_reshape(editor, source, dims, out.name, after))
         editor.replace(node, *made)
         editor.note("Transpose(s) given fewer axes")
 
@@ -236,7 +238,7 @@ class ReduceRank(Rewrite):
             outer, low = sizes_of(editor, node.outputs[index]), axes.dims(dims, len(dims))
             if outer != low:
                 outputs[index], own_name = editor.unique_name(f"{outputs[index]}_low"), outputs[index]
-                after.append(_reshape(editor, outputs[index], low, own_name, outer))
+                after.append(_make_reshape(editor, outputs[index], low, own_name, outer))
         attributes = dict(layout.attributes(axes)) | ({"domain": node.domain} if node.domain else {})
         editor.replace(node, *made, NewNode(node.op_type, inputs, outputs, attributes, like=node), *after)
         editor.note(f"{node.op_type} node(s) given fewer axes")
@@ -255,11 +257,11 @@ class ReduceRank(Rewrite):
             return source
         if isinstance(source, Value) and source.constant is not None:
             return editor.tensor(_in_dims(source.constant, after), f"{source.name}_low")
-        made.append(_reshape(editor, source, before, editor.unique_name(name), after))
+        made.append(_make_reshape(editor, source, before, editor.unique_name(name), after))
         return made[-1].outputs[0]
 
 
-def _reshape(
+def _make_reshape(
     editor: Editor, source: NodeInput, before: Sequence[int], name: str, after: Sequence[int], like: Node | None = None
 ) -> NewNode:
     spec = reshape_spec([const(dim) for dim in before], tuple(const(dim) for dim in after))
@@ -284,10 +286,10 @@ def _made_of(value: Value, node: Node) -> Iterator[Value]:
         is_reshaped = producer is not None and producer.is_op(*RESHAPING) and producer.scope is node.scope
         return producer.input(0) if producer is not None and is_reshaped else None
 
-    return itertools.islice(chain(value, source), 1, None)
+    return itertools.islice(follow_chain(value, source), 1, None)
 
 
-def _origin(value: Value) -> str:
+def _origin_text(value: Value) -> str:
     if value.producer is None:
         return f"an {value.kind}" if value.kind[0] in "aeiou" else f"a {value.kind}"
     return f"computed by {value.producer.label}"
@@ -348,7 +350,7 @@ class ReduceInterfaceRank(Pass):
         proto = editor.result().proto
         for info in (*proto.graph.input, *proto.graph.output):
             if info.name in reduced:
-                _declare(info, reduced[info.name])
+                _declare_dims(info, reduced[info.name])
         proto.graph.node.extend(helper.make_node(new.op_type, list(map(str, new.inputs)), new.outputs) for new in last)
         text = f"{len(reduced):,} inputs and outputs have at most {self.rank} axes"
         return Outcome(model.with_proto(proto), (text,), tuple(declined))
@@ -361,11 +363,11 @@ class ReduceInterfaceRank(Pass):
         high = editor.unique_name(f"{value.name}_high")
         if value.producer is not None:
             editor.rename(value, high)
-            last.append(NewNode("Reshape", [high, _integers(editor, dims, low, value)], [value.name]))
+            last.append(NewNode("Reshape", [high, _add_integers(editor, dims, low, value)], [value.name]))
         elif value.kind != "input" or value.tensor is not None or value in editor.model.graph.outputs:
             raise MatchFailure("it has a default, or is an output too")
         elif editor.replace_all_uses(value, high):
-            shape = _integers(editor, low, dims, value)
+            shape = _add_integers(editor, low, dims, value)
             editor.insert_first(editor.model.graph, NewNode("Reshape", [value.name, shape], [high]))
         return low
 
@@ -375,13 +377,13 @@ def interface_axes(dims: Sequence[int], rank: int) -> Axes:
     return fold_axes(Layout({0: tuple(dims)}, [], [FREE] * len(dims)), rank)
 
 
-def _integers(editor: Editor, before: Sequence[int], after: Sequence[int], value: Value) -> str:
+def _add_integers(editor: Editor, before: Sequence[int], after: Sequence[int], value: Value) -> str:
     spec = reshape_spec([const(dim) for dim in before], tuple(const(dim) for dim in after))
     assert spec is not None  # no dim is 0
     return editor.integers(spec, f"{value.name}_dims")
 
 
-def _declare(info: ValueInfoProto, dims: Sequence[int]) -> None:
+def _declare_dims(info: ValueInfoProto, dims: Sequence[int]) -> None:
     shape = info.type.tensor_type.shape
     del shape.dim[:]
     for dim in dims:

@@ -57,15 +57,15 @@ class RotarySignToTable(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = ("Concat",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        sources = [_negated(value, node) for value in node.inputs]
+        sources = [_negated_tensor(value, node) for value in node.inputs]
         if not any(sources):
             return
-        product, rotated = _product(editor, node)
-        editor.replace(product, *_nodes(editor, node, sources, product, rotated))
+        product, rotated = _reading_product(editor, node)
+        editor.replace(product, *_make_nodes(editor, node, sources, product, rotated))
         editor.note("Neg(s) moved into the signs of a table")
 
 
-def _negated(value: Value | None, concat: Node) -> Value | None:
+def _negated_tensor(value: Value | None, concat: Node) -> Value | None:
     """Return the tensor that a Concat's input negates, with the same order of elements; None for no Neg."""
     while value is not None and value.producer is not None and len(value.consumers) == 1:
         node = value.producer
@@ -77,7 +77,7 @@ def _negated(value: Value | None, concat: Node) -> Value | None:
     return None
 
 
-def _product(editor: Editor, concat: Node) -> tuple[Node, Value]:
+def _reading_product(editor: Editor, concat: Node) -> tuple[Node, Value]:
     """Return the Mul that reads a Concat, and the input of it that is the Concat with or without other dims."""
     value = concat.outputs[0]
     while value is not None:
@@ -92,13 +92,15 @@ def _product(editor: Editor, concat: Node) -> tuple[Node, Value]:
     raise MatchFailure("what it rotates is not multiplied by a table")
 
 
-def _nodes(editor: Editor, concat: Node, sources: list[Value | None], product: Node, rotated: Value) -> list[NewNode]:
+def _make_nodes(
+    editor: Editor, concat: Node, sources: list[Value | None], product: Node, rotated: Value
+) -> list[NewNode]:
     """Return the nodes that replace the Mul."""
     joined, out = concat.outputs[0], product.outputs[0]
     table = next((value for value in product.inputs if value is not rotated), None)
     if joined is None or out is None or table is None:
         raise MatchFailure("what it rotates is not multiplied by a table")
-    signs = _signs(editor, concat, joined, sources, rotated)
+    signs = _sign_table(editor, concat, joined, sources, rotated)
     before, after = editor.shapes[table].sizes(), editor.shapes[rotated].sizes()
     if before is None or after is None:
         raise MatchFailure(f"the dims of its table are not all numbers: {editor.shapes[table]}")
@@ -106,19 +108,19 @@ def _nodes(editor: Editor, concat: Node, sources: list[Value | None], product: N
         raise MatchFailure("its table has more elements than what it rotates")
     made: list[NewNode] = []
     parts: list[NodeInput] = [
-        _part(editor, value, source, made) for value, source in zip(concat.inputs, sources, strict=True)
+        _part_without_neg(editor, value, source, made) for value, source in zip(concat.inputs, sources, strict=True)
     ]
     name = editor.unique_name(f"{joined.name}_positive")
     result: NodeInput = name
     made.append(NewNode("Concat", parts, [name], {"axis": concat.attr("axis", 0)}, like=concat))
     if rotated is not joined:
-        result = _reshaped(editor, result, after, f"{rotated.name}_positive", made)
+        result = _add_reshape(editor, result, after, f"{rotated.name}_positive", made)
     signed = editor.unique_name(f"{table.name}_signed")
     made.append(NewNode("Mul", [table, editor.constant(signs, f"{table.name}_signs")], [signed]))
     return [*made, NewNode("Mul", [result, signed], [out.name], like=product)]
 
 
-def _signs(editor: Editor, concat: Node, joined: Value, sources: list[Value | None], rotated: Value) -> np.ndarray:
+def _sign_table(editor: Editor, concat: Node, joined: Value, sources: list[Value | None], rotated: Value) -> np.ndarray:
     """Return the sign of each rotated element, with dims of 1 where it is the same along an axis."""
     tensor, axis = editor.shapes[joined], concat.attr("axis", 0)
     dims, after = tensor.sizes(), editor.shapes[rotated].sizes()
@@ -139,17 +141,17 @@ def _signs(editor: Editor, concat: Node, joined: Value, sources: list[Value | No
     return array
 
 
-def _part(editor: Editor, value: Value | None, source: Value | None, made: list[NewNode]) -> NodeInput:
+def _part_without_neg(editor: Editor, value: Value | None, source: Value | None, made: list[NewNode]) -> NodeInput:
     """Return an input of the Concat without its Neg."""
     if source is None or value is None:
         return value
     dims = editor.shapes[value].sizes()
     if dims is None or editor.shapes[source].sizes() == dims:
         return source
-    return _reshaped(editor, source, dims, f"{value.name}_positive", made)
+    return _add_reshape(editor, source, dims, f"{value.name}_positive", made)
 
 
-def _reshaped(editor: Editor, source: NodeInput, dims: tuple[int, ...], name: str, made: list[NewNode]) -> str:
+def _add_reshape(editor: Editor, source: NodeInput, dims: tuple[int, ...], name: str, made: list[NewNode]) -> str:
     name = editor.unique_name(name)
     made.append(NewNode("Reshape", [source, editor.integers(dims, f"{name}_shape")], [name]))
     return name

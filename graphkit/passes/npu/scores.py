@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from graphkit.graph.operator_traits import RESHAPING
-from graphkit.graph.traversal import postorder, reachable
+from graphkit.graph.traversal import walk_breadth_first, walk_postorder
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure
 from graphkit.rewrite.host_values import Dependence
 
-__all__ = ["ENOUGH", "NEGLIGIBLE", "Reach", "Scores", "is_product", "readers"]
+__all__ = ["ENOUGH", "NEGLIGIBLE", "Reach", "Scores", "is_product", "score_readers"]
 
 ELEMENTWISE = ("Add", "Cast", "Div", "Dropout", "Expand", "Identity", "Max", "Mul", "Sub", "Sum", "Where")
 PASSING = (*ELEMENTWISE, *RESHAPING, "Concat", "Transpose")
@@ -61,7 +61,7 @@ class Scores:
         Raises:
             MatchFailure: It does not.
         """
-        for each in postorder([value], self._passed_on):
+        for each in walk_postorder([value], self._passed_on):
             if each not in self._reaches:
                 try:
                     self._reaches[each] = self._compute(each)
@@ -71,7 +71,7 @@ class Scores:
 
     def _passed_on(self, value: Value) -> Sequence[Value | None]:
         """Return the values that nodes make of a value on the way to a Softmax."""
-        passing = [] if value in self._reaches else [node for node, _ in readers(value) if node.is_op(*PASSING)]
+        passing = [] if value in self._reaches else [node for node, _ in score_readers(value) if node.is_op(*PASSING)]
         return [out for node in passing for out in node.outputs[:1] if node.scope is value.scope]
 
     def _reach(self, value: Value) -> Reach:
@@ -84,7 +84,7 @@ class Scores:
     def _compute(self, value: Value) -> Reach:
         if self.editor.is_output(value):
             raise MatchFailure("what it gives is an output of the graph")
-        ways = [self._through(node, index, value) for node, index in readers(value)]
+        ways = [self._through(node, index, value) for node, index in score_readers(value)]
         if not ways:
             raise MatchFailure("what it gives reaches no Softmax")
         if any(way.axis != ways[0].axis for way in ways):
@@ -168,7 +168,7 @@ class Scores:
         return Reach(perm[reach.axis] - rank, reach.scale, reach.is_half)
 
 
-def readers(value: Value) -> Sequence[tuple[Node, int]]:
+def score_readers(value: Value) -> Sequence[tuple[Node, int]]:
     """Return the readers of scores, without the ReduceMax whose result is only subtracted from them."""
     return [(node, index) for node, index in value.consumers if not _is_shift(node, value)]
 
@@ -184,7 +184,7 @@ def _is_shift(node: Node, value: Value) -> bool:
 
 def is_product(value: Value) -> bool:
     """Whether a value is a product of matrices, scaled, shifted or reshaped."""
-    sources = reachable([value], _scaled_from)
+    sources = walk_breadth_first([value], _scaled_from)
     return any(source.producer is not None and source.producer.operator in PRODUCTS for source in sources)
 
 

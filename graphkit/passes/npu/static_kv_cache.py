@@ -11,21 +11,21 @@ import onnx
 import onnx.numpy_helper
 from onnx import helper
 
-from graphkit.graph.names import counted, free_name, names_in
-from graphkit.graph.operator_traits import RESHAPING, names
-from graphkit.graph.traversal import reachable
+from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.operator_traits import RESHAPING, operator_set
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.passes.npu.host_inputs import freezable_symbols
 from graphkit.passes.shapes.freeze_dims import FreezeDims
 from graphkit.rewrite import Declined, Matched, MatchFailure, Pass, copy_proto
-from graphkit.rewrite.host_values import dependences
+from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.shapes import Expr, Shapes, infer
 
-__all__ = ["Growth", "StaticKvCache", "growths"]
+__all__ = ["Growth", "StaticKvCache", "find_growths"]
 
-MOVES = RESHAPING | names("Cast Gather Identity Slice Split Transpose")
+MOVES = RESHAPING | operator_set("Cast Gather Identity Slice Split Transpose")
 """Lead from a cache to the part that grows: a layer taken out of a stack, or the dtype that the attention computes in.
 
 Two Casts, there and back, leave a slot what the first of them made it, so that a slot that came back once stays.
@@ -56,7 +56,7 @@ class Growth:
         return nodes[0].outputs[0] if self.new is not None else None
 
 
-def growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Growth, ...]:
+def find_growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tuple[Growth, ...]:
     """Return where the self-attention caches of a model grow; obstacles are declined with their reasons."""
     caches, taken = [], names_in(model.scopes)
     for entry in model.roles.cache:
@@ -128,11 +128,13 @@ class _Moved:
         """Yield the readers of the cache, or of parts of it, other than moves."""
 
         def moved(value: Value) -> Iterator[Value | None]:
-            return (out for node, index in value.consumers if _moves(node, index, value) for out in node.outputs)
+            return (
+                out for node, index in value.consumers if _moves_elements(node, index, value) for out in node.outputs
+            )
 
-        for value in reachable([self.past], moved):
+        for value in walk_breadth_first([self.past], moved):
             for node, index in value.consumers:
-                if not _moves(node, index, value) and not node.is_op("Shape"):
+                if not _moves_elements(node, index, value) and not node.is_op("Shape"):
                     yield node, value
 
     def _joins(self, node: Node, value: Value) -> bool:
@@ -153,13 +155,13 @@ class _Moved:
                 return node.inputs
             return node.inputs[:1] if node.operator in MOVES else ()
 
-        for value in reachable([self.present], before):
+        for value in walk_breadth_first([self.present], before):
             node = value.producer
             if node is None or (node not in joined and node.operator not in MOVES and not node.is_op("Concat")):
                 yield value
 
 
-def _moves(node: Node, index: int, value: Value) -> bool:
+def _moves_elements(node: Node, index: int, value: Value) -> bool:
     """Whether a node only moves the elements of the value that it reads at an index."""
     return node.operator in MOVES and index == 0 and node.scope is value.scope
 
@@ -203,12 +205,12 @@ class StaticKvCache(Pass):
     def run(self, model: Model) -> Matched[Growth]:
         shapes = infer(model)
         declined: list[Declined] = []
-        caches = growths(model, shapes, declined)
+        caches = find_growths(model, shapes, declined)
         if declined or not caches:
             return Matched(model, declined=tuple(declined))
-        symbols = _lengths(caches, shapes)
+        symbols = _past_lengths(caches, shapes)
         frozen = freezable_symbols(model, shapes)
-        for value, known in dependences(model, shapes).items():
+        for value, known in find_dependences(model, shapes).items():
             if not known.data and known.symbols & symbols and not known.symbols <= frozen and _is_float(shapes, value):
                 reason = "it depends on the length of the past, which must not become a constant"
                 return Matched(model, declined=(Declined(value.name, f"{reason} - run extract-host-values first"),))
@@ -223,22 +225,26 @@ class StaticKvCache(Pass):
             source_name = source.name
             if growth is not None and growth.new is None:
                 source_name = growth.given
-                dims = (*dims[: growth.axis], dims[growth.axis] - _length(growth, shapes), *dims[growth.axis + 1 :])
+                dims = (
+                    *dims[: growth.axis],
+                    dims[growth.axis] - _cache_length(growth, shapes),
+                    *dims[growth.axis + 1 :],
+                )
             name = growth.given if growth is not None else value.name
             outputs.append((source_name, NewInput(name, shapes[source].dtype, dims)))
         numbers = tuple((symbol, self.max_cache_len) for symbol in sorted(symbols))
         cut = _with_ends(model, [growth for growth in caches if growth.new is None], self.max_cache_len)
         frozen_model = FreezeDims(numbers).run(with_outputs(cut, outputs)).model
-        change = counted(len(caches), f"cache(s) fixed at {self.max_cache_len:,} slots")
+        change = count_things(len(caches), f"cache(s) fixed at {self.max_cache_len:,} slots")
         return Matched(frozen_model, (change,), matches=caches)
 
 
-def _lengths(caches: tuple[Growth, ...], shapes: Shapes) -> frozenset[str]:
+def _past_lengths(caches: tuple[Growth, ...], shapes: Shapes) -> frozenset[str]:
     """Return the symbols of the length of the past."""
-    return frozenset().union(*(_length(growth, shapes).symbols for growth in caches))
+    return frozenset().union(*(_cache_length(growth, shapes).symbols for growth in caches))
 
 
-def _length(growth: Growth, shapes: Shapes) -> Expr:
+def _cache_length(growth: Growth, shapes: Shapes) -> Expr:
     dims = shapes[growth.past].dims
     assert dims is not None
     return dims[growth.axis]

@@ -94,7 +94,7 @@ class Draft:
 Adapter = Callable[[Draft], None]
 
 
-def _integers(*names: str) -> Adapter:
+def _attributes_to_integers(*names: str) -> Adapter:
     """Attributes of integers became inputs, the first of them input 1."""
 
     def adapt(draft: Draft) -> None:
@@ -107,7 +107,7 @@ def _integers(*names: str) -> Adapter:
     return adapt
 
 
-def _floats(**indices: int) -> Adapter:
+def _attributes_to_floats(**indices: int) -> Adapter:
     """Attributes became inputs of the dtype of the data."""
 
     def adapt(draft: Draft) -> None:
@@ -123,7 +123,7 @@ def _floats(**indices: int) -> Adapter:
     return adapt
 
 
-def _both(*adapters: Adapter) -> Adapter:
+def _both_adapters(*adapters: Adapter) -> Adapter:
     def adapt(draft: Draft) -> None:
         for each in adapters:
             each(draft)
@@ -173,14 +173,14 @@ def keep_first_output(draft: Draft) -> None:
         draft.outputs = draft.outputs[:1]
 
 
-def _ratio(draft: Draft) -> None:
+def _adapt_dropout(draft: Draft) -> None:
     """How much a Dropout drops in training is an input."""
     ratio = draft.taken("ratio")
     if ratio is not None:
         draft.give(1, draft.editor.constant(np.array(ratio, np.float32), "dropout_ratio"))
 
 
-def _resize(draft: Draft) -> None:
+def _adapt_resize(draft: Draft) -> None:
     """Inputs that do not count may be left out, and had to be empty."""
     if draft.node.attr("coordinate_transformation_mode", "half_pixel") == "tf_half_pixel_for_nn":
         raise MatchFailure("its coordinate_transformation_mode 'tf_half_pixel_for_nn' is gone")
@@ -194,20 +194,20 @@ def _is_empty(value: Value) -> bool:
     return value.constant is not None and 0 in value.constant.dims
 
 
-def _scales(draft: Draft) -> None:
+def _adapt_scales(draft: Draft) -> None:
     scales = draft.taken("scales")
     if scales is None:
         raise MatchFailure("it has no scales")
     draft.give(1, draft.editor.constant(np.array(scales, np.float32), "upsample_scales"))
 
 
-def _upsample(draft: Draft) -> None:
+def _adapt_upsample(draft: Draft) -> None:
     """An Upsample is a Resize whose scales are at least 1."""
     draft.begin()
     draft.op_type = "Resize"
 
 
-def _asymmetric(draft: Draft) -> None:
+def _adapt_asymmetric_resize(draft: Draft) -> None:
     """A Resize had no modes: pixel i of the result was i / scale, rounded down, or up where the scale is below 1."""
     draft.begin()
     data, scales = (*draft.inputs, None, None)[:2]
@@ -287,23 +287,23 @@ MOVED: Mapping[tuple[str, int], tuple[str, ...]] = {
 }
 # Operator and the version since which it is another one -> how a node is spelled for it.
 ADAPTERS: Mapping[tuple[str, int], Adapter] = {
-    **{place: _integers(*names) for place, names in MOVED.items()},
+    **{place: _attributes_to_integers(*names) for place, names in MOVED.items()},
     **{(name, 13): _last_axis for name in ("Softmax", "LogSoftmax", "Hardmax")},
     ("AveragePool", 19): check_windows,
     ("BatchNormalization", 9): _no_spatial,
     ("BatchNormalization", 14): keep_first_output,
-    ("Clip", 11): _floats(min=1, max=2),
+    ("Clip", 11): _attributes_to_floats(min=1, max=2),
     ("Dropout", 10): keep_first_output,
-    ("Dropout", 12): _ratio,
+    ("Dropout", 12): _adapt_dropout,
     ("Erf", 13): _floats_only,
     ("GridSample", 20): _short_modes,
     ("GroupNormalization", 21): _of_channels,
-    ("Pad", 11): _both(_floats(value=2), _integers("pads")),
-    ("Resize", 11): _asymmetric,
-    ("Resize", 13): _resize,
+    ("Pad", 11): _both_adapters(_attributes_to_floats(value=2), _attributes_to_integers("pads")),
+    ("Resize", 11): _adapt_asymmetric_resize,
+    ("Resize", 13): _adapt_resize,
     ("RoiAlign", 16): _pixel_corner,
     ("Scatter", 11): _scatter_elements,
     ("Split", 18): _equal_parts,
-    ("Upsample", 9): _scales,
-    ("Upsample", 10): _upsample,
+    ("Upsample", 9): _adapt_scales,
+    ("Upsample", 10): _adapt_upsample,
 }

@@ -19,16 +19,16 @@ import onnx.helper
 from onnx.defs import OpSchema
 
 from graphkit.errors import UsageError
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.passes.opset.adapters import ADAPTERS, Draft
-from graphkit.passes.opset.older_spellings import OLDER, fit
-from graphkit.rewrite import Declined, Editor, MatchFailure, Outcome, Pass, copy_proto, keep
+from graphkit.passes.opset.older_spellings import OLDER, fit_older_version
+from graphkit.rewrite import Declined, Editor, MatchFailure, Outcome, Pass, copy_proto, keep_members
 from graphkit.rewrite.base import ROUNDING
-from graphkit.runtime.external_tools import ToolError, convert
+from graphkit.runtime.external_tools import ToolError, convert_bytes
 
-__all__ = ["NEWEST", "ConvertOpset", "Step", "converted_by_onnx", "declare_version", "steps"]
+__all__ = ["NEWEST", "ConvertOpset", "Step", "conversion_steps", "converted_by_onnx", "declare_version"]
 
 NEWEST = 24  # the newest version whose steps were read
 OLDEST = 7  # before it, operators broadcast otherwise
@@ -52,28 +52,28 @@ class Step:
 
 
 @lru_cache(maxsize=4096)
-def steps(op_type: str, old: int, new: int) -> tuple[Step, ...] | None:
+def conversion_steps(op_type: str, old: int, new: int) -> tuple[Step, ...] | None:
     """Return the steps of an operator of the default domain between two versions, None if onnx does not know it."""
-    before = _schema(op_type, old)
+    before = _operator_schema(op_type, old)
     if before is None:
         return () if op_type in ALWAYS else None
     changes = []
     for version in range(old + 1, new + 1):
-        after = _schema(op_type, version)
+        after = _operator_schema(op_type, version)
         if after is not None and after.since_version == version:
-            changes.append(Step(version, _obstacle(before, after)))
+            changes.append(Step(version, _schema_obstacle(before, after)))
             before = after
     return tuple(changes)
 
 
-def _schema(op_type: str, version: int) -> OpSchema | None:
+def _operator_schema(op_type: str, version: int) -> OpSchema | None:
     try:
         return onnx.defs.get_schema(op_type, version, "")
     except onnx.defs.SchemaError:
         return None
 
 
-def _obstacle(before: OpSchema, after: OpSchema) -> str:
+def _schema_obstacle(before: OpSchema, after: OpSchema) -> str:
     if after.deprecated:
         return "is no operator any more"
     for name, attribute in before.attributes.items():
@@ -147,11 +147,11 @@ class ConvertOpset(Pass):
         if self.version < min(old, OLDEST):
             return Outcome(model, declined=(Declined("model", f"operators before opset {OLDEST} are not known"),))
         editor = Editor(model)
-        declined = [*_training(model), *self._convert(editor)]
+        declined = [*_decline_training(model), *self._convert(editor)]
         if declined:
             return Outcome(model, declined=tuple(declined))
         result = editor.result()
-        changes = (f"opset {old} became {self.version}", *(counted(n, text) for text, n in editor.changes.items()))
+        changes = (f"opset {old} became {self.version}", *(count_things(n, text) for text, n in editor.changes.items()))
         return Outcome(self._declared(result), changes)
 
     def error_for(self, model: Model) -> float:
@@ -204,7 +204,7 @@ class ConvertOpset(Pass):
 
 def _spell_newer(draft: Draft, version: int) -> None:
     while True:
-        taken = steps(draft.op_type, version, draft.version)
+        taken = conversion_steps(draft.op_type, version, draft.version)
         if taken is None:
             raise MatchFailure(UNKNOWN.format(draft.op_type))
         if not taken:
@@ -220,7 +220,7 @@ def _spell_newer(draft: Draft, version: int) -> None:
 
 def _spell_older(draft: Draft, version: int) -> None:
     while True:
-        after = _schema(draft.op_type, version)
+        after = _operator_schema(draft.op_type, version)
         if after is None:
             if draft.op_type in ALWAYS:
                 return
@@ -228,15 +228,15 @@ def _spell_older(draft: Draft, version: int) -> None:
         since = after.since_version
         if since <= draft.version:
             return
-        before = _schema(draft.op_type, since - 1)
+        before = _operator_schema(draft.op_type, since - 1)
         if before is None:
             raise MatchFailure(f"onnx has no {draft.op_type} before opset {since}")
         adapter = OLDER.get((draft.op_type, since))
         if adapter is not None:
             adapter(draft)
-        elif (draft.op_type, since) in ADAPTERS or _obstacle(before, after):
+        elif (draft.op_type, since) in ADAPTERS or _schema_obstacle(before, after):
             raise MatchFailure(f"{draft.op_type} is another one before opset {since}")
-        fit(draft, before, after)
+        fit_older_version(draft, before, after)
         version = since - 1
 
 
@@ -252,7 +252,7 @@ def declare_version(proto: onnx.ModelProto, version: int) -> None:
     proto.ir_version = max(proto.ir_version, needed)
 
 
-def _training(model: Model) -> Iterator[Declined]:
+def _decline_training(model: Model) -> Iterator[Declined]:
     if model.proto.training_info:
         yield Declined("model", "its graphs for training are not converted")
 
@@ -271,9 +271,9 @@ def converted_by_onnx(model: Model, version: int) -> Model:
     Raises:
         MatchFailure: onnx's converter fails, or would leave a part of the model as it is.
     """
-    _check(model)
+    _check_converter(model)
     try:
-        made = onnx.ModelProto.FromString(convert(model.proto.SerializeToString(), version))
+        made = onnx.ModelProto.FromString(convert_bytes(model.proto.SerializeToString(), version))
     except ToolError as error:
         said = " ".join(ASSERTION.sub("", str(error)).split()).replace("Version $", "version ")
         raise MatchFailure(said[:200]) from error
@@ -282,12 +282,12 @@ def converted_by_onnx(model: Model, version: int) -> Model:
     _take_initializers(proto.graph, made.graph)
     known = {name for node in proto.graph.node for name in node.output}
     known |= {tensor.name for tensor in proto.graph.initializer}
-    keep(proto.graph.value_info, [info.name in known for info in proto.graph.value_info])
+    keep_members(proto.graph.value_info, [info.name in known for info in proto.graph.value_info])
     declare_version(proto, version)
     return model.with_proto(proto)
 
 
-def _check(model: Model) -> None:
+def _check_converter(model: Model) -> None:
     if any(node.bodies for node in model.graph.nodes):
         raise MatchFailure("it leaves the bodies of If, Loop and Scan as they are")
     if model.proto.functions:
@@ -302,7 +302,7 @@ def _take_nodes(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
     nodes = []
     for node in made.node:
         old = next((before[name] for name in node.output if name in before), None)
-        if old is not None and _essence(old) == _essence(node):
+        if old is not None and _node_essence(old) == _node_essence(node):
             nodes.append(copy.deepcopy(old))
             continue
         if old is not None and old.op_type == node.op_type:
@@ -314,12 +314,14 @@ def _take_nodes(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
     graph.node.extend(nodes)
 
 
-def _essence(node: onnx.NodeProto) -> tuple[object, ...]:
-    attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in _plain(node.attribute))
+def _node_essence(node: onnx.NodeProto) -> tuple[object, ...]:
+    attributes = sorted(
+        attribute.SerializeToString(deterministic=True) for attribute in _plain_attributes(node.attribute)
+    )
     return node.op_type, tuple(node.input), tuple(node.output), attributes
 
 
-def _plain(attributes: Iterable[onnx.AttributeProto]) -> Iterable[onnx.AttributeProto]:
+def _plain_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterable[onnx.AttributeProto]:
     """Yield attributes without those that the converter does not carry over."""
     for attribute in attributes:
         copied = copy.deepcopy(attribute)
@@ -332,5 +334,5 @@ def _take_initializers(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
     """Take over new constants, and drop those that only the former nodes read; all others stay as they were."""
     former = {tensor.name for tensor in graph.initializer}
     kept = {tensor.name for tensor in made.initializer} | {info.name for info in graph.input}
-    keep(graph.initializer, [tensor.name in kept for tensor in graph.initializer])
+    keep_members(graph.initializer, [tensor.name in kept for tensor in graph.initializer])
     graph.initializer.extend(tensor for tensor in made.initializer if tensor.name not in former)

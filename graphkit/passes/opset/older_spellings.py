@@ -19,9 +19,9 @@ from graphkit.graph.operator_traits import REDUCTIONS
 from graphkit.graph.view import Value
 from graphkit.passes.opset.adapters import MOVED, Draft, check_windows, keep_first_output
 from graphkit.rewrite import MatchFailure, NewNode, attributes_of
-from graphkit.shapes.tensor import TensorSequence, numbers
+from graphkit.shapes.tensor import TensorSequence, element_numbers
 
-__all__ = ["OLDER", "fit"]
+__all__ = ["OLDER", "fit_older_version"]
 
 MAX_CONSTANT = 1 << 20  # bytes of an input that becomes an attribute
 NUMBERS = {"k", "max", "min", "ratio", "value"}  # attributes of one number
@@ -36,7 +36,7 @@ NEW_VALUES: Mapping[tuple[str, str, bytes], int] = {
 }
 
 
-def fit(draft: Draft, before: OpSchema, after: OpSchema) -> None:
+def fit_older_version(draft: Draft, before: OpSchema, after: OpSchema) -> None:
     """Leave out what the older version of an operator does not have, where that is its default.
 
     Raises:
@@ -54,10 +54,10 @@ def fit(draft: Draft, before: OpSchema, after: OpSchema) -> None:
 
 
 def _fit_attributes(draft: Draft, before: OpSchema, after: OpSchema) -> None:
-    given, since = _attributes(draft), after.since_version
+    given, since = _draft_attributes(draft), after.since_version
     for name, value in given.items():
         if name not in before.attributes:
-            if value != _default(after, name):
+            if value != _default_of(after, name):
                 raise MatchFailure(f"its attribute '{name}' came with opset {since}")
             draft.taken(name)
         elif isinstance(value, bytes) and NEW_VALUES.get((draft.op_type, name, value)) == since:
@@ -65,19 +65,21 @@ def _fit_attributes(draft: Draft, before: OpSchema, after: OpSchema) -> None:
     for name, attribute in before.attributes.items():
         if name in given:
             continue
-        default = _default(after, name)
-        if attribute.required or (name in after.attributes and default is None and _default(before, name) is not None):
+        default = _default_of(after, name)
+        if attribute.required or (
+            name in after.attributes and default is None and _default_of(before, name) is not None
+        ):
             raise MatchFailure(f"it has no attribute '{name}', which it needs before opset {since}")
-        if name in after.attributes and default != _default(before, name):
+        if name in after.attributes and default != _default_of(before, name):
             draft.begin()
             draft.attributes[name] = default
 
 
-def _attributes(draft: Draft) -> dict[str, Any]:
+def _draft_attributes(draft: Draft) -> dict[str, Any]:
     return dict(draft.attributes) if draft.is_changed else attributes_of(draft.node)
 
 
-def _default(schema: OpSchema, name: str) -> Any:
+def _default_of(schema: OpSchema, name: str) -> Any:
     """Return the default of an attribute, None where it has none."""
     attribute = schema.attributes.get(name)
     if attribute is None or attribute.default_value.type == onnx.AttributeProto.UNDEFINED:
@@ -98,7 +100,7 @@ def _fit_formals(
     for index, value in enumerate(values):
         if value is None:
             continue
-        old, new = _formal(before, index), _formal(after, index)
+        old, new = _formal_parameter(before, index), _formal_parameter(after, index)
         if old is None:
             name = new.name if new is not None else index
             raise MatchFailure(f"its {what} '{name}' came with opset {since}")
@@ -117,38 +119,38 @@ def _fit_formals(
     for index, formal in enumerate(before):
         if formal.option == OPTIONS.Single and (index >= len(values) or values[index] is None):
             raise MatchFailure(f"it has no {what} '{formal.name}', which it needs before opset {since}")
-    return not values or _formal(before, len(values) - 1) is not None
+    return not values or _formal_parameter(before, len(values) - 1) is not None
 
 
-def _formal(formals: Sequence[OpSchema.FormalParameter], index: int) -> OpSchema.FormalParameter | None:
+def _formal_parameter(formals: Sequence[OpSchema.FormalParameter], index: int) -> OpSchema.FormalParameter | None:
     if index < len(formals):
         return formals[index]
     return formals[-1] if formals and formals[-1].option == OPTIONS.Variadic else None
 
 
 def _count_axes_from_the_front(draft: Draft) -> None:
-    for name, value in _attributes(draft).items():
+    for name, value in _draft_attributes(draft).items():
         axes = [value] if isinstance(value, int) else value
         if name not in ("axis", "axes") or not isinstance(axes, list) or min(axes, default=0) >= 0:
             continue
         more = {"Unsqueeze": len(axes), "OneHot": 1}.get(draft.op_type, 0)
-        positive = _positive(axes, _rank(draft) + more)
+        positive = _positive_axes(axes, _input_rank(draft) + more)
         draft.begin()
         draft.attributes[name] = positive[0] if isinstance(value, int) else positive
 
 
-def _positive(axes: Sequence[int], rank: int) -> list[int]:
+def _positive_axes(axes: Sequence[int], rank: int) -> list[int]:
     return [axis + rank if axis < 0 else axis for axis in axes]
 
 
-def _rank(draft: Draft) -> int:
+def _input_rank(draft: Draft) -> int:
     rank = draft.editor.shapes[draft.first()].rank
     if rank is None:
         raise MatchFailure("the rank of its input is not known")
     return rank
 
 
-def _constant(draft: Draft, index: int) -> np.ndarray | None:
+def _constant_elements(draft: Draft, index: int) -> np.ndarray | None:
     """Return the elements of an input, None where it is left out.
 
     Raises:
@@ -157,19 +159,19 @@ def _constant(draft: Draft, index: int) -> np.ndarray | None:
     value = draft.inputs[index] if index < len(draft.inputs) else None
     if not isinstance(value, Value):
         return None
-    array = numbers(draft.editor.shapes[value])
+    array = element_numbers(draft.editor.shapes[value])
     array = draft.editor.read_constant(value, MAX_CONSTANT) if array is None else array
     if array is None:
         raise MatchFailure(f"'{value.name}' is no constant, and has to be an attribute")
     return array
 
 
-def _inputs(*names: str) -> Adapter:
+def _inputs_to_attributes(*names: str) -> Adapter:
     """Inputs from the second one on were attributes."""
 
     def adapt(draft: Draft) -> None:
         for index, name in enumerate(names, 1):
-            array = _constant(draft, index)
+            array = _constant_elements(draft, index)
             if array is not None:
                 draft.begin()
                 draft.inputs[index] = None
@@ -178,9 +180,9 @@ def _inputs(*names: str) -> Adapter:
     return adapt
 
 
-def _axes(draft: Draft) -> None:
+def _reduction_axes(draft: Draft) -> None:
     """The axes of a reduction; none are all of them, or none at all where `noop_with_empty_axes` says so."""
-    array = _constant(draft, 1)
+    array = _constant_elements(draft, 1)
     is_all = array is None or not array.size
     if is_all and draft.node.attr("noop_with_empty_axes", 0) != 0:
         raise MatchFailure("it reduces nothing (noop_with_empty_axes)")
@@ -188,7 +190,7 @@ def _axes(draft: Draft) -> None:
     if is_all and len(draft.inputs) > 1:
         draft.begin()
         draft.inputs[1:] = []
-    _inputs("axes")(draft)
+    _inputs_to_attributes("axes")(draft)
 
 
 def _unequal_parts(draft: Draft) -> None:
@@ -204,7 +206,7 @@ def _unequal_parts(draft: Draft) -> None:
 
 def _last_axis(draft: Draft) -> None:
     """Softmax is over one axis; it was over all axes from one on."""
-    axis, rank = draft.node.attr("axis", -1), _rank(draft)
+    axis, rank = draft.node.attr("axis", -1), _input_rank(draft)
     if axis is None or not -rank <= axis < rank:
         raise MatchFailure("its axis is not known")
     draft.begin()
@@ -219,40 +221,40 @@ def _last_axis(draft: Draft) -> None:
     draft.inputs, draft.outputs = [turned], [result]
 
 
-def _ratio(draft: Draft) -> None:
-    training = _constant(draft, 2)
+def _adapt_dropout(draft: Draft) -> None:
+    training = _constant_elements(draft, 2)
     if training is not None and training.any():
         raise MatchFailure("it is in training mode")
     if training is not None:
         draft.begin()
         draft.inputs[2] = None
     keep_first_output(draft)
-    _inputs("ratio")(draft)
+    _inputs_to_attributes("ratio")(draft)
 
 
-def _clip(draft: Draft) -> None:
+def _adapt_clip(draft: Draft) -> None:
     if draft.editor.shapes[draft.first()].dtype != TensorProto.FLOAT:
         raise MatchFailure("its data is not known to be float32")
-    _inputs("min", "max")(draft)
+    _inputs_to_attributes("min", "max")(draft)
 
 
-def _slice(draft: Draft) -> None:
-    steps = _constant(draft, 4)
+def _adapt_slice(draft: Draft) -> None:
+    steps = _constant_elements(draft, 4)
     if steps is not None and (steps != 1).any():
         raise MatchFailure("it has steps")
     if steps is not None:
         draft.begin()
         draft.inputs[4] = None
-    _inputs("starts", "ends", "axes")(draft)
+    _inputs_to_attributes("starts", "ends", "axes")(draft)
     if min(draft.attributes.get("axes", ()), default=0) < 0:
-        draft.attributes["axes"] = _positive(draft.attributes["axes"], _rank(draft))
+        draft.attributes["axes"] = _positive_axes(draft.attributes["axes"], _input_rank(draft))
 
 
 def _sliced_axes(draft: Draft) -> None:
-    axes = _constant(draft, 3)
+    axes = _constant_elements(draft, 3)
     if draft.version == AXES_FROM_THE_BACK - 1 and axes is not None and (axes < 0).any():
         draft.begin()
-        positive = _positive(axes.tolist(), _rank(draft))
+        positive = _positive_axes(axes.tolist(), _input_rank(draft))
         draft.inputs[3] = draft.editor.constant(np.array(positive, axes.dtype), "slice_axes")
 
 
@@ -273,7 +275,7 @@ def _of_tensor(draft: Draft) -> None:
     draft.taken("axis")
 
 
-def _value(draft: Draft) -> None:
+def _adapt_constant(draft: Draft) -> None:
     """A Constant had a tensor."""
     tensor = constant_tensor(draft.node.attributes)
     if tensor is None:
@@ -284,7 +286,7 @@ def _value(draft: Draft) -> None:
 
 
 def _long_modes(draft: Draft) -> None:
-    if _rank(draft) != 4:
+    if _input_rank(draft) != 4:
         raise MatchFailure("it samples a volume")
     mode = draft.node.attr("mode", "linear") or ""
     draft.begin()
@@ -303,30 +305,30 @@ def _equal_shapes(draft: Draft) -> None:
         raise MatchFailure("its inputs are not known to have one shape")
 
 
-def _keep(_: Draft) -> None:
+def _keep_node(_: Draft) -> None:
     """It says nothing that the older one does not."""
 
 
 # Operator and the version since which it is another one -> how a node is spelled before it.
 OLDER: Mapping[tuple[str, int], Adapter] = {
-    **{place: _inputs(*names) for place, names in MOVED.items()},
-    **{place: _axes for place in MOVED if place[0] in REDUCTIONS},
+    **{place: _inputs_to_attributes(*names) for place, names in MOVED.items()},
+    **{place: _reduction_axes for place in MOVED if place[0] in REDUCTIONS},
     **{(name, 13): _last_axis for name in ("Softmax", "LogSoftmax", "Hardmax")},
     **{(name, 13): _of_tensor for name in ("QuantizeLinear", "DequantizeLinear")},
     **{(name, 8): _equal_shapes for name in ("Max", "Mean", "Min", "Sum")},
     ("AveragePool", 19): check_windows,
-    ("BatchNormalization", 9): _keep,
+    ("BatchNormalization", 9): _keep_node,
     ("BatchNormalization", 14): keep_first_output,
-    ("Clip", 11): _clip,
-    ("Constant", 12): _value,
+    ("Clip", 11): _adapt_clip,
+    ("Constant", 12): _adapt_constant,
     ("Dropout", 10): keep_first_output,
-    ("Dropout", 12): _ratio,
-    ("Erf", 13): _keep,
+    ("Dropout", 12): _adapt_dropout,
+    ("Erf", 13): _keep_node,
     ("GridSample", 20): _long_modes,
-    ("Pad", 11): _inputs("pads", "value"),
+    ("Pad", 11): _inputs_to_attributes("pads", "value"),
     ("Resize", 13): _empty_inputs,
     ("RoiAlign", 16): _pixel_corner,
-    ("Slice", 10): _slice,
+    ("Slice", 10): _adapt_slice,
     ("Slice", 11): _sliced_axes,
     ("Split", 18): _unequal_parts,
 }

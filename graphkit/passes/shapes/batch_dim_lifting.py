@@ -16,9 +16,9 @@ from graphkit.graph.operator_traits import BROADCASTING, REDUCTIONS, UNARY, UNID
 from graphkit.graph.view import Node
 from graphkit.rewrite import attributes_of
 from graphkit.shapes import lower
-from graphkit.shapes.tensor import Dims, Tensor, numbers
+from graphkit.shapes.tensor import Dims, Tensor, element_numbers
 
-__all__ = ["Candidate", "Lift", "is_liftable", "lift"]
+__all__ = ["Candidate", "Lift", "is_liftable", "lift_node"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Lift:
         attributes = attributes_of(node)
         for name, axes in self.axes.items():
             attributes[name] = (
-                shifted(axes, extra) if isinstance(axes, int) else [shifted(axis, extra) for axis in axes]
+                shift_axis(axes, extra) if isinstance(axes, int) else [shift_axis(axis, extra) for axis in axes]
             )
         if "perm" in self.axes:
             attributes["perm"] = [*range(extra), *attributes["perm"]]
@@ -53,7 +53,7 @@ class Lift:
         return {index: (array + extra).astype(array.dtype) for index, array in self.arrays.items()}
 
 
-def shifted(axis: int, extra: int) -> int:
+def shift_axis(axis: int, extra: int) -> int:
     """Return an axis after the first as it counts with more dims before it; one from the end stays."""
     return axis if axis < 0 else axis + extra
 
@@ -90,7 +90,7 @@ class Candidate:
     def numbers(self, index: int) -> np.ndarray | None:
         """Return the elements of an integer input, None where it is left out or they are not known."""
         tensor = self.tensor(index)
-        return numbers(tensor) if tensor is not None else None
+        return element_numbers(tensor) if tensor is not None else None
 
     def fits(self, index: int) -> bool:
         """Whether an input that is aligned with the output from the right may stay, or is lifted, as it is."""
@@ -117,7 +117,7 @@ def is_trailing(axis: int, rank: int) -> bool:
     return 0 < (axis if axis >= 0 else axis + rank) < rank
 
 
-def lift(view: Candidate) -> Lift | None:
+def lift_node(view: Candidate) -> Lift | None:
     """Return how a node is lifted, None where it is not known that it can."""
     rule = RULES.get(view.node.op_type) if not view.node.domain else None
     return rule(view) if rule is not None else None
@@ -128,12 +128,12 @@ def is_liftable(node: Node) -> bool:
     return not node.domain and node.op_type in RULES
 
 
-def _elementwise(view: Candidate) -> Lift | None:
+def _lift_elementwise(view: Candidate) -> Lift | None:
     fits = is_elementwise(view.node) and all(view.fits(index) for index in range(len(view.inputs)))
     return Lift(view.flat) if fits else None
 
 
-def _matmul(left: int, right: int, single: Sequence[int] = (), per_column: Sequence[int] = ()) -> Rule:
+def _matmul_rule(left: int, right: int, single: Sequence[int] = (), per_column: Sequence[int] = ()) -> Rule:
     """Return the rule of a MatMul of two inputs, with scales and zero points of which some may be one a column."""
 
     def rule(view: Candidate) -> Lift | None:
@@ -153,12 +153,12 @@ def _matmul(left: int, right: int, single: Sequence[int] = (), per_column: Seque
     return rule
 
 
-def _transpose(view: Candidate) -> Lift | None:
+def _lift_transpose(view: Candidate) -> Lift | None:
     perm = view.node.attr("perm", tuple)
     return Lift(view.flat, axes={"perm": perm}) if perm and perm[0] == 0 else None
 
 
-def _along(default: int | None, default_since: int = 0, before: int | None = None) -> Rule:
+def _along_axis_rule(default: int | None, default_since: int = 0, before: int | None = None) -> Rule:
     """Return the rule of an operator that works along an axis of its first input."""
 
     def rule(view: Candidate) -> Lift | None:
@@ -170,17 +170,17 @@ def _along(default: int | None, default_since: int = 0, before: int | None = Non
     return rule
 
 
-def _gather(view: Candidate) -> Lift | None:
+def _lift_gather(view: Candidate) -> Lift | None:
     is_first = view.node.attr("axis", 0) in (0, -view.rank(0))
-    return Lift(view.flat) if view.flat == {1} and is_first else _along(None)(view)
+    return Lift(view.flat) if view.flat == {1} and is_first else _along_axis_rule(None)(view)
 
 
-def _concat(view: Candidate) -> Lift | None:
+def _lift_concat(view: Candidate) -> Lift | None:
     axis = view.axis(None, view.rank(0))
     return Lift(view.flat, axes={"axis": axis}) if len(view.flat) == len(view.inputs) and axis is not None else None
 
 
-def _normalize(view: Candidate) -> Lift | None:
+def _lift_normalization(view: Candidate) -> Lift | None:
     axis = view.axis(-1, view.rank(0))
     ranks = range(view.rank(0))
     if not all(view.tensor(index) is None or view.rank(index) in ranks for index in range(1, len(view.inputs))):
@@ -190,7 +190,7 @@ def _normalize(view: Candidate) -> Lift | None:
     return Lift(view.flat, axes={"axis": axis}) if view.flat == {0} and axis is not None else None
 
 
-def _axes(index: int, *, of_output: bool = False) -> Rule:
+def _axes_rule(index: int, *, of_output: bool = False) -> Rule:
     """Return the rule of an operator whose axes are an attribute or, in later versions, an input.
 
     They count from the start then: onnxruntime's reductions of an empty tensor ignore axes that count from the end.
@@ -212,7 +212,7 @@ def _axes(index: int, *, of_output: bool = False) -> Rule:
     return rule
 
 
-def _quantize(view: Candidate) -> Lift | None:
+def _lift_quantize(view: Candidate) -> Lift | None:
     if view.flat != {0} or view.node.attr("block_size", 0) != 0:
         return None
     if view.is_single(1) and view.is_single(2):
@@ -224,21 +224,21 @@ def _quantize(view: Candidate) -> Lift | None:
 
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(UNARY | BROADCASTING.keys() | UNIDIRECTIONAL.keys(), _elementwise),
-    **dict.fromkeys(REDUCTIONS, _axes(1)),
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _along(-1, 13, 1)),
-    **dict.fromkeys(("ArgMax", "ArgMin", "Split"), _along(None)),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalize),
-    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _quantize),
-    "Concat": _concat,
-    "CumSum": _axes(1),
+    **dict.fromkeys(UNARY | BROADCASTING.keys() | UNIDIRECTIONAL.keys(), _lift_elementwise),
+    **dict.fromkeys(REDUCTIONS, _axes_rule(1)),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _along_axis_rule(-1, 13, 1)),
+    **dict.fromkeys(("ArgMax", "ArgMin", "Split"), _along_axis_rule(None)),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _lift_normalization),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _lift_quantize),
+    "Concat": _lift_concat,
+    "CumSum": _axes_rule(1),
     "DynamicQuantizeLinear": lambda view: Lift(view.flat),
-    "Gather": _gather,
-    "MatMul": _matmul(0, 1),
-    "MatMulInteger": _matmul(0, 1, (2,), (3,)),
-    "QLinearMatMul": _matmul(0, 3, (1, 2, 6, 7), (4, 5)),
-    "Slice": _axes(3),
-    "Squeeze": _axes(1),
-    "Transpose": _transpose,
-    "Unsqueeze": _axes(1, of_output=True),
+    "Gather": _lift_gather,
+    "MatMul": _matmul_rule(0, 1),
+    "MatMulInteger": _matmul_rule(0, 1, (2,), (3,)),
+    "QLinearMatMul": _matmul_rule(0, 3, (1, 2, 6, 7), (4, 5)),
+    "Slice": _axes_rule(3),
+    "Squeeze": _axes_rule(1),
+    "Transpose": _lift_transpose,
+    "Unsqueeze": _axes_rule(1, of_output=True),
 }

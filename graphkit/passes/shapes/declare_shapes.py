@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite import Declined, Outcome, Pass, copy_proto
@@ -44,7 +44,9 @@ class InferOutputShapes(Pass):
         changed = declare_outputs(model, proto, infer(model))
         if not changed:
             return Outcome(model)
-        return Outcome(model.with_proto(proto), (counted(len(changed), "output(s) redeclared with the inferred dims"),))
+        return Outcome(
+            model.with_proto(proto), (count_things(len(changed), "output(s) redeclared with the inferred dims"),)
+        )
 
 
 def declare_outputs(model: Model, proto: onnx.ModelProto, shapes: Shapes) -> list[str]:
@@ -54,12 +56,12 @@ def declare_outputs(model: Model, proto: onnx.ModelProto, shapes: Shapes) -> lis
         dims = shapes[value].dims
         if dims is not None and output.type.HasField("tensor_type"):
             before = output.SerializeToString(deterministic=True)
-            _declare(output.type.tensor_type, dims, read)
+            _declare_tensor(output.type.tensor_type, dims, read)
             changed += [output.name] if output.SerializeToString(deterministic=True) != before else []
     return changed
 
 
-def _declare(tensor: onnx.TypeProto.Tensor, dims: tuple[Expr, ...], read: DeclaredInputs) -> None:
+def _declare_tensor(tensor: onnx.TypeProto.Tensor, dims: tuple[Expr, ...], read: DeclaredInputs) -> None:
     """Declare the dims that follow from names of the inputs, in the spelling that is there if that is equal."""
     if not tensor.HasField("shape") or len(tensor.shape.dim) != len(dims):
         tensor.shape.Clear()
@@ -109,7 +111,7 @@ class DeclareShapes(Pass):
         if contradictions := infer(declarations(model).model).contradictions:
             why = "no shape is declared, because the shapes of the model contradict each other: "
             return Outcome(model, declined=tuple(Declined(f.node, why + f.message) for f in contradictions))
-        return Outcome(made, (counted(count, "tensor(s) declared with the inferred shape"),) if count else ())
+        return Outcome(made, (count_things(count, "tensor(s) declared with the inferred shape"),) if count else ())
 
 
 def with_shapes(model: Model) -> tuple[Model, int]:
@@ -123,11 +125,11 @@ def with_shapes(model: Model) -> tuple[Model, int]:
         return model, 0
     proto, declarer = copy_proto(base), _Declarer(shapes, declared_inputs(base))
     count = len(declare_outputs(base, proto, shapes))
-    count += sum(declarer.graph(scope, graph) for scope, graph in _graphs(base, proto, shapes))
+    count += sum(declarer.graph(scope, graph) for scope, graph in _runnable_graphs(base, proto, shapes))
     return (base.with_proto(proto), count) if count else (base, 0)
 
 
-def _graphs(model: Model, proto: onnx.ModelProto, shapes: Shapes) -> Iterator[tuple[Scope, onnx.GraphProto]]:
+def _runnable_graphs(model: Model, proto: onnx.ModelProto, shapes: Shapes) -> Iterator[tuple[Scope, onnx.GraphProto]]:
     """Yield each graph that can run, as the view and as the proto."""
     pending = [(model.graph, proto.graph)]
     while pending:
@@ -169,14 +171,14 @@ class _Declarer:
             return False
         before = info.SerializeToString(deterministic=True)
         info.type.tensor_type.elem_type = inferred.dtype
-        _declare(info.type.tensor_type, inferred.dims, self.read)
+        _declare_tensor(info.type.tensor_type, inferred.dims, self.read)
         return bool(info.SerializeToString(deterministic=True) != before)
 
     def _shape(self, dims: tuple[Expr, ...]) -> onnx.TensorShapeProto | None:
         """Return the declaration of dims, None where it is more than anybody reads."""
         if dims not in self._known:
             tensor = onnx.TypeProto.Tensor()
-            _declare(tensor, dims, self.read)
+            _declare_tensor(tensor, dims, self.read)
             is_short = all(len(dim.dim_param) <= MAX_TEXT for dim in tensor.shape.dim)
             self._known[dims] = tensor.shape if is_short else None
         return self._known[dims]

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from graphkit.graph.view import Node, Value
-from graphkit.passes.shapes.batch_dim_lifting import Candidate, Lift, is_liftable, lift
+from graphkit.passes.shapes.batch_dim_lifting import Candidate, Lift, is_liftable, lift_node
 from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.fusions_to_keep import spoils_product
-from graphkit.rewrite.reshape_spec import merged, reshape_spec
+from graphkit.rewrite.reshape_spec import merged_dims, reshape_spec
 from graphkit.shapes.tensor import Dims
 
 __all__ = ["FlatRegions", "FlattenFreeMatmul", "Region", "Spec"]
@@ -70,7 +70,7 @@ class FlatRegions:
         for value, maker in self.makers.items():
             blocking = (node for node, _ in value.consumers if is_liftable(node) and node not in self.lifts)
             if maker.is_op("Reshape") and (first := next(blocking, None)) is not None:
-                self.reasons[maker] = _reads(first, value)
+                self.reasons[maker] = _reading_text(first, value)
         alive = dict.fromkeys(self.lifts)
         self._drop(alive, self._blocked(alive, self._is_exit), lambda _: True)
         for part in self._parts(alive):
@@ -119,7 +119,7 @@ class FlatRegions:
     def _visit(self, node: Node) -> None:
         if node.is_op("Reshape"):
             out = node.outputs[0]
-            if self._may_enter(node) and out is not None and merged(self.dims(node.input(0)), self.dims(out)):
+            if self._may_enter(node) and out is not None and merged_dims(self.dims(node.input(0)), self.dims(out)):
                 self.makers[out] = node
         elif is_liftable(node) and (lifting := self._lift(node)) is not None:
             self.lifts[node] = lifting
@@ -148,7 +148,7 @@ class FlatRegions:
         more = frozenset(index for index, value in enumerate(node.inputs) if self._is_reshaped(value, first))
         for inputs in (flat, flat | more):
             known = [None if value is None else self.editor.shapes[value] for value in node.inputs]
-            lifting = lift(Candidate(node, known, self.dims(outputs[0]), inputs))
+            lifting = lift_node(Candidate(node, known, self.dims(outputs[0]), inputs))
             if lifting is not None and self._gives(node, lifting, first):
                 return lifting
         return None
@@ -192,7 +192,7 @@ class FlatRegions:
             return f"'{value.name}' is an output"
         for node, index in value.consumers:
             if not (node in alive and index in self.lifts[node].inputs) and not is_exit(node, value):
-                return _reads(node, value)
+                return _reading_text(node, value)
         return ""
 
     def _blocked(self, alive: Nodes, is_exit: Exit) -> list[tuple[Node, str]]:
@@ -245,7 +245,7 @@ class FlatRegions:
             around = [self.dims(node.outputs[0]) for node, _ in value.consumers if self._is_exit(node, value)]
             if self.makers[value].is_op("Reshape"):
                 around.append(self.dims(self.makers[value].input(0)))
-            votes.update(lead for dims in around if (lead := merged(dims, self.dims(value))))
+            votes.update(lead for dims in around if (lead := merged_dims(dims, self.dims(value))))
         return votes.most_common(1)[0][0] if votes else None
 
     def _lifted(self, value: Value, lead: Dims) -> Dims:
@@ -296,7 +296,7 @@ class FlatRegions:
         return region
 
 
-def _reads(node: Node, value: Value) -> str:
+def _reading_text(node: Node, value: Value) -> str:
     return f"{node.operator} '{node.label}' reads '{value.name}' flat"
 
 
@@ -335,24 +335,24 @@ class FlattenFreeMatmul(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        if not any(_begins(node) for node in editor.nodes("Reshape")):
+        if not any(_begins_region(node) for node in editor.nodes("Reshape")):
             return
         regions = FlatRegions(editor)
         for region in regions.find():
-            _lift(editor, regions, region)
+            _lift_region(editor, regions, region)
             editor.note("Reshape(s) around batched nodes removed", region.saved)
         for node in regions.makers.values():
             if node.is_op("Reshape") and node in regions.reasons:
                 editor.decline(node, f"its flat form stays: {regions.reasons[node]}")
 
 
-def _begins(node: Node) -> bool:
+def _begins_region(node: Node) -> bool:
     """Whether a node that can be lifted reads a Reshape."""
     readers = [consumer for value in node.results for consumer, _ in value.consumers]
     return node.scope.opset() >= RESHAPE_SINCE and any(is_liftable(consumer) for consumer in readers)
 
 
-def _lift(editor: Editor, regions: FlatRegions, region: Region) -> None:
+def _lift_region(editor: Editor, regions: FlatRegions, region: Region) -> None:
     lifted: Names = {}
     for value, spec in region.sources.items():
         reshape = regions.makers[value]
@@ -360,7 +360,7 @@ def _lift(editor: Editor, regions: FlatRegions, region: Region) -> None:
         lifted[value] = source
         if spec is not None:
             name = lifted[value] = editor.unique_name(f"{value.name}_lifted")
-            editor.insert_before(reshape, _reshape(editor, reshape, source, name, spec))
+            editor.insert_before(reshape, _make_reshape(editor, reshape, source, name, spec))
     for node in region.nodes:
         _lift_node(editor, node, regions.lifts[node], lifted, len(region.lead) - 1)
     for reshape, spec in region.exits.items():
@@ -368,10 +368,10 @@ def _lift(editor: Editor, regions: FlatRegions, region: Region) -> None:
         if spec is None:
             editor.bypass(reshape, lifted[flat])
         else:
-            editor.replace(reshape, _reshape(editor, reshape, lifted[flat], out.name, spec))
+            editor.replace(reshape, _make_reshape(editor, reshape, lifted[flat], out.name, spec))
 
 
-def _reshape(editor: Editor, node: Node, source: NodeInput, name: str, spec: Spec) -> NewNode:
+def _make_reshape(editor: Editor, node: Node, source: NodeInput, name: str, spec: Spec) -> NewNode:
     """Return a Reshape in the place of another one."""
     return NewNode("Reshape", [source, editor.integers(spec, f"{name}_shape")], [name], like=node)
 
@@ -383,11 +383,11 @@ def _lift_node(editor: Editor, node: Node, lift: Lift, lifted: Names, extra: int
     ]
     for index, array in lift.constants(extra).items():
         inputs[index] = editor.constant(array, f"{node.outputs[0].name if node.outputs[0] else node.label}_axes")
-    outputs = [_output(editor, value, index in lift.outputs, lifted) for index, value in enumerate(node.outputs)]
+    outputs = [_output_name(editor, value, index in lift.outputs, lifted) for index, value in enumerate(node.outputs)]
     editor.insert_before(node, NewNode(node.op_type, inputs, outputs, lift.attributes(node, extra), like=node))
 
 
-def _output(editor: Editor, value: Value | None, is_lifted: bool, lifted: Names) -> str:
+def _output_name(editor: Editor, value: Value | None, is_lifted: bool, lifted: Names) -> str:
     """Return the name of an output of a lifted node, "" for one that nothing reads."""
     if value is None or not (is_lifted or value.consumers):
         return ""

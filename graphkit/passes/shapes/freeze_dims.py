@@ -16,7 +16,7 @@ from fractions import Fraction
 import onnx
 
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.merged_decoder import captures
+from graphkit.graph.merged_decoder import count_captured_values
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
@@ -24,7 +24,7 @@ from graphkit.rewrite import Editor, NewNode, Outcome, Pass, Premise, copy_proto
 from graphkit.rewrite.renaming import graphs_with_scopes
 from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
-from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible
+from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible_sizes_error
 from graphkit.shapes.graph_inputs import DimSpec, Inputs, InputShapes, SymbolRanges, SymbolSizes
 from graphkit.shapes.input_dims import DeclaredInputs, declare_dim, declared_inputs, read_dim
 
@@ -38,14 +38,20 @@ def hide_frozen_dims(model: Model, bodies: Collection[Scope], shapes: Shapes) ->
     editor = Editor(model)
     for body in bodies:
         if not any(outer is not body and outer.contains(body) for outer in bodies):
-            _shield(editor, body, shapes)
+            _shield_body(editor, body, shapes)
     return editor.result()
 
 
-def _shield(editor: Editor, body: Scope, shapes: Shapes) -> None:
+def _shield_body(editor: Editor, body: Scope, shapes: Shapes) -> None:
     source = _run_time_value(editor, body)
-    read = {value: rank for value in captures(body) if (rank := shapes[value].rank or 0) and _is_computed(value)}
-    visible = [value for value in read if all(editor.is_visible(value, node.scope) for node in _readers(body, value))]
+    read = {
+        value: rank
+        for value in count_captured_values(body)
+        if (rank := shapes[value].rank or 0) and _is_computed(value)
+    }
+    visible = [
+        value for value in read if all(editor.is_visible(value, node.scope) for node in _readers_in_body(body, value))
+    ]
     if source is None or not visible:
         return
     number = editor.unique_name(f"{source.name}/number")
@@ -58,7 +64,7 @@ def _shield(editor: Editor, body: Scope, shapes: Shapes) -> None:
     for value in visible:
         name = editor.unique_name(f"{value.name}/any_shape")
         editor.insert_first(body, NewNode("Reshape", [value, copies[read[value]]], [name], {}, name))
-        for node in dict.fromkeys(_readers(body, value)):
+        for node in dict.fromkeys(_readers_in_body(body, value)):
             editor.set_inputs(node, {index: name for index, operand in enumerate(node.inputs) if operand is value})
 
 
@@ -78,7 +84,7 @@ def _is_computed(value: Value) -> bool:
     return value.tensor is None and not value.is_constant
 
 
-def _readers(body: Scope, value: Value) -> Iterator[Node]:
+def _readers_in_body(body: Scope, value: Value) -> Iterator[Node]:
     for node, _ in value.consumers:
         if body.contains(node.scope):
             yield node
@@ -143,10 +149,10 @@ class FreezeDims(Pass):
                 frozen.follow(info, scope, shapes if is_possible else None, is_inner=is_inner)
         changes = [f"{symbol(name)} is {number}" for name, number in numbers.items()]
         changes += [f"{name} is {'x'.join(map(str, input_shapes[name])) or 'a scalar'}" for name in unranked]
-        return Outcome(_shielded(model.with_proto(proto), model, shapes), tuple(changes))
+        return Outcome(_shield_model(model.with_proto(proto), model, shapes), tuple(changes))
 
 
-def _shielded(frozen: Model, original: Model, shapes: Shapes) -> Model:
+def _shield_model(frozen: Model, original: Model, shapes: Shapes) -> Model:
     """Return a frozen model that loads though some of its bodies cannot run."""
     if shapes.contradictions or not shapes.impossible:
         return frozen
@@ -234,7 +240,7 @@ class SetDims(Pass):
         base = declarations(model).model
         spec = self.premise().spec
         numbers = Inputs(base, spec).numbers
-        forced = _whole(base, numbers, forced_sizes(base, numbers))
+        forced = _whole_sizes(base, numbers, forced_sizes(base, numbers))
         sizes = {**numbers, **forced}
         check_sizes(base, DimSpec.of(sizes, spec.shapes, spec.bounds), sizes)
         frozen = FreezeDims(tuple(sizes.items()), self.inputs, ranges=spec.ranges).run(base)
@@ -251,9 +257,9 @@ class SetDims(Pass):
         return Premise(DimSpec(self.dims, self.inputs, empty))
 
 
-def _whole(model: Model, numbers: Mapping[str, int], forced: Mapping[str, Fraction]) -> dict[str, int]:
+def _whole_sizes(model: Model, numbers: Mapping[str, int], forced: Mapping[str, Fraction]) -> dict[str, int]:
     """Return forced sizes as integers, and check that they can be sizes."""
     for name, size in forced.items():
         if size < 0 or size.denominator != 1:
-            raise impossible(model, numbers, f"'{name}' would have to be {size}")
+            raise impossible_sizes_error(model, numbers, f"'{name}' would have to be {size}")
     return {name: int(size) for name, size in forced.items()}

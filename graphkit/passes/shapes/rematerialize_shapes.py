@@ -44,7 +44,7 @@ class DimsEmitter:
         self.editor = editor
         self.nodes: list[NewNode] = []
         self._opset = editor.model.graph.opset()
-        self._sources = _sources(editor)
+        self._sources = _symbol_sources(editor)
         self._known: dict[object, str] = {}
         self._preferred: Counter[Value] = Counter()
 
@@ -79,9 +79,9 @@ class DimsEmitter:
         """Return the name of a tensor of rank 0 or 1 with these elements."""
         name = self._vector(elements)
         if rank == 0:
-            name = self._node("Squeeze", [name], f"{_text(elements)}_scalar")
+            name = self._node("Squeeze", [name], f"{_elements_text(elements)}_scalar")
         if dtype != INT64:
-            name = self._node("Cast", [name], f"{_text(elements)}_cast", to=dtype)
+            name = self._node("Cast", [name], f"{_elements_text(elements)}_cast", to=dtype)
         return name
 
     def _vector(self, elements: Sequence[Expr]) -> str:
@@ -92,7 +92,7 @@ class DimsEmitter:
                 parts.append(self.editor.integers(numbers, f"dims/{','.join(map(str, numbers))}"))
             else:
                 parts += [self._expr(element) for element in group]
-        return parts[0] if len(parts) == 1 else self._node("Concat", parts, _text(elements), axis=0)
+        return parts[0] if len(parts) == 1 else self._node("Concat", parts, _elements_text(elements), axis=0)
 
     def _expr(self, expr: Expr) -> str:
         """Return the name of a tensor of one element."""
@@ -167,11 +167,11 @@ class DimsEmitter:
         return self._known[key]
 
 
-def _text(elements: Sequence[Expr]) -> str:
+def _elements_text(elements: Sequence[Expr]) -> str:
     return ",".join(map(str, elements))
 
 
-def _sources(editor: Editor) -> dict[str, list[tuple[Value, int]]]:
+def _symbol_sources(editor: Editor) -> dict[str, list[tuple[Value, int]]]:
     """Return the inputs of the main graph and axes that give each symbol."""
     sources: dict[str, list[tuple[Value, int]]] = {}
     for value in editor.model.graph.inputs:
@@ -234,7 +234,7 @@ class RematerializeShapes(Rewrite):
             return
         nodes = {node for scope in editor.scopes for node in scope.nodes if _computes_shapes(editor, node)}
         emitter = DimsEmitter(editor)
-        met = {(need.node, need.index): need for need in _needs(editor, nodes) if emitter.can_emit(need.elements)}
+        met = {(need.node, need.index): need for need in _find_needs(editor, nodes) if emitter.can_emit(need.elements)}
         dying = len(nodes - _still_needed(editor, nodes, met))
         plan = [(need, emitter.tensor(need.elements, need.rank, need.dtype)) for need in met.values()]
         if not met or emitter.count >= dying:
@@ -251,10 +251,10 @@ def _computes_shapes(editor: Editor, node: Node) -> bool:
     if node.bodies or node.is_op("Constant"):
         return False
     outputs = node.results
-    return bool(outputs) and all(_elements(editor, value) is not None for value in outputs)
+    return bool(outputs) and all(_known_elements(editor, value) is not None for value in outputs)
 
 
-def _elements(editor: Editor, value: Value) -> Elements | None:
+def _known_elements(editor: Editor, value: Value) -> Elements | None:
     inferred = editor.shapes[value]
     if inferred.dtype not in INTEGERS or not inferred.may_have_data or (elements := inferred.elements) is None:
         return None
@@ -262,7 +262,7 @@ def _elements(editor: Editor, value: Value) -> Elements | None:
     return known if len(known) == len(elements) else None
 
 
-def _needs(editor: Editor, nodes: set[Node]) -> Iterator[DynamicInput]:
+def _find_needs(editor: Editor, nodes: set[Node]) -> Iterator[DynamicInput]:
     """Yield the inputs at which other nodes read a shape."""
     for scope in editor.scopes:
         for node in scope.nodes:
@@ -272,21 +272,23 @@ def _needs(editor: Editor, nodes: set[Node]) -> Iterator[DynamicInput]:
                 if value is None or (editor.is_fused(node) and editor.is_fused(value.producer)):
                     continue
                 if value.producer in nodes and not value.is_constant:
-                    need = _need(editor, node, index, value)
+                    need = _read_need(editor, node, index, value)
                     if need is not None:
                         yield need
 
 
-def _need(editor: Editor, node: Node, index: int, value: Value) -> DynamicInput | None:
-    inferred, elements = editor.shapes[value], _elements(editor, value)
+def _read_need(editor: Editor, node: Node, index: int, value: Value) -> DynamicInput | None:
+    inferred, elements = editor.shapes[value], _known_elements(editor, value)
     if elements is None or inferred.rank is None or inferred.rank > 1:
         return None
     if inferred.dtype not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
         return None
-    return DynamicInput(node, index, _least(editor, node, index, value, elements), inferred.rank, inferred.dtype)
+    return DynamicInput(
+        node, index, _simplest_elements(editor, node, index, value, elements), inferred.rank, inferred.dtype
+    )
 
 
-def _least(editor: Editor, node: Node, index: int, value: Value, elements: Elements) -> Elements:
+def _simplest_elements(editor: Editor, node: Node, index: int, value: Value, elements: Elements) -> Elements:
     """Return the simplest elements that serve a node as well."""
     before, after = map(editor.shapes.dims, (node.input(0), node.outputs[0] if node.outputs else None))
     plain: Sequence[Expr | int] | None = None

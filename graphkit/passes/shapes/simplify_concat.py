@@ -48,10 +48,10 @@ class DropEmptyParts(Rewrite):
         for node in editor.nodes("Concat"):
             parts = node.operands
             if len(parts) == len(node.inputs) > 1 and node.outputs and node.outputs[0] is not None:
-                _drop(editor, node, node.outputs[0], parts)
+                _drop_parts(editor, node, node.outputs[0], parts)
 
 
-def _drop(editor: Editor, node: Node, out: Value, parts: Sequence[Value]) -> None:
+def _drop_parts(editor: Editor, node: Node, out: Value, parts: Sequence[Value]) -> None:
     kept = [value for value in parts if not _is_empty(editor, node, value)] or parts[:1]
     after, first = editor.shapes[out], editor.shapes[kept[0]]
     if len(kept) == len(parts) or after.dims is None:
@@ -104,13 +104,13 @@ class MergeConcats(Rewrite):
             if joined is None or editor.is_output(joined) or joined in editor.new_reads:
                 continue
             readers = list(dict.fromkeys(reader for reader, _ in joined.consumers))
-            if readers and all(_continues(editor, inner, joined, reader) for reader in readers):
+            if readers and all(_continues_concat(editor, inner, joined, reader) for reader in readers):
                 for reader in readers:
-                    _merge(editor, inner, joined, reader)
+                    _merge_concats(editor, inner, joined, reader)
                 editor.note("Concat(s) merged into the next one")
 
 
-def _continues(editor: Editor, inner: Node, joined: Value, reader: Node) -> bool:
+def _continues_concat(editor: Editor, inner: Node, joined: Value, reader: Node) -> bool:
     """Whether a reader joins the result of an inner Concat to more along the same axis."""
     if (
         not reader.is_op("Concat")
@@ -124,17 +124,17 @@ def _continues(editor: Editor, inner: Node, joined: Value, reader: Node) -> bool
         return False
     rank = editor.shapes[joined].rank
     is_same_axis = first == second or bool(rank and first % rank == second % rank)
-    return is_same_axis and len(_parts(inner, joined, reader)) <= MAX_PARTS
+    return is_same_axis and len(_merged_parts(inner, joined, reader)) <= MAX_PARTS
 
 
-def _parts(inner: Node, joined: Value, reader: Node) -> list[Value | None]:
+def _merged_parts(inner: Node, joined: Value, reader: Node) -> list[Value | None]:
     """Return the parts of a reader with those of the inner Concat in its place."""
     return [part for value in reader.inputs for part in (inner.inputs if value is joined else (value,))]
 
 
-def _merge(editor: Editor, inner: Node, joined: Value, reader: Node) -> None:
+def _merge_concats(editor: Editor, inner: Node, joined: Value, reader: Node) -> None:
     out = reader.result()
-    parts, axis = _parts(inner, joined, reader), reader.attr("axis", int)
+    parts, axis = _merged_parts(inner, joined, reader), reader.attr("axis", int)
     editor.replace(reader, NewNode("Concat", parts, [out.name], {"axis": axis}, like=reader))
 
 

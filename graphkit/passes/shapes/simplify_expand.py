@@ -12,14 +12,14 @@ from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.graph.attributes import ZERO
-from graphkit.graph.operator_traits import broadcasts
+from graphkit.graph.operator_traits import broadcasts_inputs
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Builder, Editor, MatchFailure, NodeInput, NodeRewrite, Rewrite
 from graphkit.rewrite.reshape_spec import MAX_SIZE
 from graphkit.shapes import Expr, const
 from graphkit.shapes.tensor import Dims
 
-__all__ = ["CanonicalizeExpand", "DropBroadcasts", "ExpandToBroadcast", "broadcast", "expand_spec"]
+__all__ = ["CanonicalizeExpand", "DropBroadcasts", "ExpandToBroadcast", "broadcast_dims", "expand_spec"]
 
 EXPAND_SINCE = 8
 
@@ -111,18 +111,18 @@ class DropBroadcasts(Rewrite):
             out = node.outputs[0]
             if out is None or editor.is_output(out) or not out.consumers:
                 continue
-            dims = _small(editor, node)
+            dims = _unexpanded_dims(editor, node)
             if dims is None or not _all_broadcast(editor, node, out, dims):
                 continue
             source: NodeInput = node.input(0)
             if node.op_type == "ConstantOfShape":
-                source = editor.constant(fill(editor, node).reshape((1,) * len(dims)), f"{out.name}_value")
+                source = editor.constant(fill_element(editor, node).reshape((1,) * len(dims)), f"{out.name}_value")
             for consumer, index in out.consumers:
                 editor.set_inputs(consumer, {index: source})
             editor.note(f"{node.op_type}(s) removed because the consumers broadcast")
 
 
-def _small(editor: Editor, node: Node) -> Dims | None:
+def _unexpanded_dims(editor: Editor, node: Node) -> Dims | None:
     """Return the dims that the consumers would see instead of the node's output."""
     before, after = map(editor.shapes.dims, (node.input(0), node.outputs[0]))
     if before is None or after is None:
@@ -134,7 +134,7 @@ def _small(editor: Editor, node: Node) -> Dims | None:
     return before
 
 
-def fill(editor: Editor, node: Node) -> np.ndarray:
+def fill_element(editor: Editor, node: Node) -> np.ndarray:
     """Return the element of a ConstantOfShape as an array of one element."""
     tensor = node.attr("value", ZERO)
     assert tensor is not None  # the model is sound
@@ -143,12 +143,12 @@ def fill(editor: Editor, node: Node) -> np.ndarray:
 
 def _all_broadcast(editor: Editor, node: Node, out: Value, dims: Dims) -> bool:
     source = None if node.op_type == "ConstantOfShape" else node.input(0)
-    return all(_broadcasts(editor, consumer, index, dims, source) for consumer, index in out.consumers)
+    return all(_broadcasts_alike(editor, consumer, index, dims, source) for consumer, index in out.consumers)
 
 
-def _broadcasts(editor: Editor, consumer: Node, index: int, dims: Dims, source: Value | None) -> bool:
+def _broadcasts_alike(editor: Editor, consumer: Node, index: int, dims: Dims, source: Value | None) -> bool:
     """Whether a consumer gives the same dims where one input has these."""
-    if not broadcasts(consumer) or not editor.is_free(consumer) or consumer.outputs[0] is None:
+    if not broadcasts_inputs(consumer) or not editor.is_free(consumer) or consumer.outputs[0] is None:
         return False
     if consumer.op_type == "Pow" and index == 1:  # onnxruntime computes a single exponent of 2 or 3 by multiplication
         return False
@@ -160,10 +160,10 @@ def _broadcasts(editor: Editor, consumer: Node, index: int, dims: Dims, source: 
     after = editor.shapes[consumer.outputs[0]].dims
     if after is None or any(shape is None for shape in others):
         return False
-    return broadcast([dims, *(shape for shape in others if shape is not None)]) == after
+    return broadcast_dims([dims, *(shape for shape in others if shape is not None)]) == after
 
 
-def broadcast(shapes: Iterable[Dims]) -> Dims | None:
+def broadcast_dims(shapes: Iterable[Dims]) -> Dims | None:
     """Return the dims that shapes broadcast to, None where that is not certain at all legal dims."""
     all_dims = list(shapes)
     rank = max(map(len, all_dims))

@@ -108,7 +108,7 @@ class MergeChains(Rewrite):
 
 
 def _merge_reshapes(editor: Editor, node: Node) -> None:
-    out, chain = node.outputs[0], _chain(editor, node)
+    out, chain = node.outputs[0], _chain_starts(editor, node)
     after = editor.shapes.dims(out)
     if out is None or after is None or not chain or node.scope.opset() < RESHAPE_SINCE:
         return
@@ -129,7 +129,7 @@ def _merge_reshapes(editor: Editor, node: Node) -> None:
             return
 
 
-def _chain(editor: Editor, node: Node) -> list[Value]:
+def _chain_starts(editor: Editor, node: Node) -> list[Value]:
     """Return the tensors that a chain of nodes up to this one starts from, the nearest first."""
     tensors: list[Value] = []
     value = node.input(0)

@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import INT64_MAX
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.traversal import reachable
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
@@ -86,20 +86,20 @@ def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
     reduction = node.attr("reduction", "none")
     if reduction not in ("", "none"):
         raise MatchFailure(f"its reduction is '{reduction}'")
-    dims = _dims(shapes, data)
+    dims = _known_dims(shapes, data)
     parts = _parts_of_elements(ranges, node, len(dims)) if node.is_op("ScatterElements") else ranges.components(indices)
     if not parts or len(parts) > len(dims):
         raise MatchFailure("its indices are not known to be consecutive")
     grid, rest = parts[0].dims, dims[len(parts) :]
-    if _dims(shapes, updates) != grid + rest:
+    if _known_dims(shapes, updates) != grid + rest:
         raise MatchFailure(f"its updates are {shapes[updates]}, its indices are for {shape_text(grid + rest)}")
-    axes = _coordinates(parts, grid)
+    axes = _index_coordinates(parts, grid)
     sizes = tuple(const(1) if axis is None else grid[axis] for axis in axes) + rest
     starts = tuple(part.start for part in parts) + (const(0),) * len(rest)
     return _counted_from_zero(Box(dims, starts, sizes))
 
 
-def _dims(shapes: Shapes, value: Value) -> Dims:
+def _known_dims(shapes: Shapes, value: Value) -> Dims:
     dims = shapes[value].dims
     if dims is None:
         raise MatchFailure(f"the rank of '{value.name}' is not known: {shapes.reason(value)}")
@@ -118,7 +118,7 @@ def _parts_of_elements(ranges: ValueRangeAnalysis, node: Node, rank: int) -> tup
     return tuple(coordinates)
 
 
-def _coordinates(parts: tuple[Affine, ...], grid: Dims) -> list[int | None]:
+def _index_coordinates(parts: tuple[Affine, ...], grid: Dims) -> list[int | None]:
     """Return along which axis of the updates each index goes up by one, None where it stays the same."""
     axes: list[int | None] = []
     for part in parts:
@@ -200,25 +200,25 @@ class SimplifyScatter(Rewrite):
             with editor.matching(node):
                 box = find_box(editor.shapes, ranges, node)
                 if box.partial:
-                    planned[node] = _planned(editor, node, box)
+                    planned[node] = _plan_nodes(editor, node, box)
                 else:
-                    _bypass(editor, node, node.outputs[0], box)
-        for node, nodes in (_spared(editor, planned) if self.sparing else planned).items():
+                    _bypass_scatter(editor, node, node.outputs[0], box)
+        for node, nodes in (_plan_sparingly(editor, planned) if self.sparing else planned).items():
             editor.replace(node, *nodes)
             editor.note("Scatter(s) of a range replaced by Concats of slices")
 
 
-def _planned(editor: Editor, node: Node, box: Box) -> list[NewNode]:
+def _plan_nodes(editor: Editor, node: Node, box: Box) -> list[NewNode]:
     """Return the nodes that take the place of a Scatter which writes a part of its data."""
-    updates, spec = _updates(editor, node, box)
+    updates, spec = _read_updates(editor, node, box)
     plan = _Plan(editor, node, box)
     plan.write(updates, spec, [plan.bounds(axis) for axis in box.partial])
     return plan.finish()
 
 
-def _bypass(editor: Editor, node: Node, out: Value, box: Box) -> None:
+def _bypass_scatter(editor: Editor, node: Node, out: Value, box: Box) -> None:
     """Let the updates take the place of a Scatter which writes all of its data."""
-    updates, spec = _updates(editor, node, box)
+    updates, spec = _read_updates(editor, node, box)
     if spec:
         shape = editor.integers(spec, f"{out.name}_shape")
         editor.replace(node, NewNode("Reshape", [updates, shape], [out.name], like=node))
@@ -227,7 +227,7 @@ def _bypass(editor: Editor, node: Node, out: Value, box: Box) -> None:
     editor.note("Scatter(s) of a whole tensor replaced by the updates")
 
 
-def _updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence[int]]:
+def _read_updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence[int]]:
     """Return the updates of a Scatter, and the shape that makes them the box where they need one."""
     updates = node.operand(2)
     before = editor.shapes[updates].dims
@@ -237,7 +237,7 @@ def _updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence[int]
     return updates, spec
 
 
-def _spared(editor: Editor, planned: Planned) -> Planned:
+def _plan_sparingly(editor: Editor, planned: Planned) -> Planned:
     """Return the rewrites that add no nodes: all at once, which may share nodes that compute indices, or each."""
     if _is_worth_it(editor, planned):
         return planned
@@ -297,7 +297,7 @@ class _Plan(Builder):
     def _holder(self, number: Expr) -> Value | None:
         """Return a tensor of one int64, among those that the indices are made of, that is a number."""
         indices = self.node.input(1)
-        for value in reachable([indices] if indices is not None else [], lambda each: each.sources):
+        for value in walk_breadth_first([indices] if indices is not None else [], lambda each: each.sources):
             tensor = self.editor.shapes[value]
             if tensor.dtype == TensorProto.INT64 and tensor.is_shape_like and tensor.elements == (number,):
                 return value

@@ -12,7 +12,7 @@ from graphkit.dtypes import INT64_MAX
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, NewNode, Rewrite
 from graphkit.shapes import Expr, lower, upper
-from graphkit.shapes.tensor import Dims, Tensor, is_to_the_end, number, numbers
+from graphkit.shapes.tensor import Dims, Tensor, element_number, element_numbers, is_to_the_end
 
 __all__ = ["CanonicalizeSlice", "MergeSlices", "slice_bounds"]
 
@@ -84,34 +84,34 @@ def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | in
         return None
     if not all(isinstance(bound, Expr) for bound in lower_bounds + upper_bounds):
         return None
-    positions = _axes(axes, len(lower_bounds), data.dims)
+    positions = _constant_axes(axes, len(lower_bounds), data.dims)
     if positions is None or len(upper_bounds) != len(positions):
         return None
     return [
-        (_start(Expr.of(low), data.dims[axis]), _end(Expr.of(high), data.dims[axis]))  # type: ignore[arg-type]
+        (_plain_start(Expr.of(low), data.dims[axis]), _plain_end(Expr.of(high), data.dims[axis]))  # type: ignore[arg-type]
         for axis, low, high in zip(positions, lower_bounds, upper_bounds, strict=True)
     ]
 
 
-def _axes(axes: Tensor | None, count: int, dims: Dims) -> list[int] | None:
+def _constant_axes(axes: Tensor | None, count: int, dims: Dims) -> list[int] | None:
     if axes is None:
         return list(range(count)) if count <= len(dims) else None
     if axes.data is None:
         return None
-    constants = [number(axis) for axis in axes.data.ravel().tolist()]
+    constants = [element_number(axis) for axis in axes.data.ravel().tolist()]
     if len(constants) != count or any(axis is None or not -len(dims) <= axis < len(dims) for axis in constants):
         return None
     return [axis % len(dims) for axis in constants if axis is not None]
 
 
-def _start(start: Expr, dim: Expr) -> Expr | int:
+def _plain_start(start: Expr, dim: Expr) -> Expr | int:
     if start.constant is not None:
         return 0 if -start.constant >= upper(dim) else start.constant
     from_end = (start - dim).constant
     return from_end if from_end is not None and from_end < 0 <= lower(start) else start
 
 
-def _end(end: Expr, dim: Expr) -> Expr | int:
+def _plain_end(end: Expr, dim: Expr) -> Expr | int:
     if lower(end - dim) >= 0 or is_to_the_end(end.constant):
         return INT64_MAX
     if end.constant is not None:
@@ -152,28 +152,28 @@ class MergeSlices(Rewrite):
             source, between = first.input(0), first.outputs[0]
             if source is None or between is None or not between.consumers or editor.is_output(between):
                 continue
-            cuts = _bounds(editor, first)
+            cuts = _constant_bounds(editor, first)
             if cuts is None or not any(reader.is_op("Slice") for reader, _ in between.consumers):
                 continue
-            merged = {reader: _merged(editor, cuts, reader, index) for reader, index in between.consumers}
+            merged = {reader: _merge_bounds(editor, cuts, reader, index) for reader, index in between.consumers}
             if all(merged.values()):
                 for reader, both in merged.items():
-                    _slice(editor, reader, source, both or {})
+                    _make_slice(editor, reader, source, both or {})
                 editor.note("Slice(s) merged with the one before", len(merged))
 
 
-def _merged(editor: Editor, cuts: Bounds, reader: Node, index: int) -> Bounds | None:
+def _merge_bounds(editor: Editor, cuts: Bounds, reader: Node, index: int) -> Bounds | None:
     """Return the joint bounds of a Slice and the one that reads it; None if it is no Slice, or cuts the same axes."""
     if index != 0 or not reader.is_op("Slice") or not editor.is_free(reader):
         return None
-    reader_bounds = _bounds(editor, reader)
+    reader_bounds = _constant_bounds(editor, reader)
     return None if reader_bounds is None or reader_bounds.keys() & cuts.keys() else {**cuts, **reader_bounds}
 
 
-def _bounds(editor: Editor, node: Node) -> Bounds | None:
+def _constant_bounds(editor: Editor, node: Node) -> Bounds | None:
     """Return the bounds of a Slice, None if they are not all constant."""
     rank = editor.shapes[node.inputs[0]].rank
-    starts, ends, axes, steps = (_integers(editor, node.input(index)) for index in range(1, 5))
+    starts, ends, axes, steps = (_constant_integers(editor, node.input(index)) for index in range(1, 5))
     if node.scope.opset() < BOUNDS_ARE_INPUTS_SINCE or rank is None or not starts or ends is None:
         return None
     if (axes is None and node.input(3) is not None) or (steps is None and node.input(4) is not None):
@@ -185,15 +185,15 @@ def _bounds(editor: Editor, node: Node) -> Bounds | None:
     return {axis: (cut[0], cut[1], cut[2]) for axis, cut in by_axis.items()} if len(by_axis) == len(axes) else None
 
 
-def _integers(editor: Editor, value: Value | None) -> list[int] | None:
-    array = numbers(editor.shapes[value]) if value is not None and value.is_constant else None
+def _constant_integers(editor: Editor, value: Value | None) -> list[int] | None:
+    array = element_numbers(editor.shapes[value]) if value is not None and value.is_constant else None
     if array is None or array.ndim != 1:
         return None
     integers = [int(number) for number in array]
     return integers if all(-INT64_MAX - 1 <= number <= INT64_MAX for number in integers) else None
 
 
-def _slice(editor: Editor, node: Node, source: Value, bounds: Bounds) -> None:
+def _make_slice(editor: Editor, node: Node, source: Value, bounds: Bounds) -> None:
     out = node.result()
     names = ("starts", "ends", "axes", "steps")
     rows = [(*cut[:2], axis, cut[2]) for axis, cut in sorted(bounds.items())]

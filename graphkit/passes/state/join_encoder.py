@@ -14,7 +14,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.rewrite import Editor, Matched, NewNode, Pass, copy_proto
-from graphkit.rewrite.compose_models import compose
+from graphkit.rewrite.compose_models import compose_models
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import infer
 
@@ -66,7 +66,7 @@ class JoinEncoder(Pass):
         of_decoder = {value.name for value in first.graph.inputs} - linked
         if both := sorted(of_decoder & {value.name for value in encoder.graph.inputs}):
             raise UsageError(f"{encoder.name} and {first.name} each have an input '{both[0]}' - name one of them anew")
-        whole = compose(encoder, first, {states[0].name: hidden.name}, PREFIX)
+        whole = compose_models(encoder, first, {states[0].name: hidden.name}, PREFIX)
         if cross_mask is not None and mask is not None:
             whole = _of_one_type(whole, f"{PREFIX}{mask.name}", cross_mask.name)
         inputs = [value.name for value in encoder.graph.inputs if value.tensor is None]
@@ -76,7 +76,7 @@ class JoinEncoder(Pass):
         kept = {name: sources[role] for name, role in self.reads.items() if role in sources}
         changes = ("the encoder and the first step of the decoder are one model",)
         matches = tuple((f"{name}_kept", name) for name in kept)
-        return Matched(_keeping(with_names(whole, renamed), kept), changes, matches=matches)
+        return Matched(_keep_values(with_names(whole, renamed), kept), changes, matches=matches)
 
 
 def _of_one_type(model: Model, name: str, target: str) -> Model:
@@ -99,7 +99,7 @@ def _all_count(model: Model, mask: Value, like: Value) -> tuple[Model, str]:
     return drop_dead_inputs(editor.result()), ones
 
 
-def _keeping(model: Model, kept: Mapping[str, str]) -> Model:
+def _keep_values(model: Model, kept: Mapping[str, str]) -> Model:
     """Return a model that gives some of its values, each under a name with `_kept`."""
     shapes, outputs = infer(model), dict[str, NewInput]()
     for name, source in kept.items():

@@ -9,7 +9,7 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from graphkit.graph.names import names_in
-from graphkit.graph.operator_traits import UNARY, broadcasts, names
+from graphkit.graph.operator_traits import UNARY, broadcasts_inputs, operator_set
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.rewrite import Declined, Editor, NewNode, NodeInput, Outcome, Pass, attributes_of
@@ -22,7 +22,7 @@ __all__ = ["KEPT", "KeepLastLogits"]
 KEPT = "logits_kept"  # the input; the dim of the logits is called so too
 TOKENS = 1  # the axis
 END = 2**63 - 1
-PRODUCTS = names("MatMul") | names("MatMulNBits", "com.microsoft")
+PRODUCTS = operator_set("MatMul") | operator_set("MatMulNBits", "com.microsoft")
 
 
 @dataclass(frozen=True)
@@ -60,24 +60,24 @@ class KeepLastLogits(Pass):
         logits, editor = model.roles.logits, Editor(model)
         dims = editor.shapes[logits].dims
         if logits is None or dims is None or len(dims) != 3:
-            return _declined(model, "no output is known to be logits, [batch, tokens, vocabulary]")
+            return _decline_model(model, "no output is known to be logits, [batch, tokens, vocabulary]")
         if KEPT in names_in(model.scopes):
-            return _declined(model, f"'{KEPT}' is a name in it already")
-        nodes = _head(editor, logits)
+            return _decline_model(model, f"'{KEPT}' is a name in it already")
+        nodes = _find_head(editor, logits)
         if not nodes:
-            return _declined(model, "its logits are not known to be a product that treats each token alike")
-        _slice(editor, nodes, logits)
+            return _decline_model(model, "its logits are not known to be a product that treats each token alike")
+        _insert_slice(editor, nodes, logits)
         inputs = {KEPT: NewInput(KEPT, TensorProto.INT64, (const(1),), "for how many of the last tokens; 0 for all")}
         declared = NewInput(logits.name, editor.shapes[logits].dtype, (dims[0], symbol(KEPT), dims[2]))
         result = with_interface(editor.result(), inputs, {logits.name: declared})
         return Outcome(result, ("logits of the last tokens alone",))
 
 
-def _declined(model: Model, reason: str) -> Outcome:
+def _decline_model(model: Model, reason: str) -> Outcome:
     return Outcome(model, declined=(Declined(model.name, reason),))
 
 
-def _head(editor: Editor, logits: Value) -> list[tuple[Node, int]]:
+def _find_head(editor: Editor, logits: Value) -> list[tuple[Node, int]]:
     """Return the nodes from the product to the logits, each with the input that holds the tokens; none if unknown."""
     path: list[tuple[Node, int]] = []
     value: Value | None = logits
@@ -106,7 +106,7 @@ def _tokens_at(node: Node, editor: Editor) -> int | None:
         return 0 if is_matrix and _has_tokens(dims[0], whole) else None
     if node.operator in UNARY:
         return 0 if _has_tokens(dims[0], whole) else None
-    if not broadcasts(node):
+    if not broadcasts_inputs(node):
         return None
     holding = [index for index, each in enumerate(dims) if not _is_alike(each)]
     return holding[0] if len(holding) == 1 and _has_tokens(dims[holding[0]], whole) else None
@@ -121,7 +121,7 @@ def _is_alike(dims: Dims | None) -> bool:
     return dims is not None and (len(dims) < 2 or dims[-2] == 1)
 
 
-def _slice(editor: Editor, nodes: Sequence[tuple[Node, int]], logits: Value) -> None:
+def _insert_slice(editor: Editor, nodes: Sequence[tuple[Node, int]], logits: Value) -> None:
     """Put the Slice in front of the product, and let the nodes behind it give fewer tokens, under other names."""
     product, index = nodes[0]
     source = product.inputs[index]

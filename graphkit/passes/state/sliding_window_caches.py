@@ -11,16 +11,16 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS, dtype_name
 from graphkit.graph.operator_traits import RESHAPING, value_inputs
-from graphkit.graph.traversal import chain, reachable
+from graphkit.graph.traversal import follow_chain, walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.passes.npu.static_kv_cache import Growth
 from graphkit.rewrite import Editor
-from graphkit.rewrite.host_values import Dependence, dependences
+from graphkit.rewrite.host_values import Dependence, find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.shapes import Expr
 
 __all__ = ["Ring", "rings_of"]
@@ -69,18 +69,18 @@ def rings_of(editor: Editor, growths: Sequence[Growth], slots: int) -> Mapping[G
     Raises:
         ModelError: onnxruntime cannot run what makes a mask.
     """
-    known = dependences(editor.model, editor.shapes)
+    known = find_dependences(editor.model, editor.shapes)
     attentions = [each for node in editor.model.graph.nodes if (each := _Attention.of(editor, known, node, growths))]
     caches = [growth for each in attentions for growth in each.caches]
     rings: dict[Growth, Ring] = {}
     windows: dict[tuple[_Mask, ...], int | None] = {}
-    with isolation():
+    with shared_isolation():
         for each in attentions:
-            masks = tuple(mask for place in each.masks if (mask := _mask(editor, *place)) is not None)
+            masks = tuple(mask for place in each.masks if (mask := _joined_mask(editor, *place)) is not None)
             if not masks or len(masks) < len(each.masks) or any(caches.count(growth) > 1 for growth in each.caches):
                 continue
             if masks not in windows:
-                windows[masks] = _window(editor, masks, slots)
+                windows[masks] = _window_length(editor, masks, slots)
             if (window := windows[masks]) is not None:
                 rings.update((growth, Ring(window, each.masks)) for growth in each.caches)
     return rings
@@ -125,7 +125,7 @@ class _Trace:
     def scores(self, value: Value | None) -> tuple[Value | None, tuple[Place, ...]]:
         """Return the keys of the product that scores come from, None if unknown, and the masks that join on the way."""
         masks: list[Place] = []
-        for source in chain(value, self._data):
+        for source in follow_chain(value, self._data):
             node = source.producer
             if node is None or self._is_measured(source):
                 break
@@ -156,7 +156,7 @@ class _Trace:
     def weighted(self, value: Value) -> Value | None:
         """Return the values that the probabilities of a Softmax are multiplied by, None if unknown."""
         values = set[Value | None]()
-        for each in reachable([value], _guarded):
+        for each in walk_breadth_first([value], _guarded_outputs):
             for node, index in each.consumers:
                 if node.is_op("MatMul") and index == 0:
                     values.add(node.inputs[1])
@@ -166,7 +166,7 @@ class _Trace:
 
     def cache(self, value: Value | None) -> Growth | None:
         """Return the cache that keys or values are made of, None where the number of keys has a part in that."""
-        for source in chain(value, self._made_from):
+        for source in follow_chain(value, self._made_from):
             if self._is_measured(source):
                 return None
             if source in self.by_joined:
@@ -197,7 +197,7 @@ class _Trace:
         return False
 
 
-def _mask(editor: Editor, node: Node, index: int) -> _Mask | None:
+def _joined_mask(editor: Editor, node: Node, index: int) -> _Mask | None:
     """Return the mask that a node joins to scores, None where it is joined in another way."""
     value = node.inputs[index]
     assert value is not None
@@ -214,7 +214,7 @@ def _is_floor(editor: Editor, value: Value) -> bool:
     return array is not None and array.size == 1 and float(array.reshape(())) <= MASKED
 
 
-def _window(editor: Editor, masks: Sequence[_Mask], slots: int) -> int | None:
+def _window_length(editor: Editor, masks: Sequence[_Mask], slots: int) -> int | None:
     """Return how many of the last tokens masks let through, None where it is not the last, or all."""
     model, shapes = editor.model, editor.shapes
     outputs = []
@@ -229,7 +229,7 @@ def _window(editor: Editor, masks: Sequence[_Mask], slots: int) -> int | None:
     session = IsolatedSession(Model.from_proto(part.proto) if is_whole else part)  # which needs no file of weights
     window: int | None = None
     for past in reversed(lengths):  # the longest first: it tells the window
-        feed = _feed(editor, part.graph.inputs, int(past))
+        feed = _mask_feeds(editor, part.graph.inputs, int(past))
         if feed is None:
             return None
         arrays = list(session.run(feed).values())
@@ -247,7 +247,7 @@ def _window(editor: Editor, masks: Sequence[_Mask], slots: int) -> int | None:
     return window if window is not None and window < slots else None
 
 
-def _feed(editor: Editor, inputs: Sequence[Value], past: int) -> dict[str, np.ndarray] | None:
+def _mask_feeds(editor: Editor, inputs: Sequence[Value], past: int) -> dict[str, np.ndarray] | None:
     """Return the feeds of the nodes that make masks, for one new token after so many; None where they are not known."""
     roles, sizes = editor.model.roles, {"batch": 1, "sequence": 1, "past": past, "total": past + 1}
     originals = {value.name: value for value in editor.model.graph.inputs}
@@ -268,6 +268,6 @@ def _feed(editor: Editor, inputs: Sequence[Value], past: int) -> dict[str, np.nd
     return feed
 
 
-def _guarded(probabilities: Value) -> Iterator[Value | None]:
+def _guarded_outputs(probabilities: Value) -> Iterator[Value | None]:
     """Yield the outputs of nodes that replace NaN in probabilities, or cast or reshape them."""
     return (out for node, _ in probabilities.consumers if node.is_op(*GUARDING) for out in node.outputs[:1])

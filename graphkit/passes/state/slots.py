@@ -38,7 +38,7 @@ class Slots:
         dims = editor.shapes[tokens].dims
         assert dims is not None
         self._batch, self.count = dims[:2]
-        self._batches = {self._batch, *_batches(editor)}
+        self._batches = {self._batch, *_batch_dims(editor)}
         self._known: dict[object, str] = {}
 
     # Lengths
@@ -173,7 +173,7 @@ class Slots:
         return self._known[key]
 
 
-def _batches(editor: Editor) -> Iterator[Expr]:
+def _batch_dims(editor: Editor) -> Iterator[Expr]:
     """Yield the dims that count rows: exporters may give that of each input a name of its own."""
     roles = editor.model.roles
     for value in roles.inputs:

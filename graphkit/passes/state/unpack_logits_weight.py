@@ -8,7 +8,7 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from graphkit.graph.declared_types import declared_dims
-from graphkit.graph.traversal import chain
+from graphkit.graph.traversal import follow_chain
 from graphkit.graph.view import Node, Value
 from graphkit.passes.state.keep_last_logits import KEPT
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, Rewrite
@@ -62,7 +62,9 @@ class UnpackLogitsWeight(Rewrite):
         logits = editor.model.roles.logits
         if logits is None or (declared_dims(logits) or ())[1:2] not in ((1,), (KEPT,)):
             return
-        product = next((node for value in chain(logits, _source) if (node := _product(value)) is not None), None)
+        product = next(
+            (node for value in follow_chain(logits, _find_source) if (node := _find_product(value)) is not None), None
+        )
         if product is not None and product.scope.opset() >= SINCE:
             with editor.matching(product):
                 self._unpack(editor, product)
@@ -98,13 +100,13 @@ class UnpackLogitsWeight(Rewrite):
         return tensor
 
 
-def _product(value: Value) -> Node | None:
+def _find_product(value: Value) -> Node | None:
     """Return the product that gives a value."""
     return value.producer if value.producer is not None and value.producer.is_op("MatMul") else None
 
 
-def _source(value: Value) -> Value | None:
+def _find_source(value: Value) -> Value | None:
     """Return the one tensor that a value is made of with constants, and not by a product."""
     node = value.producer
     sources = [x for x in node.inputs if x is not None and x.constant is None] if node is not None else []
-    return sources[0] if len(sources) == 1 and _product(value) is None else None
+    return sources[0] if len(sources) == 1 and _find_product(value) is None else None

@@ -10,10 +10,10 @@ from onnx import TensorProto
 
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry
-from graphkit.graph.names import counted, free_name, names_in
-from graphkit.graph.view import Value, unwrapped
+from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
-from graphkit.passes.npu.static_kv_cache import Growth, growths
+from graphkit.passes.npu.static_kv_cache import Growth, find_growths
 from graphkit.passes.state.sliding_window_caches import Ring, rings_of
 from graphkit.passes.state.slots import LENGTH, SINCE, SLOTS, Slots, Update
 from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass
@@ -108,7 +108,7 @@ def _moved_names(model: Model) -> tuple[Mapping[str, str], tuple[Declined, ...]]
     ports = (*model.graph.inputs, *model.graph.outputs)
     taken = names_in(model.scopes)
     names, declined = dict[str, str](), list[Declined]()
-    for name in (LENGTH, *(_slots(value.name) for value in ports)):
+    for name in (LENGTH, *(_slots_name(value.name) for value in ports)):
         value = model.graph.values.get(name)
         if value is not None and value.producer is not None and value not in ports:
             names[name] = free_name(name, taken)
@@ -117,7 +117,7 @@ def _moved_names(model: Model) -> tuple[Mapping[str, str], tuple[Declined, ...]]
     return names, tuple(declined)
 
 
-def _slots(name: str) -> str:
+def _slots_name(name: str) -> str:
     """Return the name of the slots of a mask, or of a cache without a past."""
     return f"{name}_slots"
 
@@ -130,7 +130,7 @@ class _Caches:
         self.editor = Editor(model)
         self.shapes = self.editor.shapes
         self.declined: list[Declined] = []
-        self.growths = growths(model, self.shapes, self.declined)
+        self.growths = find_growths(model, self.shapes, self.declined)
         self.inputs: dict[str, NewInput] = {}
         self.outputs: dict[str, NewInput] = {}
         self.dropped: set[str] = set()
@@ -170,7 +170,11 @@ class _Caches:
                 self.dropped.add(entry.present.name)  # it is the state as it was
         for value in self.model.graph.outputs:
             out_dims = self.shapes[value].dims
-            if roles.of(value) != "present" and out_dims is not None and _symbols(out_dims) <= _symbols(dims):
+            if (
+                roles.of(value) != "present"
+                and out_dims is not None
+                and _symbols_of_dims(out_dims) <= _symbols_of_dims(dims)
+            ):
                 self.outputs[value.name] = NewInput(value.name, self.shapes[value].dtype, out_dims)
         if rings and not self.is_start:
             self.inputs[tokens.name] = NewInput(tokens.name, self.shapes[tokens].dtype, (dims[0], const(1), *dims[2:]))
@@ -187,7 +191,7 @@ class _Caches:
                 self._decline(past, "it is moved before what is new joins it")
             elif self._dims(past, growth.axis) is None:
                 self._decline(past, f"it is {self.shapes[past]}, and slots need dims that are numbers, or the batch")
-            elif unwrapped(present, ("Identity",)) is not growth.joined:
+            elif unwrap_value(present, ("Identity",)) is not growth.joined:
                 self._decline(present, "it is not past and new as they are joined")
         for entry in new:
             assert entry.present is not None
@@ -259,9 +263,9 @@ class _Caches:
         assert present is not None
         assert axis is not None
         dims = self.shapes[present].dims or ()
-        after = self._declare(_slots(present.name), present, dims, axis)
+        after = self._declare(_slots_name(present.name), present, dims, axis)
         self.dropped.add(present.name)
-        self.last += self.slots.write(_slots(present.name), present.name, dims, axis, after)
+        self.last += self.slots.write(_slots_name(present.name), present.name, dims, axis, after)
 
     def _keep_mask(self) -> str | None:
         """Keep the attention mask in slots; return the mask over past and new tokens, None where there is none."""
@@ -270,7 +274,7 @@ class _Caches:
         mask = self.masks[0]
         dims = self.shapes[mask].dims
         assert dims is not None
-        slots = _slots(mask.name)
+        slots = _slots_name(mask.name)
         after = self._declare(slots, mask, dims, 1)
         self.inputs[mask.name] = NewInput(mask.name, self.shapes[mask].dtype, (dims[0], self.slots.count))
         written = self.slots.write(slots, mask.name, dims, 1, after)
@@ -323,10 +327,12 @@ class _Caches:
         return self.counts[window]
 
     def _changes(self, count: int, rings: Mapping[Growth, Ring]) -> tuple[str, ...]:
-        changes = [f"{counted(count, 'cache(s)')} of {self.options.slots:,} slots"]
+        changes = [f"{count_things(count, 'cache(s)')} of {self.options.slots:,} slots"]
         windows = sorted({ring.window for ring in rings.values()})
         changes += [
-            counted(sum(ring.window == window for ring in rings.values()), f"cache(s) in rings of {window:,} slots")
+            count_things(
+                sum(ring.window == window for ring in rings.values()), f"cache(s) in rings of {window:,} slots"
+            )
             for window in windows
         ]
         return tuple(changes)
@@ -335,8 +341,10 @@ class _Caches:
 def _symbols_of(editor: Editor) -> frozenset[str]:
     """Return the symbols in the dims of inputs and outputs."""
     graph = editor.model.graph
-    return frozenset().union(*(_symbols(editor.shapes[value].dims or ()) for value in (*graph.inputs, *graph.outputs)))
+    return frozenset().union(
+        *(_symbols_of_dims(editor.shapes[value].dims or ()) for value in (*graph.inputs, *graph.outputs))
+    )
 
 
-def _symbols(dims: Sequence[Expr]) -> frozenset[str]:
+def _symbols_of_dims(dims: Sequence[Expr]) -> frozenset[str]:
     return frozenset().union(*(dim.symbols for dim in dims))

@@ -23,16 +23,16 @@ from graphkit.shapes.constraints.preconditions import (
     PreconditionRule,
     Related,
     Violation,
-    broadcast,
-    failing,
-    integers,
-    least,
-    most,
-    named,
-    same,
+    failing_where,
+    name_value,
+    read_integers,
+    require_at_least,
+    require_at_most,
+    require_broadcast_dims,
+    require_equal,
 )
 from graphkit.shapes.rule_context import NodeView
-from graphkit.shapes.rules.data_movement import product
+from graphkit.shapes.rules.data_movement import dims_product
 from graphkit.shapes.tensor import Dims
 
 __all__ = ["RULES", "WindowFits"]
@@ -40,20 +40,20 @@ __all__ = ["RULES", "WindowFits"]
 WINDOW = "the window does not fit"
 
 
-def elementwise(view: NodeView) -> Iterator[Precondition]:
+def require_broadcast(view: NodeView) -> Iterator[Precondition]:
     """All inputs broadcast; an integer is not divided by 0."""
     present = [index for index in range(len(view.inputs)) if view.has(index)]
-    yield from broadcast([view.dims(index) for index in present])
+    yield from require_broadcast_dims([view.dims(index) for index in present])
     if view.node.op_type in DIVIDING and view.tensor(1).dtype in INTEGERS and view.tensor(1).may_have_data:
-        count = product(view.dims(0))  # the divisor has elements: without a dividend's there is no result
-        for element in integers(view, 1):
+        count = dims_product(view.dims(0))  # the divisor has elements: without a dividend's there is no result
+        for element in read_integers(view, 1):
             if is_known(element) and is_known(count) and lower(element) <= 0 <= upper(element):
                 yield NotZero(element, count, "a divisor of 0", "by zero")
 
 
-def qlinear(view: NodeView) -> Iterator[Precondition]:
+def require_qlinear(view: NodeView) -> Iterator[Precondition]:
     """QLinearAdd, QLinearMul(a, a_scale, a_zero, b, ...): both broadcast."""
-    yield from broadcast([view.dims(0), view.dims(3)])
+    yield from require_broadcast_dims([view.dims(0), view.dims(3)])
 
 
 def product_of(left: int, right: int) -> PreconditionRule:
@@ -63,26 +63,26 @@ def product_of(left: int, right: int) -> PreconditionRule:
         first, second = view.dims(left), view.dims(right)
         if first and second:
             inner = second[-2] if len(second) > 1 else second[0]
-            yield from same(first[-1], inner, "the inner dims of a product", "dimension mismatch")
-            yield from broadcast([first[:-2], second[:-2]], "cannot broadcast on dim")
+            yield from require_equal(first[-1], inner, "the inner dims of a product", "dimension mismatch")
+            yield from require_broadcast_dims([first[:-2], second[:-2]], "cannot broadcast on dim")
 
     return matmul
 
 
-def gemm(view: NodeView) -> Iterator[Precondition]:
+def require_gemm(view: NodeView) -> Iterator[Precondition]:
     """The inner dims are equal."""
     first, second = view.dims(0), view.dims(1)
     if len(first) == len(second) == 2:
         inner = first[0 if view.attr("transA", 0) else 1]
         rows = second[1 if view.attr("transB", 0) else 0]
-        yield from same(inner, rows, "the inner dims of a product", "Dimension mismatch")
+        yield from require_equal(inner, rows, "the inner dims of a product", "Dimension mismatch")
 
 
 def arg_max(view: NodeView) -> Iterator[Precondition]:
     """The axis has elements."""
     dims = view.dims()
     axis = view.axis(view.attr("axis", 0), len(dims))
-    others = product((*dims[:axis], *dims[axis + 1 :]))
+    others = dims_product((*dims[:axis], *dims[axis + 1 :]))
     if is_known(dims[axis]) and is_known(others) and lower(dims[axis]) < 1:
         yield NotZero(dims[axis], others, "an axis without elements", "")
 
@@ -91,10 +91,10 @@ def layer_norm(view: NodeView) -> Iterator[Precondition]:
     """The normalised axes have elements."""
     dims = view.dims()
     axis = view.axis(view.attr("axis", -1), len(dims))
-    yield from least(product(dims[axis:]), 1, "nothing to normalise", "must be at least 1")
+    yield from require_at_least(dims_product(dims[axis:]), 1, "nothing to normalise", "must be at least 1")
 
 
-def conv(weight: int) -> PreconditionRule:
+def conv_rule(weight: int) -> PreconditionRule:
     """Return the rule of a convolution with the weight at an input index."""
 
     def convolution(view: NodeView) -> Iterator[Precondition]:
@@ -103,9 +103,9 @@ def conv(weight: int) -> PreconditionRule:
             return
         if view.attr("channels_last", 0):
             dims = (dims[0], dims[-1], *dims[1:-1])
-        yield from same(dims[1], kernel[1] * view.attr("group", 1), "channels of input and weight", "channels")
-        for room, _ in _rooms(view, dims[2:], kernel[2:]):
-            yield from least(room, 0, WINDOW, "Invalid input shape")
+        yield from require_equal(dims[1], kernel[1] * view.attr("group", 1), "channels of input and weight", "channels")
+        for room, _ in _window_rooms(view, dims[2:], kernel[2:]):
+            yield from require_at_least(room, 0, WINDOW, "Invalid input shape")
 
     return convolution
 
@@ -144,13 +144,13 @@ class WindowFits(Related):
         return Violation(f"{violation.problem}, and onnxruntime counts {shape[self.axis]}", "", tuple(shape))
 
 
-def pool(view: NodeView) -> Iterator[Precondition]:
+def require_window(view: NodeView) -> Iterator[Precondition]:
     """A window fits along each axis."""
     dims = view.dims()
     kernel = tuple(const(size) for size in view.attr("kernel_shape", ()))
     if len(kernel) != len(dims) - 2 or view.attr("ceil_mode", 0):
         return
-    rooms = list(_rooms(view, dims[2:], kernel))
+    rooms = list(_window_rooms(view, dims[2:], kernel))
     shape = (*dims[:2], *(room // stride + 1 for room, stride in rooms))
     for axis, (room, stride) in enumerate(rooms, start=2):
         if all(map(is_known, shape)) and lower(room) < 0 and room.constant is None:
@@ -158,7 +158,7 @@ def pool(view: NodeView) -> Iterator[Precondition]:
             yield WindowFits(relation, WINDOW, "output dimension is negative", axis, stride, shape)
 
 
-def _rooms(view: NodeView, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int]]:
+def _window_rooms(view: NodeView, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int]]:
     """Yield how far a window can move, and the stride, for each spatial dim."""
     count, automatic = len(dims), view.attr("auto_pad", "NOTSET")
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
@@ -173,10 +173,10 @@ def _rooms(view: NodeView, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int
 def global_pool(view: NodeView) -> Iterator[Precondition]:
     """No dim but the batch is 0."""
     for dim in view.dims()[1:]:
-        yield from least(dim, 1, "a dim without elements", "Only N can be zero")
+        yield from require_at_least(dim, 1, "a dim without elements", "Only N can be zero")
 
 
-def einsum(view: NodeView) -> Iterator[Precondition]:
+def require_einsum(view: NodeView) -> Iterator[Precondition]:
     """Equal letters are dims that broadcast."""
     terms = view.attr("equation", "").replace(" ", "").partition("->")[0].split(",")
     if "." in "".join(terms) or len(terms) != len(view.inputs):
@@ -186,7 +186,7 @@ def einsum(view: NodeView) -> Iterator[Precondition]:
         for letter, dim in zip(term, view.dims(index), strict=False):
             letters.setdefault(letter, {})[dim] = None
     for dims in letters.values():
-        yield from broadcast([(dim,) for dim in dims], "could not be broadcast")
+        yield from require_broadcast_dims([(dim,) for dim in dims], "could not be broadcast")
 
 
 @dataclass(frozen=True)
@@ -203,10 +203,10 @@ class Cached(Precondition):
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
         total, past, new = values
-        return failing((total != past + new) & ((new > total) | (total > past)))
+        return failing_where((total != past + new) & ((new > total) | (total > past)))
 
     def violation(self, values: Sequence[int]) -> Violation:
-        total, past, new = (named(expr, value) for expr, value in zip(self.exprs, values, strict=True))
+        total, past, new = (name_value(expr, value) for expr, value in zip(self.exprs, values, strict=True))
         return Violation(
             f"total, past and new positions that do not go together: {total}, {past}, {new}",
             "total_sequence_length must",
@@ -230,16 +230,16 @@ class OneByOne(Precondition):
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
         batch, new, total = values
-        return failing((batch > 1) & (new > 1) & (total != new))
+        return failing_where((batch > 1) & (new > 1) & (total != new))
 
     def violation(self, values: Sequence[int]) -> Violation:
         batch, new, total = values
         return Violation(f"{new} new positions of {total} in a batch of {batch}", "batch_size must be 1")
 
 
-def grouped(view: NodeView) -> Iterator[Precondition]:
+def require_grouped_attention(view: NodeView) -> Iterator[Precondition]:
     """GroupQueryAttention(query, key, value, past_key, past_value, lengths, total_length, cos_cache, sin_cache)."""
-    query, (total,) = view.dims(0), integers(view, 6)
+    query, (total,) = view.dims(0), read_integers(view, 6)
     past = view.dims(3)[2] if view.has(3) else const(0)
     new = view.dims(1)[1] if view.has(1) and len(view.dims(1)) == 3 else query[1]
     if not all(map(is_known, (query[0], total, past, new))):
@@ -248,27 +248,27 @@ def grouped(view: NodeView) -> Iterator[Precondition]:
         yield Cached(total, past, new)
     yield OneByOne(query[0], query[1], total)
     if view.attr("do_rotary", 0) and view.has(7):
-        yield from table(total, view.dims(7)[0], "cos_cache dimension 0")
+        yield from require_table_length(total, view.dims(7)[0], "cos_cache dimension 0")
 
 
-def table(length: Expr, end: Expr, says: str) -> Iterator[Precondition]:
+def require_table_length(length: Expr, end: Expr, says: str) -> Iterator[Precondition]:
     """Yield the precondition that a table of positions is long enough."""
-    yield from most(length, end, "more positions than the table has", says)
+    yield from require_at_most(length, end, "more positions than the table has", says)
 
 
-def rotary(view: NodeView) -> Iterator[Precondition]:
+def require_rotary_table(view: NodeView) -> Iterator[Precondition]:
     """com.microsoft RotaryEmbedding(input, position_ids, cos_cache, sin_cache)."""
     dims = view.dims(0)
-    yield from table(dims[1] if len(dims) == 3 else dims[2], view.dims(2)[0], "cos_cache")
+    yield from require_table_length(dims[1] if len(dims) == 3 else dims[2], view.dims(2)[0], "cos_cache")
 
 
-def embedding(view: NodeView) -> Iterator[Precondition]:
+def require_position_table(view: NodeView) -> Iterator[Precondition]:
     """EmbedLayerNormalization(ids, segments, words, positions, ..., position_ids): a table of positions."""
     if not view.has(8):
-        yield from table(view.dims(0)[1], view.dims(3)[0], "")
+        yield from require_table_length(view.dims(0)[1], view.dims(3)[0], "")
 
 
-def packed(mask: int, past: int) -> PreconditionRule:
+def packed_attention_rule(mask: int, past: int) -> PreconditionRule:
     """Return the rule of com.microsoft Attention and QAttention: a mask of rank 2 spans past and new positions."""
 
     def attention(view: NodeView) -> Iterator[Precondition]:
@@ -276,47 +276,49 @@ def packed(mask: int, past: int) -> PreconditionRule:
             return
         before = view.dims(past)[3] if view.has(past) else const(0)
         total = before + view.dims(0)[1]
-        yield from same(
+        yield from require_equal(
             view.dims(mask)[1], total, "the lengths of the mask, and of past and new together,", "mask_index"
         )
 
     return attention
 
 
-def attention(view: NodeView) -> Iterator[Precondition]:
+def require_attention(view: NodeView) -> Iterator[Precondition]:
     """Attention of opset 23: as many values as keys."""
     lengths = [dims[2] if len(dims) == 4 else dims[1] for dims in (view.dims(1), view.dims(2))]
-    yield from same(lengths[0], lengths[1], "the lengths of keys and values", "inconsistent kv_sequence_length")
+    yield from require_equal(
+        lengths[0], lengths[1], "the lengths of keys and values", "inconsistent kv_sequence_length"
+    )
 
 
 RULES: Mapping[str, PreconditionRule] = {
-    **dict.fromkeys(BROADCASTING.keys() | UNIDIRECTIONAL.keys(), elementwise),
+    **dict.fromkeys(BROADCASTING.keys() | UNIDIRECTIONAL.keys(), require_broadcast),
     "MatMul": product_of(0, 1),
     "MatMulInteger": product_of(0, 1),
     "QLinearMatMul": product_of(0, 3),
     "com.microsoft.MatMulIntegerToFloat": product_of(0, 1),
     "com.microsoft.DynamicQuantizeMatMul": product_of(0, 1),
-    "Gemm": gemm,
+    "Gemm": require_gemm,
     "ArgMax": arg_max,
     "ArgMin": arg_max,
     "LayerNormalization": layer_norm,
-    "Conv": conv(1),
-    "ConvInteger": conv(1),
-    "QLinearConv": conv(3),
-    "com.microsoft.QLinearConv": conv(3),
-    "com.microsoft.FusedConv": conv(1),
-    "com.microsoft.QLinearAdd": qlinear,
-    "com.microsoft.QLinearMul": qlinear,
-    "MaxPool": pool,
-    "AveragePool": pool,
-    "LpPool": pool,
+    "Conv": conv_rule(1),
+    "ConvInteger": conv_rule(1),
+    "QLinearConv": conv_rule(3),
+    "com.microsoft.QLinearConv": conv_rule(3),
+    "com.microsoft.FusedConv": conv_rule(1),
+    "com.microsoft.QLinearAdd": require_qlinear,
+    "com.microsoft.QLinearMul": require_qlinear,
+    "MaxPool": require_window,
+    "AveragePool": require_window,
+    "LpPool": require_window,
     "GlobalAveragePool": global_pool,
     "GlobalMaxPool": global_pool,
-    "Einsum": einsum,
-    "Attention": attention,
-    "com.microsoft.Attention": packed(3, 4),
-    "com.microsoft.QAttention": packed(5, 8),
-    "com.microsoft.GroupQueryAttention": grouped,
-    "com.microsoft.RotaryEmbedding": rotary,
-    "com.microsoft.EmbedLayerNormalization": embedding,
+    "Einsum": require_einsum,
+    "Attention": require_attention,
+    "com.microsoft.Attention": packed_attention_rule(3, 4),
+    "com.microsoft.QAttention": packed_attention_rule(5, 8),
+    "com.microsoft.GroupQueryAttention": require_grouped_attention,
+    "com.microsoft.RotaryEmbedding": require_rotary_table,
+    "com.microsoft.EmbedLayerNormalization": require_position_table,
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphkit.graph.operator_traits import RESHAPING
-from graphkit.graph.view import Node, Scope, Value, unwrapped
+from graphkit.graph.view import Node, Scope, Value, unwrap_value
 from graphkit.shapes import Expr, Tensor, const, is_known
 from graphkit.shapes.constraints.preconditions import FINE, Bools, Ints, Precondition, Violation
 
@@ -82,7 +82,7 @@ def guard_of(scope: Scope, tensor_of: TensorOf) -> Guard | None:
         guard = _of_body(node, scope, tensor_of)
         guards += [guard] if guard is not None else []
         scope = node.scope
-    return _joined("And", guards)
+    return _join_guards("And", guards)
 
 
 def _of_body(node: Node, body: Scope, tensor_of: TensorOf) -> Guard | None:
@@ -90,41 +90,41 @@ def _of_body(node: Node, body: Scope, tensor_of: TensorOf) -> Guard | None:
     if first is None:
         return None
     if node.is_op("If"):
-        return _when(first, body is node.bodies.get("then_branch"), tensor_of)
-    times = _number(first, tensor_of) if node.is_op("Loop") else None
+        return _guard_when(first, body is node.bodies.get("then_branch"), tensor_of)
+    times = _scalar_of(first, tensor_of) if node.is_op("Loop") else None
     return Guard("Greater", (times, const(0))) if times is not None else None
 
 
-def _when(value: Value, is_true: bool, tensor_of: TensorOf) -> Guard | None:
+def _guard_when(value: Value, is_true: bool, tensor_of: TensorOf) -> Guard | None:
     """Return what holds where a condition is true, or false; a part that is not known is left out where it may be."""
-    value = unwrapped(value, ("Identity", *RESHAPING))
+    value = unwrap_value(value, ("Identity", *RESHAPING))
     node = value.producer
     operands = node.inputs if node is not None else ()
     if node is None or not operands or None in operands:
         return None
     known = [operand for operand in operands if operand is not None]
     if node.is_op("Not"):
-        return _when(known[0], not is_true, tensor_of)
+        return _guard_when(known[0], not is_true, tensor_of)
     if node.is_op("And", "Or"):
-        parts = [_when(operand, is_true, tensor_of) for operand in known]
+        parts = [_guard_when(operand, is_true, tensor_of) for operand in known]
         needs_all = node.is_op("And") is is_true
         kept = [part for part in parts if part is not None]
-        return _joined("And" if needs_all else "Or", kept) if needs_all or len(kept) == len(parts) else None
+        return _join_guards("And" if needs_all else "Or", kept) if needs_all or len(kept) == len(parts) else None
     if node.is_op("Cast"):
-        number = _number(known[0], tensor_of)
+        number = _scalar_of(known[0], tensor_of)
         return Guard("NotEqual" if is_true else "Equal", (number, const(0))) if number is not None else None
     if not node.is_op(*COMPARING):
         return None
-    sides = [_number(operand, tensor_of) for operand in known]
+    sides = [_scalar_of(operand, tensor_of) for operand in known]
     numbers = tuple(side for side in sides if side is not None)
     return Guard(node.op_type if is_true else OPPOSITE[node.op_type], numbers) if len(numbers) == 2 else None
 
 
-def _joined(op: str, guards: Sequence[Guard]) -> Guard | None:
+def _join_guards(op: str, guards: Sequence[Guard]) -> Guard | None:
     return Guard(op, parts=tuple(guards)) if len(guards) > 1 else next(iter(guards), None)
 
 
-def _number(value: Value, tensor_of: TensorOf) -> Expr | None:
+def _scalar_of(value: Value, tensor_of: TensorOf) -> Expr | None:
     """Return the integer that a tensor of one element holds, None where it is not known."""
     elements = tensor_of(value).elements or ()
     number = elements[0] if len(elements) == 1 else None

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.operator_traits import joined
-from graphkit.graph.view import Node, Scope, Value, unwrapped
+from graphkit.graph.operator_traits import join_tables
+from graphkit.graph.view import Node, Scope, Value, unwrap_value
 from graphkit.shapes import Expr, Relation, Shapes, Tensor, const, is_known, lower
 from graphkit.shapes.constraints import arithmetic_preconditions, movement_preconditions
 from graphkit.shapes.constraints.body_guards import Guarded, guard_of
 from graphkit.shapes.constraints.preconditions import Index, Precondition, PreconditionRule, Related
 from graphkit.shapes.rule_context import NodeView, UnknownError
-from graphkit.shapes.rules.data_movement import product
-from graphkit.shapes.tensor import unknown
+from graphkit.shapes.rules.data_movement import dims_product
+from graphkit.shapes.tensor import unknown_tensor
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
-__all__ = ["SharedPrecondition", "collect"]
+__all__ = ["SharedPrecondition", "collect_preconditions"]
 
-RULES: Mapping[str, PreconditionRule] = joined(movement_preconditions.RULES, arithmetic_preconditions.RULES)
+RULES: Mapping[str, PreconditionRule] = join_tables(movement_preconditions.RULES, arithmetic_preconditions.RULES)
 NOTED = {"==": "dims that must be equal", ">=": "too small", "<=": "too large"}  # kinds of notes of the shape engine
 
 
@@ -78,12 +78,12 @@ class _Collector:
             dims = view.dims(0)
             size = dims[view.axis(view.attr("axis", 0), len(dims))]
             yield from self.inside(
-                view.node.input(1), size, product(view.dims(1)), "indices element out of data bounds"
+                view.node.input(1), size, dims_product(view.dims(1)), "indices element out of data bounds"
             )
         elif view.node.is_op("GatherND"):
-            columns = _columns(view.node) if not view.attr("batch_dims", 0) else ()
+            columns = _index_columns(view.node) if not view.attr("batch_dims", 0) else ()
             for column, size in zip(columns, view.dims(0), strict=False):
-                yield from self.inside(column, size, product(view.dims(1)), "invalid index found")
+                yield from self.inside(column, size, dims_product(view.dims(1)), "invalid index found")
         else:
             yield from RULES[view.node.operator](view)
 
@@ -106,7 +106,7 @@ class _Collector:
         first = self.shapes.first.get(value)
         if first is not None and first.is_known and (not first.may_have_data or _is_known_data(first)):
             return first
-        return self.shapes.table.get(value) or first or unknown("nothing leads to it")
+        return self.shapes.table.get(value) or first or unknown_tensor("nothing leads to it")
 
     def view(self, node: Node) -> NodeView | None:
         """Return a view of a node for its rule; None if an attribute comes from a function's call."""
@@ -116,10 +116,10 @@ class _Collector:
         return NodeView(node, inputs, node.attributes)
 
 
-def _columns(node: Node) -> Sequence[Value | None]:
+def _index_columns(node: Node) -> Sequence[Value | None]:
     """Return the parts of indices that are concatenated of one part for each axis."""
     indices = node.input(1)
-    producer = unwrapped(indices, ("Cast", "Identity")).producer if indices is not None else None
+    producer = unwrap_value(indices, ("Cast", "Identity")).producer if indices is not None else None
     if producer is None or not producer.is_op("Concat") or producer.attr("axis", int) != -1:
         return ()
     return producer.inputs if all(_is_unsqueezed(value) for value in producer.inputs) else ()
@@ -138,7 +138,7 @@ def _has_symbols(precondition: Precondition) -> bool:
     return any(expr.constant is None for expr in precondition.exprs)
 
 
-def collect(shapes: Shapes) -> list[SharedPrecondition]:
+def collect_preconditions(shapes: Shapes) -> list[SharedPrecondition]:
     """Return the preconditions of all nodes; in a function, those that hold for all its calls."""
     if shapes not in _KNOWN:
         collector = _Collector(shapes)

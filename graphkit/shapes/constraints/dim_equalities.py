@@ -22,7 +22,7 @@ from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, Inputs
 from graphkit.shapes.input_dims import input_dims, read_alike
-from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduced, solved
+from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduce_rows, solve_symbol
 
 __all__ = [
     "RANK_OF",
@@ -32,7 +32,7 @@ __all__ = [
     "forced_sizes",
     "needed_size",
     "sizes_beside",
-    "solve",
+    "solve_dims",
 ]
 
 RANK_OF = "?rank of "  # before the name of a value of unknown rank
@@ -40,8 +40,8 @@ RANK_OF = "?rank of "  # before the name of a value of unknown rank
 
 def equal_symbols(model: Model) -> dict[str, tuple[str, ...]]:
     """Return, for each symbol of the inputs, those that it always equals, itself included, in the order of inputs."""
-    names, rows = _facts(model)
-    known = reduced(rows, names[::-1])
+    names, rows = _symbols_and_relations(model)
+    known = reduce_rows(rows, names[::-1])
     classes: dict[frozenset[tuple[str, Fraction]], list[str]] = {}
     for name in names:
         row = known.get(name, {})
@@ -52,9 +52,9 @@ def equal_symbols(model: Model) -> dict[str, tuple[str, ...]]:
 
 def needed_size(model: Model, name: str) -> Expr | None:
     """Return what a symbol of the inputs must be, in others, None where no node says so."""
-    names, rows = _facts(model)
-    known = reduced(rows, [name, *(other for other in names if other != name)])
-    return solved(name, known, {other: symbol(other) for other in names})
+    names, rows = _symbols_and_relations(model)
+    known = reduce_rows(rows, [name, *(other for other in names if other != name)])
+    return solve_symbol(name, known, {other: symbol(other) for other in names})
 
 
 def sizes_beside(model: Model, name: str) -> list[Expr]:
@@ -71,24 +71,26 @@ def forced_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, Fraction]:
     Raises:
         UsageError: The sizes contradict the needs of the graph.
     """
-    names, rows = _facts(model, DimSpec(ranges=tuple((name, None, None) for name in sizes)))
+    names, rows = _symbols_and_relations(model, DimSpec(ranges=tuple((name, None, None) for name in sizes)))
     known: list[Row] = [{name: Fraction(1), "": Fraction(-size)} for name, size in sizes.items()]
-    together = reduced([*known, *rows], names)
+    together = reduce_rows([*known, *rows], names)
     if "" in together:
-        raise _contradiction(model, sizes, known, rows)
+        raise _contradiction_error(model, sizes, known, rows)
     return {name: size for name, size in fixed_sizes(together).items() if name and name not in sizes}
 
 
-def _contradiction(model: Model, sizes: Mapping[str, int], known: Sequence[Row], rows: Sequence[Row]) -> UsageError:
+def _contradiction_error(
+    model: Model, sizes: Mapping[str, int], known: Sequence[Row], rows: Sequence[Row]
+) -> UsageError:
     """Return the error for sizes that do not go together, with the first equality that they break."""
     names = [*sizes, *{name: None for row in rows for name in row if name}]
-    broken = next(row for at, row in enumerate(rows, 1) if "" in reduced([*known, *rows[:at]], names))
+    broken = next(row for at, row in enumerate(rows, 1) if "" in reduce_rows([*known, *rows[:at]], names))
     text = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    needed = " = ".join((_side(broken, 1), _side(broken, -1)))
+    needed = " = ".join((_side_text(broken, 1), _side_text(broken, -1)))
     return UsageError(f"{model.label}: it cannot run with {text}: the graph needs {needed} - give other sizes")
 
 
-def _side(row: Row, sign: int) -> str:
+def _side_text(row: Row, sign: int) -> str:
     """Return the terms of an equation that have a sign, in words of an expression."""
     terms = [(name, abs(factor)) for name, factor in row.items() if factor * sign > 0]
     return (
@@ -96,16 +98,16 @@ def _side(row: Row, sign: int) -> str:
     )
 
 
-def _facts(model: Model, spec: DimSpec = AS_DECLARED) -> tuple[Sequence[str], list[Row]]:
+def _symbols_and_relations(model: Model, spec: DimSpec = AS_DECLARED) -> tuple[Sequence[str], list[Row]]:
     """Return the symbols in the order of the inputs, and the relations that hold between them."""
     legal = legal_sizes(model, spec)
     names = dict.fromkeys(
         name for dims in legal.inputs.values() for dim in dims or () for name in (s.name for s in dim.walk_symbols())
     )
-    return list(names), list(_rows(legal.relations))
+    return list(names), list(_linear_rows(legal.relations))
 
 
-def _rows(relations: Iterable[Relation]) -> Iterator[Row]:
+def _linear_rows(relations: Iterable[Relation]) -> Iterator[Row]:
     """Yield the linear equations among relations."""
     for relation in relations:
         try:
@@ -160,7 +162,7 @@ def fixed_by(
         if name not in ours:
             raise _no_such_input(name, original, rewritten)
         _check_dtype(ours[name], theirs[name], labels)
-        pairs += _paired(name, was.get(name), now.get(name), labels)
+        pairs += _pair_dims(name, was.get(name), now.get(name), labels)
     meanings: dict[str, Expr] = {}
     for pair in pairs:
         if pair.size.name is not None:
@@ -178,15 +180,17 @@ def _no_such_input(name: str, original: Model, rewritten: Model) -> UsageError:
 def _check_dtype(ours: Value, theirs: Value, labels: tuple[str, str]) -> None:
     was, now = declared_type(ours), declared_type(theirs)
     if was is not None and now is not None and was.dtype != now.dtype:
-        raise _unlike(ours.name, (dtype_name(was.dtype), dtype_name(now.dtype)), labels)
+        raise _unlike_error(ours.name, (dtype_name(was.dtype), dtype_name(now.dtype)), labels)
 
 
-def _paired(name: str, was: Sequence[Expr] | None, now: Sequence[Expr] | None, labels: tuple[str, str]) -> list[Pair]:
+def _pair_dims(
+    name: str, was: Sequence[Expr] | None, now: Sequence[Expr] | None, labels: tuple[str, str]
+) -> list[Pair]:
     if was is None or now is None:
         return []
     is_other = any(a.constant is not None and b.constant is not None and a != b for a, b in zip(was, now, strict=False))
     if len(was) != len(now) or is_other:
-        raise _unlike(name, (f"[{', '.join(map(str, was))}]", f"[{', '.join(map(str, now))}]"), labels)
+        raise _unlike_error(name, (f"[{', '.join(map(str, was))}]", f"[{', '.join(map(str, now))}]"), labels)
     return [Pair(name, *pair) for pair in zip(was, now, strict=True)]
 
 
@@ -200,12 +204,12 @@ def _as_computed(name: str, was: Sequence[Expr] | None, now: Sequence[Expr] | No
     return [pair for pair in pairs if pair.dim.constant is None or pair.size.constant is None]
 
 
-def _unlike(name: str, kinds: tuple[str, str], labels: tuple[str, str]) -> UsageError:
+def _unlike_error(name: str, kinds: tuple[str, str], labels: tuple[str, str]) -> UsageError:
     where = " and ".join(f"{kind} in {label}" for kind, label in zip(kinds, labels, strict=True))
     return UsageError(f"input '{name}' is {where} - compare models of the same inputs")
 
 
-def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int], list[Relation]]:
+def solve_dims(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int], list[Relation]]:
     """Return the sizes that pairs and given dims fix, and the relations that stay open.
 
     Raises:
@@ -217,16 +221,16 @@ def solve(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int
         todo = [(pair, relation.substitute(numbers).against_zero()) for pair, relation in todo]
         for pair, relation in todo:
             if not relation.symbols and not Values.at({}).is_met(relation).all():
-                raise _unsolvable(pair, numbers)
+                raise _unsolvable_error(pair, numbers)
         todo = [(pair, relation) for pair, relation in todo if relation.symbols]
-        found = {name: size for _, relation in todo for name, size in _only(relation)}
+        found = {name: size for _, relation in todo for name, size in _forced_size(relation)}
         if not found:
             break
         numbers.update(found)
     return numbers, [relation for _, relation in todo]
 
 
-def _unsolvable(pair: Pair, numbers: Mapping[str, int]) -> UsageError:
+def _unsolvable_error(pair: Pair, numbers: Mapping[str, int]) -> UsageError:
     names = sorted(pair.dim.symbols | pair.size.symbols)
     where = ", ".join(f"{name}={numbers[name]}" for name in names if name in numbers)
     return UsageError(
@@ -234,7 +238,7 @@ def _unsolvable(pair: Pair, numbers: Mapping[str, int]) -> UsageError:
     )
 
 
-def _only(relation: Relation) -> Iterator[tuple[str, int]]:
+def _forced_size(relation: Relation) -> Iterator[tuple[str, int]]:
     """Yield the only symbol of a relation with the size that the relation forces."""
     name, *others = relation.symbols
     size = relation.forced() if not others else None

@@ -17,7 +17,7 @@ from graphkit.shapes.constraints.preconditions import COMPARISONS, FINE, Bools, 
 from graphkit.shapes.expr import Call
 from graphkit.shapes.symbols import Symbol
 
-__all__ = ["Assignment", "Columns", "Constraint", "Values", "column"]
+__all__ = ["Assignment", "Columns", "Constraint", "Values", "size_column"]
 
 Assignment = Mapping[str, int]
 Columns = dict[str, Ints]
@@ -31,7 +31,7 @@ FUNCTIONS: Mapping[str, Callable[[Ints, Ints], Ints]] = {
 }
 
 
-def column(sizes: Sequence[int]) -> Ints:
+def size_column(sizes: Sequence[int]) -> Ints:
     """Return sizes as an array, of Python's integers if they do not fit into 64 bits."""
     return np.array(sizes, np.int64 if max(map(abs, sizes), default=0) <= LARGEST else object)
 
@@ -48,7 +48,7 @@ class Values:
     @classmethod
     def of_all(cls, assignments: Sequence[Assignment]) -> Values:
         """Return the values at one or more assignments of the same symbols."""
-        return cls({name: column([assignment[name] for assignment in assignments]) for name in assignments[0]})
+        return cls({name: size_column([assignment[name] for assignment in assignments]) for name in assignments[0]})
 
     @classmethod
     def at(cls, assignment: Assignment) -> Values:
@@ -118,12 +118,12 @@ class Values:
 
 
 def _divisors_of(exprs: Sequence[Expr]) -> dict[Expr, None]:
-    return dict.fromkeys(divisor for expr in exprs for divisor in _divisors(expr))
+    return dict.fromkeys(divisor for expr in exprs for divisor in _find_divisors(expr))
 
 
 @lru_cache(maxsize=1 << 14)
-def _divisors(expr: Expr) -> tuple[Expr, ...]:
+def _find_divisors(expr: Expr) -> tuple[Expr, ...]:
     """Return the expressions that an expression divides by, without numbers."""
     calls = [atom for monomial, _ in expr.terms for atom in monomial if isinstance(atom, Call)]
     direct = [call.args[1] for call in calls if call.op in ("//", "%") and call.args[1].constant is None]
-    return (*direct, *(divisor for call in calls for arg in call.args for divisor in _divisors(arg)))
+    return (*direct, *(divisor for call in calls for arg in call.args for divisor in _find_divisors(arg)))

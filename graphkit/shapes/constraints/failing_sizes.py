@@ -16,13 +16,21 @@ import numpy as np
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr, Shapes, infer, is_known
-from graphkit.shapes.constraints.collect_preconditions import SharedPrecondition, collect
+from graphkit.shapes.constraints.collect_preconditions import SharedPrecondition, collect_preconditions
 from graphkit.shapes.constraints.evaluate_constraints import Assignment
 from graphkit.shapes.constraints.preconditions import FAILS, FINE, WRONG, Bools
-from graphkit.shapes.constraints.size_grid import Grid, broken, candidates, free_symbols, tied
+from graphkit.shapes.constraints.size_grid import Grid, broken_sizes, candidate_sizes, free_symbols, with_ties
 from graphkit.shapes.constraints.size_rules import SizeRule, size_rules
 
-__all__ = ["SizeCheck", "Trigger", "Triggers", "check_sizes", "find_triggers", "impossible", "sizes_that_run"]
+__all__ = [
+    "SizeCheck",
+    "Trigger",
+    "Triggers",
+    "check_sizes",
+    "find_triggers",
+    "impossible_sizes_error",
+    "sizes_that_run",
+]
 
 MAX_WORK = 1 << 15  # symbols in preconditions, times the squares of those in each: how the time to search grows
 STEPS = 64  # sizes tried at once between one that is fine and one that is not
@@ -90,7 +98,7 @@ def find_triggers(shapes: Shapes) -> Triggers:
     """
     inputs = [shapes.first.get(value) or shapes[value] for value in shapes.model.graph.inputs]
     symbols = free_symbols(dim for tensor in inputs for dim in tensor.dims or () if is_known(dim))
-    shared = [place for place in collect(shapes) if place.precondition.symbols <= symbols.keys()]
+    shared = [place for place in collect_preconditions(shapes) if place.precondition.symbols <= symbols.keys()]
     if not shared:
         return Triggers((), {}, {})
     named = [place.precondition.symbols for place in shared]
@@ -98,7 +106,7 @@ def find_triggers(shapes: Shapes) -> Triggers:
     if count * sum(len(names) ** 2 for names in named) > MAX_WORK:
         return Triggers((), None, {}, (), f"{count:,} symbols and {len(shared):,} preconditions are too many to try")
     certain = [place for place in shared if not place.precondition.is_guess]
-    grid = Grid(certain or shared, symbols, _learned(shapes))
+    grid = Grid(certain or shared, symbols, _learned_sizes(shapes))
     base = grid.base() or (None if certain else grid.base(0))
     if base is None:
         return Triggers((), None, grid.ties, (grid.first_unmet(),))
@@ -116,12 +124,12 @@ def find_triggers(shapes: Shapes) -> Triggers:
     sized = {name for trigger in positive for name in trigger.changed}
     rules = size_rules(grid, start, sized)
     multiples = {rule.name: rule.least for rule in rules if start[rule.name] % rule.step}
-    plain = {**base, **tied({**start, **multiples}, grid.ties)}
+    plain = {**base, **with_ties({**start, **multiples}, grid.ties)}
     best = base if grid.bad([{name: plain[name] for name in start}]).any() else plain
     return Triggers(tuple(whole), best, grid.ties, rules=rules)
 
 
-def _learned(shapes: Shapes) -> dict[str, int]:
+def _learned_sizes(shapes: Shapes) -> dict[str, int]:
     """Return the least sizes that the model was found to need."""
     dims = (dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or ())
     return {name: int(symbol.lower) for name, symbol in free_symbols(dims).items() if symbol.lower > 0}
@@ -130,8 +138,8 @@ def _learned(shapes: Shapes) -> dict[str, int]:
 class _Search:
     def __init__(self, grid: Grid, base: Assignment) -> None:
         self.grid, self.base = grid, base
-        tried = candidates(base, grid.sizes, grid.ties, grid.symbols)[1:]
-        tried += broken(base, grid.sizes, grid.ties)
+        tried = candidate_sizes(base, grid.sizes, grid.ties, grid.symbols)[1:]
+        tried += broken_sizes(base, grid.sizes, grid.ties)
         self.places: dict[Direction, list[Assignment]] = {}
         changes = [(self.changed(sizes), sizes) for sizes in tried]
         for names, sizes in sorted(changes, key=lambda change: self.distance(*change)):
@@ -145,7 +153,7 @@ class _Search:
         """Return the symbols that differ from the base, and those that should follow from others but do not."""
         expected = self.base
         if self.grid.ties:
-            follows = tied(assignment, self.grid.ties)
+            follows = with_ties(assignment, self.grid.ties)
             expected = {**expected, **{name: follows[name] for name in self.grid.ties}}
         return tuple([name for name, size in assignment.items() if size != expected[name]])
 
@@ -247,7 +255,7 @@ class _Search:
 
     def with_size(self, dims: Assignment, name: str, size: int) -> Assignment:
         changed = {**dims, name: size}
-        return changed if name in self.grid.ties else tied(changed, self.grid.ties)
+        return changed if name in self.grid.ties else with_ties(changed, self.grid.ties)
 
     def matters(self, index: int, name: str, dims: Assignment, fine: Assignment) -> bool:
         """Whether another size of a symbol would change the outcome of a precondition."""
@@ -285,7 +293,7 @@ class SizeCheck:
     """
 
     def __init__(self, model: Model) -> None:
-        shared = collect(infer(model))
+        shared = collect_preconditions(infer(model))
         self._known = [place for place in shared if place.scope is model.graph and not place.precondition.is_guess]
 
     def fault(self, sizes: Mapping[str, int]) -> str:
@@ -323,18 +331,18 @@ def check_sizes(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> None:
     Raises:
         UsageError: A node does not run.
     """
-    for reason in _reasons(model, spec, sizes):
-        raise impossible(model, sizes, reason)
+    for reason in _failure_reasons(model, spec, sizes):
+        raise impossible_sizes_error(model, sizes, reason)
 
 
-def _reasons(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> Iterator[str]:
+def _failure_reasons(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> Iterator[str]:
     for finding in infer(model, spec).contradictions:
         yield f"'{finding.node}': {finding.message}"
     if fault := SizeCheck(model).fault(sizes):
         yield fault
 
 
-def impossible(model: Model, sizes: Mapping[str, int], reason: str) -> UsageError:
+def impossible_sizes_error(model: Model, sizes: Mapping[str, int], reason: str) -> UsageError:
     """Return the error for sizes at which a model does not run."""
     text = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "these shapes"
     legal = "; ".join(f"{rule.name}: {rule}" for rule in find_triggers(infer(model)).rules)

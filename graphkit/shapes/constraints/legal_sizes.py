@@ -16,13 +16,13 @@ import numpy as np
 
 from graphkit.model import Model
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, infer, is_known
-from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values, column
+from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values, size_column
 from graphkit.shapes.constraints.preconditions import BROADCAST, Broadcast, Concatenated, Related
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, with_empty_past
 from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import Inputs
 
-__all__ = ["LegalSizes", "Variable", "legal_sizes", "nearest"]
+__all__ = ["LegalSizes", "Variable", "legal_sizes", "search_nearest_sizes"]
 
 MAX_VISITS = 20_000  # sizes looked at to find a legal assignment
 MAX_DOMAIN = 256
@@ -45,7 +45,7 @@ class Variable:
     preferred: tuple[int, ...] = ()
 
 
-def nearest(
+def search_nearest_sizes(
     variables: Sequence[Variable], constraints: Sequence[Constraint], wish: Assignment, visits: int = MAX_VISITS
 ) -> Iterator[dict[str, int]]:
     """Return legal assignments: the sizes of each symbol from the wished one outwards, the last symbol varying first.
@@ -102,11 +102,11 @@ class _Search:
         """Yield the sizes of a symbol at which every constraint of its level is met."""
         variable, constraints = self.variables[depth], self.levels[depth]
         before = {name: chosen[name] for name in self.named[depth] - {variable.name}}
-        forced = [_forced(constraint, before) for constraint in constraints]
+        forced = [_forced_size(constraint, before) for constraint in constraints]
         only = dict.fromkeys(size for size in forced if size is not None)
         if len(only) == 1:  # the equalities that force it are met
             constraints = [free for free, size in zip(constraints, forced, strict=True) if size is None]
-        sizes = iter(only) if only else _domain(variable, self.wish.get(variable.name))
+        sizes = iter(only) if only else _sizes_by_distance(variable, self.wish.get(variable.name))
         for count in itertools.chain(CHUNKS, itertools.repeat(MAX_DOMAIN)):
             chunk = list(itertools.islice(sizes, count))
             if not chunk:
@@ -123,12 +123,12 @@ def _are_met(constraints: Sequence[Constraint], before: Assignment, name: str, s
     """Return at which sizes of a symbol all constraints are met, given the sizes of other symbols."""
     if not constraints:
         return [True] * len(sizes)
-    values = Values({**{symbol: column([size]) for symbol, size in before.items()}, name: column(sizes)})
+    values = Values({**{symbol: size_column([size]) for symbol, size in before.items()}, name: size_column(sizes)})
     met: list[bool] = np.logical_and.reduce([values.is_met(constraint) for constraint in constraints]).tolist()
     return met
 
 
-def _forced(constraint: Constraint, chosen: Mapping[str, int]) -> int | None:
+def _forced_size(constraint: Constraint, chosen: Mapping[str, int]) -> int | None:
     relation = constraint.relation if isinstance(constraint, Related) else constraint
     if not isinstance(relation, Relation) or relation.relation != "==":
         return None
@@ -138,7 +138,7 @@ def _forced(constraint: Constraint, chosen: Mapping[str, int]) -> int | None:
         return None
 
 
-def _domain(variable: Variable, wish: int | None) -> Iterator[int]:
+def _sizes_by_distance(variable: Variable, wish: int | None) -> Iterator[int]:
     """Yield sizes by their distance from the wished one; for images, multiples of powers of two come before others.
 
     A wish that is too small counts from the least size upwards; for images, one that is too large counts downwards.
@@ -217,7 +217,7 @@ class LegalSizes:
 
     def near(self, wish: Assignment) -> Iterator[dict[str, int]]:
         """Yield legal assignments, nearest to a wish first."""
-        return nearest(self.variables, (*self.relations, *self.broadcasts), wish)
+        return search_nearest_sizes(self.variables, (*self.relations, *self.broadcasts), wish)
 
     def cost(self, assignment: Assignment) -> int:
         """Return how many elements the model computes."""
@@ -254,9 +254,11 @@ def legal_sizes(
         Variable(name, roles.get(name, "other"), int(max(dims.lower, 0)), dims.upper) for name, dims in symbols.items()
     ]
     variables.sort(key=lambda variable: ORDER.index(variable.role))
-    past, tokens = _past(model, table), _tokens(model, table)
+    past, tokens = _past_dim(model, table), _token_dim(model, table)
     added = [relation.substitute(numbers) for relation in relations]
-    known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *_concatenated(shapes), *added))
+    known = dict.fromkeys(
+        relation.against_zero() for relation in (*shapes.required, *_concat_relations(shapes), *added)
+    )
     names = frozenset(symbols)
     return LegalSizes(
         variables=tuple(variables),
@@ -264,17 +266,17 @@ def legal_sizes(
         fixed=numbers,
         fixed_roles={roles[name]: size for name, size in numbers.items() if name in roles},
         inputs=table,
-        masks=_masks(model, table) if past is not None and tokens is not None else frozenset(),
+        masks=_total_masks(model, table) if past is not None and tokens is not None else frozenset(),
         totals=tuple(Expr.from_atom(symbols[variable.name]) for variable in variables if variable.role == "total"),
         past=past,
         tokens=tokens,
-        tensors=tuple(dict.fromkeys(_computed(shapes, names))),
+        tensors=tuple(dict.fromkeys(_computed_dims(shapes, names))),
         bounded=frozenset(name for name, *_ in spec.ranges),
         broadcasts=tuple(dict.fromkeys(_broadcasts(shapes))),
     )
 
 
-def _past(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
+def _past_dim(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
     """Return the dim along which the cache of self-attention grows."""
     for past, entry in model.roles.pasts.items():
         dims = table.get(past.name)
@@ -283,18 +285,18 @@ def _past(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | 
     return None
 
 
-def _tokens(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
+def _token_dim(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
     shapes = (table.get(value.name) for value in model.roles.all("tokens", "embeddings", "positions", "token types"))
     return next((dims[1] for dims in shapes if dims is not None and len(dims) > 1), None)
 
 
-def _masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:
+def _total_masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:
     """Return the masks that span past and new tokens: a merged decoder declares the length that one branch wants."""
     shapes = {value.name: table[value.name] for value in model.roles.inputs if model.roles.spans_past(value)}
     return frozenset(name for name, dims in shapes.items() if dims is not None and dims[1].constant is None)
 
 
-def _concatenated(shapes: Shapes) -> Iterator[Relation]:
+def _concat_relations(shapes: Shapes) -> Iterator[Relation]:
     """Yield the relations that concatenated tensors of the main graph differ along the axis only.
 
     onnxruntime lets inputs without elements differ elsewhere, and then may return uninitialized memory.
@@ -317,7 +319,7 @@ def _broadcasts(shapes: Shapes) -> Iterator[Broadcast]:
             yield Broadcast((fact.left, fact.right), BROADCAST)
 
 
-def _computed(shapes: Shapes, names: frozenset[str]) -> Iterator[tuple[Expr, ...]]:
+def _computed_dims(shapes: Shapes, names: frozenset[str]) -> Iterator[tuple[Expr, ...]]:
     """Yield the known shapes of node outputs."""
     for value in shapes:
         dims = shapes[value].dims if value.kind == "node" and not value.is_constant else None

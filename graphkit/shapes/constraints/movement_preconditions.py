@@ -22,15 +22,15 @@ from graphkit.shapes.constraints.preconditions import (
     Precondition,
     PreconditionRule,
     Violation,
-    broadcast,
-    integers,
-    least,
-    most,
-    named,
-    same,
+    name_value,
+    read_integers,
+    require_at_least,
+    require_at_most,
+    require_broadcast_dims,
+    require_equal,
 )
 from graphkit.shapes.rule_context import NodeView
-from graphkit.shapes.rules.data_movement import product
+from graphkit.shapes.rules.data_movement import dims_product
 from graphkit.shapes.tensor import Dims
 
 __all__ = ["RULES", "Reshaped", "Sliced"]
@@ -152,7 +152,7 @@ class Sliced(Precondition):
         shape[self.axis] = max(bounds[1] - bounds[0], 0)
         rest = f"{shape[self.axis]} of {size} are left"
         why = "it counts from the end" if -size <= value else "it lies before all that there is"
-        return Violation(f"{side} {named(expr, value)}: {why}, {rest}", "", tuple(shape))
+        return Violation(f"{side} {name_value(expr, value)}: {why}, {rest}", "", tuple(shape))
 
 
 def _from_front(bound: Ints, size: Ints) -> Ints:
@@ -164,11 +164,11 @@ NEGATIVE = "Tensor shape.Size() must be >= 0"
 MAX_RANK = 8  # of tensors that are compared dim by dim
 
 
-def reshape(view: NodeView) -> Iterator[Precondition]:
+def require_reshape(view: NodeView) -> Iterator[Precondition]:
     """The target's elements are read as they were written, and it has as many elements as the input."""
     if view.opset < 5:
         return
-    source, target = view.dims(), tuple(integers(view, 1))
+    source, target = view.dims(), tuple(read_integers(view, 1))
     if not all(map(is_known, (*source, *target))) or _always_reshapes(source, target):
         return
     yield Reshaped(source, target, bool(view.attr("allowzero", 0)))
@@ -183,41 +183,41 @@ def _always_reshapes(source: Dims, target: Dims) -> bool:
         if element != -1 and lower(element) < 1:
             return False
         dims.append(element)
-    present, total = product([element for element in dims if element != -1]), product(source)
+    present, total = dims_product([element for element in dims if element != -1]), dims_product(source)
     if -1 not in dims:
         return present == total
     return dims.count(const(-1)) == 1 and divide_exactly(total, present) * present == total
 
 
-def expand(view: NodeView) -> Iterator[Precondition]:
+def require_expand(view: NodeView) -> Iterator[Precondition]:
     """Dims and target broadcast; the target is not below 0."""
-    target = tuple(integers(view, 1))
+    target = tuple(read_integers(view, 1))
     for element in target:
-        yield from least(element, 0, "a target dim below 0", "")
-    yield from broadcast([view.dims(), target], "invalid expand shape")
+        yield from require_at_least(element, 0, "a target dim below 0", "")
+    yield from require_broadcast_dims([view.dims(), target], "invalid expand shape")
 
 
-def tile(view: NodeView) -> Iterator[Precondition]:
+def require_tile(view: NodeView) -> Iterator[Precondition]:
     """Repeats are not below 0."""
-    for element in integers(view, 1):
-        yield from least(element, 0, "repeats below 0", "must be non-negative")
+    for element in read_integers(view, 1):
+        yield from require_at_least(element, 0, "repeats below 0", "must be non-negative")
 
 
 def constant_of_shape(view: NodeView) -> Iterator[Precondition]:
     """Dims are not below 0."""
-    for element in integers(view, 0):
-        yield from least(element, 0, "a dim below 0", NEGATIVE)
+    for element in read_integers(view, 0):
+        yield from require_at_least(element, 0, "a dim below 0", NEGATIVE)
 
 
 def range_(view: NodeView) -> Iterator[Precondition]:
     """The step is not 0."""
     if view.tensor(2).may_have_data:
-        for element in integers(view, 2):
+        for element in read_integers(view, 2):
             if is_known(element) and element.constant is None:
                 yield NotZero(element, const(1), "a step of 0", "can not be zero")
 
 
-def concat(view: NodeView) -> Iterator[Precondition]:
+def require_concat(view: NodeView) -> Iterator[Precondition]:
     """Inputs with elements are equal off the axis."""
     shapes = tuple(view.dims(index) for index in range(len(view.inputs)))
     if not shapes or len({len(dims) for dims in shapes}) > 1 or not 0 < len(shapes[0]) <= MAX_RANK:
@@ -237,7 +237,7 @@ def gather_elements(view: NodeView) -> Iterator[Precondition]:
     says = "'indices' shape" if view.node.op_type == "GatherElements" else "is greater than input dim"
     for index, (largest, dim) in enumerate(zip(dims, indices, strict=False)):
         if index != axis:
-            yield from most(dim, largest, "indices of a larger dim than the data", says)
+            yield from require_at_most(dim, largest, "indices of a larger dim than the data", says)
 
 
 def scatter_nd(view: NodeView) -> Iterator[Precondition]:
@@ -247,7 +247,9 @@ def scatter_nd(view: NodeView) -> Iterator[Precondition]:
     if depth is None:
         return
     for left, right in zip(updates, (*indices[:-1], *dims[depth:]), strict=False):
-        yield from same(left, right, "the dims of updates and of what they replace", "updates tensor should have shape")
+        yield from require_equal(
+            left, right, "the dims of updates and of what they replace", "updates tensor should have shape"
+        )
 
 
 def top_k(view: NodeView) -> Iterator[Precondition]:
@@ -256,13 +258,13 @@ def top_k(view: NodeView) -> Iterator[Precondition]:
     if view.opset < 10:
         count = const(view.attr("k", 1))
     else:
-        (count,) = integers(view, 1)
+        (count,) = read_integers(view, 1)
     dim = dims[view.axis(view.attr("axis", -1), len(dims))]
-    yield from least(count, 0, "k below 0", "must not be negative")
-    yield from most(count, dim, "k is larger than the axis", "k argument")
+    yield from require_at_least(count, 0, "k below 0", "must not be negative")
+    yield from require_at_most(count, dim, "k is larger than the axis", "k argument")
 
 
-def split(view: NodeView) -> Iterator[Precondition]:
+def require_split(view: NodeView) -> Iterator[Precondition]:
     """The parts are as long as the whole."""
     dims, count = view.dims(), len(view.node.outputs)
     dim = dims[view.axis(view.attr("axis", 0), len(dims))]
@@ -270,7 +272,7 @@ def split(view: NodeView) -> Iterator[Precondition]:
         return
     sizes = view.attr("split", ()) if view.opset < 13 else None
     if view.opset >= 13 and view.has(1):
-        parts_given = integers(view, 1)
+        parts_given = read_integers(view, 1)
     elif sizes:
         parts_given = [const(size) for size in sizes]
     elif view.opset < 18:
@@ -279,23 +281,25 @@ def split(view: NodeView) -> Iterator[Precondition]:
         return
     else:
         parts = view.attr("num_outputs", count)
-        yield from least(dim, parts, f"a dim to be split in {parts}", "Invalid num_outputs value")
+        yield from require_at_least(dim, parts, f"a dim to be split in {parts}", "Invalid num_outputs value")
         return
-    yield from same(sum(parts_given, const(0)), dim, "the sum of the parts and the whole", "split")
+    yield from require_equal(sum(parts_given, const(0)), dim, "the sum of the parts and the whole", "split")
 
 
-def squeeze(view: NodeView) -> Iterator[Precondition]:
+def require_squeeze(view: NodeView) -> Iterator[Precondition]:
     """Dims that are squeezed are 1."""
     dims = view.dims()
     for axis in view.axes(1, 13) or []:
-        yield from same(dims[view.axis(axis, len(dims))], const(1), "a dim that is squeezed and 1", "must be 1 instead")
+        yield from require_equal(
+            dims[view.axis(axis, len(dims))], const(1), "a dim that is squeezed and 1", "must be 1 instead"
+        )
 
 
 def slice_(view: NodeView) -> Iterator[Precondition]:
     """A bound that is meant to count from the front does not count from the end."""
     if view.opset < 10 or not view.tensor(1).may_have_data or not view.tensor(2).may_have_data:
         return
-    dims, starts, ends = view.dims(), integers(view, 1), integers(view, 2)
+    dims, starts, ends = view.dims(), read_integers(view, 1), read_integers(view, 2)
     axes = view.numbers(3) if view.has(3) else list(range(len(starts)))
     steps = view.numbers(4) if view.has(4) else [1] * len(starts)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
@@ -304,13 +308,13 @@ def slice_(view: NodeView) -> Iterator[Precondition]:
             yield Sliced(dims, view.axis(axis, len(dims)), start, end)
 
 
-def resize(view: NodeView) -> Iterator[Precondition]:
+def require_resize(view: NodeView) -> Iterator[Precondition]:
     """A dim is resized to 0 if and only if it is 0."""
     if view.opset < 11 or not view.has(3) or view.tensor(3).dims == (const(0),):
         return
     dims = view.dims()
     axes = [view.axis(axis, len(dims)) for axis in view.attr("axes", ()) or range(len(dims))]
-    for axis, size in zip(axes, integers(view, 3), strict=False):
+    for axis, size in zip(axes, read_integers(view, 3), strict=False):
         if is_known(size) and is_known(dims[axis]) and size != dims[axis]:
             if lower(size) < 1:
                 yield NotZero(size, dims[axis], "a dim is resized to 0", "should be greater than 0")
@@ -318,21 +322,21 @@ def resize(view: NodeView) -> Iterator[Precondition]:
                 yield NotZero(dims[axis], size, "nothing is resized", "Cannot scale 0")
 
 
-def pad(view: NodeView) -> Iterator[Precondition]:
+def require_pad(view: NodeView) -> Iterator[Precondition]:
     """No dim is cut below 0, and there are enough elements to reflect."""
     if view.opset < 11:
         return
-    dims, pads, mode = view.dims(), integers(view, 1), view.attr("mode", "constant")
+    dims, pads, mode = view.dims(), read_integers(view, 1), view.attr("mode", "constant")
     axes = list(range(len(dims)))
     if view.opset >= 18 and view.has(3):
         axes = [view.axis(axis, len(dims)) for axis in view.numbers(3)]
     for position, axis in enumerate(axes):
         around = pads[position], pads[position + len(axes)]
-        yield from least(dims[axis] + around[0] + around[1], 0, "a dim that is cut", "must be >= 0")
+        yield from require_at_least(dims[axis] + around[0] + around[1], 0, "a dim that is cut", "must be >= 0")
         for width in around if mode == "reflect" else ():
-            yield from most(width, dims[axis] - 1, "padding that reflects more than the axis has", "reflect")
+            yield from require_at_most(width, dims[axis] - 1, "padding that reflects more than the axis has", "reflect")
         if mode == "edge" and around != (const(0), const(0)):
-            yield from least(dims[axis], 1, "no edge to pad with", "'edge' mode")
+            yield from require_at_least(dims[axis], 1, "no edge to pad with", "'edge' mode")
 
 
 def depth_to_space(view: NodeView) -> Iterator[Precondition]:
@@ -347,21 +351,21 @@ def depth_to_space(view: NodeView) -> Iterator[Precondition]:
 
 
 RULES: Mapping[str, PreconditionRule] = {
-    "Reshape": reshape,
-    "Expand": expand,
-    "Tile": tile,
+    "Reshape": require_reshape,
+    "Expand": require_expand,
+    "Tile": require_tile,
     "ConstantOfShape": constant_of_shape,
     "Range": range_,
-    "Concat": concat,
+    "Concat": require_concat,
     "GatherElements": gather_elements,
     "ScatterElements": gather_elements,
     "ScatterND": scatter_nd,
     "TopK": top_k,
-    "Split": split,
-    "Squeeze": squeeze,
+    "Split": require_split,
+    "Squeeze": require_squeeze,
     "Slice": slice_,
-    "Resize": resize,
-    "Pad": pad,
+    "Resize": require_resize,
+    "Pad": require_pad,
     "DepthToSpace": depth_to_space,
     "SpaceToDepth": depth_to_space,
 }

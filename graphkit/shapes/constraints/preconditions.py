@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from graphkit.graph.names import listed
+from graphkit.graph.names import join_words
 from graphkit.shapes import Expr, Relation, is_known, lower
 from graphkit.shapes.rule_context import NodeView
 from graphkit.shapes.tensor import Dims
@@ -33,14 +33,14 @@ __all__ = [
     "PreconditionRule",
     "Related",
     "Violation",
-    "broadcast",
-    "failing",
-    "integers",
-    "least",
-    "most",
-    "named",
-    "pair",
-    "same",
+    "failing_where",
+    "name_value",
+    "pair_text",
+    "read_integers",
+    "require_at_least",
+    "require_at_most",
+    "require_broadcast_dims",
+    "require_equal",
 ]
 
 Ints = npt.NDArray[np.int64]
@@ -100,22 +100,22 @@ class Precondition(ABC):
         return False
 
 
-def named(expr: Expr, value: int) -> str:
+def name_value(expr: Expr, value: int) -> str:
     """Return an expression with its value."""
     return str(value) if expr.constant is not None else f"{expr} is {value}"
 
 
-def _limit(expr: Expr, value: int) -> str:
+def _limit_text(expr: Expr, value: int) -> str:
     return str(value) if expr.constant is not None else f"{value} ({expr})"
 
 
-def pair(exprs: Sequence[Expr], values: Sequence[int]) -> str:
+def pair_text(exprs: Sequence[Expr], values: Sequence[int]) -> str:
     """Return expressions with their values as a list in a sentence, numbers last."""
     pairs = sorted(zip(exprs, values, strict=True), key=lambda pair: pair[0].constant is not None)
-    return listed([named(expr, value) for expr, value in pairs])
+    return join_words([name_value(expr, value) for expr, value in pairs])
 
 
-def failing(where: npt.NDArray[np.bool_]) -> Ints:
+def failing_where(where: npt.NDArray[np.bool_]) -> Ints:
     """Return FAILS where a condition holds, FINE elsewhere."""
     result: Ints = np.where(where, FAILS, FINE)
     return result
@@ -134,17 +134,17 @@ class Related(Precondition):
         return self.relation.left, self.relation.right
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
-        return failing(~COMPARISONS[self.relation.relation](values[0], values[1]))
+        return failing_where(~COMPARISONS[self.relation.relation](values[0], values[1]))
 
     def violation(self, values: Sequence[int]) -> Violation:
         left, right = self.relation.left, self.relation.right
         if self.relation.relation != "==":
             compared = "less" if self.relation.relation == ">=" else "more"
-            problem = f"{self.what}: {named(left, values[0])}, {compared} than {_limit(right, values[1])}"
+            problem = f"{self.what}: {name_value(left, values[0])}, {compared} than {_limit_text(right, values[1])}"
         elif right.constant is not None:
-            problem = f"{self.what} differ: {named(left, values[0])}, not {values[1]}"
+            problem = f"{self.what} differ: {name_value(left, values[0])}, not {values[1]}"
         else:
-            problem = f"{self.what} differ: {pair((left, right), values)}"
+            problem = f"{self.what} differ: {pair_text((left, right), values)}"
         return Violation(problem, self.says)
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
@@ -165,10 +165,10 @@ class NotZero(Precondition):
         return self.expr, self.amount
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
-        return failing((values[0] == 0) & (values[1] != 0))
+        return failing_where((values[0] == 0) & (values[1] != 0))
 
     def violation(self, values: Sequence[int]) -> Violation:
-        return Violation(f"{self.what}: {named(self.expr, values[0])}", self.says)
+        return Violation(f"{self.what}: {name_value(self.expr, values[0])}", self.says)
 
 
 @dataclass(frozen=True)
@@ -185,10 +185,12 @@ class Multiple(Precondition):
         return (self.expr,)
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
-        return failing(values[0] % self.divisor != 0)
+        return failing_where(values[0] % self.divisor != 0)
 
     def violation(self, values: Sequence[int]) -> Violation:
-        return Violation(f"{self.what}: {named(self.expr, values[0])}, not a multiple of {self.divisor}", self.says)
+        return Violation(
+            f"{self.what}: {name_value(self.expr, values[0])}, not a multiple of {self.divisor}", self.says
+        )
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ class Index(Precondition):
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
         low, high, size, count = values
-        return failing(((low < -size) | (high >= size)) & (count > 0))
+        return failing_where(((low < -size) | (high >= size)) & (count > 0))
 
     @property
     def told(self) -> tuple[Expr, ...]:
@@ -216,7 +218,7 @@ class Index(Precondition):
     def violation(self, values: Sequence[int]) -> Violation:
         low, high, size, _ = values
         expr, value = (self.high, high) if high >= size else (self.low, low)
-        return Violation(f"index {_limit(expr, value)} into an axis of {_limit(self.size, size)}", self.says)
+        return Violation(f"index {_limit_text(expr, value)} into an axis of {_limit_text(self.size, size)}", self.says)
 
 
 SAYS = "Non concat axis dimensions must match"
@@ -240,10 +242,10 @@ class Broadcast(Precondition):
         clash = np.zeros(largest.shape, np.bool_)
         for value in values:
             clash |= (value != 1) & (value != largest)
-        return failing(clash)
+        return failing_where(clash)
 
     def violation(self, values: Sequence[int]) -> Violation:
-        return Violation(f"dims that do not broadcast: {pair(self.exprs, values)}", self.says)
+        return Violation(f"dims that do not broadcast: {pair_text(self.exprs, values)}", self.says)
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
         return tuple((self.exprs_[0], expr) for expr in self.exprs_[1:])
@@ -272,13 +274,13 @@ class Concatenated(Precondition):
                 full = np.all(np.stack([*row]) != 0, axis=0)
                 clash |= full & (common >= 0) & (row[index] != common)
                 common = np.where(full, row[index], common)
-        return failing(clash)
+        return failing_where(clash)
 
     def violation(self, values: Sequence[int]) -> Violation:
         rank = len(self.shapes[0])
         rows = [list(values[start : start + rank]) for start in range(0, len(values), rank)]
         return Violation(
-            f"shapes that cannot be joined at axis {self.axis}: {listed([str(row) for row in rows])}", SAYS
+            f"shapes that cannot be joined at axis {self.axis}: {join_words([str(row) for row in rows])}", SAYS
         )
 
     @property
@@ -294,25 +296,25 @@ PreconditionRule = Callable[[NodeView], Iterator[Precondition]]
 BROADCAST = "broadcast"
 
 
-def least(expr: Expr, number: int, what: str, says: str) -> Iterator[Precondition]:
+def require_at_least(expr: Expr, number: int, what: str, says: str) -> Iterator[Precondition]:
     """Yield the precondition that an expression is at least a number, unless it always is."""
     if is_known(expr) and lower(expr) < number and expr.constant is None:
         yield Related(Relation.at_least(expr, number), what, says)
 
 
-def same(left: Expr, right: Expr, what: str, says: str) -> Iterator[Precondition]:
+def require_equal(left: Expr, right: Expr, what: str, says: str) -> Iterator[Precondition]:
     """Yield the precondition that two dims are equal, unless they always are."""
     if left != right and is_known(left) and is_known(right):
         yield Related(Relation.equal(left, right), what, says)
 
 
-def most(expr: Expr, limit: Expr, what: str, says: str) -> Iterator[Precondition]:
+def require_at_most(expr: Expr, limit: Expr, what: str, says: str) -> Iterator[Precondition]:
     """Yield the precondition that an expression is at most another one, unless it always is."""
     if is_known(expr) and is_known(limit) and lower(limit - expr) < 0:
         yield Related(Relation.at_most(expr, limit), what, says)
 
 
-def integers(view: NodeView, index: int) -> list[Expr]:
+def read_integers(view: NodeView, index: int) -> list[Expr]:
     """Return the elements of an integer input.
 
     Raises:
@@ -321,7 +323,7 @@ def integers(view: NodeView, index: int) -> list[Expr]:
     return [Expr.of(element) for element in view.values(index) if isinstance(element, (int, Expr))]
 
 
-def broadcast(shapes: Sequence[Dims], says: str = BROADCAST) -> Iterator[Precondition]:
+def require_broadcast_dims(shapes: Sequence[Dims], says: str = BROADCAST) -> Iterator[Precondition]:
     """Yield the preconditions that dims broadcast."""
     if all(dims == shapes[0] for dims in shapes[1:]):
         return

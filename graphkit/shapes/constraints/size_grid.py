@@ -12,12 +12,12 @@ from graphkit.graph.view import Scope
 from graphkit.shapes import Expr, Relation
 from graphkit.shapes.constraints.collect_preconditions import SharedPrecondition
 from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values
-from graphkit.shapes.constraints.legal_sizes import Variable, nearest
+from graphkit.shapes.constraints.legal_sizes import Variable, search_nearest_sizes
 from graphkit.shapes.constraints.preconditions import FINE, Bools, Ints, Precondition
 from graphkit.shapes.expr import Call
 from graphkit.shapes.symbols import Symbol
 
-__all__ = ["Grid", "broken", "candidates", "free_symbols", "pools", "tied", "ties_of"]
+__all__ = ["Grid", "broken_sizes", "candidate_sizes", "free_symbols", "size_pools", "ties_of", "with_ties"]
 
 SMALL = (0, 1, 2, 3, 4, 5, 7)  # above the least
 USUAL = (8, 16, 32, 64, 128, 224, 256, 384, 512)  # sizes of images and windows
@@ -37,7 +37,7 @@ def ties_of(preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol]
     ties: dict[str, Expr] = {}
     for precondition in preconditions:
         for left, right in precondition.equalities():
-            for name, solution in _solved(left, right):
+            for name, solution in _solved_symbols(left, right):
                 expr = solution.substitute(ties)
                 if name in symbols and name not in ties and name not in expr.symbols and _is_plain(expr):
                     ties = {tied_name: known.substitute({name: expr}) for tied_name, known in ties.items()}
@@ -52,7 +52,7 @@ def _is_plain(expr: Expr) -> bool:
     return bool(atoms) and all(isinstance(atom, Symbol) for atom in atoms)
 
 
-def _solved(left: Expr, right: Expr) -> Iterator[tuple[str, Expr]]:
+def _solved_symbols(left: Expr, right: Expr) -> Iterator[tuple[str, Expr]]:
     for side, opposite in ((left, right), (right, left)):
         atom = side.atom
         if isinstance(atom, Symbol):
@@ -60,10 +60,10 @@ def _solved(left: Expr, right: Expr) -> Iterator[tuple[str, Expr]]:
         elif isinstance(atom, Call) and atom.op == "max" and opposite in atom.args:
             for arg in atom.args:
                 if arg != opposite:
-                    yield from _solved(arg, opposite)
+                    yield from _solved_symbols(arg, opposite)
 
 
-def tied(assignment: Assignment, ties: Mapping[str, Expr]) -> dict[str, int]:
+def with_ties(assignment: Assignment, ties: Mapping[str, Expr]) -> dict[str, int]:
     """Return an assignment with the symbols that follow from it."""
     result = dict(assignment)
     if ties:
@@ -71,7 +71,7 @@ def tied(assignment: Assignment, ties: Mapping[str, Expr]) -> dict[str, int]:
     return result
 
 
-def pools(
+def size_pools(
     preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol], ties: Mapping[str, Expr]
 ) -> dict[str, list[int]]:
     """Return the sizes to try for each symbol: small ones, usual ones, and those next to numbers in expressions.
@@ -81,7 +81,7 @@ def pools(
     numbers: dict[str, set[int]] = {name: set() for name in symbols}
     named = {*ties, *(inner for tie in ties.values() for inner in tie.symbols)}
     for precondition in preconditions:
-        constants = {n for expr in precondition.exprs for n in _numbers(expr) if 1 < n <= MAX_SIZE}
+        constants = {n for expr in precondition.exprs for n in _numbers_in(expr) if 1 < n <= MAX_SIZE}
         names = precondition.symbols
         named |= names
         for name in names | {inner for tie in names & ties.keys() for inner in ties[tie].symbols}:
@@ -99,36 +99,42 @@ def pools(
     return result
 
 
-def _numbers(expr: Expr) -> Iterator[int]:
+def _numbers_in(expr: Expr) -> Iterator[int]:
     for monomial, factor in expr.terms:
         yield abs(factor)
         for atom in monomial:
             if isinstance(atom, Call):
                 for arg in atom.args:
-                    yield from _numbers(arg)
+                    yield from _numbers_in(arg)
 
 
-def candidates(
+def candidate_sizes(
     base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr], symbols: Mapping[str, Symbol]
 ) -> list[dict[str, int]]:
     """Return assignments that differ from a base in one or two symbols, and in the symbols that follow from these."""
     free = [name for name in base if name not in ties and sizes[name]]
     assignments = [dict(base)]
-    assignments += [tied({**base, name: size}, ties) for name in free for size in sizes[name] if size != base[name]]
+    assignments += [
+        with_ties({**base, name: size}, ties) for name in free for size in sizes[name] if size != base[name]
+    ]
     for first, second in combinations(free, 2):
-        few = [[size for size in _few(sizes[name]) if size != base[name]] for name in (first, second)]
-        assignments += [tied({**base, first: size, second: other_size}, ties) for size, other_size in product(*few)]
+        few = [[size for size in _few_sizes(sizes[name]) if size != base[name]] for name in (first, second)]
+        assignments += [
+            with_ties({**base, first: size, second: other_size}, ties) for size, other_size in product(*few)
+        ]
         if len(assignments) > MAX_CANDIDATES:
             break
     return [assignment for assignment in assignments if _is_legal(assignment, symbols)]
 
 
-def broken(base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr]) -> list[dict[str, int]]:
+def broken_sizes(
+    base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr]
+) -> list[dict[str, int]]:
     """Return assignments in which one symbol does not follow from the others: mistakes that a caller can make."""
     return [{**base, name: size} for name in ties for size in sizes[name] if size != base[name]]
 
 
-def _few(sizes: Sequence[int]) -> list[int]:
+def _few_sizes(sizes: Sequence[int]) -> list[int]:
     return [*sizes[:PAIRED], *sizes[PAIRED:][-PAIRED:]]
 
 
@@ -159,7 +165,7 @@ class Grid:
         preconditions = [place.precondition for place in shared]
         self.shared, self.symbols = shared, symbols
         self.ties = ties_of(preconditions, symbols)
-        self.sizes = pools(preconditions, symbols, self.ties)
+        self.sizes = size_pools(preconditions, symbols, self.ties)
 
     def outcomes(self, assignments: Sequence[Assignment], shared: Sequence[SharedPrecondition] = ()) -> Ints:
         """Return the outcome of each precondition, or of each of those in `shared`, at each assignment."""
@@ -193,7 +199,7 @@ class Grid:
         follow = [Relation.equal(Expr.from_atom(self.symbols[name]), expr) for name, expr in self.ties.items()]
         constraints: list[Constraint] = [*follow, *(place.precondition for place in self.shared[:count])]
         wish = {name: self._guess(name) for name in self.symbols}
-        assignment = next(nearest(variables, constraints, wish, MAX_VISITS), None)
+        assignment = next(search_nearest_sizes(variables, constraints, wish, MAX_VISITS), None)
         return None if assignment is None else {name: assignment[name] for name in self.symbols}
 
     def first_unmet(self) -> SharedPrecondition:

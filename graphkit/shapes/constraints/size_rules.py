@@ -16,7 +16,7 @@ import numpy as np
 
 from graphkit.shapes.constraints.evaluate_constraints import Assignment
 from graphkit.shapes.constraints.preconditions import Bools
-from graphkit.shapes.constraints.size_grid import Grid, tied
+from graphkit.shapes.constraints.size_grid import Grid, with_ties
 
 __all__ = ["SizeRule", "size_rules"]
 
@@ -76,13 +76,13 @@ def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[Si
     independent = {name: rule for name, rule in rules.items() if legal.is_independent(name, rules)}
     informative = [rule for rule in independent.values() if rule.step > 1 or rule.least > max(legal.low(rule.name), 1)]
     coupled = {
-        name for pair in itertools.combinations(informative, 2) if legal.has_others(*pair) for name in _names(pair)
+        name for pair in itertools.combinations(informative, 2) if legal.has_others(*pair) for name in _rule_names(pair)
     }
     telling = [rule for rule in informative if rule.name not in coupled or rule.least != rule.most]
     return tuple(replace(rule, is_exact=rule.is_exact and rule.name not in coupled) for rule in telling)
 
 
-def _names(rules: Sequence[SizeRule]) -> list[str]:
+def _rule_names(rules: Sequence[SizeRule]) -> list[str]:
     return [rule.name for rule in rules]
 
 
@@ -98,7 +98,7 @@ class _Legal:
     def at(self, name: str, sizes: Sequence[int], others: Assignment | None = None) -> Bools:
         """Return at which sizes of a symbol all preconditions are met, with these sizes of the others."""
         around = {**self.base, **(others or {})}
-        bad = self.grid.bad([tied({**around, name: size}, self.grid.ties) for size in sizes])
+        bad = self.grid.bad([with_ties({**around, name: size}, self.grid.ties) for size in sizes])
         return np.logical_not(bad.any(axis=0))
 
     def rule(self, name: str) -> SizeRule | None:
@@ -107,7 +107,7 @@ class _Legal:
         sizes = [size for size in range(low, low + SPAN) if size <= high]
         is_legal = self.at(name, sizes)
         legal = [size for size, met in zip(sizes, is_legal.tolist(), strict=True) if met]
-        rule = _described(name, legal, low, sizes[-1])
+        rule = _describe_rule(name, legal, low, sizes[-1])
         return rule if rule is not None and self._holds_beyond(rule, sizes[-1]) else None
 
     def _holds_beyond(self, rule: SizeRule, last: int) -> bool:
@@ -117,58 +117,65 @@ class _Legal:
         period = max(rule.step, 1)
         far = [*range(last + 1, last + 1 + 2 * period), *(period * ((last * k) // period) for k in range(2, BEYOND))]
         far += [size + step for size in far[2 * period :] for step in (-1, 1)]
-        return _agree(rule, far, self.at(rule.name, far))
+        return _agrees_with_rule(rule, far, self.at(rule.name, far))
 
     def is_independent(self, name: str, rules: Mapping[str, SizeRule]) -> bool:
         """Whether the rule of a symbol also holds beside other legal sizes of the other symbols, with a rule or not."""
         random = np.random.default_rng(0)
         rule = rules[name]
-        multiples = _some(rule, random)
+        multiples = _sizes_inside(rule, random)
         sizes = [*range(self.low(name), self.low(name) + 64), *multiples, *(size + 1 for size in multiples)]
         for _ in range(TOGETHER):
-            others = {symbol: int(random.choice(_some(rules[symbol], random))) for symbol in rules if symbol != name}
-            if not _agree(rule, sizes, self.at(name, sizes, others)):
+            others = {
+                symbol: int(random.choice(_sizes_inside(rules[symbol], random))) for symbol in rules if symbol != name
+            }
+            if not _agrees_with_rule(rule, sizes, self.at(name, sizes, others)):
                 return False
         free = [symbol for symbol in self.base if symbol not in rules and symbol not in self.grid.ties]
         beside = [{symbol: self.base[symbol] + step} for symbol in free for step in (1, 2)]
-        return all(not legal.any() or _agree(rule, sizes, legal) for legal in (self.at(name, sizes, x) for x in beside))
+        return all(
+            not legal.any() or _agrees_with_rule(rule, sizes, legal)
+            for legal in (self.at(name, sizes, x) for x in beside)
+        )
 
     def has_others(self, first: SizeRule, second: SizeRule) -> bool:
         """Whether two symbols may both have sizes that their rules do not allow: one half as large, the other twice."""
-        pairs = itertools.product(_outside(first, self.low(first.name)), _outside(second, self.low(second.name)))
+        pairs = itertools.product(
+            _sizes_outside(first, self.low(first.name)), _sizes_outside(second, self.low(second.name))
+        )
         sizes = [
-            tied({**self.base, first.name: first_size, second.name: second_size}, self.grid.ties)
+            with_ties({**self.base, first.name: first_size, second.name: second_size}, self.grid.ties)
             for first_size, second_size in pairs
         ]
         return bool(sizes) and not bool(self.grid.bad(sizes).any(axis=0).all())
 
 
-def _outside(rule: SizeRule, low: int) -> list[int]:
+def _sizes_outside(rule: SizeRule, low: int) -> list[int]:
     """Return sizes that a rule does not allow, which are parts and multiples of the least that it allows."""
     near = [rule.least * number for number in FACTORS] + [rule.least // number for number in FACTORS]
     near += [rule.least + step for step in (-1, 1, -2, 2)]
-    return [size for size in dict.fromkeys(near) if size >= max(low, 1) and not _allows(rule, size)]
+    return [size for size in dict.fromkeys(near) if size >= max(low, 1) and not _allows_size(rule, size)]
 
 
-def _some(rule: SizeRule, random: np.random.Generator) -> list[int]:
+def _sizes_inside(rule: SizeRule, random: np.random.Generator) -> list[int]:
     """Return a few sizes that a rule allows."""
     count = 24 if rule.most is None else max((rule.most - rule.least) // rule.step + 1, 1)
     return [rule.least, *(rule.least + rule.step * int(k) for k in random.integers(0, count, 8))]
 
 
-def _agree(rule: SizeRule, sizes: Sequence[int], is_legal: Bools) -> bool:
+def _agrees_with_rule(rule: SizeRule, sizes: Sequence[int], is_legal: Bools) -> bool:
     """Whether sizes are legal where a rule says so; where it is not exact, others may be as well."""
-    allowed = np.array([_allows(rule, size) for size in sizes], np.bool_)
+    allowed = np.array([_allows_size(rule, size) for size in sizes], np.bool_)
     return bool((is_legal[allowed]).all() and (not rule.is_exact or not is_legal[~allowed].any()))
 
 
-def _allows(rule: SizeRule, size: int) -> bool:
+def _allows_size(rule: SizeRule, size: int) -> bool:
     below = (size + rule.less) // rule.step * rule.step
     near = [multiple for multiple in (below, below - rule.step) if -rule.less <= size - multiple <= rule.more]
     return any(rule.least <= multiple and (rule.most is None or multiple <= rule.most) for multiple in near)
 
 
-def _described(name: str, legal: Sequence[int], low: int, last: int) -> SizeRule | None:
+def _describe_rule(name: str, legal: Sequence[int], low: int, last: int) -> SizeRule | None:
     """Return the rule that the legal sizes from `low` to `last` follow, None where there is no simple one."""
     if not legal:
         return None
@@ -193,16 +200,16 @@ def _with_others(rule: SizeRule, allowed: set[int], low: int, last: int) -> Size
     multiples = range(rule.least, (last if rule.most is None else rule.most) + 1, rule.step)
     inner = [size for size in multiples if low <= size - rule.step and size + rule.step <= last] or list(multiples)
     less, more = (
-        min(_run(size, sign, allowed, rule.step) for size in inner) if rule.step > 1 else 0 for sign in (-1, 1)
+        min(_run_length(size, sign, allowed, rule.step) for size in inner) if rule.step > 1 else 0 for sign in (-1, 1)
     )
     wide = SizeRule(rule.name, rule.step, rule.least, rule.most, less, more)
-    is_exact = all(_allows(wide, size) == (size in allowed) for size in range(low, last - rule.step))
+    is_exact = all(_allows_size(wide, size) == (size in allowed) for size in range(low, last - rule.step))
     return SizeRule(
         name=rule.name, step=rule.step, least=rule.least, most=rule.most, less=less, more=more, is_exact=is_exact
     )
 
 
-def _run(size: int, sign: int, allowed: set[int], step: int) -> int:
+def _run_length(size: int, sign: int, allowed: set[int], step: int) -> int:
     """Return how many sizes beside one, on one side, are legal without a gap."""
     count = 0
     while count + 1 < step and size + sign * (count + 1) in allowed:

@@ -85,17 +85,17 @@ def tied_symbols(model: Model) -> tuple[frozenset[str], ...]:
     roles, shapes, dims = model.roles, infer(model), input_dims(model)
     names = {dim.name for value in roles.inputs for dim in dims.get(value.name) or () if dim.name is not None}
     meetings = [(fact.left, fact.right) for fact in (*shapes.broadcasts, *shapes.equalities)]
-    groups = _joined(names & _met(meeting) for meeting in meetings)
+    groups = _join_groups(names & _symbols_that_meet(meeting) for meeting in meetings)
     if not roles.cache and (sound := roles.first("audio")) is not None:
         known = map(dims.get, (value.name for value in (sound, *roles.all("mask", "encoder mask"))))
         lengths = [each[1] for each in known if each is not None and len(each) > 1]
         tied = frozenset[str]().union(*groups)
         untied = {name for length in lengths[1:] for name in length.symbols - tied}
-        groups = _joined([*groups, lengths[0].symbols | untied] if lengths else groups)
+        groups = _join_groups([*groups, lengths[0].symbols | untied] if lengths else groups)
     return groups
 
 
-def _joined(groups: Iterable[Collection[str]]) -> tuple[frozenset[str], ...]:
+def _join_groups(groups: Iterable[Collection[str]]) -> tuple[frozenset[str], ...]:
     """Return groups of at least two names; those that share one are one."""
     known: list[frozenset[str]] = []
     for group in map(frozenset, groups):
@@ -105,19 +105,19 @@ def _joined(groups: Iterable[Collection[str]]) -> tuple[frozenset[str], ...]:
     return tuple(known)
 
 
-def _met(sides: tuple[Expr, Expr]) -> set[str]:
+def _symbols_that_meet(sides: tuple[Expr, Expr]) -> set[str]:
     """Return the symbols of two dims that meet: these, or those whose squares they are."""
     powers = [monomial for dim in sides for monomial, factor in dim.terms if factor == 1 and len(dim.terms) == 1]
     if len(powers) == 2 and len(powers[0]) == len(powers[1]) > 1 and all(len(set(atoms)) == 1 for atoms in powers):
         return {atoms[0].name for atoms in powers if isinstance(atoms[0], Symbol)}
-    return {name for dim in sides for name in _broadcast(dim)}
+    return {name for dim in sides for name in _broadcast_symbols(dim)}
 
 
-def _broadcast(dim: Expr) -> Iterator[str]:
+def _broadcast_symbols(dim: Expr) -> Iterator[str]:
     """Yield the symbol that a dim is, or those whose dims broadcast to it, or are cut to it."""
     if isinstance(dim.atom, Call) and dim.atom.op in ("max", "min"):
         for argument in dim.atom.args:
-            yield from _broadcast(argument)
+            yield from _broadcast_symbols(argument)
     elif dim.name is not None:
         yield dim.name
 
@@ -166,11 +166,11 @@ def input_shapes(
     shapes: dict[str, tuple[int, ...] | None] = {}
     for value in model.roles.inputs:
         known = dims.get(value.name)
-        shapes[value.name] = None if known is None else tuple(_size(dim, symbols) for dim in known)
+        shapes[value.name] = None if known is None else tuple(_evaluate_dim(dim, symbols) for dim in known)
         if known is not None and model.roles.spans_past(value) and known[1].constant is None:
-            shapes[value.name] = _size(known[0], symbols), sizes.past + sizes.sequence
+            shapes[value.name] = _evaluate_dim(known[0], symbols), sizes.past + sizes.sequence
     return shapes
 
 
-def _size(dim: Expr, symbols: Mapping[str, int]) -> int:
+def _evaluate_dim(dim: Expr, symbols: Mapping[str, int]) -> int:
     return max(dim.evaluate({name: symbols.get(name, OTHER) for name in dim.symbols}), 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphkit.graph.operator_traits import joined
+from graphkit.graph.operator_traits import join_tables
 from graphkit.shapes.rule_context import Rule
 from graphkit.shapes.rules import (
     attention,
@@ -20,7 +20,7 @@ from graphkit.shapes.rules import (
 
 __all__ = ["RULES"]
 
-RULES: dict[str, Rule] = joined(
+RULES: dict[str, Rule] = join_tables(
     elementwise.RULES,
     data_movement.RULES,
     indexing.RULES,

@@ -18,9 +18,9 @@ from graphkit.shapes.tensor import Dims, Tensor
 __all__ = ["RULES"]
 
 
-def attention(ctx: InferenceContext) -> list[Tensor]:
+def infer_attention(ctx: InferenceContext) -> list[Tensor]:
     """Infer Attention of opset 23: Q, K and V have rank 4, or rank 3 with the number of heads in attributes."""
-    query, key, value = (_heads(ctx, index, name) for index, name in enumerate(("q", "kv", "kv")))
+    query, key, value = (_head_dims(ctx, index, name) for index, name in enumerate(("q", "kv", "kv")))
     dtype = ctx.tensor().dtype
     total = key[2] + (ctx.dims(4)[2] if ctx.has(4) else 0)
     result: tuple[Expr, ...] = (*query[:3], value[3])
@@ -30,7 +30,7 @@ def attention(ctx: InferenceContext) -> list[Tensor]:
     return [Tensor(dtype, result), keys, values, Tensor(dtype, (*query[:3], total))]
 
 
-def _heads(ctx: InferenceContext, index: int, name: str) -> Dims:
+def _head_dims(ctx: InferenceContext, index: int, name: str) -> Dims:
     """Return batch, heads, length and head size."""
     dims = ctx.dims(index)
     if len(dims) == 4:
@@ -41,7 +41,7 @@ def _heads(ctx: InferenceContext, index: int, name: str) -> Dims:
     return dims[0], const(heads), dims[1], ctx.quotient(dims[2], const(heads), "the hidden size")
 
 
-def packed(ctx: InferenceContext) -> list[Tensor]:
+def infer_packed_attention(ctx: InferenceContext) -> list[Tensor]:
     """Infer com.microsoft Attention and its kin, where one weight makes queries, keys and values."""
     dims = ctx.dims()
     past = 8 if ctx.node.op_type == "QAttention" else 4
@@ -63,23 +63,23 @@ def multi_head(ctx: InferenceContext) -> list[Tensor]:
         return [Tensor(dtype, (dims[0], dims[1], dims[2] * dims[4]))]
     if ctx.has(1) and len(ctx.dims(1)) == 5:  # keys and values in one
         return [Tensor(dtype, dims)]
-    return _separate(ctx, 6, shares=ctx.has(6) and ctx.has(8))
+    return _infer_separate(ctx, 6, shares=ctx.has(6) and ctx.has(8))
 
 
-def decoder(ctx: InferenceContext) -> list[Tensor]:
+def infer_decoder_attention(ctx: InferenceContext) -> list[Tensor]:
     """Infer DecoderMaskedMultiHeadAttention(query, key, value, mask, bias, past_key, past_value, past_length)."""
     if ctx.has(1):
-        return _separate(ctx, 5, shares=bool(ctx.attr("past_present_share_buffer", 0)))
+        return _infer_separate(ctx, 5, shares=bool(ctx.attr("past_present_share_buffer", 0)))
     dims, heads = ctx.dims(), ctx.attr("num_heads", 1)  # queries, keys and values side by side
     shares = bool(ctx.attr("past_present_share_buffer", 0))
-    present, total = _lengths(ctx, dims[1], 5, shares)
+    present, total = _cache_lengths(ctx, dims[1], 5, shares)
     caches = [Tensor(ctx.tensor(i).dtype, (dims[0], heads, present, ctx.dims(i)[3])) for i in (5, 6)]
     result = (dims[0], dims[1], ctx.dims(6)[3] * heads)
     dtype = ctx.tensor().dtype
     return [Tensor(dtype, result), *caches, Tensor(dtype, (dims[0], heads, dims[1], total))]
 
 
-def _separate(ctx: InferenceContext, past: int, shares: bool) -> list[Tensor]:
+def _infer_separate(ctx: InferenceContext, past: int, shares: bool) -> list[Tensor]:
     """Return the outputs for queries of rank 3, and keys and values of rank 3, or of rank 4 as a cache has them."""
     dims, heads, dtype = ctx.dims(), const(ctx.attr("num_heads", 1)), ctx.tensor().dtype
     key = ctx.dims(1) if ctx.has(1) else ()
@@ -87,7 +87,7 @@ def _separate(ctx: InferenceContext, past: int, shares: bool) -> list[Tensor]:
         raise UnknownError("a layout of keys and values that no rule knows")
     value = ctx.dims(2)
     hidden = value[2] if len(value) == 3 else value[1] * value[3]
-    present, total = _lengths(ctx, key[1] if len(key) == 3 else key[2], past, shares)
+    present, total = _cache_lengths(ctx, key[1] if len(key) == 3 else key[2], past, shares)
     caches = [
         Tensor(dtype, (dims[0], heads, present, ctx.quotient(size, heads, "the hidden size")))
         for size in (dims[2], hidden)
@@ -95,7 +95,7 @@ def _separate(ctx: InferenceContext, past: int, shares: bool) -> list[Tensor]:
     return [Tensor(dtype, (dims[0], dims[1], hidden)), *caches, Tensor(dtype, (dims[0], heads, dims[1], total))]
 
 
-def _lengths(ctx: InferenceContext, new: Expr, past: int, shares: bool) -> tuple[Expr, Expr]:
+def _cache_lengths(ctx: InferenceContext, new: Expr, past: int, shares: bool) -> tuple[Expr, Expr]:
     """Return the lengths of the present cache and of past and new together; a buffer's is filled as `past + 2` says."""
     before = ctx.dims(past)[2] if ctx.has(past) else const(0)
     if shares:
@@ -103,7 +103,7 @@ def _lengths(ctx: InferenceContext, new: Expr, past: int, shares: bool) -> tuple
     return before + new, before + new
 
 
-def grouped(ctx: InferenceContext) -> list[Tensor]:
+def infer_grouped_attention(ctx: InferenceContext) -> list[Tensor]:
     """Infer GroupQueryAttention(query, key, value, past_key, past_value, lengths, total_length, ...)."""
     dims, dtype, groups = ctx.dims(), ctx.tensor().dtype, ctx.attr("kv_num_heads", 1)
     heads, head = _head_size(ctx, groups)
@@ -116,7 +116,7 @@ def grouped(ctx: InferenceContext) -> list[Tensor]:
     return [result, present, present, Tensor(dtype, (dims[0], heads, dims[1], total))]
 
 
-def sparse(ctx: InferenceContext) -> list[Tensor]:
+def infer_sparse_attention(ctx: InferenceContext) -> list[Tensor]:
     """Infer SparseAttention(query, key, value, past_key, past_value, ...): past and present share a buffer."""
     dims = ctx.dims()
     heads, head = _head_size(ctx, ctx.attr("kv_num_heads", 1))
@@ -130,7 +130,7 @@ def _head_size(ctx: InferenceContext, groups: int) -> tuple[int, Expr]:
     return heads, ctx.quotient(ctx.dims()[2], const(heads if ctx.has(1) else heads + 2 * groups), "the hidden size")
 
 
-def linear(ctx: InferenceContext) -> list[Tensor]:
+def infer_linear_attention(ctx: InferenceContext) -> list[Tensor]:
     """Infer LinearAttention(query, key, value, past_state, ...): the state is one matrix for each head."""
     groups = ctx.attr("kv_num_heads", 0)
     heads = max(ctx.attr("q_num_heads", 0), groups)
@@ -145,7 +145,7 @@ def linear(ctx: InferenceContext) -> list[Tensor]:
     return [Tensor(ctx.tensor().dtype, (batch, length, values * heads)), present]
 
 
-def convolution(ctx: InferenceContext) -> list[Tensor]:
+def infer_conv_with_state(ctx: InferenceContext) -> list[Tensor]:
     """Infer CausalConvWithState(input, weight, bias, past_state): the state keeps its dims."""
     return [Tensor(ctx.tensor(index).dtype, ctx.dims(index)) for index in (0, 3) if ctx.has(index)]
 
@@ -162,7 +162,7 @@ def gated_relative_bias(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, (dims[0], ctx.attr("num_heads", 1), dims[1], dims[1]))
 
 
-def beams(ctx: InferenceContext) -> list[Tensor]:
+def infer_beam_search(ctx: InferenceContext) -> list[Tensor]:
     """Infer BeamSearch(ids, max_length, min_length, num_beams, num_return_sequences, ...)."""
     batch, length = ctx.dims()[0], ctx.size(1)
     returned = ctx.size(4)
@@ -170,26 +170,26 @@ def beams(ctx: InferenceContext) -> list[Tensor]:
     return [Tensor(TensorProto.INT32, (batch, returned, length)), Tensor(scores, (batch, returned))]
 
 
-def greedy(ctx: InferenceContext) -> Tensor:
+def infer_greedy_search(ctx: InferenceContext) -> Tensor:
     """Infer GreedySearch and Sampling(ids, max_length, ...)."""
     return Tensor(TensorProto.INT32, (ctx.dims()[0], ctx.size(1)))
 
 
 RULES: Mapping[str, Rule] = {
-    "Attention": attention,
-    "com.microsoft.Attention": packed,
-    "com.microsoft.DecoderMaskedSelfAttention": packed,
-    "com.microsoft.QAttention": packed,
+    "Attention": infer_attention,
+    "com.microsoft.Attention": infer_packed_attention,
+    "com.microsoft.DecoderMaskedSelfAttention": infer_packed_attention,
+    "com.microsoft.QAttention": infer_packed_attention,
     "com.microsoft.MultiHeadAttention": multi_head,
-    "com.microsoft.DecoderMaskedMultiHeadAttention": decoder,
-    "com.microsoft.GroupQueryAttention": grouped,
-    "com.microsoft.SparseAttention": sparse,
-    "com.microsoft.LinearAttention": linear,
-    "com.microsoft.CausalConvWithState": convolution,
+    "com.microsoft.DecoderMaskedMultiHeadAttention": infer_decoder_attention,
+    "com.microsoft.GroupQueryAttention": infer_grouped_attention,
+    "com.microsoft.SparseAttention": infer_sparse_attention,
+    "com.microsoft.LinearAttention": infer_linear_attention,
+    "com.microsoft.CausalConvWithState": infer_conv_with_state,
     "com.microsoft.RelativePositionBias": relative_bias,
     "com.microsoft.GatedRelativePositionBias": gated_relative_bias,
-    "com.microsoft.BeamSearch": beams,
-    "com.microsoft.GreedySearch": greedy,
-    "com.microsoft.Sampling": greedy,
-    "com.microsoft.WhisperBeamSearch": beams,
+    "com.microsoft.BeamSearch": infer_beam_search,
+    "com.microsoft.GreedySearch": infer_greedy_search,
+    "com.microsoft.Sampling": infer_greedy_search,
+    "com.microsoft.WhisperBeamSearch": infer_beam_search,
 }

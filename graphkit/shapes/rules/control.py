@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from onnx import TensorProto
 
 from graphkit.graph.declared_types import declared_dims
-from graphkit.graph.view import Scope, Value, unwrapped
+from graphkit.graph.view import Scope, Value, unwrap_value
 from graphkit.io.tensors import inline_array
 from graphkit.shapes.algebra import maximum, minimum
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.tensor import Tensor, TensorSequence, is_same_elements, joined, unknown
-from graphkit.shapes.value_propagation import compare
+from graphkit.shapes.tensor import Tensor, TensorSequence, is_same_elements, join_sequences, unknown_tensor
+from graphkit.shapes.value_propagation import compare_elements
 
-__all__ = ["RULES", "begins", "iterations"]
+__all__ = ["RULES", "count_iterations", "has_first_iteration"]
 
 NO_ITERATION = "the loop may have no iteration, and the body does not declare it as this number"
 MAX_ROUNDS = 4  # each round makes at least one more dim unknown
@@ -31,19 +31,19 @@ MAX_DEPTH = 3  # loops in loops that are inferred more than once
 def if_(ctx: InferenceContext) -> list[Tensor]:
     """Return the outputs of the branch that the condition chooses, or the facts that both branches agree on."""
     condition = ctx.data(0)
-    is_false = None if condition is None or condition.size != 1 else compare("==", condition.ravel()[0], 0)
-    then = _branch(ctx, "then_branch", None if is_false is None else not is_false)
-    otherwise = _branch(ctx, "else_branch", None if is_false is None else bool(is_false))
+    is_false = None if condition is None or condition.size != 1 else compare_elements("==", condition.ravel()[0], 0)
+    then = _infer_branch(ctx, "then_branch", None if is_false is None else not is_false)
+    otherwise = _infer_branch(ctx, "else_branch", None if is_false is None else bool(is_false))
     if is_false is not None:
         return otherwise if is_false else then
     reasons_of = {finding.body: finding.message for finding in reversed(ctx.notes.findings)}  # the first one counts
     reasons = {name: reasons_of.get(body, "") for name, body in ctx.node.bodies.items()}
     if all(reasons.values()):
         ctx.finding(f"neither branch can run: {'; '.join(f'{reason} in {name}' for name, reason in reasons.items())}")
-    return [_merged(ctx, pair) for pair in zip(then, otherwise, strict=False)]
+    return [_merge_branches(ctx, pair) for pair in zip(then, otherwise, strict=False)]
 
 
-def _branch(ctx: InferenceContext, name: str, is_chosen: bool | None) -> list[Tensor]:
+def _infer_branch(ctx: InferenceContext, name: str, is_chosen: bool | None) -> list[Tensor]:
     """Infer a branch, of which it may be known that the condition chooses it, or the other one."""
     body = ctx.node.bodies.get(name)
     if body is None:
@@ -55,15 +55,15 @@ def _branch(ctx: InferenceContext, name: str, is_chosen: bool | None) -> list[Te
     return results
 
 
-def _merged(ctx: InferenceContext, pair: tuple[Tensor, Tensor]) -> Tensor:
+def _merge_branches(ctx: InferenceContext, pair: tuple[Tensor, Tensor]) -> Tensor:
     first, second = pair
     if isinstance(first, TensorSequence) and isinstance(second, TensorSequence):
-        return joined(first, second)
+        return join_sequences(first, second)
     dtype = first.dtype or second.dtype
     if first.dims is None or second.dims is None:
-        return unknown(first.reason or second.reason, dtype)
+        return unknown_tensor(first.reason or second.reason, dtype)
     if len(first.dims) != len(second.dims):
-        return unknown(f"then_branch gives rank {len(first.dims)}, else_branch rank {len(second.dims)}", dtype)
+        return unknown_tensor(f"then_branch gives rank {len(first.dims)}, else_branch rank {len(second.dims)}", dtype)
     where = f"it depends on {ctx.name(0)}"
     dims = [
         left if left == right else ctx.new_symbol(f"{where}: then_branch gives {left}, else_branch {right}")
@@ -74,26 +74,26 @@ def _merged(ctx: InferenceContext, pair: tuple[Tensor, Tensor]) -> Tensor:
     return Tensor(dtype, dims)
 
 
-def loop(ctx: InferenceContext) -> list[Tensor]:
+def infer_loop(ctx: InferenceContext) -> list[Tensor]:
     """Return the states after the last iteration, then the outputs of all iterations, stacked."""
     body = ctx.node.bodies.get("body")
     if body is None:
         raise UnknownError("the body is missing")
     _check_inputs(body)
-    counter, condition = _counter(body, 0, TensorProto.INT64), _counter(body, 1, TensorProto.BOOL)
-    states = [_plain(ctx.tensor(index)) for index in range(2, len(ctx.inputs))]
+    counter, condition = _loop_counter(body, 0, TensorProto.INT64), _loop_counter(body, 1, TensorProto.BOOL)
+    states = [_plain_state(ctx.tensor(index)) for index in range(2, len(ctx.inputs))]
     place = slice(1, 1 + len(states))
     limit, start = (ctx.tensor(index) if ctx.has(index) else None for index in (0, 1))
-    runs = begins(limit, start)
-    results, states = _settle(ctx, body, states, lambda now: [counter, condition, *now], place, runs=runs)
-    known = iterations(limit, start, body)
+    runs = has_first_iteration(limit, start)
+    results, states = _settle_states(ctx, body, states, lambda now: [counter, condition, *now], place, runs=runs)
+    known = count_iterations(limit, start, body)
     times = ctx.new_symbol("it is the number of iterations") if known is None else known
     outputs = zip(body.outputs[1 + len(states) :], results[1 + len(states) :], strict=True)
     each = [tensor if runs else _without_iterations(ctx, value, tensor) for value, tensor in outputs]
-    return [*states, *(_stacked(times, 0, tensor) for tensor in each)]
+    return [*states, *(_stack_outputs(times, 0, tensor) for tensor in each)]
 
 
-def _counter(body: Scope, index: int, dtype: int) -> Tensor:
+def _loop_counter(body: Scope, index: int, dtype: int) -> Tensor:
     """Return the number of an iteration, or whether it runs: a list of one where the body declares that."""
     dims = declared_dims(body.inputs[index]) if index < len(body.inputs) else None
     return Tensor(dtype, (ONE,) if dims is not None and len(dims) == 1 else ())
@@ -109,12 +109,12 @@ def _without_iterations(ctx: InferenceContext, value: Value, tensor: Tensor) -> 
     """Return an output of a body that may never run: then it has its declared rank, and 0 where that has no number."""
     declared = declared_dims(value)
     if tensor.dims is None or declared is None or len(declared) != len(tensor.dims):
-        return unknown(NO_ITERATION, tensor.dtype)
+        return unknown_tensor(NO_ITERATION, tensor.dtype)
     pairs = zip(tensor.dims, declared, strict=True)
     return Tensor(tensor.dtype, [dim if dim == size else ctx.new_symbol(NO_ITERATION) for dim, size in pairs])
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def _plain_state(tensor: Tensor) -> Tensor:
     """Return a state of which only dtype and dims are followed, and the common facts of the tensors of a sequence."""
     if isinstance(tensor, TensorSequence):
         return tensor.opened()
@@ -124,7 +124,7 @@ def _plain(tensor: Tensor) -> Tensor:
 Inputs = Callable[[list[Tensor]], list[Tensor]]
 
 
-def _settle(
+def _settle_states(
     ctx: InferenceContext, body: Scope, states: list[Tensor], inputs: Inputs, place: slice, *, runs: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return a body's results, and states whose dims an iteration does not change.
@@ -134,31 +134,31 @@ def _settle(
     """
     rounds = 1 if body.depth > MAX_DEPTH else MAX_ROUNDS
     if rounds == 1:
-        states = [unknown("it is the state of a loop in loops", state.dtype) for state in states]
+        states = [unknown_tensor("it is the state of a loop in loops", state.dtype) for state in states]
     loose: set[Expr] = set()  # unknowns that stand for any number, another one at each iteration
     mark = ctx.notes.mark()
     for turn in range(rounds + 1):
         ctx.notes.rewind(mark)  # notes about narrower states do not hold
         results = ctx.engine.run_body(body, inputs(states), is_certain=runs)
-        after = [_widened(ctx, old, new, loose) for old, new in zip(states, results[place], strict=False)]
+        after = [_widen_state(ctx, old, new, loose) for old, new in zip(states, results[place], strict=False)]
         if len(after) < len(states):
             raise UnknownError("the body has fewer outputs than states")
         if all(map(_is_settled, states, after)):
             break
-        states = after if turn < rounds - 1 else [unknown("an iteration changes it", s.dtype) for s in states]
-    return results, [_last(ctx, state, loose) for state in states]
+        states = after if turn < rounds - 1 else [unknown_tensor("an iteration changes it", s.dtype) for s in states]
+    return results, [_state_after_loop(ctx, state, loose) for state in states]
 
 
 def _is_settled(old: Tensor, new: Tensor) -> bool:
     return old.is_like(new) if isinstance(old, TensorSequence) else old.dims == new.dims
 
 
-def _widened(ctx: InferenceContext, old: Tensor, new: Tensor, loose: set[Expr]) -> Tensor:
+def _widen_state(ctx: InferenceContext, old: Tensor, new: Tensor, loose: set[Expr]) -> Tensor:
     if isinstance(old, TensorSequence) and isinstance(new, TensorSequence):
-        return joined(old, new)
+        return join_sequences(old, new)
     dtype = old.dtype or new.dtype
     if old.dims is None or new.dims is None or len(old.dims) != len(new.dims):
-        return unknown(old.reason or new.reason or "an iteration changes its rank", dtype)
+        return unknown_tensor(old.reason or new.reason or "an iteration changes its rank", dtype)
     dims = []
     for left, right in zip(old.dims, new.dims, strict=True):
         if left != right and left not in loose:
@@ -168,7 +168,7 @@ def _widened(ctx: InferenceContext, old: Tensor, new: Tensor, loose: set[Expr]) 
     return Tensor(dtype, dims, None, "it is the state of a loop")
 
 
-def _last(ctx: InferenceContext, state: Tensor, loose: set[Expr]) -> Tensor:
+def _state_after_loop(ctx: InferenceContext, state: Tensor, loose: set[Expr]) -> Tensor:
     """Return a state after the loop, whose unknown dims are others than those inside."""
     if state.dims is None:
         return state
@@ -176,18 +176,18 @@ def _last(ctx: InferenceContext, state: Tensor, loose: set[Expr]) -> Tensor:
     return Tensor(state.dtype, dims, None, state.reason)
 
 
-def begins(limit: Tensor | None, start: Tensor | None) -> bool:
+def has_first_iteration(limit: Tensor | None, start: Tensor | None) -> bool:
     """Whether a Loop has a first iteration at all legal dims.
 
     Args:
         limit: Its first input, None if it is left out.
         start: Its first condition, None if that is left out.
     """
-    times, is_on = _element(limit), start is None or _element(start) == 1
+    times, is_on = _scalar_of(limit), start is None or _scalar_of(start) == 1
     return is_on and (limit is None or (times is not None and lower(times) >= 1))
 
 
-def iterations(limit: Tensor | None, start: Tensor | None, body: Scope) -> Expr | None:
+def count_iterations(limit: Tensor | None, start: Tensor | None, body: Scope) -> Expr | None:
     """Return how often a Loop runs its body, None where that is not known.
 
     Args:
@@ -195,17 +195,17 @@ def iterations(limit: Tensor | None, start: Tensor | None, body: Scope) -> Expr 
         start: Its first condition, None if that is left out.
         body: Its body, which may end it.
     """
-    times, goes_on = _element(limit), _goes_on(body)
-    if (start is not None and _element(start) == 0) or times == 0:
+    times, goes_on = _scalar_of(limit), _goes_on(body)
+    if (start is not None and _scalar_of(start) == 0) or times == 0:
         return Expr.of(0)
-    if (start is not None and _element(start) != 1) or goes_on is None or (times is None and limit is not None):
+    if (start is not None and _scalar_of(start) != 1) or goes_on is None or (times is None and limit is not None):
         return None
     if times is None:
         return None if goes_on else ONE
     return maximum(0, times if goes_on else minimum(1, times))
 
 
-def _element(tensor: Tensor | None) -> Expr | None:
+def _scalar_of(tensor: Tensor | None) -> Expr | None:
     """Return the integer that a tensor of one element holds, None where it is not known."""
     elements = (tensor.elements if tensor is not None else None) or ()
     return elements[0] if len(elements) == 1 and isinstance(elements[0], Expr) else None
@@ -215,21 +215,21 @@ def _goes_on(body: Scope) -> bool | None:
     """Whether a body's condition is its own input, or a constant True; None where that depends on data."""
     if not body.outputs or len(body.inputs) < 2:
         return None
-    value = unwrapped(body.outputs[0], ("Identity",))
+    value = unwrap_value(body.outputs[0], ("Identity",))
     array = inline_array(value.constant)
     if array is None or not array.size:
         return True if value is body.inputs[1] else None
     return bool(array.all())
 
 
-def _stacked(times: Expr, axis: int, tensor: Tensor) -> Tensor:
+def _stack_outputs(times: Expr, axis: int, tensor: Tensor) -> Tensor:
     if tensor.dims is None:
-        return unknown(tensor.reason, tensor.dtype)
+        return unknown_tensor(tensor.reason, tensor.dtype)
     place = axis % (len(tensor.dims) + 1)
     return Tensor(tensor.dtype, (*tensor.dims[:place], times, *tensor.dims[place:]))
 
 
-def scan(ctx: InferenceContext) -> list[Tensor]:
+def infer_scan(ctx: InferenceContext) -> list[Tensor]:
     """Return the states after the last step, then the outputs of all steps, stacked; for opset 9 and newer."""
     body, count = ctx.node.bodies.get("body"), ctx.attr("num_scan_inputs", 0)
     if body is None or ctx.opset < 9 or not 0 < count <= len(ctx.inputs):
@@ -237,7 +237,7 @@ def scan(ctx: InferenceContext) -> list[Tensor]:
     _check_inputs(body)
     split = len(ctx.inputs) - count
     axes = ctx.attr("scan_input_axes", ()) or (0,) * count
-    states = [_plain(ctx.tensor(index)) for index in range(split)]
+    states = [_plain_state(ctx.tensor(index)) for index in range(split)]
     steps: list[Tensor] = []
     times: Expr | None = None
     for index, axis in enumerate(axes, split):
@@ -246,10 +246,10 @@ def scan(ctx: InferenceContext) -> list[Tensor]:
         times = dims[place] if times is None else ctx.same(times, dims[place], "the lengths of scanned inputs")
         steps.append(Tensor(ctx.tensor(index).dtype, (*dims[:place], *dims[place + 1 :])))
     runs = times is not None and lower(times) >= 1
-    results, states = _settle(ctx, body, states, lambda now: [*now, *steps], slice(0, split), runs=runs)
+    results, states = _settle_states(ctx, body, states, lambda now: [*now, *steps], slice(0, split), runs=runs)
     outputs = ctx.attr("scan_output_axes", ()) or (0,) * (len(results) - split)
     length = times if times is not None else ctx.new_symbol("it is the number of steps")
-    return [*states, *(_stacked(length, axis, t) for axis, t in zip(outputs, results[split:], strict=False))]
+    return [*states, *(_stack_outputs(length, axis, t) for axis, t in zip(outputs, results[split:], strict=False))]
 
 
-RULES: Mapping[str, Rule] = {"If": if_, "Loop": loop, "Scan": scan}
+RULES: Mapping[str, Rule] = {"If": if_, "Loop": infer_loop, "Scan": infer_scan}

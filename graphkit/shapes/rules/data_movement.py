@@ -12,19 +12,19 @@ from graphkit.shapes.bounds import is_nonzero, lower, upper
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.shapes.symbols import INF
-from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, number, sizes_of
+from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, element_number, sizes_of
 
-__all__ = ["RULES", "moved", "product", "reshaped", "small_data", "target", "unknown_values"]
+__all__ = ["RULES", "dims_product", "read_target_shape", "small_data", "unknown_values", "with_dims", "with_same_order"]
 
 MAX_RANK = 16
 
 
-def product(dims: Dims | list[Expr]) -> Expr:
+def dims_product(dims: Dims | list[Expr]) -> Expr:
     """Return the product of dims."""
     return prod(dims, start=const(1))
 
 
-def moved(ctx: InferenceContext, dims: Dims, array: Array | None) -> Tensor:
+def with_dims(ctx: InferenceContext, dims: Dims, array: Array | None) -> Tensor:
     """Return the first input with other dims; elements only where as many as the dims say."""
     dtype = ctx.tensor().dtype
     if array is None or sizes_of(dims) != array.shape or array.size > MAX_ELEMENTS:
@@ -32,12 +32,12 @@ def moved(ctx: InferenceContext, dims: Dims, array: Array | None) -> Tensor:
     return Tensor(dtype, dims, array)
 
 
-def reshaped(ctx: InferenceContext, dims: Dims) -> Tensor:
+def with_same_order(ctx: InferenceContext, dims: Dims) -> Tensor:
     """Return the first input with other dims, its elements in the same order."""
     array, sizes = small_data(ctx), sizes_of(dims)
     if array is None or sizes is None or prod(sizes) != array.size:
-        return moved(ctx, dims, None)
-    return moved(ctx, dims, array.reshape(sizes))
+        return with_dims(ctx, dims, None)
+    return with_dims(ctx, dims, array.reshape(sizes))
 
 
 def small_data(ctx: InferenceContext) -> Array | None:
@@ -45,7 +45,7 @@ def small_data(ctx: InferenceContext) -> Array | None:
     return ctx.data(0) if ctx.tensor().may_have_data else None
 
 
-def target(ctx: InferenceContext, low: float = -INF) -> list[Element]:
+def read_target_shape(ctx: InferenceContext, low: float = -INF) -> list[Element]:
     """Return the second input's elements as a target shape, unknown ones where only their number is known."""
     if ctx.opset < 5 and not ctx.node.domain:
         return list(ctx.attr("shape", ()))
@@ -60,18 +60,18 @@ def unknown_values(ctx: InferenceContext, index: int, low: float = 0) -> list[Ex
     return [ctx.unknown_value(index, low) for _ in range(length or 0)]
 
 
-def reshape(ctx: InferenceContext) -> Tensor:
+def infer_reshape(ctx: InferenceContext) -> Tensor:
     """Read the target dims from the second input: 0 copies a dim (allowzero=0), one -1 takes the rest."""
     tensor = ctx.tensor()
-    elements = target(ctx)
+    elements = read_target_shape(ctx)
     if tensor.dims is None:
         return Tensor(tensor.dtype, [_of_unknown_rank(ctx, element) for element in elements])
-    return reshaped(ctx, _dims_after(ctx, tensor.dims, elements))
+    return with_same_order(ctx, _dims_after(ctx, tensor.dims, elements))
 
 
 def _of_unknown_rank(ctx: InferenceContext, element: Element) -> Expr:
     """Return a target dim of an input whose rank is unknown."""
-    value = number(element)
+    value = element_number(element)
     if value == -1 or (value == 0 and not ctx.attr("allowzero", 0)):
         return ctx.new_symbol("it is inferred from an input whose rank is unknown")
     expr = Expr.of(element)  # type: ignore[arg-type]
@@ -82,19 +82,19 @@ def _of_unknown_rank(ctx: InferenceContext, element: Element) -> Expr:
 
 def _dims_after(ctx: InferenceContext, source: Dims, elements: list[Element]) -> Dims:
     allow_zero = bool(ctx.attr("allowzero", 0))
-    dims: list[Expr | None] = [_explicit(ctx, source, i, element, allow_zero) for i, element in enumerate(elements)]
+    dims: list[Expr | None] = [_explicit_dim(ctx, source, i, element, allow_zero) for i, element in enumerate(elements)]
     missing = [index for index, dim in enumerate(dims) if dim is None]
-    total = product(source)
-    present = product([dim for dim in dims if dim is not None])
+    total = dims_product(source)
+    present = dims_product([dim for dim in dims if dim is not None])
     if len(missing) == 1:
-        dims[missing[0]] = _remaining(ctx, total, present, is_inferred=number(elements[missing[0]]) == -1)
+        dims[missing[0]] = _remaining_dim(ctx, total, present, is_inferred=element_number(elements[missing[0]]) == -1)
     elif not missing:
         _check_count(ctx, source, tuple(dim for dim in dims if dim is not None))
     reason = "the target shape has more than one dim that is not known"
     return tuple(ctx.new_symbol(reason) if dim is None else dim for dim in dims)
 
 
-def _remaining(ctx: InferenceContext, total: Expr, present: Expr, *, is_inferred: bool) -> Expr:
+def _remaining_dim(ctx: InferenceContext, total: Expr, present: Expr, *, is_inferred: bool) -> Expr:
     """Return the only dim that is not known: beside a dim of 0, which -1 refuses, any number fits."""
     if present == 0:
         raise UnknownError("-1 beside a dim of 0")
@@ -103,9 +103,9 @@ def _remaining(ctx: InferenceContext, total: Expr, present: Expr, *, is_inferred
     return ctx.new_symbol(f"beside {present}, which may be 0, any number of elements fits")
 
 
-def _explicit(ctx: InferenceContext, source: Dims, index: int, element: Element, allow_zero: bool) -> Expr | None:
+def _explicit_dim(ctx: InferenceContext, source: Dims, index: int, element: Element, allow_zero: bool) -> Expr | None:
     """Return a target dim, or None where the number of remaining elements decides it."""
-    value = number(element)
+    value = element_number(element)
     if value is not None:
         if value == -1:
             return None
@@ -139,29 +139,29 @@ def _check_count(ctx: InferenceContext, source: Dims, dims_after: Dims) -> None:
         if dim in right and is_nonzero(dim):
             left.remove(dim)
             right.remove(dim)
-    before, after = product(left), product(right)
+    before, after = dims_product(left), dims_product(right)
     if before != after:
         ctx.same(before, after, "elements before and after")
 
 
-def flatten(ctx: InferenceContext) -> Tensor:
+def infer_flatten(ctx: InferenceContext) -> Tensor:
     """Return two dims: the product of those before the axis, and that of the others."""
     dims, axis = ctx.dims(), ctx.attr("axis", 1)
     split = axis if axis == len(dims) else ctx.axis(axis, max(len(dims), 1))
-    return reshaped(ctx, (product(dims[:split]), product(dims[split:])))
+    return with_same_order(ctx, (dims_product(dims[:split]), dims_product(dims[split:])))
 
 
-def transpose(ctx: InferenceContext) -> Tensor:
+def infer_transpose(ctx: InferenceContext) -> Tensor:
     """Return the dims in another order."""
     dims = ctx.dims()
     order = list(ctx.attr("perm", ()) or range(len(dims))[::-1])
     if sorted(order) != list(range(len(dims))):
         raise ctx.impossible(f"perm {order} of a tensor of rank {len(dims)}", "perm does not fit the rank")
     array = small_data(ctx)
-    return moved(ctx, tuple(dims[axis] for axis in order), None if array is None else array.transpose(order))
+    return with_dims(ctx, tuple(dims[axis] for axis in order), None if array is None else array.transpose(order))
 
 
-def squeeze(ctx: InferenceContext) -> Tensor:
+def infer_squeeze(ctx: InferenceContext) -> Tensor:
     """Remove dims of 1: those named, or all; an empty list names none by ONNX, and all in onnxruntime."""
     dims, axes = ctx.dims(), ctx.axes(1, 13)
     if axes is not None and not axes and any(lower(dim) <= 1 <= upper(dim) for dim in dims):
@@ -175,10 +175,10 @@ def squeeze(ctx: InferenceContext) -> Tensor:
         gone = {ctx.axis(axis, len(dims)) for axis in axes}
         for index in gone:
             ctx.same(dims[index], const(1), "a dim that is squeezed")
-    return reshaped(ctx, tuple(dim for index, dim in enumerate(dims) if index not in gone))
+    return with_same_order(ctx, tuple(dim for index, dim in enumerate(dims) if index not in gone))
 
 
-def unsqueeze(ctx: InferenceContext) -> Tensor:
+def infer_unsqueeze(ctx: InferenceContext) -> Tensor:
     """Insert dims of 1 at the axes."""
     dims, axes = ctx.dims(), ctx.axes(1, 13) or []
     rank = len(dims) + len(axes)
@@ -186,7 +186,7 @@ def unsqueeze(ctx: InferenceContext) -> Tensor:
     rest = iter(dims)
     if len(places) < len(axes):
         raise UnknownError("an axis is given twice")
-    return reshaped(ctx, tuple(const(1) if index in places else next(rest) for index in range(rank)))
+    return with_same_order(ctx, tuple(const(1) if index in places else next(rest) for index in range(rank)))
 
 
 def expand_dims(ctx: InferenceContext) -> Tensor:
@@ -195,21 +195,21 @@ def expand_dims(ctx: InferenceContext) -> Tensor:
     if len(axes) != 1:
         raise UnknownError(f"{ctx.name(1)} is not a single number")
     place = ctx.axis(axes[0], len(dims) + 1)
-    return reshaped(ctx, (*dims[:place], const(1), *dims[place:]))
+    return with_same_order(ctx, (*dims[:place], const(1), *dims[place:]))
 
 
-def concat(ctx: InferenceContext) -> Tensor:
+def infer_concat(ctx: InferenceContext) -> Tensor:
     """Add the dims along the axis; all other dims must be equal."""
     shapes = [ctx.dims(index) for index in range(len(ctx.inputs))]
     axis = ctx.axis(ctx.attr("axis", 1), len(shapes[0]))
     if len({len(dims) for dims in shapes}) > 1:
         raise ctx.impossible("inputs of different rank", "the inputs differ in rank")
-    dims = [dim if index == axis else _common(ctx, shapes, index) for index, dim in enumerate(shapes[0])]
+    dims = [dim if index == axis else _common_dim(ctx, shapes, index) for index, dim in enumerate(shapes[0])]
     dims[axis] = sum((dims_of_input[axis] for dims_of_input in shapes[1:]), dims[axis])
-    return moved(ctx, tuple(dims), _joined(ctx, axis))
+    return with_dims(ctx, tuple(dims), _join_elements(ctx, axis))
 
 
-def _common(ctx: InferenceContext, shapes: list[Dims], index: int) -> Expr:
+def _common_dim(ctx: InferenceContext, shapes: list[Dims], index: int) -> Expr:
     """Return a dim that is not concatenated, equal in all inputs; onnxruntime lets one without elements differ."""
     if all(dims[index] is shapes[0][index] or dims[index] == shapes[0][index] for dims in shapes[1:]):
         return shapes[0][index]
@@ -223,19 +223,19 @@ def _common(ctx: InferenceContext, shapes: list[Dims], index: int) -> Expr:
     return result
 
 
-def _joined(ctx: InferenceContext, axis: int) -> Array | None:
+def _join_elements(ctx: InferenceContext, axis: int) -> Array | None:
     tensors = [ctx.tensor(index) for index in range(len(ctx.inputs))]
     if not any(tensor.may_have_data for tensor in tensors):
         return None
     counts = [tensor.count() for tensor in tensors]
     if sum(MAX_ELEMENTS + 1 if count is None else count for count in counts) > MAX_ELEMENTS:
         return None
-    arrays = [_filled(ctx, index) for index in range(len(tensors))]
+    arrays = [_fill_elements(ctx, index) for index in range(len(tensors))]
     present = [array for array in arrays if array is not None]
     return np.concatenate(present, axis) if len(present) == len(arrays) else None
 
 
-def _filled(ctx: InferenceContext, index: int) -> Array | None:
+def _fill_elements(ctx: InferenceContext, index: int) -> Array | None:
     """Return the elements of an integer input, unknown ones where it has none."""
     tensor = ctx.tensor(index)
     if (data := tensor.data) is not None:
@@ -246,7 +246,7 @@ def _filled(ctx: InferenceContext, index: int) -> Array | None:
     return array_of([ctx.new_element(reason, tensor.dtype) for _ in range(count)], tensor.sizes())
 
 
-def split(ctx: InferenceContext) -> list[Tensor]:
+def infer_split(ctx: InferenceContext) -> list[Tensor]:
     """Return parts of the sizes that are given, or as many equal ones as there are outputs."""
     dims = ctx.dims()
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
@@ -277,7 +277,7 @@ def split(ctx: InferenceContext) -> list[Tensor]:
         if array is not None and length is not None:
             part = array.take(range(start, min(start + length, array.shape[axis])), axis)
             start += length
-        result.append(moved(ctx, (*dims[:axis], size, *dims[axis + 1 :]), part))
+        result.append(with_dims(ctx, (*dims[:axis], size, *dims[axis + 1 :]), part))
     return result
 
 
@@ -292,19 +292,19 @@ def depth_to_space(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, (batch, channels * (size * size), height, width))
 
 
-def expand(ctx: InferenceContext) -> Tensor:
+def infer_expand(ctx: InferenceContext) -> Tensor:
     """Return the input broadcast to the target shape."""
-    shape = tuple(Expr.of(element) for element in target(ctx, low=0))  # type: ignore[arg-type]
+    shape = tuple(Expr.of(element) for element in read_target_shape(ctx, low=0))  # type: ignore[arg-type]
     if any(upper(dim) < 0 for dim in shape):
         raise ctx.impossible(f"a target shape of [{', '.join(map(str, shape))}]", "the target shape has a dim below 0")
     dims = ctx.broadcast(ctx.dims(0), tuple(maximum(dim, 0) if lower(dim) < 0 else dim for dim in shape))
     array, sizes = small_data(ctx), sizes_of(dims)
     if array is not None and sizes is not None and prod(sizes) <= MAX_ELEMENTS:
         array = np.broadcast_to(array, sizes)
-    return moved(ctx, dims, array)
+    return with_dims(ctx, dims, array)
 
 
-def tile(ctx: InferenceContext) -> Tensor:
+def infer_tile(ctx: InferenceContext) -> Tensor:
     """Multiply each dim by its repeats."""
     dims, repeats = ctx.dims(), ctx.exprs(1)
     if len(repeats) != len(dims):
@@ -312,11 +312,11 @@ def tile(ctx: InferenceContext) -> Tensor:
     result = tuple(dim * times for dim, times in zip(dims, repeats, strict=True))
     array, sizes, numbers = small_data(ctx), sizes_of(result), sizes_of(repeats)
     if array is None or numbers is None or sizes is None or prod(sizes) > MAX_ELEMENTS:
-        return moved(ctx, result, None)
-    return moved(ctx, result, np.tile(array, numbers))
+        return with_dims(ctx, result, None)
+    return with_dims(ctx, result, np.tile(array, numbers))
 
 
-def pad(ctx: InferenceContext) -> Tensor:
+def infer_pad(ctx: InferenceContext) -> Tensor:
     """Add the padding before and after to each dim."""
     dims = list(ctx.dims())
     pads: list[Element] = list(ctx.attr("pads", ())) if _has_attributes(ctx) else ctx.values(1)
@@ -328,7 +328,7 @@ def pad(ctx: InferenceContext) -> Tensor:
     for position, axis in enumerate(axes):
         for added in (pads[position], pads[position + len(axes)]):
             dims[axis] = dims[axis] + Expr.of(added)  # type: ignore[arg-type]
-    return moved(ctx, tuple(dims), _padded(ctx, axes, pads))
+    return with_dims(ctx, tuple(dims), _pad_elements(ctx, axes, pads))
 
 
 def _has_attributes(ctx: InferenceContext) -> bool:
@@ -336,9 +336,9 @@ def _has_attributes(ctx: InferenceContext) -> bool:
     return not ctx.node.domain and ctx.opset < 11
 
 
-def _padded(ctx: InferenceContext, axes: list[int], pads: list[Element]) -> Array | None:
+def _pad_elements(ctx: InferenceContext, axes: list[int], pads: list[Element]) -> Array | None:
     array = small_data(ctx)
-    widths = [n for element in pads if (n := number(element)) is not None]
+    widths = [n for element in pads if (n := element_number(element)) is not None]
     fill = ctx.data(2) if ctx.has(2) else array_of([0])
     if array is None or fill is None or len(widths) < len(pads) or ctx.attr("mode", "constant") != "constant":
         return None
@@ -356,18 +356,18 @@ def _padded(ctx: InferenceContext, axes: list[int], pads: list[Element]) -> Arra
 
 
 RULES: Mapping[str, Rule] = {
-    "Reshape": reshape,
-    "Flatten": flatten,
-    "Transpose": transpose,
-    "Squeeze": squeeze,
-    "Unsqueeze": unsqueeze,
+    "Reshape": infer_reshape,
+    "Flatten": infer_flatten,
+    "Transpose": infer_transpose,
+    "Squeeze": infer_squeeze,
+    "Unsqueeze": infer_unsqueeze,
     "com.microsoft.ExpandDims": expand_dims,
-    "Concat": concat,
-    "Split": split,
+    "Concat": infer_concat,
+    "Split": infer_split,
     "DepthToSpace": depth_to_space,
     "SpaceToDepth": depth_to_space,
-    "Expand": expand,
-    "Tile": tile,
-    "Pad": pad,
-    "com.microsoft.Pad": pad,
+    "Expand": infer_expand,
+    "Tile": infer_tile,
+    "Pad": infer_pad,
+    "com.microsoft.Pad": infer_pad,
 }

@@ -11,44 +11,48 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS
-from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL, joined, names
+from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL, join_tables, operator_set
 from graphkit.shapes import value_propagation
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.number_limits import EXACT
 from graphkit.shapes.rule_context import InferenceContext, Rule
 from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, sizes_of
 
-__all__ = ["RULES", "finished", "held_in_float64"]
+__all__ = ["RULES", "finish_elements", "held_in_float64"]
 
-PAIRED = frozenset(BROADCASTING) - names("Max Mean Min Sum")  # operators of two inputs or more
+PAIRED = frozenset(BROADCASTING) - operator_set("Max Mean Min Sum")  # operators of two inputs or more
 
 
-def unary(ctx: InferenceContext) -> Tensor:
+def infer_unary(ctx: InferenceContext) -> Tensor:
     """Return the dims of the first input; the dtype is that of the input, or bool."""
     tensor = ctx.tensor()
     dtype = TensorProto.BOOL if ctx.node.op_type in _TRUTH else tensor.dtype
-    return Tensor(dtype, tensor.dims, _propagated(ctx, dtype, [tensor], tensor.dims), tensor.reason)
+    return Tensor(dtype, tensor.dims, _propagate_elements(ctx, dtype, [tensor], tensor.dims), tensor.reason)
 
 
 def with_slope(ctx: InferenceContext) -> Tensor:
     """Return the dims of data and slope: onnxruntime lets either broadcast, where ONNX wants the slope to."""
     if ctx.opset < UNIDIRECTIONAL["PRelu"]:
-        return unary(ctx)
+        return infer_unary(ctx)
     return Tensor(ctx.tensor().dtype, ctx.broadcast(ctx.dims(0), ctx.dims(1)))
 
 
-def broadcasting(ctx: InferenceContext) -> Tensor:
+def infer_broadcasting(ctx: InferenceContext) -> Tensor:
     """Return the broadcast shape of all inputs; the dtype is that of the first one, or bool."""
     tensors = [ctx.tensor(index) for index in range(len(ctx.inputs))]
     dtype = TensorProto.BOOL if ctx.node.op_type in value_propagation.COMPARISONS else tensors[0].dtype
     dims = ctx.broadcast(*(ctx.dims(index) for index in range(len(tensors))))
-    return Tensor(dtype, dims, _propagated(ctx, dtype, tensors, dims))
+    return Tensor(dtype, dims, _propagate_elements(ctx, dtype, tensors, dims))
 
 
-def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: Dims | None) -> Array | None:
+def _propagate_elements(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: Dims | None) -> Array | None:
     """Return the elements that an operator of `value_propagation` gives."""
     name = ctx.node.op_type
-    if name not in value_propagation.OPERATORS or dims is None or (arrays := _arrays(tensors, dims)) is None:
+    if (
+        name not in value_propagation.OPERATORS
+        or dims is None
+        or (arrays := _broadcast_elements(tensors, dims)) is None
+    ):
         return None
     if len(tensors) < 2 and name in PAIRED:
         return None  # no model that runs
@@ -59,15 +63,15 @@ def _propagated(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: 
     if (name == "Pow" and tensors[1].count() != 1) or (name == "Sum" and len(arrays) > 2 and dtype in FLOATS):
         return None  # C's pow rounds as it likes; the order of sums is not fixed
     while len(arrays) > 2:
-        combined = value_propagation.apply(name, arrays[:2], dtype, ctx.may_leave)
+        combined = value_propagation.apply_operation(name, arrays[:2], dtype, ctx.may_leave)
         if None in combined.ravel().tolist():
             return None
         arrays[:2] = [combined]
     operand = tensors[0].dtype if name in value_propagation.COMPARISONS or name == "Not" else dtype
-    found = value_propagation.apply(name, arrays, operand, ctx.may_leave)
+    found = value_propagation.apply_operation(name, arrays, operand, ctx.may_leave)
     if name == "Pow" and dtype in INTEGERS:
         held_in_float64(ctx, found)
-    return finished(ctx, found, dtype)
+    return finish_elements(ctx, found, dtype)
 
 
 def held_in_float64(ctx: InferenceContext, data: Array) -> None:
@@ -78,7 +82,7 @@ def held_in_float64(ctx: InferenceContext, data: Array) -> None:
             ctx.at_most(-element, EXACT[64])
 
 
-def _arrays(tensors: list[Tensor], dims: Dims) -> list[Array] | None:
+def _broadcast_elements(tensors: list[Tensor], dims: Dims) -> list[Array] | None:
     """Return the elements of tensors that broadcast to some dims, None where they are too many or not all known."""
     if not all(tensor.may_have_data for tensor in tensors):
         return None
@@ -89,7 +93,7 @@ def _arrays(tensors: list[Tensor], dims: Dims) -> list[Array] | None:
     return arrays if len(arrays) == len(tensors) else None
 
 
-def finished(ctx: InferenceContext, data: Array, dtype: int) -> Array | None:
+def finish_elements(ctx: InferenceContext, data: Array, dtype: int) -> Array | None:
     """Return elements with an unknown of its own for each that could not be decided; no floats with unknowns."""
     elements = data.ravel().tolist()
     missing = elements.count(None)
@@ -105,36 +109,38 @@ def finished(ctx: InferenceContext, data: Array, dtype: int) -> Array | None:
     )
 
 
-def where(ctx: InferenceContext) -> Tensor:
+def infer_where(ctx: InferenceContext) -> Tensor:
     """Return the broadcast shape of all inputs; each element is chosen where the condition is known."""
     dims = ctx.broadcast(ctx.dims(0), ctx.dims(1), ctx.dims(2))
     dtype = ctx.tensor(1).dtype or ctx.tensor(2).dtype
-    arrays = _arrays([ctx.tensor(index) for index in range(3)], dims)
-    chosen = None if arrays is None else value_propagation.each(value_propagation.choose, *arrays)
-    return Tensor(dtype, dims, None if chosen is None else finished(ctx, chosen, dtype))
+    arrays = _broadcast_elements([ctx.tensor(index) for index in range(3)], dims)
+    chosen = None if arrays is None else value_propagation.for_each_element(value_propagation.choose_element, *arrays)
+    return Tensor(dtype, dims, None if chosen is None else finish_elements(ctx, chosen, dtype))
 
 
-def cast(ctx: InferenceContext) -> Tensor:
+def infer_cast(ctx: InferenceContext) -> Tensor:
     """Return the dims and the elements of the input in another dtype."""
     tensor = ctx.tensor()
     to = ctx.attr("to", 0) if ctx.node.op_type == "Cast" else ctx.tensor(1).dtype
     data = None
     if tensor.may_have_data and (array := tensor.data) is not None and (to in FLOATS or to in INTEGERS):
-        found = value_propagation.each(lambda each: value_propagation.cast(each, to, tensor.dtype in FLOATS), array)
+        found = value_propagation.for_each_element(
+            lambda each: value_propagation.cast_element(each, to, tensor.dtype in FLOATS), array
+        )
         for before, after in zip(array.ravel().tolist(), found.ravel().tolist(), strict=True):
             if after is None:
                 ctx.may_leave(before, to)
-        data = finished(ctx, found, to)
+        data = finish_elements(ctx, found, to)
     return Tensor(to, tensor.dims, data, tensor.reason)
 
 
-def dropout(ctx: InferenceContext) -> list[Tensor]:
+def infer_dropout(ctx: InferenceContext) -> list[Tensor]:
     """Return the dims of the input, for the output and for the mask."""
     tensor = ctx.tensor()
     return [tensor.of_dtype(tensor.dtype), tensor.of_dtype(TensorProto.BOOL if ctx.opset >= 12 else tensor.dtype)]
 
 
-def second(ctx: InferenceContext) -> Tensor:
+def infer_second(ctx: InferenceContext) -> Tensor:
     """Return the dims of the second input of NGramRepeatBlock(ids, scores)."""
     return Tensor(ctx.tensor(1).dtype, ctx.dims(1))
 
@@ -144,26 +150,32 @@ def hash_(ctx: InferenceContext) -> Tensor:
     return ctx.tensor().of_dtype(TensorProto.UINT32 if ctx.attr("positive", 1) else TensorProto.INT32)
 
 
-def half(ctx: InferenceContext) -> Tensor:
+def infer_half(ctx: InferenceContext) -> Tensor:
     """Return the dims of a BiasSplitGelu, which halves the last dim."""
     dims = ctx.dims()
     return Tensor(ctx.tensor().dtype, (*dims[:-1], ctx.quotient(dims[-1], const(2), "the hidden size")))
 
 
-def clip(ctx: InferenceContext) -> Tensor:
+def infer_clip(ctx: InferenceContext) -> Tensor:
     """Return the dims of the input, and its elements where the limits are known."""
     tensor = ctx.tensor()
     data = tensor.data if tensor.may_have_data and ctx.opset >= 11 else None
     for index, limit in ((1, "Max"), (2, "Min")):
         if data is not None and ctx.has(index):
             bound = None if None in data.ravel().tolist() else ctx.data(index)
-            data = None if bound is None else value_propagation.apply(limit, [data, bound.reshape(())], tensor.dtype)
+            data = (
+                None
+                if bound is None
+                else value_propagation.apply_operation(limit, [data, bound.reshape(())], tensor.dtype)
+            )
         elif data is not None and tensor.dtype in FLOATS:
-            data = value_propagation.each(partial(_finite, tensor.dtype, math.inf if index == 2 else -math.inf), data)
-    return tensor.replaced(tensor.dims, None if data is None else finished(ctx, data, tensor.dtype))
+            data = value_propagation.for_each_element(
+                partial(_finite_element, tensor.dtype, math.inf if index == 2 else -math.inf), data
+            )
+    return tensor.replaced(tensor.dims, None if data is None else finish_elements(ctx, data, tensor.dtype))
 
 
-def _finite(dtype: int, infinity: float, element: Element | None) -> Element | None:
+def _finite_element(dtype: int, infinity: float, element: Element | None) -> Element | None:
     """Return an element, of an infinity the largest number: of float16 or of float32, which runs in its place."""
     if element != infinity:
         return element
@@ -171,12 +183,12 @@ def _finite(dtype: int, infinity: float, element: Element | None) -> Element | N
 
 
 # The first output has the dims and the dtype of the first input.
-_LIKE_FIRST = names(
+_LIKE_FIRST = operator_set(
     """
     CumProd CumSum GroupNormalization Hardmax ImageScaler InstanceNormalization LRN LogSoftmax LpNormalization
     MeanVarianceNormalization ReverseSequence RotaryEmbedding Scatter Softmax TensorScatter Trilu
     """
-) | names(
+) | operator_set(
     """
     BiasAdd BiasGelu BiasSoftmax BranchwiseRMSNorm FastGelu GatedAdd GatedRMSNorm GroupNorm Inverse LongformerAttention
     MRotaryEmbedding MoE QLinearSoftmax QMoE RotaryEmbedding Trilu
@@ -186,21 +198,21 @@ _LIKE_FIRST = names(
 _TRUTH = ("IsInf", "IsNaN", "Not", "RegexFullMatch")
 _ELSEWHERE = {"BitCast", "Cast", "CastLike", "Clip", "Identity", *_TRUTH}  # unary, with a rule of its own
 
-RULES: Mapping[str, Rule] = joined(
-    dict.fromkeys(UNARY - _ELSEWHERE, unary),
-    dict.fromkeys(_LIKE_FIRST, unary),
-    dict.fromkeys(_TRUTH, unary),
-    dict.fromkeys(BROADCASTING.keys() - {"Where"}, broadcasting),
+RULES: Mapping[str, Rule] = join_tables(
+    dict.fromkeys(UNARY - _ELSEWHERE, infer_unary),
+    dict.fromkeys(_LIKE_FIRST, infer_unary),
+    dict.fromkeys(_TRUTH, infer_unary),
+    dict.fromkeys(BROADCASTING.keys() - {"Where"}, infer_broadcasting),
     {
-        "Where": where,
+        "Where": infer_where,
         "PRelu": with_slope,
-        "Cast": cast,
-        "CastLike": cast,
-        "Dropout": dropout,
-        "Clip": clip,
-        "com.microsoft.BiasDropout": dropout,
-        "com.microsoft.BiasSplitGelu": half,
+        "Cast": infer_cast,
+        "CastLike": infer_cast,
+        "Dropout": infer_dropout,
+        "Clip": infer_clip,
+        "com.microsoft.BiasDropout": infer_dropout,
+        "com.microsoft.BiasSplitGelu": infer_half,
         "com.microsoft.MurmurHash3": hash_,
-        "com.microsoft.NGramRepeatBlock": second,
+        "com.microsoft.NGramRepeatBlock": infer_second,
     },
 )

@@ -11,8 +11,8 @@ from graphkit.shapes.algebra import ceil_div, maximum, minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.rules.data_movement import moved, small_data
-from graphkit.shapes.tensor import Array, Element, Tensor, array_of, is_to_the_end, number
+from graphkit.shapes.rules.data_movement import small_data, with_dims
+from graphkit.shapes.tensor import Array, Element, Tensor, array_of, element_number, is_to_the_end
 
 __all__ = ["RULES"]
 
@@ -23,13 +23,13 @@ def slice_(ctx: InferenceContext) -> Tensor:
     """Count the steps from start to end along each axis; the rank stays, whatever is not known."""
     dims = list(ctx.dims())
     if unknown := _unknown_axes(ctx):
-        return moved(ctx, tuple(ctx.new_symbol(unknown) for _ in dims), None)
+        return with_dims(ctx, tuple(ctx.new_symbol(unknown) for _ in dims), None)
     bounds = _slice_bounds(ctx, len(dims))
     array = small_data(ctx)
     for axis, start, end, step in bounds:
-        array = _sliced(array, axis, start, end, step)
+        array = _slice_elements(array, axis, start, end, step)
         dims[axis] = _slice_dim(ctx, dims[axis], start, end, step)
-    return moved(ctx, tuple(dims), array)
+    return with_dims(ctx, tuple(dims), array)
 
 
 def _unknown_axes(ctx: InferenceContext) -> str:
@@ -38,7 +38,7 @@ def _unknown_axes(ctx: InferenceContext) -> str:
         return ""
     if ctx.has(3):
         data = ctx.data(3)
-        is_known = data is not None and all(number(element) is not None for element in data.ravel().tolist())
+        is_known = data is not None and all(element_number(element) is not None for element in data.ravel().tolist())
         return "" if is_known else f"the value of {ctx.name(3)} is unknown"
     counts = [ctx.tensor(index).count() for index in (1, 2)]
     return "the number of sliced axes is unknown" if counts == [None, None] else ""
@@ -67,8 +67,10 @@ def _slice_bounds(ctx: InferenceContext, rank: int) -> Bounds:
     return [(ctx.axis(axis, rank), start, end, step) for axis, start, end, step in rows]
 
 
-def _sliced(array: Array | None, axis: int, start: Element | None, end: Element | None, step: object) -> Array | None:
-    first, last = (None if bound is None else number(bound) for bound in (start, end))
+def _slice_elements(
+    array: Array | None, axis: int, start: Element | None, end: Element | None, step: object
+) -> Array | None:
+    first, last = (None if bound is None else element_number(bound) for bound in (start, end))
     if array is None or first is None or last is None or not isinstance(step, int) or step == 0:
         return None
     if step < 0 and last < -array.shape[axis]:
@@ -86,7 +88,7 @@ def _slice_dim(
     stride = Expr.of(step)  # type: ignore[arg-type]
     if lower(stride) <= 0 <= upper(stride):
         return ctx.new_symbol(f"the step of the Slice is {step}, which may be above or below 0")
-    if upper(stride) < 0 and number(end) in (INT32_MAX, INT64_MAX):
+    if upper(stride) < 0 and element_number(end) in (INT32_MAX, INT64_MAX):
         return ctx.new_symbol(
             f"the Slice goes backwards to {end}, which is the front in onnxruntime, and the end in ONNX"
         )
@@ -99,13 +101,13 @@ def _slice_dim(
 def _slice_length(dim: Expr, start: Expr, end: Expr, step: Expr) -> Expr | None:
     """Return how many elements a slice has, None where a bound may count from either end."""
     if lower(step) > 0:
-        first, last = _clamped(start, dim, const(0), dim), _clamped(end, dim, const(0), dim)
+        first, last = _clamp_bound(start, dim, const(0), dim), _clamp_bound(end, dim, const(0), dim)
         return None if first is None or last is None else maximum(0, ceil_div(last - first, step))
-    first, last = _clamped(start, dim, const(0), dim - 1), _clamped(end, dim, const(-1), dim - 1)
+    first, last = _clamp_bound(start, dim, const(0), dim - 1), _clamp_bound(end, dim, const(-1), dim - 1)
     return None if first is None or last is None else maximum(0, ceil_div(first - last, -step))
 
 
-def _clamped(bound: Expr, dim: Expr, least: Expr, most: Expr) -> Expr | None:
+def _clamp_bound(bound: Expr, dim: Expr, least: Expr, most: Expr) -> Expr | None:
     """Return a slice's bound counted from the front and kept in range."""
     value = bound.constant
     if value is not None and is_to_the_end(abs(value)):
@@ -117,21 +119,21 @@ def _clamped(bound: Expr, dim: Expr, least: Expr, most: Expr) -> Expr | None:
     return minimum(maximum(least, bound), most)  # in this order: of nothing, `most` is below `least`
 
 
-def gather(ctx: InferenceContext) -> Tensor:
+def infer_gather(ctx: InferenceContext) -> Tensor:
     """Put the dims of the indices in the place of the axis."""
     dims, indices = ctx.dims(0), ctx.dims(1)
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
     array = small_data(ctx)
     if array is not None:
-        array = _gathered(ctx, array, axis)
-    return moved(ctx, (*dims[:axis], *indices, *dims[axis + 1 :]), array)
+        array = _gather_elements(ctx, array, axis)
+    return with_dims(ctx, (*dims[:axis], *indices, *dims[axis + 1 :]), array)
 
 
-def _gathered(ctx: InferenceContext, array: Array, axis: int) -> Array | None:
+def _gather_elements(ctx: InferenceContext, array: Array, axis: int) -> Array | None:
     indices = ctx.data(1)
     if indices is None:
         return None
-    numbers = [number(element) for element in indices.ravel().tolist()]
+    numbers = [element_number(element) for element in indices.ravel().tolist()]
     size = array.shape[axis]
     if any(n is None or not -size <= n < size for n in numbers):
         if any(n is not None and not -size <= n < size for n in numbers):
@@ -158,17 +160,17 @@ def gather_nd(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, (*indices[:-1], *dims[batch + depth :]))
 
 
-def scatter(ctx: InferenceContext) -> Tensor:
+def infer_scatter(ctx: InferenceContext) -> Tensor:
     """Return the dims of the data, and its elements where the indices are numbers."""
     tensor = ctx.tensor()
     array = tensor.data if tensor.may_have_data else None
     data = None
     if array is not None and ctx.node.op_type == "ScatterND" and ctx.attr("reduction", "none") == "none":
-        data = _scattered(ctx, array)
+        data = _scatter_elements(ctx, array)
     return Tensor(tensor.dtype, tensor.dims, data, tensor.reason)
 
 
-def _scattered(ctx: InferenceContext, array: Array) -> Array | None:
+def _scatter_elements(ctx: InferenceContext, array: Array) -> Array | None:
     indices, updates = ctx.data(1), ctx.data(2)
     if indices is None or updates is None or indices.ndim == 0:
         return None
@@ -178,7 +180,7 @@ def _scattered(ctx: InferenceContext, array: Array) -> Array | None:
         return None
     rows = indices.reshape(-1, depth).tolist()
     for row, part in zip(rows, updates.reshape((len(rows), *array.shape[depth:])), strict=True):
-        place = tuple(number(element) for element in row)
+        place = tuple(element_number(element) for element in row)
         if any(n is None for n in place):
             return None
         result[place] = part
@@ -187,10 +189,10 @@ def _scattered(ctx: InferenceContext, array: Array) -> Array | None:
 
 RULES: Mapping[str, Rule] = {
     "Slice": slice_,
-    "Gather": gather,
+    "Gather": infer_gather,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
     "com.microsoft.GatherND": gather_nd,
-    "ScatterND": scatter,
-    "ScatterElements": scatter,
+    "ScatterND": infer_scatter,
+    "ScatterElements": infer_scatter,
 }

@@ -26,7 +26,7 @@ def matmul_dims(ctx: InferenceContext, left: Dims, right: Dims) -> Dims:
     return (*batch, *rows, *columns)
 
 
-def _product(dtype: int | None = None, *, like: int = 0, right: int = 1) -> Rule:
+def _product_rule(dtype: int | None = None, *, like: int = 0, right: int = 1) -> Rule:
     """Return the rule of a product of input 0 and another one, of a dtype, or of that of an input."""
 
     def product(ctx: InferenceContext) -> Tensor:
@@ -36,7 +36,7 @@ def _product(dtype: int | None = None, *, like: int = 0, right: int = 1) -> Rule
     return product
 
 
-matmul, matmul_integer = _product(), _product(TensorProto.INT32)
+matmul, matmul_integer = _product_rule(), _product_rule(TensorProto.INT32)
 
 
 def fused_matmul(ctx: InferenceContext) -> Tensor:
@@ -64,32 +64,32 @@ def matmul_fp_q4(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, matmul_dims(ctx, ctx.dims(), tuple(ctx.exprs(2))))
 
 
-def mlp(ctx: InferenceContext) -> list[Tensor]:
+def infer_mlp(ctx: InferenceContext) -> list[Tensor]:
     """Infer MatMulNBitsMlp(A, skip, ...): the product of two projections to N, then the sum of input and residual."""
     tensor, dims = ctx.tensor(), ctx.dims()
     return [Tensor(tensor.dtype, (*dims[:-1], ctx.attr("N", 0))), Tensor(tensor.dtype, dims)]
 
 
-def qkv(ctx: InferenceContext) -> list[Tensor]:
+def infer_qkv(ctx: InferenceContext) -> list[Tensor]:
     """Infer MatMulNBitsQkv(A, skip, ...): projections to Nq and twice to Nkv, then the sum of input and residual."""
     tensor, dims = ctx.tensor(), ctx.dims()
     sizes = [ctx.attr(name, 0) for name in ("Nq", "Nkv", "Nkv")]
     return [*(Tensor(tensor.dtype, (*dims[:-1], size)) for size in sizes), Tensor(tensor.dtype, dims)]
 
 
-def distances(ctx: InferenceContext) -> Tensor:
+def infer_distances(ctx: InferenceContext) -> Tensor:
     """Infer CDist(A, B): the distances from each row of A to each row of B."""
     (rows, size), (others, size_of_others) = ctx.dims(0), ctx.dims(1)
     ctx.same(size, size_of_others, "the sizes of rows")
     return Tensor(ctx.tensor().dtype, (rows, others))
 
 
-def gemm(ctx: InferenceContext) -> Tensor:
+def infer_gemm(ctx: InferenceContext) -> Tensor:
     """Infer the product of two matrices, either of which may be transposed."""
     return Tensor(ctx.tensor().dtype, _gemm_dims(ctx, 0, 1))
 
 
-def qgemm(ctx: InferenceContext) -> Tensor:
+def infer_qgemm(ctx: InferenceContext) -> Tensor:
     """Infer QGemm(A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero): without y_zero, it gives floats."""
     return Tensor(ctx.tensor(8).dtype if ctx.has(8) else TensorProto.FLOAT, _gemm_dims(ctx, 0, 3))
 
@@ -104,7 +104,7 @@ def _gemm_dims(ctx: InferenceContext, left: int, right: int) -> Dims:
     return rows, columns
 
 
-def einsum(ctx: InferenceContext) -> Tensor:
+def infer_einsum(ctx: InferenceContext) -> Tensor:
     """Infer Einsum: each letter is a dim, and equal letters are equal dims."""
     equation = re.sub(r"\s", "", ctx.attr("equation", ""))
     left, arrow, right = equation.partition("->")
@@ -138,7 +138,7 @@ def _read_term(ctx: InferenceContext, term: str, dims: Dims, sizes: dict[str, Ex
         sizes[letter] = ctx.broadcast((sizes[letter],), (dim,))[0] if letter in sizes else dim
 
 
-def recurrent(ctx: InferenceContext) -> list[Tensor]:
+def infer_recurrent(ctx: InferenceContext) -> list[Tensor]:
     """Infer RNN, GRU and LSTM: all hidden states, the last one, and the last cell of an LSTM."""
     dims = ctx.dims()
     hidden = const(ctx.attr("hidden_size", 0)) if "hidden_size" in ctx.attributes else ctx.dims(2)[-1]
@@ -152,26 +152,26 @@ def recurrent(ctx: InferenceContext) -> list[Tensor]:
 RULES: Mapping[str, Rule] = {
     "MatMul": matmul,
     "MatMulInteger": matmul_integer,
-    "QLinearMatMul": _product(like=7, right=3),  # a, a_scale, a_zero, b, ..., y_scale, y_zero
-    "Gemm": gemm,
-    "Einsum": einsum,
-    "RNN": recurrent,
-    "GRU": recurrent,
-    "LSTM": recurrent,
-    "com.microsoft.MatMulIntegerToFloat": _product(like=2),  # A, B, a_scale, b_scale, ...
-    "com.microsoft.DynamicQuantizeMatMul": _product(TensorProto.FLOAT),  # a float factor and an 8-bit one
+    "QLinearMatMul": _product_rule(like=7, right=3),  # a, a_scale, a_zero, b, ..., y_scale, y_zero
+    "Gemm": infer_gemm,
+    "Einsum": infer_einsum,
+    "RNN": infer_recurrent,
+    "GRU": infer_recurrent,
+    "LSTM": infer_recurrent,
+    "com.microsoft.MatMulIntegerToFloat": _product_rule(like=2),  # A, B, a_scale, b_scale, ...
+    "com.microsoft.DynamicQuantizeMatMul": _product_rule(TensorProto.FLOAT),  # a float factor and an 8-bit one
     "com.microsoft.MatMulInteger16": matmul_integer,
     "com.microsoft.FusedMatMul": fused_matmul,
     "com.microsoft.TransposeMatMul": fused_matmul,
     "com.microsoft.MatMulNBits": matmul_blocks,
     "com.microsoft.MatMulBnb4": matmul_blocks,
     "com.microsoft.MatMulFpQ4": matmul_fp_q4,
-    "com.microsoft.MatMulNBitsMlp": mlp,
-    "com.microsoft.MatMulNBitsQkv": qkv,
+    "com.microsoft.MatMulNBitsMlp": infer_mlp,
+    "com.microsoft.MatMulNBitsQkv": infer_qkv,
     "com.microsoft.FusedMatMulActivation": fused_matmul,
     "com.microsoft.GemmFastGelu": matmul,
-    "com.microsoft.FusedGemm": gemm,
-    "com.microsoft.QGemm": qgemm,
-    "com.microsoft.DynamicQuantizeLSTM": recurrent,
-    "com.microsoft.CDist": distances,
+    "com.microsoft.FusedGemm": infer_gemm,
+    "com.microsoft.QGemm": infer_qgemm,
+    "com.microsoft.DynamicQuantizeLSTM": infer_recurrent,
+    "com.microsoft.CDist": infer_distances,
 }

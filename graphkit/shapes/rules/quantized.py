@@ -13,13 +13,13 @@ from graphkit.shapes.tensor import Tensor
 __all__ = ["RULES"]
 
 
-def quantize(ctx: InferenceContext) -> Tensor:
+def infer_quantize(ctx: InferenceContext) -> Tensor:
     """Return the dims of the input, with the dtype of the zero point."""
     dtype = ctx.attr("output_dtype", 0) or (ctx.tensor(2).dtype if ctx.has(2) else TensorProto.UINT8)
     return ctx.tensor().of_dtype(dtype)
 
 
-def dequantize(ctx: InferenceContext) -> Tensor:
+def infer_dequantize(ctx: InferenceContext) -> Tensor:
     """Return the dims of the input, with the dtype of the scale."""
     dtype = ctx.attr("output_dtype", 0) or ctx.tensor(1).dtype
     return ctx.tensor().of_dtype(dtype)
@@ -31,22 +31,22 @@ def dynamic_quantize(ctx: InferenceContext) -> list[Tensor]:
     return [quantised, Tensor(TensorProto.FLOAT, ()), Tensor(TensorProto.UINT8, ())]
 
 
-def binary(ctx: InferenceContext) -> Tensor:
+def infer_qlinear_binary(ctx: InferenceContext) -> Tensor:
     """Infer QLinearAdd and QLinearMul(A, a_scale, a_zero, B, b_scale, b_zero, C, c_zero)."""
     return Tensor(ctx.tensor().dtype, ctx.broadcast(ctx.dims(0), ctx.dims(3)))
 
 
-def where(ctx: InferenceContext) -> Tensor:
+def infer_qlinear_where(ctx: InferenceContext) -> Tensor:
     """Infer QLinearWhere(condition, X, x_scale, x_zero, Y, ...)."""
     return Tensor(ctx.tensor(1).dtype, ctx.broadcast(ctx.dims(0), ctx.dims(1), ctx.dims(4)))
 
 
-def product(ctx: InferenceContext) -> Tensor:
+def infer_integer_product(ctx: InferenceContext) -> Tensor:
     """Infer MulInteger(A, a_zero, B, b_zero): the factors have 8 bits, and the product is int32."""
     return Tensor(TensorProto.INT32, ctx.broadcast(ctx.dims(0), ctx.dims(2)))
 
 
-def concat(ctx: InferenceContext) -> Tensor:
+def infer_qlinear_concat(ctx: InferenceContext) -> Tensor:
     """Infer QLinearConcat(y_scale, y_zero, x, x_scale, x_zero, ...)."""
     shapes = [ctx.dims(index) for index in range(2, len(ctx.inputs), 3)]
     axis = ctx.axis(ctx.attr("axis", 0), len(shapes[0]))
@@ -64,15 +64,15 @@ def gather_blocks(ctx: InferenceContext) -> Tensor:
 
 
 RULES: Mapping[str, Rule] = {
-    "QuantizeLinear": quantize,
-    "DequantizeLinear": dequantize,
+    "QuantizeLinear": infer_quantize,
+    "DequantizeLinear": infer_dequantize,
     "DynamicQuantizeLinear": dynamic_quantize,
-    "com.microsoft.QuantizeLinear": quantize,
-    "com.microsoft.DequantizeLinear": dequantize,
-    "com.microsoft.QLinearAdd": binary,
-    "com.microsoft.QLinearMul": binary,
-    "com.microsoft.QLinearConcat": concat,
-    "com.microsoft.QLinearWhere": where,
-    "com.microsoft.MulInteger": product,
+    "com.microsoft.QuantizeLinear": infer_quantize,
+    "com.microsoft.DequantizeLinear": infer_dequantize,
+    "com.microsoft.QLinearAdd": infer_qlinear_binary,
+    "com.microsoft.QLinearMul": infer_qlinear_binary,
+    "com.microsoft.QLinearConcat": infer_qlinear_concat,
+    "com.microsoft.QLinearWhere": infer_qlinear_where,
+    "com.microsoft.MulInteger": infer_integer_product,
     "com.microsoft.GatherBlockQuantized": gather_blocks,
 }

@@ -23,7 +23,7 @@ UNORDERED = ("Add", "Mul")  # floats are rounded in the order in which a runtime
 STEP = {"ReduceSum": "Add", "ReduceProd": "Mul", "ReduceMax": "Max", "ReduceMin": "Min"}
 
 
-def reduce(ctx: InferenceContext) -> Tensor:
+def infer_reduce(ctx: InferenceContext) -> Tensor:
     """Reduce the axes that are given, or all of them unless `noop_with_empty_axes` says otherwise."""
     tensor = ctx.tensor()
     dims = ctx.dims()
@@ -34,15 +34,15 @@ def reduce(ctx: InferenceContext) -> Tensor:
     if not axes and ctx.opset >= since and ctx.attr("noop_with_empty_axes", 0):
         return Tensor(tensor.dtype, dims)
     chosen = {ctx.axis(axis, len(dims)) for axis in axes} if axes else set(range(len(dims)))
-    result = _reduced(dims, chosen, bool(ctx.attr("keepdims", 1)))
-    return Tensor(tensor.dtype, result, _folded(ctx, chosen, result))
+    result = _reduced_dims(dims, chosen, bool(ctx.attr("keepdims", 1)))
+    return Tensor(tensor.dtype, result, _fold_elements(ctx, chosen, result))
 
 
-def _reduced(dims: Dims, axes: set[int], keep: bool) -> Dims:
+def _reduced_dims(dims: Dims, axes: set[int], keep: bool) -> Dims:
     return tuple(const(1) if i in axes else dim for i, dim in enumerate(dims) if keep or i not in axes)
 
 
-def _folded(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array | None:
+def _fold_elements(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array | None:
     """Return the one element that a small tensor is reduced to."""
     tensor, step, sizes = ctx.tensor(), STEP.get(ctx.node.op_type), sizes_of(dims)
     if (
@@ -59,7 +59,7 @@ def _folded(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array | None:
     listed = data.ravel().tolist()
     total, *elements = (array_of([element], ()) for element in listed)
     for element in elements:
-        total = value_propagation.apply(step, [total, element], tensor.dtype, ctx.may_leave)
+        total = value_propagation.apply_operation(step, [total, element], tensor.dtype, ctx.may_leave)
         if total.item() is None:
             return None
     if step in UNORDERED:  # in float64, also of integers, in whatever order
@@ -82,10 +82,10 @@ def arg_extreme(ctx: InferenceContext) -> Tensor:
     """Infer ArgMax and ArgMin, which reduce one axis and give indices."""
     dims = ctx.dims()
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
-    return Tensor(TensorProto.INT64, _reduced(dims, {axis}, bool(ctx.attr("keepdims", 1))))
+    return Tensor(TensorProto.INT64, _reduced_dims(dims, {axis}, bool(ctx.attr("keepdims", 1))))
 
 
-def layer(ctx: InferenceContext) -> list[Tensor]:
+def infer_layer_norm(ctx: InferenceContext) -> list[Tensor]:
     """Return the dims of the input; those of mean and deviation are 1 from the axis on."""
     tensor, dims = ctx.tensor(), ctx.dims()
     axis = ctx.axis(ctx.attr("axis", -1), max(len(dims), 1))
@@ -93,25 +93,25 @@ def layer(ctx: InferenceContext) -> list[Tensor]:
     return [Tensor(tensor.dtype, dims), statistics, statistics]
 
 
-def rms(ctx: InferenceContext) -> Tensor:
+def infer_rms_norm(ctx: InferenceContext) -> Tensor:
     """Return the dims of the input, with the dtype of the scale."""
     return Tensor(ctx.tensor(1).dtype, ctx.dims())
 
 
-def skip(ctx: InferenceContext) -> list[Tensor]:
+def infer_skip_norm(ctx: InferenceContext) -> list[Tensor]:
     """Return the dims of the input; the fourth output is the sum of input and residual."""
     result, statistics = Tensor(ctx.tensor().dtype, ctx.dims()), Tensor(TensorProto.FLOAT, (*ctx.dims()[:-1], 1))
     return [result, statistics, statistics, result]
 
 
-def embedding(ctx: InferenceContext) -> list[Tensor]:
+def infer_embedding_norm(ctx: InferenceContext) -> list[Tensor]:
     """Infer EmbedLayerNormalization(ids, segments, words, ...): states, the mask index, the sum of embeddings."""
     ids = ctx.dims()
     states = Tensor(ctx.tensor(2).dtype, (*ids, ctx.dims(2)[-1]))
     return [states, Tensor(TensorProto.INT32, (ids[0],)), states]
 
 
-def batch(ctx: InferenceContext) -> list[Tensor]:
+def infer_batch_norm(ctx: InferenceContext) -> list[Tensor]:
     """Return the dims of the input; the statistics have one dim, and the dtypes of the mean and the variance."""
     dims = ctx.dims()
     channels = dims[1] if len(dims) > 1 else const(1)
@@ -119,24 +119,24 @@ def batch(ctx: InferenceContext) -> list[Tensor]:
     return [Tensor(ctx.tensor().dtype, dims), mean, variance, mean, variance]
 
 
-def group(ctx: InferenceContext) -> list[Tensor]:
+def infer_group_norm(ctx: InferenceContext) -> list[Tensor]:
     """Infer SkipGroupNorm: the dims of the input, also for the sum of input and residual."""
     result = Tensor(ctx.tensor().dtype, ctx.dims())
     return [result, result]
 
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(REDUCTIONS, reduce),
+    **dict.fromkeys(REDUCTIONS, infer_reduce),
     "ArgMax": arg_extreme,
     "ArgMin": arg_extreme,
-    "com.microsoft.QLinearReduceMean": reduce,
-    "LayerNormalization": layer,
-    "SimplifiedLayerNormalization": layer,
-    "RMSNormalization": rms,
-    "BatchNormalization": batch,
-    "com.microsoft.SkipLayerNormalization": skip,
-    "com.microsoft.SkipSimplifiedLayerNormalization": skip,
-    "com.microsoft.SkipGroupNorm": group,
-    "com.microsoft.EmbedLayerNormalization": embedding,
-    "com.microsoft.QEmbedLayerNormalization": embedding,
+    "com.microsoft.QLinearReduceMean": infer_reduce,
+    "LayerNormalization": infer_layer_norm,
+    "SimplifiedLayerNormalization": infer_layer_norm,
+    "RMSNormalization": infer_rms_norm,
+    "BatchNormalization": infer_batch_norm,
+    "com.microsoft.SkipLayerNormalization": infer_skip_norm,
+    "com.microsoft.SkipSimplifiedLayerNormalization": infer_skip_norm,
+    "com.microsoft.SkipGroupNorm": infer_group_norm,
+    "com.microsoft.EmbedLayerNormalization": infer_embedding_norm,
+    "com.microsoft.QEmbedLayerNormalization": infer_embedding_norm,
 }

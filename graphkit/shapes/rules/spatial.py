@@ -13,8 +13,8 @@ from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.number_limits import EXACT
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.rules.data_movement import product
-from graphkit.shapes.tensor import Dims, Element, Tensor, number
+from graphkit.shapes.rules.data_movement import dims_product
+from graphkit.shapes.tensor import Dims, Element, Tensor, element_number
 
 __all__ = ["RULES"]
 
@@ -24,17 +24,21 @@ SAME_DILATED = "a pool with dilations is padded as if it had none"
 SAME_SHORT = "its windows leave gaps, which the padding does not fill"
 
 
-def _list(ctx: InferenceContext, name: str, count: int, default: int) -> tuple[int, ...]:
+def _integer_list(ctx: InferenceContext, name: str, count: int, default: int) -> tuple[int, ...]:
     numbers = ctx.attr(name, ()) or (default,) * count
     if len(numbers) != count:
         raise UnknownError(f"the attribute {name} has {len(numbers)} numbers, not {count}")
     return numbers
 
 
-def _windows(ctx: InferenceContext, dims: Dims, kernel: Sequence[Expr], *, is_pool: bool) -> list[Expr]:
+def _count_windows(ctx: InferenceContext, dims: Dims, kernel: Sequence[Expr], *, is_pool: bool) -> list[Expr]:
     """Return how many windows fit along each spatial dim; a convolution needs one, a pool may have none."""
     count = len(dims)
-    strides, dilations, pads = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1), _pads(ctx, count)
+    strides, dilations, pads = (
+        _integer_list(ctx, "strides", count, 1),
+        _integer_list(ctx, "dilations", count, 1),
+        _read_pads(ctx, count),
+    )
     result = []
     for axis, dim in enumerate(dims):
         window = (kernel[axis] - 1) * dilations[axis] + 1
@@ -44,7 +48,7 @@ def _windows(ctx: InferenceContext, dims: Dims, kernel: Sequence[Expr], *, is_po
             continue
         room = dim + pads[axis] + pads[axis + count] - window
         if is_pool:
-            windows = _pooled(ctx, room, strides[axis], dim + pads[axis])
+            windows = _count_pool_windows(ctx, room, strides[axis], dim + pads[axis])
         else:
             windows = floor_div(room, strides[axis]) + 1
         ctx.at_least(windows, 0 if is_pool else 1, "windows that fit")
@@ -52,7 +56,7 @@ def _windows(ctx: InferenceContext, dims: Dims, kernel: Sequence[Expr], *, is_po
     return result
 
 
-def _pooled(ctx: InferenceContext, room: Expr, stride: int, begun: Expr) -> Expr:
+def _count_pool_windows(ctx: InferenceContext, room: Expr, stride: int, begun: Expr) -> Expr:
     """Return how many windows a pool has, if the first may move by `room` in a dim that is `begun` with left padding.
 
     As onnxruntime divides towards 0, one window may be larger than the whole dim.
@@ -68,21 +72,21 @@ def _pooled(ctx: InferenceContext, room: Expr, stride: int, begun: Expr) -> Expr
     return least if lower(room) >= 0 else maximum(least, minimum(most, 1))
 
 
-def _pads(ctx: InferenceContext, count: int) -> tuple[int, ...] | None:
+def _read_pads(ctx: InferenceContext, count: int) -> tuple[int, ...] | None:
     """Return the padding before and after each spatial dim, None where it follows from the strides."""
-    automatic, explicit = ctx.attr("auto_pad", "NOTSET"), _list(ctx, "pads", 2 * count, 0)
+    automatic, explicit = ctx.attr("auto_pad", "NOTSET"), _integer_list(ctx, "pads", 2 * count, 0)
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         return None
     return (0,) * (2 * count) if automatic == "VALID" else explicit
 
 
-def _parts(ctx: InferenceContext) -> tuple[Expr, Expr, Dims]:
+def _image_parts(ctx: InferenceContext) -> tuple[Expr, Expr, Dims]:
     """Return batch, channels and spatial dims of the first input."""
     batch, *rest = ctx.dims()
     return (batch, rest[-1], tuple(rest[:-1])) if _is_channels_last(ctx) else (batch, rest[0], tuple(rest[1:]))
 
 
-def _image(ctx: InferenceContext, batch: Expr, channels: Expr | int, spatial: Iterable[Expr | int]) -> Tensor:
+def _make_image(ctx: InferenceContext, batch: Expr, channels: Expr | int, spatial: Iterable[Expr | int]) -> Tensor:
     """Return an output of the first input's dtype."""
     dims = (batch, *spatial, channels) if _is_channels_last(ctx) else (batch, channels, *spatial)
     return Tensor(ctx.tensor().dtype, dims)
@@ -92,7 +96,7 @@ def _is_channels_last(ctx: InferenceContext) -> bool:
     return ctx.node.op_type.startswith("Nhwc") or bool(ctx.attr("channels_last", 0))
 
 
-def _conv(weight: int = 1, *, dtype: int | None = None, like: int = 0) -> Rule:
+def _conv_rule(weight: int = 1, *, dtype: int | None = None, like: int = 0) -> Rule:
     """Return the rule of a convolution of input 0, of a dtype, or of that of an input."""
 
     def conv(ctx: InferenceContext) -> Tensor:
@@ -100,9 +104,9 @@ def _conv(weight: int = 1, *, dtype: int | None = None, like: int = 0) -> Rule:
         if len(dims) != len(kernel) or len(dims) < 3:
             ranks = f"an input of rank {len(dims)}, a weight of rank {len(kernel)}"
             raise ctx.impossible(ranks, "the ranks of input and weight differ")
-        batch, channels, spatial = _parts(ctx)
+        batch, channels, spatial = _image_parts(ctx)
         ctx.same(channels, kernel[1] * ctx.attr("group", 1), "channels of input and weight")
-        result = _image(ctx, batch, kernel[0], _windows(ctx, spatial, kernel[2:], is_pool=False))
+        result = _make_image(ctx, batch, kernel[0], _count_windows(ctx, spatial, kernel[2:], is_pool=False))
         return result.of_dtype(ctx.tensor(like).dtype if dtype is None else dtype)
 
     return conv
@@ -118,8 +122,12 @@ def conv_transpose(ctx: InferenceContext) -> Tensor:
     output_shape = ctx.attr("output_shape", ())
     if output_shape:
         return Tensor(ctx.tensor().dtype, (*head, *output_shape[-count:]))
-    strides, dilations, pads = _list(ctx, "strides", count, 1), _list(ctx, "dilations", count, 1), _pads(ctx, count)
-    extra = _list(ctx, "output_padding", count, 0)
+    strides, dilations, pads = (
+        _integer_list(ctx, "strides", count, 1),
+        _integer_list(ctx, "dilations", count, 1),
+        _read_pads(ctx, count),
+    )
+    extra = _integer_list(ctx, "output_padding", count, 0)
     result = []
     for axis, dim in enumerate(dims[2:]):
         reach = (kernel[axis + 2] - 1) * dilations[axis] + 1 + extra[axis]
@@ -131,20 +139,20 @@ def conv_transpose(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, (*head, *result))
 
 
-def pool(ctx: InferenceContext) -> list[Tensor]:
+def infer_pool(ctx: InferenceContext) -> list[Tensor]:
     """Return batch, channels and windows; MaxPool gives their indices too."""
-    batch, channels, spatial = _parts(ctx)
-    kernel = [const(size) for size in _list(ctx, "kernel_shape", len(spatial), 1)]
+    batch, channels, spatial = _image_parts(ctx)
+    kernel = [const(size) for size in _integer_list(ctx, "kernel_shape", len(spatial), 1)]
     _have_elements(ctx, batch, spatial)
-    result = _image(ctx, batch, channels, _windows(ctx, spatial, kernel, is_pool=True))
+    result = _make_image(ctx, batch, channels, _count_windows(ctx, spatial, kernel, is_pool=True))
     return [result, result.of_dtype(TensorProto.INT64)]
 
 
 def global_pool(ctx: InferenceContext) -> Tensor:
     """Return batch and channels, with ones for the spatial dims."""
-    batch, channels, spatial = _parts(ctx)
+    batch, channels, spatial = _image_parts(ctx)
     _have_elements(ctx, batch, spatial)
-    return _image(ctx, batch, channels, [1] * len(spatial))
+    return _make_image(ctx, batch, channels, [1] * len(spatial))
 
 
 def _have_elements(ctx: InferenceContext, batch: Expr, spatial: Dims) -> None:
@@ -153,7 +161,7 @@ def _have_elements(ctx: InferenceContext, batch: Expr, spatial: Dims) -> None:
         ctx.at_least(dim, 1, "a dim that is pooled")
 
 
-def resize(ctx: InferenceContext) -> Tensor:
+def infer_resize(ctx: InferenceContext) -> Tensor:
     """Return the sizes given, or each dim times its scale rounded down; the rank stays, whatever is not known."""
     dims = list(ctx.dims())
     at_scales, at_sizes = (2, 3) if ctx.opset >= 11 and ctx.node.op_type == "Resize" else (1, -1)
@@ -169,11 +177,11 @@ def resize(ctx: InferenceContext) -> Tensor:
         unknown_dims = [ctx.unknown_value(read) if index in axes else dim for index, dim in enumerate(dims)]
         return Tensor(ctx.tensor().dtype, unknown_dims)
     if not has_sizes:
-        sizes = [_scaled(ctx, dims[axis], scale) for axis, scale in zip(axes, sizes, strict=False)]
+        sizes = [_scale_dim(ctx, dims[axis], scale) for axis, scale in zip(axes, sizes, strict=False)]
     elif ctx.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
         if min(listed, default=0) < 0:  # which onnxruntime does not count from the back here
             return Tensor(ctx.tensor().dtype, [ctx.new_symbol(ASPECT) for _ in dims])
-        sizes = _fitted(ctx, [dims[axis] for axis in axes], sizes)
+        sizes = _fit_sizes(ctx, [dims[axis] for axis in axes], sizes)
     if len(sizes) != len(axes):
         raise ctx.impossible(f"{len(sizes)} scales or sizes for {len(axes)} axes", "the scales do not fit the rank")
     for axis, size in zip(axes, sizes, strict=True):
@@ -181,12 +189,12 @@ def resize(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, dims)
 
 
-def _fitted(ctx: InferenceContext, dims: Sequence[Expr], sizes: Sequence[Element]) -> list[Element]:
+def _fit_sizes(ctx: InferenceContext, dims: Sequence[Expr], sizes: Sequence[Element]) -> list[Element]:
     """Return sizes that keep the aspect ratio: one scale for all, the smallest or the largest that was asked for.
 
     The runtime computes in float32, so that half a pixel may be rounded either way.
     """
-    numbers = [(dim.constant, number(size)) for dim, size in zip(dims, sizes, strict=False)]
+    numbers = [(dim.constant, element_number(size)) for dim, size in zip(dims, sizes, strict=False)]
     ratios = [Fraction(size, dim) for dim, size in numbers if dim and size]
     if len(ratios) < max(len(sizes), 1):
         return [ctx.new_symbol(ASPECT) for _ in sizes]
@@ -198,7 +206,7 @@ def _fitted(ctx: InferenceContext, dims: Sequence[Expr], sizes: Sequence[Element
     ]
 
 
-def _scaled(ctx: InferenceContext, dim: Expr, scale: Element) -> Expr:
+def _scale_dim(ctx: InferenceContext, dim: Expr, scale: Element) -> Expr:
     """Return a dim times a scale; onnxruntime multiplies in float32."""
     size = dim.constant
     if not isinstance(scale, (int, float)):
@@ -222,7 +230,7 @@ def roi_align(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, (ctx.dims(1)[0], ctx.dims(0)[1], *sizes))
 
 
-def crop(ctx: InferenceContext) -> Tensor:
+def infer_crop(ctx: InferenceContext) -> Tensor:
     """Infer CropAndResize(X, rois, batch_indices, crop_size): regions, channels, the crop's height and width."""
     return Tensor(ctx.tensor().dtype, (ctx.dims(1)[0], ctx.dims(0)[1], *ctx.exprs(3)))
 
@@ -235,20 +243,20 @@ def grid_sample(ctx: InferenceContext) -> Tensor:
 def reorder_output(ctx: InferenceContext) -> Tensor:
     """Return the channels without the padding of the blocked layout."""
     dims = ctx.dims()
-    return _image(ctx, dims[0], ctx.attr("channels", 0), dims[2:])
+    return _make_image(ctx, dims[0], ctx.attr("channels", 0), dims[2:])
 
 
 def col_to_image(ctx: InferenceContext) -> Tensor:
     """Infer Col2Im(input, image_shape, block_shape): batch, channels, the shape of the image."""
     dims = ctx.dims()
-    channels = ctx.quotient(dims[1], product(ctx.exprs(2)), "channels")
+    channels = ctx.quotient(dims[1], dims_product(ctx.exprs(2)), "channels")
     return Tensor(ctx.tensor().dtype, (dims[0], channels, *ctx.exprs(1)))
 
 
-QLINEAR_CONV = _conv(3, like=7)  # x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, ...
+QLINEAR_CONV = _conv_rule(3, like=7)  # x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, ...
 
 
-def stft(ctx: InferenceContext) -> Tensor:
+def infer_stft(ctx: InferenceContext) -> Tensor:
     """Infer STFT(signal, frame_step, window, frame_length): batch, frames, frequencies, real and imaginary part."""
     dims, step = ctx.dims(), ctx.size(1)
     length = ctx.size(3) if ctx.has(3) else ctx.dims(2)[0]
@@ -261,7 +269,7 @@ def stft(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, (dims[0], frames, bins, 2))
 
 
-def dft(ctx: InferenceContext) -> Tensor:
+def infer_dft(ctx: InferenceContext) -> Tensor:
     """Infer DFT(input, length, axis): the transformed axis has the length, or half of it where it is one-sided."""
     dims = list(ctx.dims())
     if ctx.opset >= 20:
@@ -278,12 +286,12 @@ def dft(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, dims)
 
 
-def window(ctx: InferenceContext) -> Tensor:
+def infer_window(ctx: InferenceContext) -> Tensor:
     """Return as many elements as the input says."""
     return Tensor(ctx.attr("output_datatype", TensorProto.FLOAT), (ctx.size(0),))
 
 
-def unfold(ctx: InferenceContext) -> Tensor:
+def infer_unfold(ctx: InferenceContext) -> Tensor:
     """Infer UnfoldTensor: windows along a dim, with their elements in a new last dim."""
     dims, size, step = list(ctx.dims()), ctx.attr("size", 1), ctx.attr("step", 1)
     place = ctx.axis(ctx.attr("dim", -1), len(dims))
@@ -293,41 +301,41 @@ def unfold(ctx: InferenceContext) -> Tensor:
 
 
 RULES: Mapping[str, Rule] = {
-    "Conv": _conv(),
-    "ConvInteger": _conv(dtype=TensorProto.INT32),
+    "Conv": _conv_rule(),
+    "ConvInteger": _conv_rule(dtype=TensorProto.INT32),
     "QLinearConv": QLINEAR_CONV,
     "ConvTranspose": conv_transpose,
-    "MaxPool": pool,
-    "AveragePool": pool,
-    "LpPool": pool,
+    "MaxPool": infer_pool,
+    "AveragePool": infer_pool,
+    "LpPool": infer_pool,
     "GlobalAveragePool": global_pool,
     "GlobalMaxPool": global_pool,
     "GlobalLpPool": global_pool,
-    "Resize": resize,
-    "Upsample": resize,
+    "Resize": infer_resize,
+    "Upsample": infer_resize,
     "RoiAlign": roi_align,
     "MaxRoiPool": roi_align,
     "GridSample": grid_sample,
     "Col2Im": col_to_image,
     "com.microsoft.QLinearConv": QLINEAR_CONV,
-    "com.microsoft.QLinearAveragePool": pool,
+    "com.microsoft.QLinearAveragePool": infer_pool,
     "com.microsoft.QLinearGlobalAveragePool": global_pool,
-    "com.microsoft.FusedConv": _conv(),
+    "com.microsoft.FusedConv": _conv_rule(),
     "com.microsoft.GridSample": grid_sample,
-    "com.microsoft.NhwcConv": _conv(),
-    "com.microsoft.NhwcFusedConv": _conv(),
-    "com.microsoft.NhwcMaxPool": pool,
-    "com.microsoft.CropAndResize": crop,
-    "com.microsoft.nchwc.Conv": _conv(),
-    "com.microsoft.nchwc.MaxPool": pool,
-    "com.microsoft.nchwc.AveragePool": pool,
+    "com.microsoft.NhwcConv": _conv_rule(),
+    "com.microsoft.NhwcFusedConv": _conv_rule(),
+    "com.microsoft.NhwcMaxPool": infer_pool,
+    "com.microsoft.CropAndResize": infer_crop,
+    "com.microsoft.nchwc.Conv": _conv_rule(),
+    "com.microsoft.nchwc.MaxPool": infer_pool,
+    "com.microsoft.nchwc.AveragePool": infer_pool,
     "com.microsoft.nchwc.GlobalAveragePool": global_pool,
     "com.microsoft.nchwc.GlobalMaxPool": global_pool,
     "com.microsoft.nchwc.ReorderOutput": reorder_output,
-    "STFT": stft,
-    "DFT": dft,
-    "BlackmanWindow": window,
-    "HammingWindow": window,
-    "HannWindow": window,
-    "com.microsoft.UnfoldTensor": unfold,
+    "STFT": infer_stft,
+    "DFT": infer_dft,
+    "BlackmanWindow": infer_window,
+    "HammingWindow": infer_window,
+    "HannWindow": infer_window,
+    "com.microsoft.UnfoldTensor": infer_unfold,
 }

@@ -15,14 +15,14 @@ from graphkit.shapes.algebra import ceil_div, maximum
 from graphkit.shapes.bounds import lower
 from graphkit.shapes.expr import Expr, const
 from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.rules.data_movement import product, small_data, unknown_values
-from graphkit.shapes.tensor import MAX_ELEMENTS, Element, Tensor, array_of, number, plain, sizes_of
-from graphkit.shapes.value_propagation import compare, each
+from graphkit.shapes.rules.data_movement import dims_product, small_data, unknown_values
+from graphkit.shapes.tensor import MAX_ELEMENTS, Element, Tensor, array_of, element_number, plain_element, sizes_of
+from graphkit.shapes.value_propagation import compare_elements, for_each_element
 
 __all__ = ["RULES"]
 
 
-def shape(ctx: InferenceContext) -> Tensor:
+def infer_shape(ctx: InferenceContext) -> Tensor:
     """Return the dims from `start` to `end` as elements."""
     tensor = ctx.tensor()
     if tensor.dims is None:
@@ -31,16 +31,16 @@ def shape(ctx: InferenceContext) -> Tensor:
     rank = len(tensor.dims)
     bounds = [ctx.attr("start", 0), ctx.attr("end", rank)]
     start, end = (min(max(bound + rank if bound < 0 else bound, 0), rank) for bound in bounds)
-    elements = [plain(dim) for dim in tensor.dims[start : max(start, end)]]
+    elements = [plain_element(dim) for dim in tensor.dims[start : max(start, end)]]
     return Tensor(TensorProto.INT64, (len(elements),), array_of(elements))
 
 
-def size(ctx: InferenceContext) -> Tensor:
+def infer_size(ctx: InferenceContext) -> Tensor:
     """Return the number of elements."""
-    return Tensor(TensorProto.INT64, (), array_of([plain(product(ctx.dims()))], ()))
+    return Tensor(TensorProto.INT64, (), array_of([plain_element(dims_product(ctx.dims()))], ()))
 
 
-def constant(ctx: InferenceContext) -> Tensor:
+def infer_constant(ctx: InferenceContext) -> Tensor:
     """Return the tensor of the attribute that is given."""
     is_plain = ctx.attributes is ctx.node.attributes
     tensor = ctx.node.constant if is_plain else constant_tensor(ctx.attributes)
@@ -80,7 +80,7 @@ def range_(ctx: InferenceContext) -> Tensor:
         return Tensor(dtype, (len(numbers),), array_of(elements) if len(numbers) <= MAX_ELEMENTS else None)
     if all(isinstance(value, (int, float)) for value in (start, limit, delta)):
         return Tensor(dtype, (_float_steps(ctx, float(start), float(limit), float(delta)),))  # type: ignore[arg-type]
-    return Tensor(dtype, (_steps(ctx, start, limit, delta),))
+    return Tensor(dtype, (_count_steps(ctx, start, limit, delta),))
 
 
 def _float_steps(ctx: InferenceContext, start: float, limit: float, delta: float) -> Expr:
@@ -98,7 +98,7 @@ def _float_steps(ctx: InferenceContext, start: float, limit: float, delta: float
     return const(counts.pop())
 
 
-def _steps(ctx: InferenceContext, start: Element, limit: Element, delta: Element) -> Expr:
+def _count_steps(ctx: InferenceContext, start: Element, limit: Element, delta: Element) -> Expr:
     ends = []
     for end in (start, limit):
         if isinstance(end, float) and end.is_integer():
@@ -106,7 +106,7 @@ def _steps(ctx: InferenceContext, start: Element, limit: Element, delta: Element
         if not isinstance(end, (int, Expr)):
             return ctx.new_symbol(f"a Range from {start} to {limit}")
         ends.append(Expr.of(end))
-    step = int(delta) if isinstance(delta, float) and delta.is_integer() else number(delta)
+    step = int(delta) if isinstance(delta, float) and delta.is_integer() else element_number(delta)
     if not step:
         return ctx.new_symbol(f"a Range in steps of {delta}")
     return maximum(0, ceil_div(ends[1] - ends[0], step) if step > 0 else ceil_div(ends[0] - ends[1], -step))
@@ -117,7 +117,7 @@ def non_zero(ctx: InferenceContext) -> Tensor:
     rank = const(max(len(ctx.dims()), 1))
     data = small_data(ctx)
     if data is not None and data.ndim:
-        zeros = each(lambda element: compare("==", element, 0), data)
+        zeros = for_each_element(lambda element: compare_elements("==", element, 0), data)
         if None not in zeros.ravel().tolist():
             places = np.argwhere(zeros == 0).T
             return Tensor(
@@ -144,17 +144,17 @@ def one_hot(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor(2).dtype, [*dims[:place], new, *dims[place:]])
 
 
-def like(ctx: InferenceContext) -> Tensor:
+def infer_like(ctx: InferenceContext) -> Tensor:
     """Return the dims of the input; the dtype is given."""
     return ctx.tensor().of_dtype(ctx.attr("dtype", ctx.tensor().dtype))
 
 
-def random(ctx: InferenceContext) -> Tensor:
+def infer_random(ctx: InferenceContext) -> Tensor:
     """Return the dims that the attribute gives."""
     return Tensor(ctx.attr("dtype", TensorProto.FLOAT), ctx.attr("shape", ()))
 
 
-def compress(ctx: InferenceContext) -> Tensor:
+def infer_compress(ctx: InferenceContext) -> Tensor:
     """Keep as many along the axis as the condition has True."""
     count = ctx.new_symbol(f"it is how many elements of {ctx.name(1)} are True")
     if "axis" not in ctx.attributes:
@@ -164,9 +164,9 @@ def compress(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, dims)
 
 
-def unique(ctx: InferenceContext) -> list[Tensor]:
+def infer_unique(ctx: InferenceContext) -> list[Tensor]:
     """Keep as many as are distinct."""
-    whole = product(ctx.dims())
+    whole = dims_product(ctx.dims())
     count = ctx.new_symbol("it is how many distinct elements there are", int(lower(whole) >= 1))
     dims, total = [count], whole
     if "axis" in ctx.attributes:
@@ -184,29 +184,29 @@ def unique_vector(ctx: InferenceContext) -> list[Tensor]:
     return [Tensor(ctx.tensor().dtype, (count,)), *(Tensor(TensorProto.INT64, (n,)) for n in (total, count))]
 
 
-def multinomial(ctx: InferenceContext) -> Tensor:
+def infer_multinomial(ctx: InferenceContext) -> Tensor:
     """Return a row of samples for each batch."""
     return Tensor(ctx.attr("dtype", TensorProto.INT32), (ctx.dims()[0], ctx.attr("sample_size", 1)))
 
 
 RULES: Mapping[str, Rule] = {
-    "Shape": shape,
-    "Size": size,
-    "Constant": constant,
+    "Shape": infer_shape,
+    "Size": infer_size,
+    "Constant": infer_constant,
     "ConstantOfShape": constant_of_shape,
     "Range": range_,
     "com.microsoft.Range": range_,
     "NonZero": non_zero,
     "TopK": top_k,
     "OneHot": one_hot,
-    "EyeLike": like,
-    "Compress": compress,
-    "Unique": unique,
+    "EyeLike": infer_like,
+    "Compress": infer_compress,
+    "Unique": infer_unique,
     "com.microsoft.Unique": unique_vector,
-    "Multinomial": multinomial,
-    "Bernoulli": like,
-    "RandomNormalLike": like,
-    "RandomUniformLike": like,
-    "RandomNormal": random,
-    "RandomUniform": random,
+    "Multinomial": infer_multinomial,
+    "Bernoulli": infer_like,
+    "RandomNormalLike": infer_like,
+    "RandomUniformLike": infer_like,
+    "RandomNormal": infer_random,
+    "RandomUniform": infer_random,
 }

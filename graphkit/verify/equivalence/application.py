@@ -118,7 +118,7 @@ def inputs_fault(node: Node) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
+def _operator_schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
     try:
         return onnx.defs.get_schema(op_type, min(version, NEWEST), domain)
     except onnx.defs.SchemaError:
@@ -128,7 +128,7 @@ def _schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | Non
 def version_of(node: Node) -> tuple[int, onnx.defs.OpSchema | None]:
     """Return since which version its operator is as it is, that of its domain where onnx does not know it."""
     version = node.scope.opset(node.domain)
-    schema = _schema(node.op_type, version, node.domain)
+    schema = _operator_schema(node.op_type, version, node.domain)
     return (version, None) if schema is None else (schema.since_version, schema)
 
 
@@ -145,19 +145,19 @@ def attributes_of(node: Node, of_tensor: Callable[[TensorProto], Term] | None = 
     for name, attribute in node.attributes.items():
         if attribute.type in GRAPHS:
             continue
-        content = _content(attribute)
-        outside = [tensor for tensor in _tensors(attribute) if tensor.data_location == TensorProto.EXTERNAL]
+        content = _attribute_content(attribute)
+        outside = [tensor for tensor in _attribute_tensors(attribute) if tensor.data_location == TensorProto.EXTERNAL]
         if outside and of_tensor is not None:
             content = content, tuple(of_tensor(tensor).attributes for tensor in outside)
         declared = schema.attributes.get(name) if schema is not None else None
         default = None if declared is None else declared.default_value
-        if default is not None and default.type == attribute.type and content == _content(default):
+        if default is not None and default.type == attribute.type and content == _attribute_content(default):
             continue
         found.append((name, attribute.type, content))
     return tuple(sorted(found, key=lambda each: each[0]))
 
 
-def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
+def _attribute_tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
     if attribute.HasField("t"):
         yield attribute.t
     yield from attribute.tensors
@@ -168,7 +168,7 @@ def _tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
         yield from (sparse.values, sparse.indices)
 
 
-def _content(attribute: AttributeProto) -> object:
+def _attribute_content(attribute: AttributeProto) -> object:
     if attribute.ref_attr_name:
         return "reference", attribute.ref_attr_name
     if attribute.type == AttributeProto.FLOAT:

@@ -22,8 +22,8 @@ from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import cutting, evaluation, flat, target_forms, writing
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.inlining import OF_KERNEL
-from graphkit.verify.equivalence.movement import expands_to, product
-from graphkit.verify.equivalence.terms import unreshaped
+from graphkit.verify.equivalence.movement import count_elements, expands_to
+from graphkit.verify.equivalence.terms import without_reshape
 
 __all__ = ["AXIOMS", "FIRST_AXIOMS", "Axiom", "Result", "copies_zeros"]
 
@@ -105,8 +105,8 @@ def _fails_with_zero(dims: Dims, target: Sequence[Expr], axis: int) -> bool:
     atom = target[axis].atom
     if not isinstance(atom, Call) or atom.op != "//" or axis >= len(dims):
         return False
-    (dividend, divisor), count = atom.args, product(dims)
-    others = product([*target[:axis], *target[axis + 1 :]])
+    (dividend, divisor), count = atom.args, count_elements(dims)
+    others = count_elements([*target[:axis], *target[axis + 1 :]])
     return lower(count) >= 1 and others * dividend == count * divisor
 
 
@@ -144,7 +144,7 @@ def repeat_axes(app: Application) -> Result:
         return UNKNOWN
     apart = tuple(dim for pair in zip((const(1),) * len(counts), source.dims, strict=True) for dim in pair)
     repeated = tuple(dim for pair in zip(counts, source.dims, strict=True) for dim in pair)
-    if any(lower(count) < 0 for count in counts) or product(repeated) != product(app.dims):
+    if any(lower(count) < 0 for count in counts) or count_elements(repeated) != count_elements(app.dims):
         return "how often it repeats is not known"
     move = app.tools.movement
     return move.reshape(move.expand(move.reshape(source, apart), repeated), app.dims)
@@ -206,7 +206,7 @@ def swap_branches(app: Application) -> Result:
     if is_signed and not all(map(app.tools.constants.has_no_minus_zero, app.args[1:])):
         return None
     condition = app.arg(0)
-    inner = unreshaped(condition)
+    inner = without_reshape(condition)
     if condition is None or condition.dims is None or inner is None or inner.op != "Not" or inner.args[0] is None:
         return None
     negated = app.tools.movement.reshape(inner.args[0], condition.dims)

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Node, Scope
-from graphkit.verify.equivalence.movement import product
+from graphkit.verify.equivalence.movement import count_elements
 from graphkit.verify.equivalence.reading import Reading
 from graphkit.verify.equivalence.terms import Term
 
@@ -23,22 +23,22 @@ __all__ = ["branch_faults"]
 def branch_faults(original: Reading, rewritten: Reading) -> Iterator[str]:
     """Yield the faults of each If that the rewritten model reads."""
     for reading in (original, rewritten):
-        yield from _shadows(reading.model.graph)
+        yield from _shadowing_initializers(reading.model.graph)
         yield from _output_faults(reading)
     yield from _undeclared_counters(original, rewritten)
-    conditions = {original.values[node.inputs[0]] for node in _ifs(original) if node.inputs and node.inputs[0]}
-    for node in _ifs(rewritten):
+    conditions = {original.values[node.inputs[0]] for node in _if_nodes(original) if node.inputs and node.inputs[0]}
+    for node in _if_nodes(rewritten):
         condition = node.inputs[0] if node.inputs else None
         term = None if condition is None else rewritten.values[condition]
         if len(node.inputs) != 1 or term is None or not _is_one_bool(term, term in conditions):
             yield f"the condition of {node.path} is not one bool"
         for name, body in node.bodies.items():
             yield from (f"{name} of {node.path} {fault}" for fault in _body_faults(node, body))
-        if any(len(set(dtypes)) > 1 for dtypes in _dtypes(rewritten, node)):
+        if any(len(set(dtypes)) > 1 for dtypes in _branch_dtypes(rewritten, node)):
             yield f"the branches of {node.path} give other dtypes"
 
 
-def _shadows(scope: Scope) -> Iterator[str]:
+def _shadowing_initializers(scope: Scope) -> Iterator[str]:
     """Yield the initializers of bodies that have the name of a value around, which a node may read in their place."""
     for body in scope.walk():
         around = body.parent
@@ -81,13 +81,13 @@ def _without_dims(reading: Reading) -> Iterator[tuple[Scope, int]]:
                 yield body, index
 
 
-def _ifs(reading: Reading) -> list[Node]:
+def _if_nodes(reading: Reading) -> list[Node]:
     return [node for node in reading.nodes if node.is_op("If")]
 
 
 def _is_one_bool(term: Term, is_known: bool) -> bool:
     """Whether a condition is one bool; of how many elements one is that the original has too does not matter."""
-    is_one = is_known or (term.dims is not None and product(term.dims) == 1)
+    is_one = is_known or (term.dims is not None and count_elements(term.dims) == 1)
     return is_one and term.dtype == TensorProto.BOOL
 
 
@@ -99,7 +99,7 @@ def _body_faults(node: Node, body: Scope) -> Iterator[str]:
     yield from (f"gives '{value.name}' of the graph around" for value in body.outputs if value.scope is not body)
 
 
-def _dtypes(reading: Reading, node: Node) -> Iterator[list[int]]:
+def _branch_dtypes(reading: Reading, node: Node) -> Iterator[list[int]]:
     """Yield the known dtypes of each output in the branches that are read."""
     for values in zip(*(body.outputs for body in node.bodies.values()), strict=False):
         terms = [reading.values[value] for value in values if value in reading.values]

@@ -17,7 +17,7 @@ from onnx import ValueInfoProto, helper
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.errors import ModelError
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.model import Model, load
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.expr import const, symbol
@@ -59,7 +59,7 @@ def check_bundle(originals: Originals, folder: str | os.PathLike[str]) -> dict[s
     """
     contract = read_bundle(Path(folder) / "bundle.json", altered=True)
     return {
-        method.name: _checked(originals, contract, method, load(Path(folder) / method.file))
+        method.name: _check_method(originals, contract, method, load(Path(folder) / method.file))
         for method in contract.methods
         if method.when in ("once", "step")
     }
@@ -84,27 +84,27 @@ def bundle_blocks(equivalence: Mapping[str, EquivalenceSummary]) -> Iterator[Blo
     if times := sum(shown.axioms.get(name, 0) for shown in equivalence.values() if shown.proven for name in STATE):
         yield Prose(
             "A state, by induction over calls: a Slice of what was written in place is the Concat of past and new "
-            f"({counted(times, 'time(s)')}), where the slots in use and the new ones fit."
+            f"({count_things(times, 'time(s)')}), where the slots in use and the new ones fit."
         )
 
 
-def _checked(originals: Originals, contract: BundleContract, method: BundleMethod, model: Model) -> Equivalence:
+def _check_method(originals: Originals, contract: BundleContract, method: BundleMethod, model: Model) -> Equivalence:
     try:
         original = original_of(originals, method)
         adapter = _Adapter(original, contract, method, model)
         pair = original.model(adapter.shown), adapter.model()
     except UnknownMethodError as error:
-        return _unknown(method, str(error))
+        return _unknown_equivalence(method, str(error))
     shapes = infer(pair[0], values=original.values)
     of_ports = port_faults(contract, method, model, pair[1], shapes)
     faults = (*dim_faults(original), *state_faults(contract, method), *of_ports)
     if faults:
-        return _unknown(method, faults[0])
+        return _unknown_equivalence(method, faults[0])
     unread = [value.name for value in pair[0].graph.inputs if value.name not in adapter.taken]
     found = check_equivalence(
         *pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free, dims="named"
     )
-    found = found.up_to(_capacity(contract, method))
+    found = found.up_to(_largest_size(contract, method))
     ports = dict(zip(adapter.shown, method.outputs, strict=True))
     kept = [f"{port.name} = {ALL_KEPT}" for port in method.sources.get("kept", ())]
     return replace(
@@ -114,13 +114,13 @@ def _checked(originals: Originals, contract: BundleContract, method: BundleMetho
     )
 
 
-def _capacity(contract: BundleContract, method: BundleMethod) -> int:
+def _largest_size(contract: BundleContract, method: BundleMethod) -> int:
     """Return the largest size that any dim may have in a bundle."""
     shapes = [*(state.shape for state in contract.states), *(port.shape for port in (*method.inputs, *method.outputs))]
     return max((dim for shape in shapes for dim in shape if isinstance(dim, int)), default=0)
 
 
-def _unknown(method: BundleMethod, reason: str) -> Equivalence:
+def _unknown_equivalence(method: BundleMethod, reason: str) -> Equivalence:
     return Equivalence(tuple(OutputProof(port.name, "unknown", reason=reason) for port in method.outputs))
 
 
@@ -213,7 +213,7 @@ class _Adapter:
         else:
             used = self._past(state.name)
         assert state.axis is not None
-        perm = _moved(axis, state.axis, len(state.shape))
+        perm = _axis_permutation(axis, state.axis, len(state.shape))
         used = self.edit.add("Transpose", [used], f"{OWN}slots/{state.name}", perm=perm)
         self.edit.add("Concat", [used, self.free[-1]], port.name, axis=state.axis)
 
@@ -263,7 +263,7 @@ class _Adapter:
         if not state.prefix:
             zero, at = self.edit.number(0), self.edit.number(state.axis)
             given = self.edit.add("Slice", [given, zero, self._all_length(), at], f"{name}/used", last=True)
-        self.edit.add("Transpose", [given], name, last=True, perm=_moved(state.axis, axis, len(state.shape)))
+        self.edit.add("Transpose", [given], name, last=True, perm=_axis_permutation(state.axis, axis, len(state.shape)))
 
     def _all_length(self) -> str:
         """Return how many slots are in use after a call."""
@@ -275,7 +275,7 @@ class _Adapter:
         return name
 
 
-def _moved(source: int, target: int, rank: int) -> list[int]:
+def _axis_permutation(source: int, target: int, rank: int) -> list[int]:
     """Return the permutation that brings one axis to another place, and leaves the others in their order."""
     others = [axis for axis in range(rank) if axis != source]
     return [*others[:target], source, *others[target:]]

@@ -13,8 +13,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphkit.graph.declared_types import declared_dims
-from graphkit.graph.name_families import families, family_labels
-from graphkit.graph.names import listed
+from graphkit.graph.name_families import family_labels, label_families
+from graphkit.graph.names import join_words
 from graphkit.graph.view import all_scopes
 from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model, ModelLike, as_model
@@ -29,9 +29,9 @@ from graphkit.verify.equivalence.checked_facts import check_facts
 from graphkit.verify.equivalence.common_shapes import common_shapes
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.counting import counting_conditions, size_limits, stacks_of_nothing, turning_numbers
-from graphkit.verify.equivalence.difference import difference, differing_exprs
+from graphkit.verify.equivalence.difference import differing_exprs, find_difference
 from graphkit.verify.equivalence.equivalence_result import Equivalence, Exactness, OutputProof
-from graphkit.verify.equivalence.inlining import inlined, kernel_fault
+from graphkit.verify.equivalence.inlining import inline_model, kernel_fault
 from graphkit.verify.equivalence.interface import (
     declared_faults,
     input_faults,
@@ -44,7 +44,7 @@ from graphkit.verify.equivalence.interface import (
 from graphkit.verify.equivalence.loading_faults import loading_fault, whole_fault
 from graphkit.verify.equivalence.new_failures import new_failures
 from graphkit.verify.equivalence.normal_forms import EXACT, REAL
-from graphkit.verify.equivalence.reader import read
+from graphkit.verify.equivalence.reader import read_terms
 from graphkit.verify.equivalence.reading import Reading
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
 from graphkit.verify.equivalence.terms import Terms
@@ -118,7 +118,7 @@ def check_equivalence(
     try:
         return check.run()
     except TooComplexError as error:
-        return _unknown(check.rewritten, str(error))
+        return _unknown_equivalence(check.rewritten, str(error))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -142,7 +142,7 @@ class _Check:
 
     def run(self) -> Equivalence:
         names, free, narrower = self.names, self.free, self.narrower
-        before, after = inlined(self.original), inlined(self.rewritten)
+        before, after = inline_model(self.original), inline_model(self.rewritten)
         declared = read_alike(before, after, names, dims=self.dims, computed=self.computed)
         terms = Terms()
         constants = Constants(terms, (before, after), compared=self.compared)
@@ -150,27 +150,27 @@ class _Check:
         faults = list(input_faults(before, after, names, fixed, constants, narrower=narrower, free=free))
         faults += output_faults(before, after, names, self.unwritten)
         if fault := next(iter(faults), "") or loading_fault(self.original, self.rewritten):
-            return _unknown(after, fault)
+            return _unknown_equivalence(after, fault)
         shapes = common_shapes(before, after, names, self.values, narrower=narrower, free=free, declared=declared)
         if isinstance(shapes, str):
-            return _unknown(after, shapes)
+            return _unknown_equivalence(after, shapes)
         if fault := kernel_fault(self.original, shapes[0]) or kernel_fault(self.rewritten, shapes[1]):
-            return _unknown(after, fault)
+            return _unknown_equivalence(after, fault)
         tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
-        first = read(before, shapes[0], tools, None, {}, self.axioms)
-        second = read(after, shapes[1], tools, first, names, self.axioms)
-        fault = _fault(first.result, second.result, *shapes, names, tools.required)
-        proofs = _proofs(first.result, second.result, shapes, names, fault, "bit for bit", constants)
+        first = read_terms(before, shapes[0], tools, None, {}, self.axioms)
+        second = read_terms(after, shapes[1], tools, first, names, self.axioms)
+        fault = _find_fault(first.result, second.result, *shapes, names, tools.required)
+        proofs = _prove_outputs(first.result, second.result, shapes, names, fault, "bit for bit", constants)
         used = dict(terms.used)
         if not fault and any(proof.verdict != "proven" for proof in proofs):
             terms.used.clear()
-            real = read(before, shapes[0], tools, None, {}, self.real_axioms, first)
-            other = read(after, shapes[1], tools, real, names, self.real_axioms, second)
-            found = _proofs(real.result, other.result, shapes, names, "", "in exact arithmetic", constants)
+            real = read_terms(before, shapes[0], tools, None, {}, self.real_axioms, first)
+            other = read_terms(after, shapes[1], tools, real, names, self.real_axioms, second)
+            found = _prove_outputs(real.result, other.result, shapes, names, "", "in exact arithmetic", constants)
             proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs, found, strict=True))
             used |= terms.used
         limits = size_limits(shapes, lambda expr: tools.required.expr(first.facts.rewriter.expr(expr)))
-        turns, sizes = turning_numbers(shapes, limits), _conditions(shapes[1])
+        turns, sizes = turning_numbers(shapes, limits), _size_conditions(shapes[1])
         result = Equivalence(proofs, dict(sorted(used.items())), sizes, limits, turns, len(terms.known))
         if not result.proven:
             return result
@@ -203,12 +203,12 @@ class _Check:
         return {*before, *(self.names.get(name, name) for name in after)} - {*self.computed}
 
 
-def _unknown(rewritten: Model, reason: str) -> Equivalence:
+def _unknown_equivalence(rewritten: Model, reason: str) -> Equivalence:
     outputs = [OutputProof(value.name, "unknown", reason=reason) for value in rewritten.graph.outputs]
     return Equivalence(tuple(outputs))
 
 
-def _fault(
+def _find_fault(
     original: Reading,
     rewritten: Reading,
     before: Shapes,
@@ -235,7 +235,7 @@ def _fault(
     return next(declared_faults(original.model, rewritten.model, before, after, names, required, read), "")
 
 
-def _proofs(
+def _prove_outputs(
     original: Reading,
     rewritten: Reading,
     shapes: tuple[Shapes, Shapes],
@@ -251,7 +251,7 @@ def _proofs(
         terms = original.values[other], rewritten.values[value]
         declared = output_fault(other, value, (shapes[0][other].dims, shapes[1][value].dims), symbols)
         if terms[0] is not terms[1]:
-            reason = f"{difference(*terms)}; {fault}" if fault else difference(*terms)
+            reason = f"{find_difference(*terms)}; {fault}" if fault else find_difference(*terms)
             odd = differing_exprs(*terms, constants)
             found.append(OutputProof(value.name, "unknown", reason=reason, differing=odd))
         elif fault or declared:
@@ -261,7 +261,7 @@ def _proofs(
     return tuple(found)
 
 
-def _conditions(rewritten: Shapes) -> tuple[str, ...]:
+def _size_conditions(rewritten: Shapes) -> tuple[str, ...]:
     """Return the sizes that a proof is about."""
     found = set[tuple[str, Bound, Bound]]()
     for value in rewritten.model.graph.inputs:
@@ -269,10 +269,10 @@ def _conditions(rewritten: Shapes) -> tuple[str, ...]:
         for dim, text in zip(dims or (), declared_dims(value) or (), strict=False):
             called = text if isinstance(text, str) and dim.name else None  # one name of dims that may differ
             found |= {(called or each.name, each.lower, each.upper) for each in dim.walk_symbols()}
-    return tuple(_bounds(*each) for each in sorted(found))
+    return tuple(_bounds_text(*each) for each in sorted(found))
 
 
-def _bounds(name: str, low: Bound, high: Bound) -> str:
+def _bounds_text(name: str, low: Bound, high: Bound) -> str:
     """Return the sizes of a dim, such as `n >= 1`, `1 <= n <= 8` or `n = 4`."""
     if low == high:
         return f"{name} = {low}"
@@ -291,13 +291,13 @@ def _shared_dims(shapes: Shapes, read: Container[str]) -> tuple[str, ...]:
                 places.setdefault(dim.name, []).append(f"{value.name}.{axis}")
     shared = {name: dims for name, dims in places.items() if len(dims) > 1}
     whole = [name for name, dims in shared.items() if len(dims) == called.get(name)]
-    first = [f"one {listed([str(symbol(name)) for name in whole])}"] if whole else []
-    return (*first, *(f"equal {_places(dims)}" for name, dims in shared.items() if name not in whole))
+    first = [f"one {join_words([str(symbol(name)) for name in whole])}"] if whole else []
+    return (*first, *(f"equal {_places_text(dims)}" for name, dims in shared.items() if name not in whole))
 
 
-def _places(dims: Sequence[str]) -> str:
-    labels = [*families(dims)]
-    return listed(labels) if len(labels) < 4 else family_labels(dims)
+def _places_text(dims: Sequence[str]) -> str:
+    labels = [*label_families(dims)]
+    return join_words(labels) if len(labels) < 4 else family_labels(dims)
 
 
 def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[tuple[str, Expr]]:

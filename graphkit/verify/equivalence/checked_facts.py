@@ -89,8 +89,8 @@ class _Part:
     def models(self, tried: Sequence[Sizes]) -> list[SmallModel]:
         """Return what to run to compare it at sizes: one model, or one for each where it is only loaded."""
         if self.claim.is_large:
-            return [(_model(self, _feed(self, sizes)), [None]) for sizes in tried]
-        return [(_model(self, None), [_feed(self, sizes) for sizes in tried])]
+            return [(_part_model(self, _part_feed(self, sizes)), [None]) for sizes in tried]
+        return [(_part_model(self, None), [_part_feed(self, sizes) for sizes in tried])]
 
 
 @dataclass(eq=False)
@@ -108,7 +108,7 @@ class _Check:
     def run(self, claims: Sequence[Claim]) -> None:
         """Run claims at as many sizes as are needed, and those that fail at some at others."""
         drawn = drawn_sizes(claims, self.seed)
-        made = {claim: _part(claim, drawn) for claim in claims}
+        made = {claim: _make_part(claim, drawn) for claim in claims}
         self.open |= {claim: part for claim, part in made.items() if isinstance(part, str)}
         waiting = [part for part in made.values() if isinstance(part, _Part)]
         for count in ROUNDS:
@@ -135,14 +135,14 @@ class _Check:
                 part.failure = " ".join(arrays.split())[:200]
             elif part.claim.is_large and any((array < 0).any() for array in arrays):
                 part.failure = "it is too large to run it, and onnxruntime does not infer its dims"
-            elif fault := _difference(part, sizes, arrays):
+            elif fault := _difference_text(part, sizes, arrays):
                 self.faults[part.claim] = fault
                 return
             else:
                 part.held += 1
 
 
-def _part(claim: Claim, drawn: Drawn) -> _Part | str:
+def _make_part(claim: Claim, drawn: Drawn) -> _Part | str:
     """Return a claim as a model, or why it cannot be one."""
     feeds: dict[str, Tensor] = {}
     for at, tensor in enumerate(claim.inputs):
@@ -162,7 +162,7 @@ def _part(claim: Claim, drawn: Drawn) -> _Part | str:
     return _Part(claim, feeds, outputs, sizes_of(claim, drawn))
 
 
-def _model(part: _Part, fixed: Feed) -> bytes:
+def _part_model(part: _Part, fixed: Feed) -> bytes:
     """Return a node with what makes its inputs, and what tells of its outputs; one that takes nothing but a feed."""
     claim, graph, node = part.claim, GraphProto(name="node"), NodeProto()
     node.CopyFrom(claim.node.proto)
@@ -195,7 +195,7 @@ def _model(part: _Part, fixed: Feed) -> bytes:
 def _add_input(graph: GraphProto, part: _Part, name: str, fixed: Feed) -> str:
     """Add an input of a node, of a dtype that numpy has, and return what the node reads."""
     tensor = part.feeds[name]
-    kind = _kind(part, tensor)
+    kind = _fed_dtype(part, tensor)
     given = None if fixed is None else fixed[name]
     if isinstance(given, np.ndarray):
         graph.initializer.append(numpy_helper.from_array(given, name))
@@ -208,26 +208,26 @@ def _add_input(graph: GraphProto, part: _Part, name: str, fixed: Feed) -> str:
     return f"{name}/cast"
 
 
-def _kind(part: _Part, tensor: Tensor) -> int:
+def _fed_dtype(part: _Part, tensor: Tensor) -> int:
     """Return the dtype in which an input is fed: one that numpy has, a small one where none of it is read."""
     if part.claim.reads_dims:
         return TensorProto.UINT8
     return tensor.dtype if tensor.dtype in FLOATS or tensor.dtype in INTEGERS else TensorProto.FLOAT
 
 
-def _feed(part: _Part, sizes: Sizes) -> dict[str, np.ndarray | tuple[str, list[int]]]:
+def _part_feed(part: _Part, sizes: Sizes) -> dict[str, np.ndarray | tuple[str, list[int]]]:
     """Return the inputs of a part: arrays, and of those without elements dtype and dims."""
     found: dict[str, np.ndarray | tuple[str, list[int]]] = {}
     for name, tensor in part.feeds.items():
-        kind = np.dtype(helper.tensor_dtype_to_np_dtype(_kind(part, tensor)))
+        kind = np.dtype(helper.tensor_dtype_to_np_dtype(_fed_dtype(part, tensor)))
         if tensor.data is not None and not part.claim.reads_dims:
-            found[name] = np.array(_evaluated(tensor, sizes), kind).reshape(tensor.data.shape)
+            found[name] = np.array(_evaluate_elements(tensor, sizes), kind).reshape(tensor.data.shape)
         else:
-            found[name] = kind.str, [_at(dim, sizes) or 0 for dim in tensor.dims or ()]
+            found[name] = kind.str, [_evaluate_at(dim, sizes) or 0 for dim in tensor.dims or ()]
     return found
 
 
-def _at(expr: Expr, sizes: Sizes) -> int | None:
+def _evaluate_at(expr: Expr, sizes: Sizes) -> int | None:
     """Return an expression at sizes, None where one of its symbols is an unknown of the node's own."""
     if expr.constant is not None:
         return expr.constant
@@ -235,23 +235,27 @@ def _at(expr: Expr, sizes: Sizes) -> int | None:
     return int(values.of(expr)[row]) if expr.symbols <= values.columns.keys() else None
 
 
-def _evaluated(tensor: Tensor, sizes: Sizes) -> list[float | None]:
-    return [_number(each, tensor.dtype, sizes) for each in tensor.elements or ()]
+def _evaluate_elements(tensor: Tensor, sizes: Sizes) -> list[float | None]:
+    return [_element_number_at(each, tensor.dtype, sizes) for each in tensor.elements or ()]
 
 
-def _number(element: Expr | Ratio | float, dtype: int, sizes: Sizes) -> float | None:
+def _element_number_at(element: Expr | Ratio | float, dtype: int, sizes: Sizes) -> float | None:
     if isinstance(element, float):
         return element
     if not isinstance(element, Ratio):
-        return _at(element, sizes)
-    kind, value = FLOATS[dtype].type, _at(element.dividend, sizes)
+        return _evaluate_at(element, sizes)
+    kind, value = FLOATS[dtype].type, _evaluate_at(element.dividend, sizes)
     return None if value is None else float(kind(value) / kind(element.divisor))
 
 
-def _difference(part: _Part, sizes: Sizes, arrays: Sequence[np.ndarray]) -> str:
+def _difference_text(part: _Part, sizes: Sizes, arrays: Sequence[np.ndarray]) -> str:
     """Return how what onnxruntime gives differs from what the engine says, "" where it does not."""
     for (_, tensor, is_elements), array in zip(part.outputs, arrays, strict=True):
-        told = _evaluated(tensor, sizes) if is_elements else [_at(dim, sizes) for dim in tensor.dims or ()]
+        told = (
+            _evaluate_elements(tensor, sizes)
+            if is_elements
+            else [_evaluate_at(dim, sizes) for dim in tensor.dims or ()]
+        )
         found = array.ravel().tolist()
         if len(told) != len(found) or not all(map(_is_same, told, found)):
             node, (values, row) = part.claim.node, sizes

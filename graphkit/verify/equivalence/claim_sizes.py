@@ -8,9 +8,9 @@ from itertools import chain
 
 import numpy as np
 
-from graphkit.shapes.constraints.evaluate_constraints import Values, column
+from graphkit.shapes.constraints.evaluate_constraints import Values, size_column
 from graphkit.shapes.symbols import INF, Symbol
-from graphkit.verify.equivalence.node_claims import STEPS, TIMES, Claim, least_size, sized
+from graphkit.verify.equivalence.node_claims import STEPS, TIMES, Claim, least_size, sized_expressions
 
 __all__ = ["Drawn", "Sizes", "drawn_sizes", "sizes_of"]
 
@@ -25,7 +25,7 @@ Sizes = tuple[Values, int]  # sizes of many runs, and which of these
 Drawn = Mapping[Hashable, Values]  # sizes by the symbols that they are for, and whether numbers may be large
 
 
-def _group(claim: Claim) -> tuple[Hashable, bool]:
+def _claim_group(claim: Claim) -> tuple[Hashable, bool]:
     return frozenset(claim.symbols.values()), claim.is_of_numbers
 
 
@@ -34,12 +34,12 @@ def drawn_sizes(claims: Sequence[Claim], seed: int) -> Drawn:
     numbers: dict[tuple[Hashable, bool], set[int]] = {}
     symbols: dict[tuple[Hashable, bool], list[Symbol]] = {}
     for claim in claims:
-        numbers.setdefault(_group(claim), set()).update(claim.numbers)
-        symbols.setdefault(_group(claim), [claim.symbols[name] for name in sorted(claim.symbols)])
-    return {group: _values(symbols[group], numbers[group], group[1], seed) for group in numbers}
+        numbers.setdefault(_claim_group(claim), set()).update(claim.numbers)
+        symbols.setdefault(_claim_group(claim), [claim.symbols[name] for name in sorted(claim.symbols)])
+    return {group: _draw_sizes(symbols[group], numbers[group], group[1], seed) for group in numbers}
 
 
-def _values(symbols: Sequence[Symbol], numbers: set[int], is_of_numbers: bool, seed: int) -> Values:
+def _draw_sizes(symbols: Sequence[Symbol], numbers: set[int], is_of_numbers: bool, seed: int) -> Values:
     """Return sizes of symbols: their least ones; one for all; small ones and a larger one; or any."""
     rng = random.Random(f"{seed} {symbols} {sorted(numbers)}")
     near = sorted(number for number in numbers if is_of_numbers or 0 <= number <= LARGER[-1])
@@ -60,13 +60,15 @@ def _values(symbols: Sequence[Symbol], numbers: set[int], is_of_numbers: bool, s
                 size = int(rng.choice((each.lower, each.upper))) + rng.choice((0, 1, -1))
             row.append(int(min(max(size, each.lower), each.upper)))
         rows.append(row)
-    return Values({each.name: column(listed) for each, listed in zip(symbols, zip(*rows, strict=True), strict=True)})
+    return Values(
+        {each.name: size_column(listed) for each, listed in zip(symbols, zip(*rows, strict=True), strict=True)}
+    )
 
 
 def sizes_of(claim: Claim, drawn: Drawn) -> Iterator[Sizes]:
     """Yield the sizes at which a claim is tried, each once: those that were drawn, then some that make it run."""
-    seen, values = set[tuple[int, ...]](), drawn[_group(claim)]
-    for several in chain([values], _equalised(claim, values)):
+    seen, values = set[tuple[int, ...]](), drawn[_claim_group(claim)]
+    for several in chain([values], _equalise_sizes(claim, values)):
         rows, steps = np.flatnonzero(claim.legal(several)), claim.weights(several)[1]
         for row in (rows[np.argsort(steps[rows], kind="stable")] if steps[0] > STEPS / TIMES else rows).tolist():
             found = tuple(int(sizes[row]) for sizes in several.columns.values())
@@ -75,18 +77,18 @@ def sizes_of(claim: Claim, drawn: Drawn) -> Iterator[Sizes]:
                 yield several, row
 
 
-def _equalised(claim: Claim, values: Values) -> Iterator[Values]:
+def _equalise_sizes(claim: Claim, values: Values) -> Iterator[Values]:
     """Yield sizes of which one was changed, such that two expressions are equal that must be."""
     for row in range(values.count if claim.equal else 0):
         sizes = {name: int(several[row]) for name, several in values.columns.items()}
         for equal in claim.equal:
             names = sorted((equal.left.symbols | equal.right.symbols) & sizes.keys())
             name = names[row % len(names)] if names else ""
-            if not name or len([*sized((equal.left, equal.right), values)]) < 2:
+            if not name or len([*sized_expressions((equal.left, equal.right), values)]) < 2:
                 continue
             symbol = claim.symbols[name]
             scanned = np.arange(least_size(symbol), int(min(symbol.upper, least_size(symbol) + SCANNED)) + 1)
-            several = Values({**{each: column([size]) for each, size in sizes.items()}, name: scanned})
+            several = Values({**{each: size_column([size]) for each, size in sizes.items()}, name: scanned})
             if (places := np.flatnonzero(several.of(equal.left) == several.of(equal.right))).size:
                 sizes[name] = int(scanned[places[row % places.size]])
-        yield Values({name: column([size]) for name, size in sizes.items()})
+        yield Values({name: size_column([size]) for name, size in sizes.items()})

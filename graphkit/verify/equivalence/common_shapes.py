@@ -58,7 +58,7 @@ def common_shapes(
         sizes = {dim.name: other for dim, other in pairs if dim.name is not None}
         taken = {each for dims in theirs.values() for dim in dims or () for each in dim.symbols}
         for name, dims in first.symbolic.items():
-            own = None if dims is None else tuple(_own(name, dims, sizes, taken))
+            own = None if dims is None else tuple(_dims_of_original(name, dims, sizes, taken))
             first.symbolic[name] = theirs.get(name, own)
         first.take_sizes_of(second)
     else:
@@ -79,7 +79,9 @@ def common_shapes(
     return infer_from(before, first), infer_from(after, second)
 
 
-def _own(name: str, dims: Iterable[Expr], sizes: Mapping[str, Expr], taken: Container[str]) -> Iterator[Expr]:
+def _dims_of_original(
+    name: str, dims: Iterable[Expr], sizes: Mapping[str, Expr], taken: Container[str]
+) -> Iterator[Expr]:
     """Yield the dims of an input that only the original has: those of inputs that both have, or dims of its own."""
     for axis, dim in enumerate(dims):
         own = f"{name}.{axis}"

@@ -63,9 +63,9 @@ class Constants:
         if tensor.data_location == TensorProto.EXTERNAL:
             identity = self._placed(model, tensor)
         elif tensor.data_type == TensorProto.STRING:
-            identity = _hashed(b"".join(b"%d:%s" % (len(s), s) for s in tensor.string_data))
+            identity = _hash_bytes(b"".join(b"%d:%s" % (len(s), s) for s in tensor.string_data))
         else:
-            identity = _hashed(model.payload(tensor))
+            identity = _hash_bytes(model.payload(tensor))
         term = self._term(tensor.data_type, tuple(tensor.dims), identity)
         self.sources.setdefault(term, (model, tensor))
         self.read.add(identity)
@@ -79,7 +79,7 @@ class Constants:
             dtype: Its dtype.
             is_computed: Whether another order of its steps may give another one.
         """
-        identity = self._as_placed(array.nbytes, _hashed(np.ascontiguousarray(array).tobytes()))
+        identity = self._as_placed(array.nbytes, _hash_bytes(np.ascontiguousarray(array).tobytes()))
         term = self._term(dtype, array.shape, identity)
         self.terms.arrays[term] = array
         if is_computed:
@@ -145,7 +145,7 @@ class Constants:
             sizes, array = sizes_of(term.dims or ()) or (), self.array(term)
             is_small = array is not None and array.dtype.kind in "fiub" and 1 < array.size <= MAX_COMPARED
             bits = array.view(f"u{array.dtype.itemsize}") if array is not None and is_small else None
-            found = [[size] if bits is None else _period(bits, axis) for axis, size in enumerate(sizes)]
+            found = [[size] if bits is None else _split_period(bits, axis) for axis, size in enumerate(sizes)]
             self.periodic[term] = found if any(len(run) > 1 for run in found) else None
         runs = self.periodic[term]
         return None if runs is None else [[const(size) for size in run] for run in runs]
@@ -191,7 +191,7 @@ class Constants:
         return self.terms.make("Constant", (dtype, dims, identity), (), dtype, dims)
 
     def _placed(self, model: Model, tensor: TensorProto) -> bytes:
-        place = _place(model, tensor)
+        place = _tensor_place(model, tensor)
         if not isinstance(place, tuple):
             return place
         if place not in self.places:
@@ -224,27 +224,27 @@ def _sizes_of_new_places(original: Model, rewritten: Model) -> frozenset[int]:
     known, new = set[Place | bytes](), set[int]()
     for tensor, _ in walk_tensors(original.proto):
         if tensor.data_location == TensorProto.EXTERNAL:
-            known.add(_place(original, tensor))
+            known.add(_tensor_place(original, tensor))
     for tensor, _ in walk_tensors(rewritten.proto):
         if tensor.data_location != TensorProto.EXTERNAL:
             new.add(payload_size(tensor) or 0)
-        elif (place := _place(rewritten, tensor)) not in known and isinstance(place, tuple):
+        elif (place := _tensor_place(rewritten, tensor)) not in known and isinstance(place, tuple):
             new.add(place[2])
     return frozenset(new)
 
 
-def _place(model: Model, tensor: TensorProto) -> Place | bytes:
+def _tensor_place(model: Model, tensor: TensorProto) -> Place | bytes:
     """Return where an external tensor lies; where it should be, as all that is known of it, if its file is missing."""
     try:
         path, offset, length = model.piece(tensor)
     except ModelError:
-        named = external.extent(tensor)
+        named = external.external_extent(tensor)
         beside = model.lineage if model.path is None else str(model.path)
         return repr((beside, named.location, named.offset, named.length)).encode()
     return Path(os.path.realpath(path)), offset, length
 
 
-def _period(bits: np.ndarray, axis: int) -> list[int]:
+def _split_period(bits: np.ndarray, axis: int) -> list[int]:
     """Return the size of an axis, as two where the elements repeat after some; those that are all the same do not."""
     size, rows = bits.shape[axis], np.moveaxis(bits, axis, 0)
     for period in (each for each in range(1, size // 2 + 1) if size % each == 0):
@@ -257,7 +257,7 @@ def _is_plain(dtype: int) -> bool:
     return dtype in helper.get_all_tensor_dtypes() and dtype != TensorProto.STRING and dtype <= TensorProto.COMPLEX128
 
 
-def _hashed(content: bytes | memoryview) -> bytes:
+def _hash_bytes(content: bytes | memoryview) -> bytes:
     return hashlib.blake2b(content, digest_size=32).digest()
 
 

@@ -15,9 +15,9 @@ from graphkit.shapes.algebra import minimum
 from graphkit.shapes.bounds import lower, upper
 from graphkit.shapes.expr import Monomial
 from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.number_limits import EXACT, exact_range, span, term_span
-from graphkit.shapes.rules.control import begins
-from graphkit.shapes.rules.data_movement import product
+from graphkit.shapes.number_limits import EXACT, bound_up_to, exact_range, term_span
+from graphkit.shapes.rules.control import has_first_iteration
+from graphkit.shapes.rules.data_movement import dims_product
 from graphkit.shapes.tensor import Ratio, Tensor
 from graphkit.verify.equivalence.equivalence_result import ExprPair, SizeLimit
 from graphkit.verify.equivalence.required_products import needed_nodes
@@ -38,7 +38,7 @@ def size_limits(models: Sequence[Shapes], plain: Callable[[Expr], Expr] = lambda
     """
     found: dict[SizeLimit, None] = {}
     for shapes in models:
-        pairs = dict.fromkeys((plain(expr), most) for expr, most in _limited(shapes))
+        pairs = dict.fromkeys((plain(expr), most) for expr, most in _limited_expressions(shapes))
         wide = [(expr, most) for expr, most in pairs if upper(expr) > most]
         parts = [*_parts_of_counts(shapes)] if any(most >= EXACT[64] for _, most in wide) else []
         for expr, most in wide:
@@ -58,12 +58,12 @@ def turning_numbers(models: Sequence[Shapes], limits: Sequence[SizeLimit]) -> tu
     return tuple(found)
 
 
-def _limited(shapes: Shapes) -> Iterator[tuple[Expr, int]]:
+def _limited_expressions(shapes: Shapes) -> Iterator[tuple[Expr, int]]:
     """Yield expressions that must be at most a number: elements in their dtype, and what rules say of others."""
     for value, tensor in shapes.first.items():
         if value.tensor is None and tensor.may_have_data and (tensor.dtype in INTEGERS or tensor.dtype in FLOATS):
             least, most = exact_range(tensor.dtype)
-            for expr in _exprs(tensor):
+            for expr in _expressions_of(tensor):
                 yield from ((expr, most), (-expr, -least))
     for limit in shapes.limits:
         most_of_rule = limit.right.constant
@@ -82,7 +82,9 @@ def stacks_of_nothing(model: Model) -> Counter[tuple[int, ...]]:
     for node in all_nodes(model.scopes):
         body = node.bodies.get("body") if node.is_op("Loop") else None
         limit, start = (None if (value := node.input(index)) is None else shapes[value] for index in (0, 1))
-        for value in body.outputs[len(node.inputs) - 1 :] if body is not None and not begins(limit, start) else ():
+        for value in (
+            body.outputs[len(node.inputs) - 1 :] if body is not None and not has_first_iteration(limit, start) else ()
+        ):
             known, declared = shapes[value].dims or (), declared_dims(value) or ()
             inferred = tuple(dim.constant or 0 for dim in known)
             found[inferred or tuple(dim if isinstance(dim, int) else 0 for dim in declared)] += 1
@@ -94,14 +96,14 @@ def _computes_halves(shapes: Shapes) -> bool:
     return any(value.producer is not None and tensor.dtype in HALVES for value, tensor in shapes.first.items())
 
 
-def _exprs(tensor: Tensor) -> list[Expr]:
+def _expressions_of(tensor: Tensor) -> list[Expr]:
     parts = [each.dividend if isinstance(each, Ratio) else each for each in tensor.elements or ()]
     return [each for each in parts if isinstance(each, Expr) and each.constant is None]
 
 
 def _is_held_in_memory(expr: Expr, most: int, parts: Sequence[Part]) -> bool:
     """Whether an expression stays below a number where its products are parts of the numbers of elements of tensors."""
-    if span(expr)[1] <= most:
+    if bound_up_to(expr)[1] <= most:
         return True
     ends = [term_span(*term) for term in expr.terms]
     limits = [max(-low, high) for low, high in ends]
@@ -123,6 +125,6 @@ def _parts_of_counts(shapes: Shapes) -> Iterator[Part]:
     values += [value for node in needed_nodes(shapes.model) for value in node.outputs if value is not None]
     for dims in dict.fromkeys(shapes.first[value].dims for value in values if value in shapes.first):
         with suppress(TooComplexError):
-            terms = product(dims).terms if dims else ()
+            terms = dims_product(dims).terms if dims else ()
             if all(factor > 0 and all(lower(Expr.from_atom(atom)) >= 0 for atom in atoms) for atoms, factor in terms):
                 yield from terms

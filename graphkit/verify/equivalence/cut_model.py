@@ -52,8 +52,8 @@ def cut_open(whole: Model, part: Model, computed: Mapping[str, Sequence[Expr] | 
     outputs = [declared.get(info.name) or _without_dims(info) for info in part.proto.graph.output]
     own = {info.name: info for info in proto.graph.input}
     begun = {info.name: _with_dims(info, computed.get(info.name)) for info in part.proto.graph.input}
-    inputs = [_copied(own.get(name, info)) for name, info in begun.items()]
-    others = [_copied(info) for info in proto.graph.input if info.name not in given]
+    inputs = [_copy_info(own.get(name, info)) for name, info in begun.items()]
+    others = [_copy_info(info) for info in proto.graph.input if info.name not in given]
     del proto.graph.input[:], proto.graph.output[:]
     proto.graph.input.extend([*inputs, *others])
     proto.graph.output.extend(outputs)
@@ -63,7 +63,7 @@ def cut_open(whole: Model, part: Model, computed: Mapping[str, Sequence[Expr] | 
     return whole.with_proto(proto)
 
 
-def _copied(info: ValueInfoProto) -> ValueInfoProto:
+def _copy_info(info: ValueInfoProto) -> ValueInfoProto:
     return ValueInfoProto.FromString(info.SerializeToString())
 
 
@@ -81,7 +81,7 @@ def _with_dims(info: ValueInfoProto, dims: Sequence[Expr] | None) -> ValueInfoPr
 
 
 def _without_dims(info: ValueInfoProto) -> ValueInfoProto:
-    made = _copied(info)
+    made = _copy_info(info)
     if made.type.HasField("tensor_type"):
         made.type.tensor_type.ClearField("shape")
     return made

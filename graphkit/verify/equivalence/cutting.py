@@ -8,8 +8,8 @@ from typing import Any
 from graphkit.shapes import Expr, const, lower, upper
 from graphkit.verify.equivalence import writing
 from graphkit.verify.equivalence.application import Application, Result
-from graphkit.verify.equivalence.movement import Movement, is_within, product
-from graphkit.verify.equivalence.terms import Term, unreshaped
+from graphkit.verify.equivalence.movement import Movement, count_elements, is_within
+from graphkit.verify.equivalence.terms import Term, without_reshape
 
 __all__ = [
     "cut_axes",
@@ -28,7 +28,7 @@ Ends = tuple[Expr, Expr]  # how many elements come before an axis and behind it
 
 def cut_axes(app: Application) -> Result:
     """Know a cut by steps of 1 by its first element and its length."""
-    source, bounds = app.arg(0), _bounds(app)
+    source, bounds = app.arg(0), _slice_bounds(app)
     if isinstance(bounds, str) or source is None or source.dims is None or app.dims is None:
         return bounds if isinstance(bounds, str) else UNKNOWN
     if any(step != 1 for _, _, step in bounds):
@@ -36,7 +36,7 @@ def cut_axes(app: Application) -> Result:
     term = source
     for axis, start, _ in bounds:
         dim, length = source.dims[axis], app.dims[axis]
-        first = _counted(start, dim)
+        first = _count_from_front(start, dim)
         if length == dim:
             first = const(0)
         if first is None or not is_within(first, length, dim):
@@ -47,13 +47,13 @@ def cut_axes(app: Application) -> Result:
 
 def cut_strides(app: Application) -> Result:
     """Know a cut by steps above 0 by its first element, its length and its step, axis by axis."""
-    source, bounds = app.arg(0), _bounds(app)
+    source, bounds = app.arg(0), _slice_bounds(app)
     if isinstance(bounds, str) or source is None or source.dims is None or app.dims is None:
         return bounds if isinstance(bounds, str) else UNKNOWN
     term, move = source, app.tools.movement
     for axis, start, step in sorted(bounds, key=lambda each: each[0]):
         dim, length = source.dims[axis], app.dims[axis]
-        first = start if lower(start) >= 0 else _counted(start, dim)
+        first = start if lower(start) >= 0 else _count_from_front(start, dim)
         if first is None or step < 1:
             return "it goes back, or where it starts depends on sizes"
         if step > 1:
@@ -65,12 +65,12 @@ def cut_strides(app: Application) -> Result:
     return term
 
 
-def _bounds(app: Application) -> list[tuple[int, Expr, int]] | str:
+def _slice_bounds(app: Application) -> list[tuple[int, Expr, int]] | str:
     """Return the axes of a Slice, each once, with its start and step, or the reason why they are not known."""
     source = app.arg(0)
     if source is None or source.dims is None:
         return UNKNOWN
-    starts, ends, axes, steps = _slices(app)
+    starts, ends, axes, steps = _slice_operands(app)
     if starts is None or ends is None:
         return "where it starts or ends is not known"
     rank = len(source.dims)
@@ -83,7 +83,7 @@ def _bounds(app: Application) -> list[tuple[int, Expr, int]] | str:
     return list(zip(chosen, starts, steps or [1] * len(chosen), strict=True))
 
 
-def _slices(
+def _slice_operands(
     app: Application,
 ) -> tuple[Sequence[Expr] | None, Sequence[Expr] | None, list[int] | None, list[int] | None]:
     if app.node.scope.opset() < 10:
@@ -96,7 +96,7 @@ def _slices(
     return app.elements(1), app.elements(2), known[0], known[1]
 
 
-def _counted(start: Expr, dim: Expr) -> Expr | None:
+def _count_from_front(start: Expr, dim: Expr) -> Expr | None:
     """Return an index counted from the front, None if its sign is not known; one before the first is the first."""
     if lower(start) >= 0:
         return start if upper(start - dim) <= 0 else dim if lower(start - dim) >= 0 else None
@@ -137,9 +137,9 @@ def gather_one(app: Application) -> Result:
     found = app.elements(1)
     start, length = None, const(1)
     if found is not None and len(found) == 1:
-        start = _counted(found[0], source.dims[axis])
+        start = _count_from_front(found[0], source.dims[axis])
     elif found and all(each == found[0] + at for at, each in enumerate(found)):
-        start, length = _counted(found[0], source.dims[axis]), const(len(found))
+        start, length = _count_from_front(found[0], source.dims[axis]), const(len(found))
     elif (first := writing.is_count(indices)) is not None:
         start, length = first, indices.dims[0] if indices.dims else length
     if start is None or not is_within(start, length, source.dims[axis]) or lower(source.dims[axis] - start) < 1:
@@ -219,7 +219,7 @@ def ends_by_axis(app: Application, around: Sequence[Expr], rank: int) -> list[En
 
 def find_padding(move: Movement, term: Term) -> tuple[Term, list[tuple[int, int]]] | None:
     """Return what a Pad sets zeros around, and how many before and behind each axis; None for another term."""
-    made = unreshaped(term)
+    made = without_reshape(term)
     if made is None or made.op != "Pad" or made.dims is None or term.dims is None or any(made.args[1:]):
         return None
     mode, sides = made.attributes
@@ -231,9 +231,9 @@ def find_padding(move: Movement, term: Term) -> tuple[Term, list[tuple[int, int]
     for at, each in enumerate(sides):
         if each is None:
             continue
-        before = product(made.dims[:at])
+        before = count_elements(made.dims[:at])
         axes = (axis for axis, dim in enumerate(term.dims) if dim == made.dims[at])
-        axis = next((axis for axis in axes if product(term.dims[:axis]) == before), None)
+        axis = next((axis for axis in axes if count_elements(term.dims[:axis]) == before), None)
         numbers = [end.constant for end in each]
         if axis is None or any(number is None or number < 0 for number in numbers):
             return None

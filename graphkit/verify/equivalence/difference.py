@@ -9,26 +9,26 @@ from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.equivalence_result import ExprPair
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["difference", "differing_exprs", "innermost"]
+__all__ = ["differing_exprs", "find_difference", "innermost_difference"]
 
 
-def difference(left: Term, right: Term) -> str:
+def find_difference(left: Term, right: Term) -> str:
     """Return where the terms of both models begin to differ, and which axiom nearly held there."""
-    left, right = innermost(left, right)
+    left, right = innermost_difference(left, right)
     nearly = [term.nearly for term in (left, right) if term.nearly]
-    text = f"{_text(left, 0)} of the original and {_text(right, 1)} of the rewritten model differ"
+    text = f"{_term_text(left, 0)} of the original and {_term_text(right, 1)} of the rewritten model differ"
     return f"{text}; nearly {nearly[0]}" if nearly else text
 
 
 def differing_exprs(left: Term, right: Term, constants: Constants) -> tuple[ExprPair, ...]:
     """Return the dims and integers of the first pair of terms that differs, where they are other expressions."""
-    both = [_exprs(term, constants) for term in innermost(left, right)]
+    both = [_term_expressions(term, constants) for term in innermost_difference(left, right)]
     alike = [lists for lists in zip(*both, strict=True) if len({*map(len, lists)}) == 1]
     pairs = (pair for lists in alike for pair in zip(*lists, strict=True))
     return tuple(dict.fromkeys((one, other) for one, other in pairs if one != other))
 
 
-def _exprs(term: Term, constants: Constants) -> tuple[list[Expr], list[Expr], list[Expr]]:
+def _term_expressions(term: Term, constants: Constants) -> tuple[list[Expr], list[Expr], list[Expr]]:
     """Return the dims of a term, the expressions in its attributes, and its elements."""
     elements: list[Expr] = list(term.attributes[2]) if term.op == "Elements" else []  # type: ignore[call-overload]
     array = constants.array(term) if term.is_constant else None
@@ -37,12 +37,12 @@ def _exprs(term: Term, constants: Constants) -> tuple[list[Expr], list[Expr], li
     return list(term.dims or ()), [each for each in term.attributes if isinstance(each, Expr)], elements
 
 
-def innermost(left: Term, right: Term) -> tuple[Term, Term]:
+def innermost_difference(left: Term, right: Term) -> tuple[Term, Term]:
     """Return the innermost pair that differs; operands that both have are left out, as operands may change places."""
-    return chain_end((left, right), _inner)
+    return chain_end((left, right), _inner_difference)
 
 
-def _inner(terms: tuple[Term, Term]) -> tuple[Term, Term] | None:
+def _inner_difference(terms: tuple[Term, Term]) -> tuple[Term, Term] | None:
     """Return the first operands of two terms that differ, those of one operator first; None if the terms differ."""
     left, right = terms
     if (left.op, left.attributes) != (right.op, right.attributes) or len(left.args) != len(right.args):
@@ -53,7 +53,7 @@ def _inner(terms: tuple[Term, Term]) -> tuple[Term, Term] | None:
     return next(iter(alike or zip(lefts, rights, strict=False)), None)
 
 
-def _text(term: Term, side: int) -> str:
+def _term_text(term: Term, side: int) -> str:
     where = term.origins[side] or next(
         (arg.origins[side] for arg in term.args if arg is not None and arg.origins[side]), ""
     )

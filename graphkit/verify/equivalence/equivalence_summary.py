@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.errors import ModelError
-from graphkit.graph.names import counted, listed
+from graphkit.graph.names import count_things, join_words
 from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
@@ -19,7 +19,7 @@ from graphkit.verify.equivalence.equivalence_result import GRADES, Equivalence, 
 from graphkit.verify.equivalence.real_axioms import REAL_AXIOMS
 from graphkit.verify.equivalence.real_constants import ComparedConstants
 
-__all__ = ["SECONDS", "EquivalenceSummary", "limited_equivalence", "shares"]
+__all__ = ["SECONDS", "EquivalenceSummary", "limited_equivalence", "share_texts"]
 
 SECONDS = 60.0  # after which the runs alone are the proof
 MAX_LIMITS = 2  # of sizes that the headline tells
@@ -108,32 +108,36 @@ class EquivalenceSummary:
             caveats: What they could not cover, a clause each. Normal forms do.
             models: Whose outputs these are, where there are others besides.
         """
-        gaps, whose = "; ".join(caveats), f" of {listed(models)}" if models else ""
+        gaps, whose = "; ".join(caveats), f" of {join_words(models)}" if models else ""
         if self.is_complete:
-            outputs = f"{len(self.proven):,} of {counted(len(self.proven), 'output(s)')}{whose}"
-            checked = f" and checked in {counted(checks, 'other way(s)')}" if checks else ""
+            outputs = f"{len(self.proven):,} of {count_things(len(self.proven), 'output(s)')}{whose}"
+            checked = f" and checked in {count_things(checks, 'other way(s)')}" if checks else ""
             difference = f", with a largest {largest}" if largest else ""
             without = f"; {'the run does' if runs == 1 else 'the runs do'} not cover: {gaps}" if gaps else ""
-            run = f"run {_times(runs)}" if self.is_exact else f"tested in {counted(runs, 'run(s)')}"
+            run = f"run {_times_text(runs)}" if self.is_exact else f"tested in {count_things(runs, 'run(s)')}"
             end = f"{run}{checked}{difference}{without}"
             return f"Proven {self.exactness} at {self.sizes}{self.reach} ({outputs}), and {end}."
-        how = f"{counted(runs, 'run(s)')} and {counted(checks, 'check(s)')}" if checks else counted(runs, "run(s)")
+        how = (
+            f"{count_things(runs, 'run(s)')} and {count_things(checks, 'check(s)')}"
+            if checks
+            else count_things(runs, "run(s)")
+        )
         without = f"; not covered: {gaps}" if gaps else ""
         text = f"Tested in {how}: {tested}{without}."
-        count = f"{len(self.proven):,} of {counted(len(self.proven) + len(self.unproven), 'output(s)')}{whose}"
+        count = f"{len(self.proven):,} of {count_things(len(self.proven) + len(self.unproven), 'output(s)')}{whose}"
         return f"{text} Proven {self.exactness} at {self.sizes}{self.reach}: {count}." if self.proven else text
 
     @property
     def reach(self) -> str:
         """The limits of its sizes, in words that follow "every size", "" for none."""
         if len(self.limits) > MAX_LIMITS:
-            return f" within {counted(len(self.limits), 'limit(s)')} that are told below"
-        return f" with {listed(self.limits)}" if self.limits else ""
+            return f" within {count_things(len(self.limits), 'limit(s)')} that are told below"
+        return f" with {join_words(self.limits)}" if self.limits else ""
 
     @property
     def sizes(self) -> str:
         """The sizes that it is about, in the words of a headline."""
-        return f"every size with {listed(self.shared_dims)}" if self.shared_dims else "every size"
+        return f"every size with {join_words(self.shared_dims)}" if self.shared_dims else "every size"
 
     def blocks(self, model: str = "") -> Iterator[Block]:
         """Yield the paragraphs of a report, with the name of a model that is one of several."""
@@ -141,30 +145,32 @@ class EquivalenceSummary:
         if self.proven:
             conditions = f", for {', '.join(self.conditions)}" if self.conditions else ""
             where = f"at every legal size and for every input{conditions}"
-            kinds = f"{counted(self.compared, 'kind(s) of node')} at {LEAST_SIZES} sizes or more"
+            kinds = f"{count_things(self.compared, 'kind(s) of node')} at {LEAST_SIZES} sizes or more"
             confirmed = f" Shapes and integers are as onnxruntime has them, of {kinds}." if self.compared else ""
-            yield Prose(f"By normal forms{whose}, {where}: {shares(Counter(self.proven.values()), total)}.{confirmed}")
+            yield Prose(
+                f"By normal forms{whose}, {where}: {share_texts(Counter(self.proven.values()), total)}.{confirmed}"
+            )
         if self.exactness == GRADES[1]:
             yield Prose(" ".join(self._real_sentences()))
         for name, reason in list(self.unproven.items())[:MAX_SHOWN]:
             yield Prose(f"Not proven at every size: '{name}'{whose}: {reason}.")
         if len(self.unproven) > MAX_SHOWN:
-            yield Prose(f"Nor are {counted(len(self.unproven) - MAX_SHOWN, 'other(s)')}.")
+            yield Prose(f"Nor are {count_things(len(self.unproven) - MAX_SHOWN, 'other(s)')}.")
 
     def _real_sentences(self) -> Iterator[str]:
         """Yield what a proof in exact arithmetic took, and what it leaves to the runs."""
-        if used := [f"{name} ({_times(count)})" for name, count in self.axioms.items() if name in REAL_EQUALITIES]:
+        if used := [f"{name} ({_times_text(count)})" for name, count in self.axioms.items() if name in REAL_EQUALITIES]:
             yield f"Equalities of exact arithmetic: {', '.join(used)}."
         if self.constants.count:
             yield f"{self.constants}."
         yield "Of rounding, overflow, NaN, infinities and signs of zeros, only the runs tell."
 
 
-def _times(count: int) -> str:
+def _times_text(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
-def shares(grades: Mapping[str, int], total: int) -> str:
+def share_texts(grades: Mapping[str, int], total: int) -> str:
     """Return how many of some outputs are proven, by exactness, "" for none."""
     found = [f"{grades[grade]:,} {grade}" for grade in GRADES if grades.get(grade)]
     return f"{', '.join(found)}, of {total:,}" if found else ""

@@ -10,18 +10,18 @@ from onnx import numpy_helper
 
 from graphkit.dtypes import BITS
 from graphkit.errors import ModelError
-from graphkit.graph.operator_traits import RANDOM, names
+from graphkit.graph.operator_traits import RANDOM, operator_set
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.constant_terms import MAX_ARRAY
 from graphkit.verify.equivalence.inlining import OF_KERNEL
-from graphkit.verify.equivalence.movement import product
+from graphkit.verify.equivalence.movement import count_elements
 
 __all__ = ["run_constants"]
 
 # What gives the elements of its inputs as they are.
-MOVING = names(
+MOVING = operator_set(
     """
     Concat Constant ConstantOfShape DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Neg Pad Reshape
     ScatterElements ScatterND Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where
@@ -30,7 +30,7 @@ MOVING = names(
 
 
 # What gives no more elements than a few for each one that it reads, and how many decides its data.
-SELECTING = names("Compress NonZero Unique NonMaxSuppression")
+SELECTING = operator_set("Compress NonZero Unique NonMaxSuppression")
 
 
 def run_constants(app: Application) -> Result:
@@ -50,7 +50,7 @@ def run_constants(app: Application) -> Result:
         return "its constants are too large to run it"
     if not _is_small(app):
         return "what it gives may be too large to run it"
-    result = _run(app, found)
+    result = _run_node(app, found)
     if result is None:
         return None
     of_computed = any(term is not None and app.tools.constants.is_computed(term) for term in args)
@@ -61,11 +61,11 @@ def _is_small(app: Application) -> bool:
     """Whether what a node of small constants gives is small, too."""
     if app.dims is None:
         return app.node.operator in SELECTING
-    count, bits = product(app.dims).constant, BITS.get(app.dtype)
+    count, bits = count_elements(app.dims).constant, BITS.get(app.dtype)
     return count is not None and bits is not None and count * bits <= 8 * MAX_ARRAY
 
 
-def _run(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
+def _run_node(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
     """Run a node of constants in onnxruntime, and return its output."""
     node = onnx.NodeProto()
     node.CopyFrom(app.node.proto)

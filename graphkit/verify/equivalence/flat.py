@@ -14,13 +14,20 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from graphkit.dtypes import FLOATS, HALVES
-from graphkit.graph.operator_traits import UNARY, broadcasts, names
+from graphkit.graph.operator_traits import UNARY, broadcasts_inputs, operator_set
 from graphkit.graph.view import Node
 from graphkit.shapes import Expr, const, lower
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import evaluation
 from graphkit.verify.equivalence.application import Application, Result
-from graphkit.verify.equivalence.movement import expands_to, grouped, kept, product, refinement, splits
+from graphkit.verify.equivalence.movement import (
+    count_elements,
+    expands_to,
+    find_refinement,
+    group_axes,
+    merge_grouped_dims,
+    split_dims,
+)
 from graphkit.verify.equivalence.terms import Term
 
 __all__ = [
@@ -37,14 +44,14 @@ ONE = const(1)
 ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
 # Whose digits depend on where an element stands: onnxruntime computes the last ones, or those of one exponent, by
 # another function than the others. So they are not computed once for elements that repeat.
-PLACED = names("Acos Asin Atan Celu Cos Elu Exp Gelu Log Mish Pow Selu Sigmoid Sin Softplus Swish Tanh")
-PLACED |= names("QuickGelu", "com.microsoft")
-PLACED_IN_DOUBLE = names("Exp Gelu Sigmoid Swish Tanh") | names("QuickGelu", "com.microsoft")
+PLACED = operator_set("Acos Asin Atan Celu Cos Elu Exp Gelu Log Mish Pow Selu Sigmoid Sin Softplus Swish Tanh")
+PLACED |= operator_set("QuickGelu", "com.microsoft")
+PLACED_IN_DOUBLE = operator_set("Exp Gelu Sigmoid Swish Tanh") | operator_set("QuickGelu", "com.microsoft")
 EXTREMES = {"Max", "Min"}  # of 0 and -0 they give either, which depends on which of them repeats, and on dims of 1
 BOUNDED = {"HardSigmoid", "HardSwish", "Relu"}  # by Max, where onnxruntime runs the body that ONNX has for them:
 OF_BODIES = 18  # the version in which it does so for float16
 # What reduces all elements in the order in which it reduces rows.
-IN_ORDER = names("ReduceMax ReduceMean ReduceMin ReduceSum")
+IN_ORDER = operator_set("ReduceMax ReduceMean ReduceMin ReduceSum")
 COMPUTED: Mapping[str, Callable[..., np.ndarray]] = {"Where": np.where, "Mul": np.multiply}  # of constants
 COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 
@@ -84,7 +91,7 @@ def apply_elementwise(app: Application, op: str, args: Sequence[Term | None], di
 def _by_element(app: Application, is_placed: bool) -> Result:
     op = app.node.operator
     is_unary = op in UNARY and op not in ODD
-    if not is_unary and not broadcasts(app.node):
+    if not is_unary and not broadcasts_inputs(app.node):
         return None
     count = 1 if is_unary else len(app.args)
     move = app.tools.movement
@@ -92,29 +99,29 @@ def _by_element(app: Application, is_placed: bool) -> Result:
     bare = [None if term is None or term.dims is None else once(term) for term in app.args[:count]]
     if app.dims is None or any(term is None or term.dims is None for term in bare):
         return "some dims are not known"
-    if (finer := _finer(app, count)) is not None:
+    if (finer := _with_finer_axis(app, count)) is not None:
         found = _by_element(finer, is_placed)
         return move.reshape(found, app.dims) if isinstance(found, Term) else found
     terms = [term for term in bare if term is not None]
-    natural = _broadcast([term.dims for term in terms if term.dims is not None], app.dims)
+    natural = _broadcast_dims([term.dims for term in terms if term.dims is not None], app.dims)
     if natural is None:
         return "which dims broadcast depends on sizes"
-    if _stripped(natural) != _stripped(app.dims) and not expands_to(natural, app.dims):
-        return f"its dims are {_text(app.dims)}, and those of its inputs make {_text(natural)}"
-    parts, merged = _merged(app, terms, natural)
+    if _strip_ones(natural) != _strip_ones(app.dims) and not expands_to(natural, app.dims):
+        return f"its dims are {_dims_text(app.dims)}, and those of its inputs make {_dims_text(natural)}"
+    parts, merged = _merge_axes(app, terms, natural)
     if op in COMMUTATIVE:
         parts.sort(key=lambda term: term.number)
     args = [*parts, *app.args[count:]]
     run = evaluation.run_constants(replace(app, args=args, dims=merged))
-    made = run if isinstance(run, Term) else _applied(app, args, merged)
-    if _stripped(natural) == _stripped(app.dims):
+    made = run if isinstance(run, Term) else _make_application(app, args, merged)
+    if _strip_ones(natural) == _strip_ones(app.dims):
         return move.reshape(made, app.dims)
     return move.expand(move.reshape(made, natural), app.dims)
 
 
 def _is_of_any_dims(app: Application) -> bool:
     """Whether no last axis is 1, or all that there is is one number, of whatever rank."""
-    is_one = app.dims is not None and product(app.dims) == 1
+    is_one = app.dims is not None and count_elements(app.dims) == 1
     return is_one or bool(app.dims and lower(app.dims[-1]) > 1)
 
 
@@ -130,11 +137,11 @@ def _loses_first(app: Application) -> bool:
     if all(map(app.tools.constants.has_no_minus_zero, branches)):
         return True
     chosen = [
-        None if branch is None or branch.dims is None else _broadcast((condition.dims, branch.dims), app.dims)
+        None if branch is None or branch.dims is None else _broadcast_dims((condition.dims, branch.dims), app.dims)
         for branch in branches
     ]
-    first, second = (None if dims is None else _stripped(dims) for dims in chosen)
-    if second is None or second == _stripped(app.dims):
+    first, second = (None if dims is None else _strip_ones(dims) for dims in chosen)
+    if second is None or second == _strip_ones(app.dims):
         return second is not None
     return first is not None and first[-1:] == second[-1:] and lower(first[-1]) > 1
 
@@ -149,54 +156,54 @@ def _is_placed(app: Application) -> bool:
     return op in PLACED and (op not in PLACED_IN_DOUBLE or app.dtype != TensorProto.FLOAT)
 
 
-def _finer(app: Application, count: int) -> Application | None:
+def _with_finer_axis(app: Application, count: int) -> Application | None:
     """Return the node with an axis as two where an argument repeats along the first of them, as a Tile does."""
     assert app.dims is not None
     for term in app.args[:count]:
-        fine = None if term is None or term.dims is None else _repeats(app, term, term.dims)
+        fine = None if term is None or term.dims is None else _repeated_axes(app, term, term.dims)
         if term is None or term.dims is None or fine is None:
             continue
         rank, dims = len(app.dims) - len(term.dims), app.dims
         split = [[dim] if old == 1 else new for dim, old, new in zip(dims[rank:], term.dims, fine, strict=True)]
         runs = [[dim] for dim in dims[:rank]] + split
-        args = [None if arg is None or arg.dims is None else _split(app, arg, runs) for arg in app.args[:count]]
+        args = [None if arg is None or arg.dims is None else _split_axes(app, arg, runs) for arg in app.args[:count]]
         if None not in args and any(len(run) > 1 for run in runs):
             whole = tuple(dim for run in runs for dim in run)
             return replace(app, args=[*args, *app.args[count:]], dims=whole)
     return None
 
 
-def _repeats(app: Application, term: Term, dims: Dims) -> list[list[Expr]] | None:
+def _repeated_axes(app: Application, term: Term, dims: Dims) -> list[list[Expr]] | None:
     """Return the axes that each axis of a term is made of, if it repeats along one of these."""
     if term.is_constant:
         return app.tools.constants.periods(term)
     inner = term.args[0] if term.op == "Reshape" else None
-    if inner is None or inner.op != "Expand" or inner.dims is None or refinement(inner.dims, dims) is not None:
+    if inner is None or inner.op != "Expand" or inner.dims is None or find_refinement(inner.dims, dims) is not None:
         return None
-    return splits(dims, inner.dims)
+    return split_dims(dims, inner.dims)
 
 
-def _split(app: Application, term: Term, runs: Sequence[Sequence[Expr]]) -> Term | None:
+def _split_axes(app: Application, term: Term, runs: Sequence[Sequence[Expr]]) -> Term | None:
     """Return a term with the axes that each axis is made of; None where its dims are neither those nor 1."""
     assert term.dims is not None
     dims: list[Expr] = []
     for dim, run in zip(term.dims, runs[len(runs) - len(term.dims) :], strict=True):
-        if dim not in (1, product(run)):
+        if dim not in (1, count_elements(run)):
             return None
         dims += [ONE] * len(run) if dim == 1 else run
     return app.tools.movement.reshape(term, tuple(dims))
 
 
-def _text(dims: Sequence[Expr]) -> str:
+def _dims_text(dims: Sequence[Expr]) -> str:
     return f"[{', '.join(map(str, dims))}]"
 
 
-def _stripped(dims: Dims) -> Dims:
+def _strip_ones(dims: Dims) -> Dims:
     first = next((axis for axis, dim in enumerate(dims) if dim != 1), len(dims))
     return dims[first:]
 
 
-def _broadcast(shapes: Sequence[Dims], whole: Dims) -> Dims | None:
+def _broadcast_dims(shapes: Sequence[Dims], whole: Dims) -> Dims | None:
     """Return the dims that dims broadcast to: one that all others are, but for 1s, or else that of the whole."""
     rank, found = max(map(len, shapes)), list[Expr]()
     for axis in range(-rank, 0):
@@ -207,15 +214,18 @@ def _broadcast(shapes: Sequence[Dims], whole: Dims) -> Dims | None:
     return tuple(found)
 
 
-def _merged(app: Application, terms: Sequence[Term], natural: Dims) -> tuple[list[Term], Dims]:
+def _merge_axes(app: Application, terms: Sequence[Term], natural: Dims) -> tuple[list[Term], Dims]:
     """Return the arguments with as few axes as broadcasting allows, and the dims of the result."""
-    groups = grouped([term.dims or () for term in terms], natural)
+    groups = group_axes([term.dims or () for term in terms], natural)
     move = app.tools.movement
-    parts = [move.without_leading_ones(move.reshape(term, kept(term.dims or (), natural, groups))) for term in terms]
-    return parts, tuple(product([natural[axis] for axis in axes]) for _, axes in groups)
+    parts = [
+        move.without_leading_ones(move.reshape(term, merge_grouped_dims(term.dims or (), natural, groups)))
+        for term in terms
+    ]
+    return parts, tuple(count_elements([natural[axis] for axis in axes]) for _, axes in groups)
 
 
-def _applied(app: Application, args: Sequence[Term | None], dims: Dims) -> Term:
+def _make_application(app: Application, args: Sequence[Term | None], dims: Dims) -> Term:
     key = (*app.attributes, app.index)
     return app.tools.terms.make(app.node.operator, key, args, app.dtype, dims)
 
@@ -233,20 +243,23 @@ def multiply_matrices(app: Application) -> Result:
     assert left.dims
     assert right.dims
     move, batches = app.tools.movement, [left.dims[:-2], right.dims[:-2]]
-    natural = _broadcast(batches, ())
+    natural = _broadcast_dims(batches, ())
     if natural is None or natural != app.dims[:-2]:
         return "which of its batches broadcast depends on sizes"
     rows, inner, columns = *left.dims[-2:], right.dims[-1]
     is_lifted = len(left.dims) < len(right.dims)
     if all(dim == 1 for dim in batches[1]) and not is_lifted:  # onnxruntime takes all rows at once
-        total = product(left.dims[:-1])
+        total = count_elements(left.dims[:-1])
         flats = [move.reshape(left, (total, inner)), move.reshape(right, (inner, columns)), *app.args[2:]]
-        return move.reshape(_applied(app, flats, (total, columns)), app.dims)
-    groups = grouped(batches, natural)
-    shapes = (*kept(batches[0], natural, groups), rows, inner), (*kept(batches[1], natural, groups), inner, columns)
+        return move.reshape(_make_application(app, flats, (total, columns)), app.dims)
+    groups = group_axes(batches, natural)
+    shapes = (
+        (*merge_grouped_dims(batches[0], natural, groups), rows, inner),
+        (*merge_grouped_dims(batches[1], natural, groups), inner, columns),
+    )
     flats = [move.reshape(left, shapes[0]), move.reshape(right, shapes[1]), *app.args[2:]]
-    merged = tuple(product([natural[axis] for axis in axes]) for _, axes in groups)
-    made = _applied(app, flats, (*merged, rows, columns))
+    merged = tuple(count_elements([natural[axis] for axis in axes]) for _, axes in groups)
+    made = _make_application(app, flats, (*merged, rows, columns))
     if is_lifted and not any(lower(dim) > 1 for dim in batches[1]):  # nor where the right batches are all 1
         made = app.tools.terms.make(f"{app.node.operator} of each batch", made.attributes, flats, app.dtype, made.dims)
     return move.reshape(made, app.dims)
@@ -276,7 +289,7 @@ def _repeated_by_the_other(app: Application, left: Term, right: Term) -> tuple[T
     return left, right
 
 
-def _last(app: Application, axis: int | None) -> bool:
+def _is_last_axis(app: Application, axis: int | None) -> bool:
     first = app.arg(0)
     rank = len(first.dims) if first is not None and first.dims is not None else 0
     return bool(rank) and axis in (-1, rank - 1)
@@ -294,7 +307,7 @@ def work_on_rows(app: Application) -> Result:
         return "it is over another axis than the last"
     if any(term and len(term.dims or "..") > 1 for term in app.args[1:]):
         return "its scale is no list"
-    rows = (product(first.dims[:axis]), product(first.dims[axis:]))
+    rows = (count_elements(first.dims[:axis]), count_elements(first.dims[axis:]))
     is_the_same = app.node.op_type.endswith("Softmax") and app.dtype not in HALVES  # of rows, in all versions
     key = tuple(each for each in app.attributes if each[0] not in ("axis", "" if is_the_same else None))  # type: ignore[index]
     flat = app.tools.movement.reshape(first, rows)
@@ -309,9 +322,9 @@ def reduce_rows(app: Application) -> Result:
     axes = app.numbers(1) if app.arg(1) is not None else None if given is None else list(given)
     if first is None or first.dims is None or app.dims is None or axes is None or len(axes) != 1:
         return "its axes, or some dims, are not known"
-    if not _last(app, axes[0]):
+    if not _is_last_axis(app, axes[0]):
         return "it is over another axis than the last"
-    rows = product(first.dims[:-1])
+    rows = count_elements(first.dims[:-1])
     flat = app.tools.movement.reshape(first, (rows, first.dims[-1]))
     is_all = len(first.dims) == 1 and app.node.operator not in IN_ORDER
     op = f"{app.node.operator} of {'all' if is_all else 'rows'}"
@@ -327,7 +340,7 @@ def quantize_list(app: Application) -> Result:
         return "some dims are not known"
     if any(term is not None and term.dims != () for term in app.args[1:]):
         return None
-    flat = app.tools.movement.reshape(first, (product(first.dims),))
+    flat = app.tools.movement.reshape(first, (count_elements(first.dims),))
     dims = app.dims if app.index else flat.dims
     made = app.tools.terms.make(app.node.operator, (*app.attributes, app.index), (flat, *app.args[1:]), app.dtype, dims)
     return made if app.index else app.tools.movement.reshape(made, app.dims)
@@ -341,7 +354,7 @@ def look_up_rows(app: Application) -> Result:
     if app.attr("axis", 0) != 0 or not table.dims or not indices.dims:
         return None
     move = app.tools.movement
-    count, width = product(indices.dims), product(table.dims[1:])
+    count, width = count_elements(indices.dims), count_elements(table.dims[1:])
     flat = move.reshape(table, (table.dims[0], width)), move.reshape(indices, (count,))
     made = app.tools.terms.make("Gather of rows", (), flat, app.dtype, (count, width))
     return move.reshape(made, app.dims)

@@ -29,7 +29,7 @@ from graphkit.model import Model
 from graphkit.shapes import Shapes
 from graphkit.shapes.tensor import Dims
 
-__all__ = ["OF_KERNEL", "draws", "inlined", "kernel_fault"]
+__all__ = ["OF_KERNEL", "draws_random_numbers", "inline_model", "kernel_fault"]
 
 Key = tuple[str, str, str]  # domain, name, overload
 MAX_NODES = 200_000  # of a model without functions
@@ -40,7 +40,7 @@ OF_KERNELS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")  # how 
 AS_KERNELS = frozenset({"8a82f8d4eaacd3c8a45c2599cfff826eb433b4cf14238dc92cc0fbd64d47261b"})
 
 
-def inlined(model: Model) -> Model:
+def inline_model(model: Model) -> Model:
     """Return a sound model without functions.
 
     Raises:
@@ -52,13 +52,13 @@ def inlined(model: Model) -> Model:
     proto = ModelProto()
     proto.CopyFrom(model.proto)
     _check_kernels(proto, model.file)
-    functions = _functions(proto)
+    functions = _functions_by_key(proto)
     if len(functions) < len(proto.functions):
         raise ModelError("two of its functions have one name", file=model.file)
     _check_size(proto, functions, model.file)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         for node in _with_bodies(nodes):
-            if (called := functions.get(_key(node.domain, node.op_type, node.overload))) is not None:
+            if (called := functions.get(_function_key(node.domain, node.op_type, node.overload))) is not None:
                 given = {attribute.name for attribute in node.attribute}
                 node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
     for function in proto.functions:
@@ -73,7 +73,7 @@ def inlined(model: Model) -> Model:
     except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that do not fit the function
         raise ModelError(f"its functions cannot be inlined: {' '.join(str(error).split())}", file=model.file) from error
     left = (node.op_type for node in _with_bodies(whole.graph.node))
-    if odd := next((name for name in left if any(name == key[1] for key in _functions(whole))), ""):
+    if odd := next((name for name in left if any(name == key[1] for key in _functions_by_key(whole))), ""):
         raise ModelError(f"its function '{odd}' cannot be inlined", file=model.file)
     del whole.functions[:]  # which nothing calls
     return model.with_proto(whole)
@@ -81,7 +81,7 @@ def inlined(model: Model) -> Model:
 
 def _check_size(proto: ModelProto, functions: dict[Key, FunctionProto], file: str | None) -> None:
     """Check that a model stays small without its functions: a few that call each other twice make billions of nodes."""
-    called = {key: _called(function.node) for key, function in functions.items()}
+    called = {key: _called_functions(function.node) for key, function in functions.items()}
     inner = {key: functions.keys() & keys for key, keys in called.items()}
     sizes: dict[Key, int] = {}
     try:
@@ -89,7 +89,7 @@ def _check_size(proto: ModelProto, functions: dict[Key, FunctionProto], file: st
             sizes[key] = sum(sizes.get(each, 1) for each in called[key])
     except CycleError as error:
         raise ModelError(f"its function '{error.args[1][0][1]}' calls itself", file=file) from error
-    if sum(sizes.get(each, 1) for each in _called(proto.graph.node)) > MAX_NODES:
+    if sum(sizes.get(each, 1) for each in _called_functions(proto.graph.node)) > MAX_NODES:
         raise ModelError(f"without its functions it would have more than {MAX_NODES:,} nodes", file=file)
 
 
@@ -111,7 +111,7 @@ def _use_one_version(proto: ModelProto, file: str | None) -> None:
         opsets.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
 
 
-def draws(node: NodeProto) -> bool:
+def draws_random_numbers(node: NodeProto) -> bool:
     """Whether a node draws random numbers, as no other one does."""
     domain = _domain_of(node.domain)
     return (f"{domain}.{node.op_type}" if domain else node.op_type) in RANDOM or node.op_type.startswith("Random")
@@ -120,7 +120,7 @@ def draws(node: NodeProto) -> bool:
 def _check_passed_on(function: FunctionProto, functions: dict[Key, FunctionProto], file: str | None) -> None:
     """Check that no attribute that a function may lack is passed on to a function that has a default for it."""
     for node in _with_bodies(function.node):
-        called = functions.get(_key(node.domain, node.op_type, node.overload))
+        called = functions.get(_function_key(node.domain, node.op_type, node.overload))
         defaults = {each.name for each in called.attribute_proto} if called is not None else set[str]()
         for attribute in node.attribute:
             if attribute.ref_attr_name in function.attribute and attribute.name in defaults:
@@ -135,16 +135,16 @@ def _forget_dims(function: FunctionProto) -> None:
             dim.ClearField("dim_param")
 
 
-def _functions(proto: ModelProto) -> dict[Key, FunctionProto]:
-    return {_key(each.domain, each.name, each.overload): each for each in proto.functions}
+def _functions_by_key(proto: ModelProto) -> dict[Key, FunctionProto]:
+    return {_function_key(each.domain, each.name, each.overload): each for each in proto.functions}
 
 
-def _key(domain: str, name: str, overload: str) -> Key:
+def _function_key(domain: str, name: str, overload: str) -> Key:
     return _domain_of(domain), name, overload
 
 
-def _called(nodes: Iterable[NodeProto]) -> list[Key]:
-    return [_key(node.domain, node.op_type, node.overload) for node in _with_bodies(nodes)]
+def _called_functions(nodes: Iterable[NodeProto]) -> list[Key]:
+    return [_function_key(node.domain, node.op_type, node.overload) for node in _with_bodies(nodes)]
 
 
 def _check_kernels(proto: ModelProto, file: str | None) -> None:
@@ -157,7 +157,7 @@ def _check_kernels(proto: ModelProto, file: str | None) -> None:
     if odd := next((each.name for each in proto.functions if _may_be_another(each)), ""):
         reason = f"onnxruntime may run an operator of its own for the function '{odd}', which has its name"
         raise ModelError(reason, file=file)
-    for node in _calls(proto):
+    for node in _domain_calls(proto):
         if node.op_type in functions and not _is_as_kernel(node, functions[node.op_type]):
             reason = f"onnxruntime's operator '{node.op_type}' may compute something else than its function"
             raise ModelError(reason, file=file)
@@ -182,7 +182,7 @@ def kernel_fault(model: Model, shapes: Shapes) -> str:
         shapes: Those of the model without them.
     """
     names = {function.name for function in model.proto.functions if _domain_of(function.domain) == DOMAIN}
-    calls = [node for node in _calls(model.proto) if node.op_type in names] if names else []
+    calls = [node for node in _domain_calls(model.proto) if node.op_type in names] if names else []
     outer = [node for node in model.proto.graph.node if node.domain == DOMAIN and node.op_type in names]
     if len(outer) < len(calls):
         return "a body or a function calls one that a kernel of onnxruntime runs, and its axes are not known"
@@ -206,7 +206,7 @@ def _may_be_another(function: FunctionProto) -> bool:
     domain = _domain_of(function.domain)
     if domain != DOMAIN:
         return not domain or domain.startswith(OF_KERNELS) or onnx.defs.has(function.name, domain)
-    return _fingerprint(function) not in AS_KERNELS
+    return _function_fingerprint(function) not in AS_KERNELS
 
 
 def _is_as_kernel(node: NodeProto, function: FunctionProto) -> bool:
@@ -217,7 +217,7 @@ def _is_as_kernel(node: NodeProto, function: FunctionProto) -> bool:
     return is_whole and ("scale" not in given or given["scale"].f != 0)  # of which the kernel makes another one
 
 
-def _fingerprint(function: FunctionProto) -> str:
+def _function_fingerprint(function: FunctionProto) -> str:
     """Return a hash of what a function computes, without its documentation and versions."""
     bare = FunctionProto()
     bare.CopyFrom(function)
@@ -231,7 +231,7 @@ def _domain_of(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
-def _calls(proto: ModelProto) -> Iterator[NodeProto]:
+def _domain_calls(proto: ModelProto) -> Iterator[NodeProto]:
     """Yield the nodes of the domain in a model, its bodies and its functions."""
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         yield from (node for node in _with_bodies(nodes) if node.domain == DOMAIN)

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import declared_dims, declared_type, shape_text
-from graphkit.graph.operator_traits import names as listed
+from graphkit.graph.operator_traits import operator_set as listed
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, is_known, parse, symbol
@@ -210,10 +210,12 @@ def declared_faults(
         read: The terms of the values that were read, of both, whose dims are in words of the original.
     """
     yield from _wrong_dtypes(rewritten, after)
-    known = {(name, _computed(dims)): declared for name, declared, dims in _wrongly_declared(original, before, read[0])}
+    known = {
+        (name, _computed_text(dims)): declared for name, declared, dims in _wrongly_declared(original, before, read[0])
+    }
     symbols = new_symbols(original, rewritten, names)
     for name, declared, dims in _wrongly_declared(rewritten, after, read[1]):
-        theirs = known.get((names.get(name, name), _computed(dims)), ())
+        theirs = known.get((names.get(name, name), _computed_text(dims)), ())
         right = (
             [dim.declared for dim in dims] if dims is not None and len(dims) == len(declared) else [""] * len(declared)
         )
@@ -221,13 +223,13 @@ def declared_faults(
             mine is not None and not _is_declared_alike(other, mine, symbols) and str(mine) != text
             for mine, other, text in zip(declared, theirs, right, strict=True)
         ):
-            yield f"{name} is declared {shape_text(declared)}, and its node computes {_computed(dims)}"
-    places_before = _places(original, before, required)
+            yield f"{name} is declared {shape_text(declared)}, and its node computes {_computed_text(dims)}"
+    places_before = _symbol_places(original, before, required)
     meanings: dict[str, set[str]] = {}
     for text, meaning in places_before.values():
         meanings.setdefault(text, set()).add(meaning)
     by_symbol: dict[str, dict[Place, str]] = {}
-    for place, (text, meaning) in _places(rewritten, after, required).items():
+    for place, (text, meaning) in _symbol_places(rewritten, after, required).items():
         by_symbol.setdefault(text, {})[place] = meaning
     for text, places in by_symbol.items():
         found = {*places.values()}
@@ -252,7 +254,7 @@ def _is_renamed(places: Mapping[Place, str], theirs: Mapping[Place, tuple[str, s
     return len(symbols) == 1
 
 
-def _places(model: Model, shapes: Shapes, required: RequiredProducts) -> dict[Place, tuple[str, str]]:
+def _symbol_places(model: Model, shapes: Shapes, required: RequiredProducts) -> dict[Place, tuple[str, str]]:
     """Return each declared symbol, which onnxruntime takes for one size, and its dim where the original runs.
 
     What is unknown has a name of its own, and differs from what else is unknown.
@@ -280,7 +282,7 @@ def _wrong_dtypes(model: Model, shapes: Shapes) -> Iterator[str]:
                 yield f"{name} is declared {dtype_name(declared.dtype)}, and its node gives {dtype_name(dtype)}"
 
 
-def _computed(dims: Dims | None) -> str:
+def _computed_text(dims: Dims | None) -> str:
     return "unknown dims" if dims is None or any(not is_known(dim) for dim in dims) else shape_text(dims)
 
 

@@ -18,15 +18,15 @@ from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application, Result, Tools
 from graphkit.verify.equivalence.cutting import find_padding
-from graphkit.verify.equivalence.movement import expands_to, product
+from graphkit.verify.equivalence.movement import count_elements, expands_to
 from graphkit.verify.equivalence.real_constants import RealArray
-from graphkit.verify.equivalence.terms import Key, Term, unreshaped
+from graphkit.verify.equivalence.terms import Key, Term, without_reshape
 
 __all__ = [
     "Change",
     "change_by_constant",
     "change_term",
-    "convolve",
+    "fold_into_conv",
     "linear_product",
     "normalise_batches",
     "split_off_scale",
@@ -75,26 +75,26 @@ class Change:
 
 def change_term(tools: Tools, term: Term, change: Change) -> Term:
     """Return a tensor scaled or shifted, within the linear operator that gives it where there is one."""
-    return term if change.is_nothing else _pushed(tools, term, change) or _changed(tools, term, change)
+    return term if change.is_nothing else _push_change(tools, term, change) or _change_term(tools, term, change)
 
 
-def _changed(tools: Tools, term: Term, change: Change) -> Term:
+def _change_term(tools: Tools, term: Term, change: Change) -> Term:
     assert term.dims is not None
     bare = tools.movement.unexpanded(term)
     if bare is not term and bare.dims and (change.axis is None or bare.dims[change.axis] == term.dims[change.axis]):
         return tools.movement.expand(change_term(tools, bare, change), term.dims)
     constant = tools.reals.of_array(change.vector, term.dtype, change.kind)
-    dims: Dims = (product(term.dims),)
+    dims: Dims = (count_elements(term.dims),)
     if change.axis is not None:
-        before, after = product(term.dims[: change.axis]), product(term.dims[change.axis + 1 :])
+        before, after = count_elements(term.dims[: change.axis]), count_elements(term.dims[change.axis + 1 :])
         dims = (before, term.dims[change.axis], after)
     flat_term = tools.movement.reshape(term, dims)
     return tools.movement.reshape(tools.terms.make(change.kind, (), (flat_term, constant), term.dtype, dims), term.dims)
 
 
-def _pushed(tools: Tools, term: Term, change: Change) -> Term | None:
+def _push_change(tools: Tools, term: Term, change: Change) -> Term | None:
     """Return a term with a change inside it, None where it has no place there."""
-    inner, found = term.args[0] if term.args else None, _parts(tools, term)
+    inner, found = term.args[0] if term.args else None, _split_change(tools, term)
     if found is not None and found[1].kind == change.kind:
         both = change.after(found[1])
         return None if both is None else change_term(tools, found[0], both)
@@ -105,22 +105,22 @@ def _pushed(tools: Tools, term: Term, change: Change) -> Term | None:
     if term.op == "Reshape":
         axis = None if change.axis is None else _same_axis(term.dims, change.axis, inner.dims)
         is_lost = (axis is None) != (change.axis is None)
-        made = None if is_lost else _pushed(tools, inner, replace(change, axis=axis))
+        made = None if is_lost else _push_change(tools, inner, replace(change, axis=axis))
         return None if made is None else tools.movement.reshape(made, term.dims)
     if term.op == "Transpose":
         axis = None if change.axis is None else term.attributes[change.axis]  # type: ignore[assignment]
-        made = _pushed(tools, inner, replace(change, axis=axis))
+        made = _push_change(tools, inner, replace(change, axis=axis))
         return None if made is None else tools.movement.transpose(made, term.attributes)  # type: ignore[arg-type]
     if term.op == "Shifted" and found is not None:  # scaled afterwards
-        made = _pushed(tools, found[0], change)
+        made = _push_change(tools, found[0], change)
         shift = change.after(replace(found[1], kind="Scaled"))
         return None if made is None or shift is None else change_term(tools, made, replace(shift, kind="Shifted"))
     return None
 
 
-def _parts(tools: Tools, term: Term) -> tuple[Term, Change] | None:
+def _split_change(tools: Tools, term: Term) -> tuple[Term, Change] | None:
     """Return the term that is scaled or shifted, with the dims of the result, and how; None for any other term."""
-    inner = unreshaped(term)
+    inner = without_reshape(term)
     if inner is None or inner.op not in NEUTRAL or inner.dims is None or term.dims is None:
         return None
     source, vector = inner.args[0], tools.reals.array(inner.args[1])
@@ -132,51 +132,51 @@ def _parts(tools: Tools, term: Term) -> tuple[Term, Change] | None:
 
 def _same_axis(dims: Dims, axis: int, others: Dims) -> int | None:
     """Return the axis of other dims of the same elements that is an axis of dims."""
-    after = product(dims[axis + 1 :])
-    found = [at for at, dim in enumerate(others) if dim == dims[axis] and product(others[at + 1 :]) == after]
+    after = count_elements(dims[axis + 1 :])
+    found = [at for at, dim in enumerate(others) if dim == dims[axis] and count_elements(others[at + 1 :]) == after]
     return found[0] if len(found) == 1 else None
 
 
 def _changed_linear(tools: Tools, term: Term, change: Change) -> Term | None:
     data, weight, bias = (*term.args, None)[:3]
     vector, array = change.vector, tools.reals.array(weight)
-    if change.axis not in (None, _channels(term)) or vector.elements.size not in (1, _count(term)):
+    if change.axis not in (None, _channel_axis(term)) or vector.elements.size not in (1, _count_channels(term)):
         return None  # the latter in no model that runs
     if array is None or weight is None or data is None:
         return None
-    numbers = tools.reals.array(bias) if bias is not None else RealArray(np.zeros(_count(term)))
+    numbers = tools.reals.array(bias) if bias is not None else RealArray(np.zeros(_count_channels(term)))
     assert numbers is not None
     if change.kind == "Shifted":
-        return _linear(tools, term, data, weight, vector if bias is None else numbers.plus(vector))
+        return _make_linear(tools, term, data, weight, vector if bias is None else numbers.plus(vector))
     is_matrix = term.attributes[0] == "MatMul" or not vector.elements.ndim
-    products = array.times(vector if is_matrix else _spread(vector, 0, array.elements.ndim))
+    products = array.times(vector if is_matrix else _spread_vector(vector, 0, array.elements.ndim))
     if not products.is_finite:
         return None
     scaled = tools.reals.of_array(products, weight.dtype, WEIGHT)
-    return _linear(tools, term, data, scaled, numbers.times(vector))
+    return _make_linear(tools, term, data, scaled, numbers.times(vector))
 
 
-def _linear(tools: Tools, like: Term, data: Term, weight: Term, bias: RealArray) -> Term | None:
+def _make_linear(tools: Tools, like: Term, data: Term, weight: Term, bias: RealArray) -> Term | None:
     """Return a product with another weight and bias, None where this is no number."""
-    whole = bias.moved(np.broadcast_to(bias.elements, (_count(like),)))
+    whole = bias.moved(np.broadcast_to(bias.elements, (_count_channels(like),)))
     constant = tools.reals.of_array(whole, like.dtype, BIAS) if bias.elements.any() else None
     made = tools.terms.make("Linear", like.attributes, (data, weight, constant), like.dtype, like.dims)
     return made if bias.is_finite else None
 
 
-def _channels(term: Term) -> int:
+def _channel_axis(term: Term) -> int:
     assert term.dims is not None
     return len(term.dims) - 1 if term.attributes[0] == "MatMul" else 1
 
 
-def _count(term: Term) -> int:
+def _count_channels(term: Term) -> int:
     assert term.dims is not None
-    count = term.dims[_channels(term)].constant
+    count = term.dims[_channel_axis(term)].constant
     assert count is not None
     return count
 
 
-def _spread(vector: RealArray, axis: int, rank: int) -> RealArray:
+def _spread_vector(vector: RealArray, axis: int, rank: int) -> RealArray:
     """Return a vector along an axis of a weight."""
     return vector.moved(vector.elements.reshape([-1 if at == axis else 1 for at in range(rank)]))
 
@@ -197,12 +197,12 @@ def linear_product(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims,
     takes, over = (0, 0) if is_matrix else (1, tuple(range(1, len(sizes))))
     bias: RealArray | None = None
     array = tools.reals.array(weight)
-    while array is not None and (found := _parts(tools, data)) is not None:
+    while array is not None and (found := _split_change(tools, data)) is not None:
         inner, change = found
         is_channel = change.axis == 1 and sizes[takes] == change.vector.elements.size
         if (change.axis is not None and not is_channel) or (change.kind == "Shifted" and is_padded):
             break
-        products = array.times(_spread(change.vector, takes, len(sizes)) if is_channel else change.vector)
+        products = array.times(_spread_vector(change.vector, takes, len(sizes)) if is_channel else change.vector)
         if not products.is_finite:
             break
         if change.kind == "Shifted":
@@ -213,14 +213,14 @@ def linear_product(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims,
         data = inner
     weight = tools.reals.of_term(weight, WEIGHT)
     like = tools.terms.make("Linear", key, (data, weight), data.dtype, dims)
-    return like if bias is None else _linear(tools, like, data, weight, bias) or like
+    return like if bias is None else _make_linear(tools, like, data, weight, bias) or like
 
 
 def take_columns(tools: Tools, term: Term) -> Term | None:
     """Return a Slice of the channels of a product with a matrix as a product with these columns."""
-    cut = unreshaped(term)
+    cut = without_reshape(term)
     source = None if cut is None or cut.op != "Slice" else cut.args[0]
-    whole = unreshaped(source)
+    whole = without_reshape(source)
     if cut is None or source is None or whole is None or whole.op != "Linear" or whole.attributes[0] != "MatMul":
         return None
     if source.dims is None or whole.dims is None or len(source.dims) != 3 or source.dims[0] != whole.dims[0]:
@@ -236,24 +236,24 @@ def take_columns(tools: Tools, term: Term) -> Term | None:
     dims = (whole.dims[0], const(count * behind))
     made: Term | None = tools.terms.make("Linear", whole.attributes, (data, part), whole.dtype, dims)
     if numbers is not None and made is not None:
-        made = _linear(tools, made, data, part, numbers.moved(numbers.elements[chosen]))
+        made = _make_linear(tools, made, data, part, numbers.moved(numbers.elements[chosen]))
     return None if made is None else tools.movement.reshape(made, term.dims or ())
 
 
 def split_off_scale(tools: Tools, term: Term) -> tuple[Term, Change, bool]:
     """Return a term without the number that it is scaled by, that number, and whether it is that of a weight."""
-    inner, nothing = _unmoved(term), (term, Change.by(1), False)
+    inner, nothing = _without_movement(term), (term, Change.by(1), False)
     array = tools.reals.array(inner.args[1]) if inner.op in ("Scaled", "Linear") else None
     if array is None or not array.elements.any() or (inner.op == "Scaled" and array.elements.ndim):
         return nothing
     is_weight = inner.op == "Linear"
     scale = Change("Scaled", array.moved(np.abs(array.elements).max() if is_weight else array.elements))
     made = change_term(tools, term, scale.inverse())
-    is_held = _unmoved(made).op != "Scaled"  # by the weight
+    is_held = _without_movement(made).op != "Scaled"  # by the weight
     return (made, scale, is_weight) if is_held else nothing
 
 
-def _unmoved(term: Term) -> Term:
+def _without_movement(term: Term) -> Term:
     while term.op in ("Reshape", "Transpose") and term.args[0] is not None:
         term = term.args[0]
     return term
@@ -264,8 +264,8 @@ def _constant_of(app: Application, term: Term | None) -> RealArray | None:
     if term is None or app.dtype not in FLOATS:
         return None
     term = app.tools.movement.unexpanded(term)
-    inner = unreshaped(term)
-    if inner is not None and inner.op == "Expand" and product((inner.args[0] or inner).dims or ()) == 1:
+    inner = without_reshape(term)
+    if inner is not None and inner.op == "Expand" and count_elements((inner.args[0] or inner).dims or ()) == 1:
         term = inner.args[0] or term
     return app.tools.reals.array(term) if term.dtype == app.dtype else None
 
@@ -342,7 +342,7 @@ def normalise_batches(app: Application) -> Result:
     return change_term(app.tools, scaled, Change("Shifted", shift, 1))
 
 
-def convolve(app: Application) -> Result:
+def fold_into_conv(app: Application) -> Result:
     """Take constants that channels are scaled and shifted by into the weight and the bias of a Conv."""
     data, weight, bias = app.arg(0), app.arg(1), app.arg(2)
     if data is None or weight is None or not weight.is_constant or app.dims is None or app.dtype not in FLOATS:

@@ -12,12 +12,12 @@ from onnx import ModelProto, TensorProto, helper
 
 from graphkit.dtypes import BITS
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.graph.view import Scope, Value, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.shapes import Shapes, infer
-from graphkit.shapes.tensor import numbers
-from graphkit.verify.equivalence.loading_faults import refusal
+from graphkit.shapes.tensor import element_numbers
+from graphkit.verify.equivalence.loading_faults import loading_refusal
 
 __all__ = ["LoadableCopy", "loadable_copy"]
 
@@ -46,14 +46,14 @@ def loadable_copy(model: Model) -> LoadableCopy | None:
     """Return a copy of a model that onnxruntime loads; None where it loads the model, or no such copy either."""
     faults = tuple(_repeated_names(model))
     dead = _dead_branches(model)
-    if not (faults or dead) or not refusal(model):
+    if not (faults or dead) or not loading_refusal(model):
         return None
-    if faults and not refusal(copy := _copied(model, {})):
+    if faults and not loading_refusal(copy := _copy_loadable(model, {})):
         return LoadableCopy(copy, faults)
-    if not dead or refusal(copy := _copied(model, dead)):
+    if not dead or loading_refusal(copy := _copy_loadable(model, dead)):
         return None
     for body in dead:
-        if reason := refusal(_copied(model, {each: dead[each] for each in dead if each is not body})):
+        if reason := loading_refusal(_copy_loadable(model, {each: dead[each] for each in dead if each is not body})):
             innermost = REASON.search(reason)
             reason = reason if innermost is None else ": ".join(innermost.groups())
             faults += (f"{body.path} never runs, and does not fit its inputs: {reason}",)
@@ -65,7 +65,9 @@ def _repeated_names(model: Model) -> Iterator[str]:
         named = Counter(node.proto.name for node in scope.nodes if node.proto.name)
         where = scope.path or "the graph"
         yield from (
-            f"{counted(count, 'node(s)')} of {where} are called '{name}'" for name, count in named.items() if count > 1
+            f"{count_things(count, 'node(s)')} of {where} are called '{name}'"
+            for name, count in named.items()
+            if count > 1
         )
 
 
@@ -75,24 +77,24 @@ def _dead_branches(model: Model) -> dict[Scope, list[int]]:
     nodes = [node for node in nodes if (value := node.input(0)) is not None and value.kind != "input"]
     shapes, dead = infer(model) if nodes else None, dict[Scope, list[int]]()
     for node in nodes:
-        condition = None if shapes is None else numbers(shapes[node.input(0)])
+        condition = None if shapes is None else element_numbers(shapes[node.input(0)])
         if shapes is None or condition is None or condition.size != 1 or node.scope.opset() < SEQUENCES_SINCE:
             continue
         live, other = ("then_branch", "else_branch")[:: 1 if condition.all() else -1]
         if not {live, other} <= node.bodies.keys() or any(body.contains(node.scope) for body in dead):
             continue
-        dtypes = [_dtype(value, shapes) for value in node.bodies[live].outputs]
+        dtypes = [_known_dtype(value, shapes) for value in node.bodies[live].outputs]
         if all(dtype in BITS for dtype in dtypes):
             dead[node.bodies[other]] = dtypes
     return dead
 
 
-def _dtype(value: Value, shapes: Shapes) -> int:
+def _known_dtype(value: Value, shapes: Shapes) -> int:
     declared = declared_type(value)
     return shapes[value].dtype or (TensorProto.UNDEFINED if declared is None else declared.dtype)
 
 
-def _copied(model: Model, dead: Mapping[Scope, Sequence[int]]) -> Model:
+def _copy_loadable(model: Model, dead: Mapping[Scope, Sequence[int]]) -> Model:
     """Return a copy in which nodes have names of their own, and some branches fail where they run."""
     proto = ModelProto()
     proto.CopyFrom(model.proto)

@@ -17,7 +17,7 @@ from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.application import inputs_fault
 
-__all__ = ["loading_fault", "refusal", "whole_fault"]
+__all__ = ["loading_fault", "loading_refusal", "whole_fault"]
 
 MOST_HELD = 1 << 26  # bytes of tensors in nodes and bodies that are read to load a model
 SMALL = 64  # elements of an initializer that may say something of shapes
@@ -26,11 +26,11 @@ LIST = 1 << 12  # the same of a list of integers
 
 def loading_fault(original: Model, rewritten: Model) -> str:
     """Return what keeps a node or a tensor of the rewritten model from being read, and none of the original, or ""."""
-    known = set(_faults(original))
-    return next((fault for fault in _faults(rewritten) if fault not in known), "")
+    known = set(_node_faults(original))
+    return next((fault for fault in _node_faults(rewritten) if fault not in known), "")
 
 
-def _faults(model: Model) -> Iterator[str]:
+def _node_faults(model: Model) -> Iterator[str]:
     yield from filter(None, map(inputs_fault, all_nodes(model.scopes)))
     yield from filter(None, (_data_fault(model, tensor) for tensor, _ in walk_tensors(model.proto)))
 
@@ -41,7 +41,7 @@ def _data_fault(model: Model, tensor: TensorProto) -> str:
         try:
             model.piece(tensor)
         except ModelError:
-            return f"the data file '{external.extent(tensor).location}' is missing"
+            return f"the data file '{external.external_extent(tensor).location}' is missing"
         return ""
     size = payload_size(tensor)
     if size is None or len(model.payload(tensor)) == size:
@@ -57,14 +57,14 @@ def whole_fault(original: Model, rewritten: Model, *, has_dead: bool = False) ->
     """
     if rewritten.proto is original.proto:
         return ""
-    before, after = _weightless(original), _weightless(rewritten)
-    if max(map(_held, (before, after))) > MOST_HELD:
+    before, after = _without_weights(original), _without_weights(rewritten)
+    if max(map(_held_bytes, (before, after))) > MOST_HELD:
         return "its bodies hold tensors too large to load it as a whole"
-    error = _error(after) or (_error(after, optimize=True) if has_dead else "")
-    return f"of the rewritten model, {error}" if error and not _error(before) else ""
+    error = _loading_error(after) or (_loading_error(after, optimize=True) if has_dead else "")
+    return f"of the rewritten model, {error}" if error and not _loading_error(before) else ""
 
 
-def _weightless(model: Model) -> Model:
+def _without_weights(model: Model) -> Model:
     """Return a model with inputs in the place of its weights, but for those that bodies hold."""
     proto = ModelProto()
     proto.CopyFrom(model.proto)
@@ -94,16 +94,16 @@ def _is_small(tensor: TensorProto) -> bool:
     return tensor.data_location != TensorProto.EXTERNAL and math.prod(tensor.dims) <= (LIST if is_list else SMALL)
 
 
-def _held(model: Model) -> int:
+def _held_bytes(model: Model) -> int:
     return sum(payload_size(tensor) or 0 for tensor, _ in walk_tensors(model.proto))
 
 
-def refusal(model: Model) -> str:
+def loading_refusal(model: Model) -> str:
     """Return why onnxruntime does not load a model in which inputs stand for the weights, "" where it does."""
-    return _error(_weightless(model))
+    return _loading_error(_without_weights(model))
 
 
-def _error(model: Model, *, optimize: bool = False) -> str:
+def _loading_error(model: Model, *, optimize: bool = False) -> str:
     """Return why onnxruntime does not load a model, in a process that may die of it, "" where it does."""
     check_time()
     try:

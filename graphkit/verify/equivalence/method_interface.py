@@ -37,8 +37,8 @@ def dim_faults(original: MethodOriginal) -> Iterator[str]:
     others = [dim for name, each in dims.items() if name not in with_tokens and name not in grown for dim in each]
     others += [dim for name, axis in grown.items() for at, dim in enumerate(dims[name]) if at != axis]
     others += tokens[:TOKENS]
-    past, new = _symbols(dims[name][axis] for name, axis in grown.items()), _symbols(tokens[TOKENS:])
-    shared = past & new | (past | new) & _symbols(others)
+    past, new = _symbols_of(dims[name][axis] for name, axis in grown.items()), _symbols_of(tokens[TOKENS:])
+    shared = past & new | (past | new) & _symbols_of(others)
     yield from (
         f"dim '{name}' is declared for what need not be as long: past, tokens or source" for name in sorted(shared)
     )
@@ -47,7 +47,7 @@ def dim_faults(original: MethodOriginal) -> Iterator[str]:
             yield f"the past {name} is declared {dims[name][axis]} along axis {axis}, which is no dim that may be 0"
 
 
-def _symbols(dims: Iterable[Expr]) -> set[str]:
+def _symbols_of(dims: Iterable[Expr]) -> set[str]:
     return {name for dim in dims for name in dim.symbols}
 
 
@@ -124,7 +124,7 @@ def _shape_faults(values: Collection[Value], ports: Mapping[str, BundlePort], sh
         declared, shape = declared_type(value), ports[value.name].shape
         if declared is None or declared.dims is None or len(declared.dims) != len(shape):
             continue
-        given = _given(shapes, value)
+        given = _given_tensor(shapes, value)
         computed = given.dims if given is not None and given.dims is not None else (None,) * len(shape)
         for axis, (dim, size) in enumerate(zip(declared.dims, shape, strict=True)):
             if isinstance(size, int) and dim != size and not _is_number(size, computed[axis]):
@@ -158,7 +158,7 @@ def declaration_faults(
     required = RequiredProducts(required_equalities(original))
     meanings: dict[str, set[str]] = {}
     for value in values:
-        declared, given = declared_type(value), _given(fed, value)
+        declared, given = declared_type(value), _given_tensor(fed, value)
         if declared is None or given is None:
             continue
         if given.dtype and declared.dtype != given.dtype:
@@ -171,12 +171,13 @@ def declaration_faults(
         dims = given.dims or [None] * len(declared.dims)
         for axis, (claim, dim) in enumerate(zip(declared.dims, dims, strict=True)):
             if isinstance(claim, str):
-                meanings.setdefault(claim, set()).add(_meaning(dim, required))
+                meanings.setdefault(claim, set()).add(_dim_meaning(dim, required))
             elif claim is not None and not _is_number(claim, dim) and not is_allowed(value.name, axis, claim):
-                yield f"{value.name} is declared to have {claim} along axis {axis}, and has {_meaning(dim, required)}"
-    theirs = {*_inside(original, set(), required)}  # which it declares wherever it runs
+                meaning = _dim_meaning(dim, required)
+                yield f"{value.name} is declared to have {claim} along axis {axis}, and has {meaning}"
+    theirs = {*_names_inside(original, set(), required)}  # which it declares wherever it runs
     outside = {name: next(iter(found)) for name, found in meanings.items()}
-    for name, meaning in {*_inside(fed, {value.name for value in values}, required)} - theirs:
+    for name, meaning in {*_names_inside(fed, {value.name for value in values}, required)} - theirs:
         if name in outside and (outside[name], meaning) not in theirs:
             meanings[name].add(meaning)
     for name, found in meanings.items():
@@ -184,7 +185,7 @@ def declaration_faults(
             yield f"'{name}' is declared for dims that may differ: {', '.join(sorted(found))}"
 
 
-def _inside(shapes: Shapes, ends: set[str], required: RequiredProducts) -> Iterator[tuple[str, str]]:
+def _names_inside(shapes: Shapes, ends: set[str], required: RequiredProducts) -> Iterator[tuple[str, str]]:
     """Yield the names of the dims of values inside a model, with what each of these dims is."""
     main = shapes.model.graph
     ends = {*ends, *(value.name for value in main.inputs)}
@@ -196,16 +197,16 @@ def _inside(shapes: Shapes, ends: set[str], required: RequiredProducts) -> Itera
             claims = declared_dims(value) or ()
             for claim, dim in zip(claims, shapes[value].dims or (None,) * len(claims), strict=False):
                 if isinstance(claim, str):
-                    yield claim, _meaning(dim, required)
+                    yield claim, _dim_meaning(dim, required)
 
 
-def _given(shapes: Shapes, value: Value) -> Tensor | None:
+def _given_tensor(shapes: Shapes, value: Value) -> Tensor | None:
     """Return what is known of an input or output of a method where it has the interface of its original."""
     found = shapes.model.graph.values.get(value.name)
     return None if found is None else shapes[found]
 
 
-def _meaning(dim: Expr | None, required: RequiredProducts) -> str:
+def _dim_meaning(dim: Expr | None, required: RequiredProducts) -> str:
     return str(required.expr(dim)) if dim is not None and is_known(dim) else "an unknown size"
 
 

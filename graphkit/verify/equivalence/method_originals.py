@@ -195,12 +195,12 @@ def original_of(originals: Originals, method: BundleMethod) -> MethodOriginal:
     cache = {names[entry.slot]: entry for entry in decoder.roles.cache if entry.slot in names}
     if has_past or originals.encoder is None:
         return MethodOriginal(decoder, decoder, cache, has_past)
-    whole, inputs = _joined(originals.encoder, decoder)
-    kept = {name: ENCODER + source for name, source in _links(originals.encoder, step).items()}
+    whole, inputs = _join_models(originals.encoder, decoder)
+    kept = {name: ENCODER + source for name, source in _link_models(originals.encoder, step).items()}
     return MethodOriginal(whole, decoder, cache, has_past, kept, inputs)
 
 
-def _links(encoder: Model, decoder: Model) -> dict[str, str]:
+def _link_models(encoder: Model, decoder: Model) -> dict[str, str]:
     """Return the input or output of an encoder that each input of a decoder is, by these."""
     hidden = [value for value, role in encoder.roles.outputs.items() if role == "encoder state"]
     hidden, masks = hidden or [*encoder.graph.outputs[:1]], encoder.roles.all("mask")
@@ -228,11 +228,11 @@ def joining_fault(ahead: Model, behind: Model) -> str:
     return ""
 
 
-def _joined(encoder: Model, decoder: Model) -> tuple[Model, Mapping[str, str]]:
+def _join_models(encoder: Model, decoder: Model) -> tuple[Model, Mapping[str, str]]:
     """Return an encoder and a decoder that reads it as one model, and the names of the encoder's inputs there."""
     if fault := joining_fault(encoder, decoder):
         raise UnknownMethodError(fault)
-    links = _links(encoder, decoder)
+    links = _link_models(encoder, decoder)
     whole = decoder.with_proto(decoder.proto)
     ahead = onnx.compose.add_prefix(whole.adopt(encoder), ENCODER).graph
     proto = ModelProto()

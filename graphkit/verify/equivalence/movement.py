@@ -13,16 +13,26 @@ from collections.abc import Sequence
 from graphkit.shapes import Expr, const, lower, upper
 from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.terms import Term, Terms, unreshaped
+from graphkit.verify.equivalence.terms import Term, Terms, without_reshape
 
-__all__ = ["Movement", "expands_to", "grouped", "is_within", "kept", "leading_ones", "product", "refinement", "splits"]
+__all__ = [
+    "Movement",
+    "count_elements",
+    "expands_to",
+    "find_refinement",
+    "group_axes",
+    "is_within",
+    "leading_ones",
+    "merge_grouped_dims",
+    "split_dims",
+]
 
 
 MAX_PARTS = 64  # of a Concat inside another one: Concats of themselves would have 2 to the power of their number
 JOINED = (1,)  # the axis of a Concat, whose axes before and behind are merged
 
 
-def product(dims: Sequence[Expr]) -> Expr:
+def count_elements(dims: Sequence[Expr]) -> Expr:
     """Return the number of elements."""
     return math.prod(dims, start=const(1))
 
@@ -61,7 +71,7 @@ class Movement:
             count, rest = divmod(len(parts), period)
             if rest or parts != parts[:period] * count:
                 continue
-            if all(product(dims[:axis]) != outer * count for axis in range(len(dims) + 1)):
+            if all(count_elements(dims[:axis]) != outer * count for axis in range(len(dims) + 1)):
                 continue
             length = sum((part.dims[1] for part in parts[:period] if part.dims is not None), const(0))
             once, row = self.concat(parts[:period], 1, (outer, length, behind)), length * behind
@@ -85,12 +95,12 @@ class Movement:
             return self.reshape(term, dims)
         runs: list[list[int]] = []
         for axis in long:
-            if runs and _follows(runs[-1][-1], axis, term.dims):
+            if runs and _follows_ones(runs[-1][-1], axis, term.dims):
                 runs[-1].append(axis)
             else:
                 runs.append([axis])
         order = sorted(range(len(runs)), key=lambda index: runs[index][0])
-        merged = tuple(product([term.dims[axis] for axis in runs[index]]) for index in order)
+        merged = tuple(count_elements([term.dims[axis] for axis in runs[index]]) for index in order)
         moved = tuple(order.index(index) for index in range(len(runs)))
         inner = self.reshape(term, merged)
         made = self.terms.make("Transpose", moved, (inner,), term.dtype, [merged[axis] for axis in moved])
@@ -98,10 +108,10 @@ class Movement:
 
     def _composed(self, term: Term, perm: Sequence[int]) -> Term | None:
         """Return a Transpose of a Transpose, with Reshapes between them that only merge or split axes, as one."""
-        inner = unreshaped(term)
+        inner = without_reshape(term)
         if inner is None or inner.op != "Transpose" or term.dims is None or inner.dims is None:
             return None
-        aligned = alignment(inner.dims, term.dims)
+        aligned = align_dims(inner.dims, term.dims)
         source = inner.args[0]
         if aligned is None or source is None:
             return None
@@ -123,9 +133,9 @@ class Movement:
         assert term.dims is not None
         if term.is_constant and (made := self.constants.expanded(term, dims)) is not None:
             return made
-        groups = grouped([term.dims], dims)
-        merged = tuple(product([dims[axis] for axis in axes]) for _, axes in groups)
-        source = self.without_leading_ones(self.reshape(term, kept(term.dims, dims, groups)))
+        groups = group_axes([term.dims], dims)
+        merged = tuple(count_elements([dims[axis] for axis in axes]) for _, axes in groups)
+        source = self.without_leading_ones(self.reshape(term, merge_grouped_dims(term.dims, dims, groups)))
         if source.dims == merged:
             return self.reshape(source, dims)
         return self.reshape(self.terms.make("Expand", merged, (source,), term.dtype, merged), dims)
@@ -134,10 +144,10 @@ class Movement:
         """Return a term without the Expand in it: with dims of 1 where that repeats it."""
         if term.is_constant:
             return self.constants.unrepeated(term)
-        inner = unreshaped(term)
+        inner = without_reshape(term)
         if inner is None or inner.op != "Expand" or inner.dims is None or term.dims is None:
             return term
-        source, runs = inner.args[0], refinement(inner.dims, term.dims)
+        source, runs = inner.args[0], find_refinement(inner.dims, term.dims)
         if runs is None or source is None or source.dims is None:
             return term
         if not expands_to(source.dims, inner.dims):
@@ -161,17 +171,17 @@ class Movement:
         assert term.dims is not None
         if length == term.dims[axis]:
             return term
-        dims = _with(term.dims, axis, length)
+        dims = _with_dim(term.dims, axis, length)
         if (cut := self._cut(term, axis)) is not None:
             return self.reshape(self.slice(cut[0], 1, cut[1] + start, length), dims)
         if (made := self._part(term, axis, start, length, dims)) is not None:
             return made
-        line = unreshaped(term)
+        line = without_reshape(term)
         if line is not None and line.op == "Count" and line.dims == (term.dims[axis],):
             return self.reshape(self._later(line, start, length), dims)
         if term.is_constant and (made := self.constants.sliced(term, axis, start, length)) is not None:
             return made
-        before, behind = product(dims[:axis]), product(dims[axis + 1 :])
+        before, behind = count_elements(dims[:axis]), count_elements(dims[axis + 1 :])
         source = self.reshape(term, (before, term.dims[axis], behind))
         made = self.terms.make("Slice", (start, length), (source,), term.dtype, (before, length, behind))
         return self.reshape(made, dims)
@@ -186,17 +196,17 @@ class Movement:
     def strided(self, term: Term, axis: int, taken: tuple[Expr, Expr, int]) -> Term:
         """Return every so many elements along an axis, given the first, how many there are, and the step."""
         assert term.dims is not None
-        dims = _with(term.dims, axis, taken[1])
-        before, behind = product(dims[:axis]), product(dims[axis + 1 :])
+        dims = _with_dim(term.dims, axis, taken[1])
+        before, behind = count_elements(dims[:axis]), count_elements(dims[axis + 1 :])
         source = self.reshape(term, (before, term.dims[axis], behind))
         return self.reshape(self.terms.make("Strided", taken, (source,), term.dtype, (before, taken[1], behind)), dims)
 
     def _cut(self, term: Term, axis: int) -> tuple[Term, Expr, Expr] | None:
         """Return the term that a Slice along an axis cuts, its axes before and behind merged, where, and how long."""
-        inner = unreshaped(term)
+        inner = without_reshape(term)
         if inner is None or inner.op != "Slice" or term.dims is None or (source := inner.args[0]) is None:
             return None
-        if inner.dims != (product(term.dims[:axis]), term.dims[axis], product(term.dims[axis + 1 :])):
+        if inner.dims != (count_elements(term.dims[:axis]), term.dims[axis], count_elements(term.dims[axis + 1 :])):
             return None
         match inner.attributes:
             case (Expr() as start, Expr() as length):
@@ -223,15 +233,15 @@ class Movement:
 
     def joined(self, term: Term) -> tuple[int, list[Term]] | None:
         """Return the axis along which a Concat joins, and its parts; None for any other term."""
-        inner = unreshaped(term)
+        inner = without_reshape(term)
         if inner is None or inner.op != "Concat" or inner.attributes != JOINED or inner.dims is None:
             return None
         dims = term.dims or ()
         before, total, behind = inner.dims
         for axis, dim in enumerate(dims):
-            if dim == total and product(dims[:axis]) == before and product(dims[axis + 1 :]) == behind:
+            if dim == total and count_elements(dims[:axis]) == before and count_elements(dims[axis + 1 :]) == behind:
                 parts = [part for part in inner.args if part is not None and part.dims is not None]
-                return axis, [self.reshape(part, _with(dims, axis, part.dims[1])) for part in parts if part.dims]
+                return axis, [self.reshape(part, _with_dim(dims, axis, part.dims[1])) for part in parts if part.dims]
         return None
 
     def concat(self, parts: Sequence[Term], axis: int, dims: Dims | None) -> Term:
@@ -243,7 +253,7 @@ class Movement:
         for part in parts:
             inner = None if _is_long(part) else self.joined(part)
             for each in [part] if inner is None or inner[0] != axis else inner[1]:
-                if dims is not None and each.dims == _with(dims, axis, const(0)):
+                if dims is not None and each.dims == _with_dim(dims, axis, const(0)):
                     continue
                 if listed and (joined := self._neighbours(listed[-1], each, axis)) is not None:
                     listed[-1] = joined
@@ -251,10 +261,10 @@ class Movement:
                     listed.append(each)
         if len(listed) == 1 and (dims is None or listed[0].dims == dims):
             return listed[0]
-        others = {None if part.dims is None else _with(part.dims, axis, const(0)) for part in listed}
-        if dims is None or others != {_with(dims, axis, const(0))}:
+        others = {None if part.dims is None else _with_dim(part.dims, axis, const(0)) for part in listed}
+        if dims is None or others != {_with_dim(dims, axis, const(0))}:
             return self.terms.make("Concat", (axis, "of other dims"), listed or parts, parts[0].dtype, dims)
-        before, behind = product(dims[:axis]), product(dims[axis + 1 :])
+        before, behind = count_elements(dims[:axis]), count_elements(dims[axis + 1 :])
         merged = [self.reshape(part, (before, part.dims[axis], behind)) for part in listed if part.dims is not None]
         made = self.terms.make("Concat", JOINED, merged, listed[0].dtype, (before, dims[axis], behind))
         return self.reshape(made, dims)
@@ -266,7 +276,7 @@ class Movement:
             return None
         assert before.dims is not None
         length = one[2] + other[2]
-        return self.reshape(self.slice(one[0], 1, one[1], length), _with(before.dims, axis, length))
+        return self.reshape(self.slice(one[0], 1, one[1], length), _with_dim(before.dims, axis, length))
 
 
 def leading_ones(dims: Dims) -> int:
@@ -276,15 +286,15 @@ def leading_ones(dims: Dims) -> int:
 
 def _is_long(term: Term) -> bool:
     """Whether a term is a Concat of very many parts."""
-    inner = unreshaped(term)
+    inner = without_reshape(term)
     return inner is not None and inner.op == "Concat" and len(inner.args) > MAX_PARTS
 
 
-def _with(dims: Dims, axis: int, dim: Expr) -> Dims:
+def _with_dim(dims: Dims, axis: int, dim: Expr) -> Dims:
     return (*dims[:axis], dim, *dims[axis + 1 :])
 
 
-def alignment(left: Dims, right: Dims) -> tuple[list[Expr], list[list[int]], list[list[int]]] | None:
+def align_dims(left: Dims, right: Dims) -> tuple[list[Expr], list[list[int]], list[list[int]]] | None:
     """Return axes that each axis of both is made of, and which ones; None where they do not come out even."""
     long = [[axis for axis, dim in enumerate(dims) if dim != 1] for dims in (left, right)]
     fine: list[Expr] = []
@@ -293,7 +303,9 @@ def alignment(left: Dims, right: Dims) -> tuple[list[Expr], list[list[int]], lis
     while at[0] < len(long[0]) and at[1] < len(long[1]):
         for side, (one, many) in enumerate(((left, right), (right, left))):
             axis, rest = long[side][at[side]], long[1 - side][at[1 - side] :]
-            count = next((n for n in range(1, len(rest) + 1) if product([many[a] for a in rest[:n]]) == one[axis]), 0)
+            count = next(
+                (n for n in range(1, len(rest) + 1) if count_elements([many[a] for a in rest[:n]]) == one[axis]), 0
+            )
             if count:
                 for other in rest[:count]:
                     found[side][axis].append(len(fine))
@@ -306,7 +318,7 @@ def alignment(left: Dims, right: Dims) -> tuple[list[Expr], list[list[int]], lis
     return None if at != [len(long[0]), len(long[1])] else (fine, found[0], found[1])
 
 
-def grouped(shapes: Sequence[Dims], whole: Dims) -> list[tuple[tuple[bool, ...], list[int]]]:
+def group_axes(shapes: Sequence[Dims], whole: Dims) -> list[tuple[tuple[bool, ...], list[int]]]:
     """Return the axes that may be one, as the same shapes broadcast along them; dims of 1 are left out.
 
     An axis stays alone where a shape broadcasts along it at some sizes only.
@@ -316,7 +328,7 @@ def grouped(shapes: Sequence[Dims], whole: Dims) -> list[tuple[tuple[bool, ...],
     for axis, dim in enumerate(whole):
         if dim == 1:
             continue
-        dims = [_dim(shape, axis - len(whole)) for shape in shapes]
+        dims = [_dim_from_back(shape, axis - len(whole)) for shape in shapes]
         pattern, before = tuple(each != 1 for each in dims), is_alone
         is_alone = any(each not in (1, dim) for each in dims)
         if found and found[-1][0] == pattern and not is_alone and not before:
@@ -326,22 +338,22 @@ def grouped(shapes: Sequence[Dims], whole: Dims) -> list[tuple[tuple[bool, ...],
     return found
 
 
-def kept(dims: Dims, whole: Dims, groups: Sequence[tuple[tuple[bool, ...], list[int]]]) -> Dims:
+def merge_grouped_dims(dims: Dims, whole: Dims, groups: Sequence[tuple[tuple[bool, ...], list[int]]]) -> Dims:
     """Return dims with the axes of each group as one."""
-    return tuple(product([_dim(dims, axis - len(whole)) for axis in axes]) for _, axes in groups)
+    return tuple(count_elements([_dim_from_back(dims, axis - len(whole)) for axis in axes]) for _, axes in groups)
 
 
-def _dim(dims: Dims, axis: int) -> Expr:
+def _dim_from_back(dims: Dims, axis: int) -> Expr:
     """Return a dim counted from the back, 1 in front of the first."""
     return dims[axis] if -axis <= len(dims) else const(1)
 
 
-def _follows(before: int, axis: int, dims: Dims) -> bool:
+def _follows_ones(before: int, axis: int, dims: Dims) -> bool:
     """Whether nothing but dims of 1 lies between two axes."""
     return axis > before and all(dims[between] == 1 for between in range(before + 1, axis))
 
 
-def refinement(merged: Dims, split: Dims) -> list[list[int]] | None:
+def find_refinement(merged: Dims, split: Dims) -> list[list[int]] | None:
     """Return which axes of `split` each axis of `merged` is the product of; None where it does not come out even."""
     found: list[list[int]] = []
     axis = 0
@@ -363,7 +375,7 @@ def refinement(merged: Dims, split: Dims) -> list[list[int]] | None:
     return found
 
 
-def splits(dims: Dims, parts: Dims) -> list[list[Expr]] | None:
+def split_dims(dims: Dims, parts: Dims) -> list[list[Expr]] | None:
     """Return the factors of each dim, such that each part is a product of them; None where they are not known."""
     found: list[list[Expr]] = [[] for _ in dims]
     rest = [(axis, dim) for axis, dim in enumerate(dims) if dim != 1][::-1]

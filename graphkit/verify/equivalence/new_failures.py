@@ -11,7 +11,7 @@ from dataclasses import replace
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.operator_traits import DIVIDING, REDUCTIONS, UNARY, broadcasts, names
+from graphkit.graph.operator_traits import DIVIDING, REDUCTIONS, UNARY, broadcasts_inputs, operator_set
 from graphkit.graph.recurrent_states import RECURRENT
 from graphkit.shapes import lower
 from graphkit.verify.equivalence.application import Application, version_of
@@ -26,7 +26,7 @@ MAX_NAMED = 4
 # Operators that fail by their core alone: by indices, however they are shaped, or by the axes that are padded.
 BY_CORE = {"Gather": "Gather of rows", "Pad": "Pad"}
 # Operators that fail by dtypes and dims alone, never by elements.
-BY_DIMS = names(
+BY_DIMS = operator_set(
     """
     MatMul MatMulInteger Gemm Conv Softmax LogSoftmax LayerNormalization RMSNormalization InstanceNormalization
     GroupNormalization BatchNormalization GlobalAveragePool MaxPool AveragePool Concat Transpose Trilu
@@ -37,7 +37,7 @@ BY_DIMS = names(
 BIASED = ("Conv", "ConvTranspose")
 LENGTHS = 4  # the input of a recurrent node whose elements it checks all the same
 # Operators that fail by the dtype and dims of their first input, and by the elements of the others.
-BY_FIRST_DIMS = names(
+BY_FIRST_DIMS = operator_set(
     """
     Reshape Expand Slice Split Squeeze Unsqueeze Flatten Gather GatherElements GatherND Pad Tile Resize TopK
     CumSum
@@ -51,8 +51,8 @@ def new_failures(original: Reading, rewritten: Reading) -> list[str]:
     known |= {(run.context, key) for run in original.runs if _is_even(run) for key in (run.raw, (run.raw, "even"))}
     known |= {(run.context, run.core) for run in original.runs if _is_by_core(run)}
     known |= {(run.context, _without_states(run)) for run in original.runs if run.application.node.op_type in RECURRENT}
-    known |= {(run.context, key) for run in original.runs if (key := _kind(run.application)) is not None}
-    known |= {(run.context, key) for run in original.runs if (key := _reshaped(run.application)) is not None}
+    known |= {(run.context, key) for run in original.runs if (key := _failure_kind(run.application)) is not None}
+    known |= {(run.context, key) for run in original.runs if (key := _reshape_dims(run.application)) is not None}
     found: list[str] = []
     for run in rewritten.runs:
         if not _is_known(run, known) and not cannot_fail(run.application):
@@ -64,8 +64,8 @@ def new_failures(original: Reading, rewritten: Reading) -> list[str]:
 
 def _is_known(run: Run, known: set[tuple[object, object]]) -> bool:
     raw = (run.raw, "even") if _is_even(run) else run.raw
-    keys = [raw, _kind(run.application), run.core if _is_by_core(run) else None]
-    dims = _reshaped(run.application)
+    keys = [raw, _failure_kind(run.application), run.core if _is_by_core(run) else None]
+    dims = _reshape_dims(run.application)
     keys += [dims] if dims is not None and _says_its_dims(run.application) else []
     return any((run.context[:count], key) in known for count in range(len(run.context) + 1) for key in keys if key)
 
@@ -76,7 +76,7 @@ def _is_even(run: Run) -> bool:
     return app.node.operator == "Split" and app.arg(1) is None and version_of(app.node)[0] < 18
 
 
-def _reshaped(app: Application) -> object:
+def _reshape_dims(app: Application) -> object:
     """Return the dims that a Reshape reads and gives, where it gives them at all sizes, however its target says so."""
     source = app.arg(0)
     if app.node.operator != "Reshape" or source is None or source.dims is None or app.dims is None:
@@ -103,24 +103,24 @@ def _says_its_dims(app: Application) -> bool:
 
 def _without_states(run: Run) -> object:
     """Return the terms that the failures of a recurrent node depend on when its initial states are left out."""
-    return _kind(replace(run.application, args=run.application.args[:5]))
+    return _failure_kind(replace(run.application, args=run.application.args[:5]))
 
 
 def _is_by_core(run: Run) -> bool:
     return BY_CORE.get(run.application.node.operator) == run.core.op
 
 
-def _kind(app: Application) -> object:
+def _failure_kind(app: Application) -> object:
     """Return all that the failures of a node depend on, None where elements of its inputs matter."""
     op = app.node.operator
-    is_by_dims = op in BY_DIMS or op in UNARY or broadcasts(app.node)
+    is_by_dims = op in BY_DIMS or op in UNARY or broadcasts_inputs(app.node)
     if not is_by_dims and op not in BY_FIRST_DIMS and op not in REDUCTIONS:
         return None
     if op in DIVIDING and app.dtype not in FLOATS:
         return None
     if op == "Split" and app.arg(1) is None:  # which fails by its version: see `_is_even`
         return None
-    if broadcasts(app.node) and op != "Mod":  # which fails by its attribute, too
+    if broadcasts_inputs(app.node) and op != "Mod":  # which fails by its attribute, too
         return broadcast_dims(app.args)
     args: list[object] = []
     for index, term in enumerate(app.args[:2] if op in BIASED and is_biased(app) else app.args):

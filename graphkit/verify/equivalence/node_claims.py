@@ -13,19 +13,19 @@ from onnx import NodeProto, TensorProto, numpy_helper
 
 from graphkit.dtypes import BITS, FLOATS, INTEGERS
 from graphkit.errors import ModelError
-from graphkit.graph.traversal import reachable
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes
-from graphkit.shapes.constraints.evaluate_constraints import Values, column
+from graphkit.shapes.constraints.evaluate_constraints import Values, size_column
 from graphkit.shapes.number_limits import exact_range
 from graphkit.shapes.relations import Requirement
 from graphkit.shapes.symbols import Symbol
 from graphkit.shapes.tensor import Ratio, Tensor, TensorSequence
 from graphkit.verify.equivalence.reading import Reading
 
-__all__ = ["STEPS", "TIMES", "Claim", "claims_of", "has_elements", "least_size", "sized"]
+__all__ = ["STEPS", "TIMES", "Claim", "claims_of", "has_elements", "least_size", "sized_expressions"]
 
 MAX_NUMBERS = 30  # of a constant, near which sizes are tried
 MAX_CONSTANT = 1 << 12  # bytes of a constant that a node reads as it is
@@ -63,9 +63,9 @@ class Claim:
             node.ClearField(name)
         constants = tuple((at, tensor.SerializeToString(deterministic=True)) for at, tensor in self.constants.items())
         read = tuple(
-            None if each is None or at in self.constants else _facts(each) for at, each in enumerate(self.inputs)
+            None if each is None or at in self.constants else _tensor_facts(each) for at, each in enumerate(self.inputs)
         )
-        told = tuple(None if each is None else _facts(each) for each in self.outputs)
+        told = tuple(None if each is None else _tensor_facts(each) for each in self.outputs)
         versions = self.node.scope.opset(), self.node.scope.opset(self.node.domain)
         return node.SerializeToString(deterministic=True), versions, constants, read, told
 
@@ -82,13 +82,15 @@ class Claim:
     @cached_property
     def symbols(self) -> dict[str, Symbol]:
         """The symbols of what it reads."""
-        return {each.name: each for expr in _exprs(self.read) for each in expr.walk_symbols()}
+        return {each.name: each for expr in _tensor_expressions(self.read) for each in expr.walk_symbols()}
 
     @property
     def says_something(self) -> bool:
         """Whether it says of an output what is not a new unknown: a dim, or an element."""
-        fresh = {name for expr in _exprs(self.told) for name in expr.symbols if name[:1] == "?"} - self.symbols.keys()
-        parts = chain.from_iterable((*(each.dims or ()), *_elements(each)) for each in self.told)
+        fresh = {
+            name for expr in _tensor_expressions(self.told) for name in expr.symbols if name[:1] == "?"
+        } - self.symbols.keys()
+        parts = chain.from_iterable((*(each.dims or ()), *_tensor_elements(each)) for each in self.told)
         return any(not isinstance(each, Expr) or fresh.isdisjoint(each.symbols) for each in parts)
 
     @property
@@ -99,7 +101,7 @@ class Claim:
     @property
     def numbers(self) -> set[int]:
         """Numbers near which it may change: those in it."""
-        found = {int(factor) for expr in _exprs([*self.read, *self.told]) for _, factor in expr.terms}
+        found = {int(factor) for expr in _tensor_expressions([*self.read, *self.told]) for _, factor in expr.terms}
         for tensor in self.constants.values():
             if tensor.data_type in INTEGERS:
                 found.update(numpy_helper.to_array(tensor).ravel()[:MAX_NUMBERS].tolist())
@@ -111,14 +113,14 @@ class Claim:
         for tensor in (*self.read, *self.told):
             if tensor.dtype in INTEGERS or tensor.dtype in FLOATS:
                 least, most = exact_range(tensor.dtype)
-                for expr in sized(_exprs_of(tensor), values):
+                for expr in sized_expressions(_exprs_of(tensor), values):
                     legal &= (values.of(expr) >= least) & (values.of(expr) <= most)
         for limit in self.limits:
             legal &= np.logical_and.reduce(
-                [values.of(each) <= int(limit.right) for each in sized([limit.left], values)]
+                [values.of(each) <= int(limit.right) for each in sized_expressions([limit.left], values)]
             )
         for equal in self.equal:
-            if len(sides := [*sized((equal.left, equal.right), values)]) == 2:
+            if len(sides := [*sized_expressions((equal.left, equal.right), values)]) == 2:
                 legal &= values.of(sides[0]) == values.of(sides[1])
         for usual, largest, weight in zip((BYTES, STEPS), (MAX_BYTES, MAX_STEPS), self.weights(values), strict=True):
             legal &= (weight <= usual) | ((weight <= TIMES * weight[0]) & (weight <= largest)) | self.is_large
@@ -128,7 +130,7 @@ class Claim:
     def is_large(self) -> bool:
         """Whether it takes too much to run it at any size."""
         bytes_of_least, steps = self.weights(
-            Values({each.name: column([least_size(each)]) for each in self.symbols.values()})
+            Values({each.name: size_column([least_size(each)]) for each in self.symbols.values()})
         )
         return bool(bytes_of_least[0] > MAX_BYTES or steps[0] > MAX_STEPS)
 
@@ -141,7 +143,7 @@ class Claim:
         """Return about how many bytes its tensors have, and how many steps it takes: of the first sizes, the least."""
         counts, total = [], np.zeros(values.count)
         for tensor in (*self.read, *self.told):
-            dims = (values.of(dim).astype(float) for dim in sized(tensor.dims or (), values))
+            dims = (values.of(dim).astype(float) for dim in sized_expressions(tensor.dims or (), values))
             counts.append(np.prod([np.maximum(dim, 0) for dim in dims], axis=0) * np.ones(values.count))
             total += counts[-1] * (BITS.get(tensor.dtype, 64) / 8)
         if self.reads_dims:
@@ -150,9 +152,9 @@ class Claim:
         return total, np.sqrt(np.prod(largest, axis=0)) if len(largest) == 3 else np.sum(counts, axis=0)
 
 
-def _facts(tensor: Tensor) -> Hashable:
+def _tensor_facts(tensor: Tensor) -> Hashable:
     if isinstance(tensor, TensorSequence):
-        return tuple(map(_facts, tensor.items)) if tensor.items is not None else (tensor.common, tensor.length)
+        return tuple(map(_tensor_facts, tensor.items)) if tensor.items is not None else (tensor.common, tensor.length)
     return tensor.dtype, tensor.dims, tensor.elements if tensor.may_have_data else None
 
 
@@ -161,24 +163,24 @@ def has_elements(tensor: Tensor) -> bool:
     return tensor.may_have_data and tensor.data is not None
 
 
-def _elements(tensor: Tensor) -> Sequence[Expr | float]:
+def _tensor_elements(tensor: Tensor) -> Sequence[Expr | float]:
     found = tensor.elements or () if tensor.may_have_data else ()
     return [each.dividend if isinstance(each, Ratio) else each for each in found]
 
 
 def _exprs_of(tensor: Tensor) -> list[Expr]:
-    return [each for each in _elements(tensor) if isinstance(each, Expr)]
+    return [each for each in _tensor_elements(tensor) if isinstance(each, Expr)]
 
 
-def _exprs(tensors: Iterable[Tensor]) -> Iterator[Expr]:
+def _tensor_expressions(tensors: Iterable[Tensor]) -> Iterator[Expr]:
     for tensor in tensors:
         yield from tensor.dims or ()
         yield from _exprs_of(tensor)
         if isinstance(tensor, TensorSequence):
-            yield from _exprs(tensor.items or ())
+            yield from _tensor_expressions(tensor.items or ())
 
 
-def sized(exprs: Iterable[Expr], values: Values) -> Iterator[Expr]:
+def sized_expressions(exprs: Iterable[Expr], values: Values) -> Iterator[Expr]:
     """Yield the expressions all of whose symbols have sizes."""
     return (expr for expr in exprs if expr.symbols <= values.columns.keys())
 
@@ -192,7 +194,7 @@ def claims_of(reading: Reading, shapes: Shapes) -> Iterator[Claim]:
     told = [
         value for value in reading.values if (tensor := shapes.first.get(value)) is not None and has_elements(tensor)
     ]
-    needed = {*reachable(filter(None, map(_maker, told)), _makers)}
+    needed = {*walk_breadth_first(filter(None, map(_producing_node, told)), _producing_nodes)}
     for node in reading.nodes:
         outputs = tuple(None if value is None else shapes.first.get(value) for value in node.outputs)
         if node.constant is not None or node.bodies:
@@ -201,7 +203,7 @@ def claims_of(reading: Reading, shapes: Shapes) -> Iterator[Claim]:
         constants = {
             at: constant
             for at, value in enumerate(node.inputs)
-            if (constant := _small(reading.model, value)) is not None
+            if (constant := _small_constant(reading.model, value)) is not None
         }
         notes = noted.get(node, ((), ()))
         claim = Claim(
@@ -217,16 +219,18 @@ def claims_of(reading: Reading, shapes: Shapes) -> Iterator[Claim]:
             yield claim
 
 
-def _maker(value: Value) -> Node | None:
+def _producing_node(value: Value) -> Node | None:
     """Return the node that gives a value, of an input of a body the node around it."""
     return value.producer or value.scope.owner
 
 
-def _makers(node: Node) -> Iterator[Node | None]:
-    yield from map(_maker, (*node.operands, *(value for body in node.bodies.values() for value in body.outputs)))
+def _producing_nodes(node: Node) -> Iterator[Node | None]:
+    yield from map(
+        _producing_node, (*node.operands, *(value for body in node.bodies.values() for value in body.outputs))
+    )
 
 
-def _small(model: Model, value: Value | None) -> TensorProto | None:
+def _small_constant(model: Model, value: Value | None) -> TensorProto | None:
     """Return a constant that is read as it is, with its bytes in it."""
     tensor = None if value is None else value.constant
     if tensor is None or (payload_size(tensor) or 0) > MAX_CONSTANT:

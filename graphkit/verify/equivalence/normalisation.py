@@ -7,9 +7,9 @@ from onnx import TensorProto
 
 from graphkit.shapes import const
 from graphkit.verify.equivalence.application import Application, Result
-from graphkit.verify.equivalence.movement import product
+from graphkit.verify.equivalence.movement import count_elements
 from graphkit.verify.equivalence.products import apply_operator
-from graphkit.verify.equivalence.terms import Term, unreshaped
+from graphkit.verify.equivalence.terms import Term, without_reshape
 
 __all__ = ["normalise_layer", "normalise_rows"]
 
@@ -24,14 +24,14 @@ def normalise_layer(app: Application) -> Result:
         return "it is not over the last axis"
     if app.dtype != TensorProto.FLOAT:
         return None
-    normal = _normal(app, data, float(epsilon))
+    normal = _normalised_term(app, data, float(epsilon))
     scaled = apply_operator(app, "Mul", [normal, scale], app.dims)
     return scaled if bias is None or scaled is None else apply_operator(app, "Add", [scaled, bias], app.dims)
 
 
-def _normal(app: Application, data: Term, epsilon: float) -> Term:
+def _normalised_term(app: Application, data: Term, epsilon: float) -> Term:
     assert data.dims is not None
-    rows = (product(data.dims[:-1]), data.dims[-1])
+    rows = (count_elements(data.dims[:-1]), data.dims[-1])
     rounded = float(np.float32(epsilon))
     made = app.tools.terms.make("Normalised", (rounded,), (app.tools.movement.reshape(data, rows),), app.dtype, rows)
     return app.tools.movement.reshape(made, data.dims)
@@ -44,37 +44,37 @@ def normalise_rows(app: Application) -> Result:
         return None
     pairs = ((left, right),) if app.node.op_type == "Div" else ((left, right), (right, left))
     for centred, deviation in pairs:
-        root = unreshaped(deviation)
+        root = without_reshape(deviation)
         if app.node.op_type == "Mul":
-            root = _inverted(app, root)
+            root = _inverted_term(app, root)
         if root is None or root.op != "Sqrt" or centred.dims != app.dims or not app.dims:
             continue
         if deviation.dims != (*app.dims[:-1], const(1)):
             continue
-        found = _moments(app, centred, unreshaped(root.args[0]))
+        found = _match_moments(app, centred, without_reshape(root.args[0]))
         if found is not None:
             data, epsilon = found
-            return _normal(app, app.tools.movement.reshape(data, app.dims), epsilon)
+            return _normalised_term(app, app.tools.movement.reshape(data, app.dims), epsilon)
     return None
 
 
-def _inverted(app: Application, term: Term | None) -> Term | None:
+def _inverted_term(app: Application, term: Term | None) -> Term | None:
     if term is None:
         return None
     source = term.args[0] if term.args else None
     if term.op != "Div" or source is None or not source.is_constant:
         return None
     one = app.tools.constants.array(source)
-    return unreshaped(term.args[1]) if one is not None and (one == 1).all() else None
+    return without_reshape(term.args[1]) if one is not None and (one == 1).all() else None
 
 
-def _moments(app: Application, centred: Term, positive: Term | None) -> tuple[Term, float] | None:
+def _match_moments(app: Application, centred: Term, positive: Term | None) -> tuple[Term, float] | None:
     """Return the normalised term, and epsilon; None where the terms are not those of a normalisation."""
     if positive is None or positive.op != "Shifted" or positive.args[1] is None:
         return None
     epsilon = app.tools.constants.array(positive.args[1])
-    mean_square = unreshaped(positive.args[0])
-    difference = unreshaped(centred)
+    mean_square = without_reshape(positive.args[0])
+    difference = without_reshape(centred)
     if epsilon is None or epsilon.ndim or epsilon <= 0 or difference is None or difference.op != "Sub":
         return None
     if (
@@ -83,7 +83,7 @@ def _moments(app: Application, centred: Term, positive: Term | None) -> tuple[Te
         or not _is_square(app, mean_square.args[0], centred)
     ):
         return None
-    data, mean = difference.args[0], unreshaped(difference.args[1])
+    data, mean = difference.args[0], without_reshape(difference.args[1])
     if data is None or mean is None or mean.op != "ReduceMean of rows" or data.dims is None:
         return None
     rows = mean.args[0]
@@ -100,7 +100,7 @@ def _moments(app: Application, centred: Term, positive: Term | None) -> tuple[Te
 
 def _is_square(app: Application, term: Term | None, base: Term) -> bool:
     """Whether rows are the square of a term."""
-    inner = unreshaped(term)
+    inner = without_reshape(term)
     if inner is None or base.dims is None or term is None or term.dims is None or term.dims[-1] != base.dims[-1]:
         return False
     source, other = (*inner.args, None)[:2]

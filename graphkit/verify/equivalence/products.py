@@ -15,10 +15,10 @@ from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.linear import Change, change_by_constant, change_term, linear_product, split_off_scale
-from graphkit.verify.equivalence.movement import Movement, product
-from graphkit.verify.equivalence.terms import Term, unreshaped
+from graphkit.verify.equivalence.movement import Movement, count_elements
+from graphkit.verify.equivalence.terms import Term, without_reshape
 
-__all__ = ["apply_operator", "contract", "multiply_and_add", "multiply_rows", "scale_product", "share_heads"]
+__all__ = ["apply_operator", "multiply_and_add", "multiply_rows", "normalize_einsum", "scale_product", "share_heads"]
 
 
 def multiply_rows(app: Application) -> Result:
@@ -30,7 +30,7 @@ def multiply_rows(app: Application) -> Result:
         return None  # no model that runs
     if not right.is_constant or len(right.dims or ()) != 2 or len(left.dims) < 2 or left.is_constant:
         return None
-    rows = product(left.dims[:-1])
+    rows = count_elements(left.dims[:-1])
     data = app.tools.movement.reshape(left, (rows, left.dims[-1]))
     assert right.dims
     return app.tools.movement.reshape(
@@ -67,20 +67,20 @@ def share_heads(app: Application) -> Result:
     if len(left.dims) < 3 or left.dims[:-2] != right.dims[:-2] or app.dims[:-2] != left.dims[:-2]:
         return None
     move, (rows, inner) = app.tools.movement, left.dims[-2:]
-    flat_right = unreshaped(right)
+    flat_right = without_reshape(right)
     assert flat_right is not None
     is_turned = flat_right.op == "Transpose" and flat_right.attributes == (0, 2, 1)
-    if is_turned and flat_right.dims != (product(left.dims[:-2]), inner, right.dims[-1]):
+    if is_turned and flat_right.dims != (count_elements(left.dims[:-2]), inner, right.dims[-1]):
         return None  # other axes change places than those of the matrices
     whole = flat_right.args[0] if is_turned else flat_right
-    copies = unreshaped(whole)
+    copies = without_reshape(whole)
     if copies is None or copies.op != "Expand" or copies.dims is None or len(copies.dims) < 2 or whole is None:
         return None
     heads, count = copies.dims[:2]
     source = copies.args[0]
     if source is None or source.dims is None or source.dims != (heads, const(1), *copies.dims[2:]):
         return None
-    if heads * count != product(left.dims[:-2]):
+    if heads * count != count_elements(left.dims[:-2]):
         return None
     if is_turned:
         once = move.transpose(move.reshape(source, (heads, right.dims[-1], inner)), (0, 2, 1))
@@ -102,7 +102,7 @@ def multiply_and_add(app: Application) -> Result:
     move = app.tools.movement
     left = move.transpose(left, (1, 0)) if app.attr("transA", 0) else left
     if app.attr("transB", 0):
-        right = _transposed(app, right)
+        right = _transpose_constant(app, right)
     made = apply_operator(app, "MatMul", [left, right], app.dims)
     made = None if made is None else change_term(app.tools, made, Change.by(alpha))
     if bias is None or made is None or not beta:
@@ -112,9 +112,9 @@ def multiply_and_add(app: Application) -> Result:
     return apply_operator(app, "Add", [made, bias], app.dims)
 
 
-def contract(app: Application) -> Result:
+def normalize_einsum(app: Application) -> Result:
     """An Einsum of two tensors is a MatMul, with the axes of both in another order."""
-    found = _contraction(app)
+    found = _read_contraction(app)
     if not isinstance(found, _Contraction):
         return found
     made = apply_operator(app, "MatMul", [found.left, found.right], found.product)
@@ -151,7 +151,7 @@ class _Contraction:
         return move.transpose(move.reshape(made, self.dims), self.perm)
 
 
-def _contraction(app: Application) -> _Contraction | str | None:
+def _read_contraction(app: Application) -> _Contraction | str | None:
     """Return the operands of the MatMul that an Einsum is, or why it is none."""
     operands, equation = app.args, app.attr("equation", "")
     if len(operands) != 2 or not equation or "->" not in equation:
@@ -162,7 +162,7 @@ def _contraction(app: Application) -> _Contraction | str | None:
     inputs, output = equation.replace(" ", "").split("->", 1)
     ranks = [len(term.dims or ()) for term in terms]
     texts = inputs.split(",")
-    named = [_labels(text, rank) for text, rank in zip((*texts, output), (*ranks, len(app.dims)), strict=True)]
+    named = [_axis_labels(text, rank) for text, rank in zip((*texts, output), (*ranks, len(app.dims)), strict=True)]
     left, right, out = named
     if left is None or right is None or out is None or any(len({*each}) < len(each) for each in (left, right, out)):
         return "an axis occurs twice in a tensor"
@@ -183,7 +183,7 @@ def _contraction(app: Application) -> _Contraction | str | None:
     def moved(term: Term, labels: Sequence[str], parts: Sequence[Sequence[str]]) -> Term:
         move = app.tools.movement
         turned = move.transpose(term, [labels.index(label) for part in parts for label in part])
-        return move.reshape(turned, tuple(product([sizes[label] for label in part]) for part in parts))
+        return move.reshape(turned, tuple(count_elements([sizes[label] for label in part]) for part in parts))
 
     order = [*batch, *rows, *columns]
     return _Contraction(
@@ -194,7 +194,7 @@ def _contraction(app: Application) -> _Contraction | str | None:
     )
 
 
-def _labels(text: str, rank: int) -> list[str] | None:
+def _axis_labels(text: str, rank: int) -> list[str] | None:
     """Return a label for each axis, those of an ellipsis counted from its end; None where they do not come out even."""
     before, dots, behind = text.partition(ELLIPSIS)
     letters = [*before, *behind]
@@ -206,7 +206,7 @@ def _labels(text: str, rank: int) -> list[str] | None:
     return [*before, *(f"{ELLIPSIS}{count - at}" for at in range(count)), *behind]
 
 
-def _transposed(app: Application, term: Term) -> Term:
+def _transpose_constant(app: Application, term: Term) -> Term:
     array = app.tools.constants.array(term) if term.is_constant else None
     if array is None:
         return app.tools.movement.transpose(term, (1, 0))

@@ -18,20 +18,20 @@ from graphkit.shapes import Shapes
 from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.application import Application, Tools, attributes_of, version_of
 from graphkit.verify.equivalence.axioms import Axiom
-from graphkit.verify.equivalence.inlining import draws
+from graphkit.verify.equivalence.inlining import draws_random_numbers
 from graphkit.verify.equivalence.normal_forms import NormalForms
 from graphkit.verify.equivalence.reading import Context, Reading, Run
 from graphkit.verify.equivalence.signs_of_zeros import CHANGING, is_blind, is_faithful
 from graphkit.verify.equivalence.terms import Key, Term
 from graphkit.verify.equivalence.value_facts import Facts, ValueFacts, shaped_by
-from graphkit.verify.equivalence.versions import spelled
+from graphkit.verify.equivalence.versions import spell_alike
 
-__all__ = ["read"]
+__all__ = ["read_terms"]
 
 ONE_SPELLING = "one spelling for all versions"
 
 
-def read(
+def read_terms(
     model: Model,
     shapes: Shapes,
     tools: Tools,
@@ -131,7 +131,7 @@ class _Reader:
             node, partial(self.tools.constants.of_tensor, self.model)
         )
         if not node.domain:
-            spelling = spelled(node, attributes, args, self.tools.constants)
+            spelling = spell_alike(node, attributes, args, self.tools.constants)
             if spelling != (attributes, args):
                 self.tools.terms.note(ONE_SPELLING)
             attributes, args = spelling
@@ -245,8 +245,8 @@ class _Reader:
             attributes = (*attributes, ("outputs", len(node.outputs) > 1 and node.outputs[1] is not None))
         if node.is_op("Attention") and any(args[4:6]):  # onnxruntime refuses to run a past without a present
             attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
-        if draws(node.proto):
-            attributes = (*attributes, ("random", _place(node.scope), tuple(node.proto.output)))
+        if draws_random_numbers(node.proto):
+            attributes = (*attributes, ("random", _scope_place(node.scope), tuple(node.proto.output)))
         if node.proto.overload:
             attributes = (*attributes, ("overload", node.proto.overload))
         if not node.bodies:
@@ -292,13 +292,13 @@ class _Reader:
             )
 
 
-def _place(scope: Scope) -> tuple[object, ...]:
+def _scope_place(scope: Scope) -> tuple[object, ...]:
     """Return where a scope stands: names of nodes may be those that others have by their index."""
     owner = scope.owner
     if owner is None:
         return ()
     body = next(name for name, each in owner.bodies.items() if each is scope)
-    return (*_place(owner.scope), owner.proto.name or owner.index, body)
+    return (*_scope_place(owner.scope), owner.proto.name or owner.index, body)
 
 
 def _as_cast(node: Node, args: Sequence[Term | None]) -> Node:

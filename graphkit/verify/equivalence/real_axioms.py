@@ -14,7 +14,7 @@ from graphkit.verify.equivalence import cutting, products
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.inlining import OF_KERNEL
-from graphkit.verify.equivalence.linear import change_by_constant, convolve, normalise_batches, take_columns
+from graphkit.verify.equivalence.linear import change_by_constant, fold_into_conv, normalise_batches, take_columns
 from graphkit.verify.equivalence.normalisation import normalise_layer, normalise_rows
 from graphkit.verify.equivalence.terms import Term
 
@@ -36,13 +36,13 @@ def cut_columns(app: Application) -> Result:
 
 def average_windows(app: Application) -> Result:
     """Return the averages of an AveragePool of any version: those of kernels that add up in another order."""
-    if app.dtype not in FLOATS or (app.attr("count_include_pad", 0) and not _fits(app)):
+    if app.dtype not in FLOATS or (app.attr("count_include_pad", 0) and not _windows_fit(app)):
         return None  # where a window goes past the end, versions count padding otherwise
     attributes = tuple(each for each in app.attributes if each[0])  # type: ignore[index]
     return app.tools.terms.make("Averages", (*attributes, app.index), app.args, app.dtype, app.dims)
 
 
-def _fits(app: Application) -> bool:
+def _windows_fit(app: Application) -> bool:
     """Whether every window of a pool lies in its data and the padding, at all sizes."""
     source, window = app.arg(0), app.attr("kernel_shape", tuple)
     if source is None or source.dims is None or window is None or app.attr("auto_pad", "NOTSET") != "NOTSET":
@@ -76,8 +76,8 @@ REAL_AXIOMS: tuple[Axiom, ...] = (
     Axiom("shared heads", "Rows of several heads are multiplied with one matrix at once.",
           _ops("MatMul"), products.share_heads),
     Axiom("gemm", "A Gemm is a product, scaled, and a sum.", _ops("Gemm"), products.multiply_and_add),
-    Axiom("einsum", "An Einsum of two tensors is a product of matrices.", _ops("Einsum"), products.contract),
-    Axiom("convolution", "A Conv takes up what its channels are scaled and shifted by.", _ops("Conv"), convolve),
+    Axiom("einsum", "An Einsum of two tensors is a product of matrices.", _ops("Einsum"), products.normalize_einsum),
+    Axiom("convolution", "A Conv takes up what its channels are scaled and shifted by.", _ops("Conv"), fold_into_conv),
     Axiom("pool", "An AveragePool adds up each window, in whatever order.", _ops("AveragePool"), average_windows),
     Axiom("columns", "Some columns of a product are a product with these columns.", _ops(" ".join(CUTS)), cut_columns),
     Axiom("layer normalisation", "A LayerNormalization is a normalisation, scaled and shifted.",

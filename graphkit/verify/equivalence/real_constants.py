@@ -147,14 +147,14 @@ class RealConstants:
         for other in () if term in others else others:
             origin = max(self._origin(term), self._origin(other), key=ORIGINS.index)
             known = self.constants.array(other)
-            distance = None if known is None or origin == "held" else _distance(known, array, origin)
+            distance = None if known is None or origin == "held" else _distance_to_exact(known, array, origin)
             if distance is not None:
                 self.compared[other, term] = distance
                 return other
         return term
 
 
-def _distance(exact: np.ndarray, array: np.ndarray, origin: Origin) -> float | None:
+def _distance_to_exact(exact: np.ndarray, array: np.ndarray, origin: Origin) -> float | None:
     """Return how far elements are from their exact values, relative to these; None if further than is near."""
     if not np.isfinite(exact).all():
         return None

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from graphkit.graph.merged_decoder import captures
-from graphkit.graph.traversal import reachable
+from graphkit.graph.merged_decoder import count_captured_values
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, const, lower
@@ -35,12 +35,12 @@ def required_equalities(shapes: Shapes) -> list[tuple[Expr, Expr]]:
 def needed_nodes(model: Model) -> set[Node]:
     """Return the nodes of the main graph that an output needs; a body may not run."""
     producers = (value.producer for value in model.graph.outputs if value.producer is not None)
-    return {*reachable(producers, _producers)}
+    return {*walk_breadth_first(producers, _producing_nodes)}
 
 
-def _producers(node: Node) -> Iterator[Node | None]:
+def _producing_nodes(node: Node) -> Iterator[Node | None]:
     yield from (value.producer for value in node.operands)
-    yield from (value.producer for body in node.bodies.values() for value in captures(body))
+    yield from (value.producer for body in node.bodies.values() for value in count_captured_values(body))
 
 
 class RequiredProducts:
@@ -56,7 +56,7 @@ class RequiredProducts:
         for left, right in equal:
             for monomial, factor in (left - right).terms:
                 rest = (left - right) - Expr(((monomial, factor),))
-                if factor in (1, -1) and _is_product(monomial) and not _has(rest, monomial):
+                if factor in (1, -1) and _is_product(monomial) and not _has_product(rest, monomial):
                     self.known.setdefault(monomial, rest * -factor)
                     break
 
@@ -84,8 +84,8 @@ class RequiredProducts:
         if atom is None or lower(divisor) < 1:
             return None
         for product, number in self.known.items():
-            if atom in product and (times := _ratio(dividend, self.expr(number))) is not None:
-                return _without(product, (atom,)) * times
+            if atom in product and (times := _ratio_to_number(dividend, self.expr(number))) is not None:
+                return _without_product(product, (atom,)) * times
         return None
 
     def _replaced(self, expr: Expr) -> Expr:
@@ -97,7 +97,7 @@ class RequiredProducts:
                 (
                     Expr(((monomial, factor),))
                     if not product
-                    else _without(monomial, product) * self.known[product] * factor
+                    else _without_product(monomial, product) * self.known[product] * factor
                     for monomial, factor, product in found
                 ),
                 start=const(0),
@@ -115,22 +115,22 @@ def _is_product(monomial: Monomial) -> bool:
     return len(monomial) > 1 and known
 
 
-def _ratio(expr: Expr, number: Expr) -> Expr | None:
+def _ratio_to_number(expr: Expr, number: Expr) -> Expr | None:
     """Return what a number is multiplied with in an expression, None where it is no factor of that."""
     if not expr.terms or not number.terms:
         return None
     (monomial, factor), (unit, each) = expr.terms[0], number.terms[0]
     if Counter(unit) - Counter(monomial):
         return None
-    times = _without(monomial, unit) * (factor // each)
+    times = _without_product(monomial, unit) * (factor // each)
     return times if expr == number * times else None
 
 
-def _has(expr: Expr, product: Monomial) -> bool:
+def _has_product(expr: Expr, product: Monomial) -> bool:
     return any(Counter(product) <= Counter(monomial) for monomial, _ in expr.terms)
 
 
-def _without(monomial: Monomial, product: Monomial) -> Expr:
+def _without_product(monomial: Monomial, product: Monomial) -> Expr:
     left = Counter(monomial) - Counter(product)
     made = const(1)
     for atom in left.elements():

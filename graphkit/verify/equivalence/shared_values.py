@@ -16,9 +16,9 @@ from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.application import Tools, inputs_fault
 from graphkit.verify.equivalence.common_shapes import common_shapes
 from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.inlining import inlined
+from graphkit.verify.equivalence.inlining import inline_model
 from graphkit.verify.equivalence.normal_forms import EXACT, REAL
-from graphkit.verify.equivalence.reader import read
+from graphkit.verify.equivalence.reader import read_terms
 from graphkit.verify.equivalence.reading import Reading
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
 from graphkit.verify.equivalence.terms import Term, Terms
@@ -52,44 +52,48 @@ def shared_values(
     """
     try:
         with time_limit("the search for equal values", SECONDS):
-            found = list(_shared(a, b, numbers, spec, names_in_a))
+            found = list(_shared_pairs(a, b, numbers, spec, names_in_a))
     except (ModelError, OutOfTimeError, TooComplexError, UsageError):
         return
     yield from found
 
 
-def _shared(
+def _shared_pairs(
     a: Model, b: Model, numbers: ConstantNumbers, spec: DimSpec, names_in_a: Mapping[str, str]
 ) -> Iterator[tuple[Value, Value]]:
-    models = inlined(a), inlined(b)
+    models = inline_model(a), inline_model(b)
     shapes = common_shapes(*models, names_in_a, None, narrower=True, spec=spec)
     if isinstance(shapes, str) or any(inputs_fault(node) for each in models for node in all_nodes(each.scopes)):
         return
     constants = Constants(Terms(), models, numbers)
     tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
-    exact = read(models[0], shapes[0], tools, None, {}, EXACT)
-    other = read(models[1], shapes[1], tools, exact, names_in_a, EXACT)
-    first = read(models[0], shapes[0], tools, None, {}, REAL, exact)
-    second = read(models[1], shapes[1], tools, first, names_in_a, REAL, other)
-    yield from _pairs(_by_term(a, exact.result), _by_term(b, other.result))
-    yield from _pairs(_by_term(a, first.result), _by_term(b, second.result))
+    exact = read_terms(models[0], shapes[0], tools, None, {}, EXACT)
+    other = read_terms(models[1], shapes[1], tools, exact, names_in_a, EXACT)
+    first = read_terms(models[0], shapes[0], tools, None, {}, REAL, exact)
+    second = read_terms(models[1], shapes[1], tools, first, names_in_a, REAL, other)
+    yield from _pair_by_term(_by_term(a, exact.result), _by_term(b, other.result))
+    yield from _pair_by_term(_by_term(a, first.result), _by_term(b, second.result))
 
 
-def _pairs(mine: Mapping[Term, list[Value]], theirs: Mapping[Term, list[Value]]) -> Iterator[tuple[Value, Value]]:
+def _pair_by_term(
+    mine: Mapping[Term, list[Value]], theirs: Mapping[Term, list[Value]]
+) -> Iterator[tuple[Value, Value]]:
     for term, values in mine.items():
         others = theirs.get(term, [])
         if term.op not in KNOWN:
-            for key in (_name_and_operator, _operator, _name, _anything):
-                pairs = _alike(values, others, key)
+            for key in (_name_and_operator, _operator_key, _name_key, _any_key):
+                pairs = _pair_alike(values, others, key)
                 yield from pairs.items()
                 values = [value for value in values if value not in pairs]
                 taken = {*pairs.values()}
                 others = [other for other in others if other not in taken]
         elif len(values) == len(others) == 1:  # more are equal by chance, as shapes may be
-            yield from _alike(values, others, _operator).items()
+            yield from _pair_alike(values, others, _operator_key).items()
 
 
-def _alike(values: Sequence[Value], others: Sequence[Value], key: Callable[[Value], Hashable]) -> dict[Value, Value]:
+def _pair_alike(
+    values: Sequence[Value], others: Sequence[Value], key: Callable[[Value], Hashable]
+) -> dict[Value, Value]:
     """Return values with others of the same key, the first with the first."""
     waiting: dict[Hashable, deque[Value]] = {}
     for other in others:
@@ -97,19 +101,19 @@ def _alike(values: Sequence[Value], others: Sequence[Value], key: Callable[[Valu
     return {value: found.popleft() for value in values if (found := waiting.get(key(value)))}
 
 
-def _name(value: Value) -> Hashable:
+def _name_key(value: Value) -> Hashable:
     return value.name
 
 
-def _operator(value: Value) -> Hashable:
+def _operator_key(value: Value) -> Hashable:
     return None if value.producer is None else (value.producer.operator, len(value.producer.inputs))
 
 
 def _name_and_operator(value: Value) -> Hashable:
-    return _name(value), _operator(value)
+    return _name_key(value), _operator_key(value)
 
 
-def _anything(_: Value) -> Hashable:
+def _any_key(_: Value) -> Hashable:
     return None
 
 

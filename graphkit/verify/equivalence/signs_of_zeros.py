@@ -7,28 +7,30 @@ An operator that is blind to the sign gives the same bits for both; a faithful o
 from __future__ import annotations
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.operator_traits import names
+from graphkit.graph.operator_traits import operator_set
 from graphkit.verify.equivalence.application import Application
 
 __all__ = ["CHANGING", "is_blind", "is_faithful"]
 
-COMPARISONS = names("Equal Greater GreaterOrEqual Less LessOrEqual")
-BLIND = COMPARISONS | names(
+COMPARISONS = operator_set("Equal Greater GreaterOrEqual Less LessOrEqual")
+BLIND = COMPARISONS | operator_set(
     """
     Abs Cos Cosh DynamicQuantizeLinear Exp IsInf IsNaN QuantizeLinear ReduceL1 ReduceL2 ReduceSumSquare Shape Sigmoid
     Size Softmax Softplus
     """
 )
-EVERY = names("Add Sub Mul Sum Mean Max Min Where Concat MatMul Gemm")  # faithful in all inputs, others in the first
+EVERY = operator_set(
+    "Add Sub Mul Sum Mean Max Min Where Concat MatMul Gemm"
+)  # faithful in all inputs, others in the first
 WRITTEN = {"ScatterND": (0, 2), "TensorScatter": (0, 1)}  # the data, and what is written into it
-FAITHFUL = EVERY | names(
+FAITHFUL = EVERY | operator_set(
     """
     AveragePool Ceil Clip Conv Div Elu Erf Expand Flatten Floor Gather Gelu GlobalAveragePool HardSwish Identity
     LayerNormalization LeakyRelu MaxPool Neg Pad ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Sin
     Slice Split Sqrt Squeeze Tanh Tile Transpose Unsqueeze
     """
 )
-CHANGING = names("Add Sub Max Min Where")  # which are another term where the sign of zeros does not matter
+CHANGING = operator_set("Add Sub Max Min Where")  # which are another term where the sign of zeros does not matter
 
 
 def is_blind(app: Application, index: int) -> bool:

@@ -104,9 +104,9 @@ def prove_stages(
         with time_limit("the proof by normal forms", seconds):
             for stage in stages:
                 progress(f"comparing normal forms: {stage.model}, {stage.name}")
-                found.append(_proof(stage))
+                found.append(_prove_stage(stage))
     except OutOfTimeError as error:
-        found += [replace(_unproven(stage, str(error)), in_time=False) for stage in stages[len(found) :]]
+        found += [replace(_unproven_stage(stage, str(error)), in_time=False) for stage in stages[len(found) :]]
     return tuple(found)
 
 
@@ -123,17 +123,17 @@ def proven_throughout(stages: Iterable[StageProof]) -> dict[str, dict[str, str]]
     return {model: outputs for model, outputs in found.items() if outputs}
 
 
-def _proof(stage: Stage) -> StageProof:
+def _prove_stage(stage: Stage) -> StageProof:
     if stage.tested:
-        return _unproven(stage, stage.tested)
+        return _unproven_stage(stage, stage.tested)
     try:
-        result = _compared(stage)
+        result = _compare_stage(stage)
         is_last = stage.is_masking or not stage.sizes
         at_every_size = is_last or result.up_to(max(stage.sizes.values())).is_proven
         if not at_every_size:
-            result = _compared(_at_its_sizes(stage))
+            result = _compare_stage(_at_its_sizes(stage))
     except ModelError as error:
-        return _unproven(stage, str(error))
+        return _unproven_stage(stage, str(error))
     grades = {output.name: output.exactness for output in result.proven}
     reason = next((f"'{each.name}': {each.reason}" for each in result.outputs if each.verdict != "proven"), "")
     reason = "what reads masks is tested" if reason and stage.is_masking else reason
@@ -142,16 +142,16 @@ def _proof(stage: Stage) -> StageProof:
     return StageProof(stage.model, stage.name, names, grades, reason, at_every_size=at_every_size, conditions=told)
 
 
-def _unproven(stage: Stage, reason: str) -> StageProof:
+def _unproven_stage(stage: Stage, reason: str) -> StageProof:
     return StageProof(stage.model, stage.name, tuple(value.name for value in stage.after.graph.outputs), {}, reason)
 
 
-def _compared(stage: Stage) -> Equivalence:
+def _compare_stage(stage: Stage) -> Equivalence:
     is_fed = bool(stage.stands_for or stage.zeros)
     if is_fed and (fault := joining_fault(stage.before, stage.after)):
         raise ModelError(fault)
-    after = _fed(stage) if is_fed else stage.after
-    if is_fed and (fault := next(_misdeclared(stage, after), "")):
+    after = _with_fed_inputs(stage) if is_fed else stage.after
+    if is_fed and (fault := next(_misdeclared_inputs(stage, after), "")):
         raise ModelError(fault)
     left = {info.name for info in after.proto.graph.input}
     gone = [info.name for info in stage.before.proto.graph.input if info.name not in left]
@@ -169,7 +169,7 @@ def _compared(stage: Stage) -> Equivalence:
     )
 
 
-def _misdeclared(stage: Stage, fed: Model) -> Iterator[str]:
+def _misdeclared_inputs(stage: Stage, fed: Model) -> Iterator[str]:
     """Yield what the model after a stage declares of its inputs, and those that it is fed are not."""
     made = [value for value in stage.after.graph.inputs if value.name not in stage.zeros]
     yield from declaration_faults(made, infer(fed), infer(stage.before))
@@ -208,11 +208,11 @@ def _at_its_sizes(stage: Stage) -> Stage:
     return replace(stage, after=stage.after.with_proto(proto), sizes={}, is_narrower=True)
 
 
-def _fed(stage: Stage) -> Model:
+def _with_fed_inputs(stage: Stage) -> Model:
     """Return the model after a stage with the inputs of that before it, of which it makes its new ones."""
     proto, model = ModelProto(), stage.after.with_proto(stage.after.proto)
     proto.CopyFrom(stage.after.proto)
-    ahead = _ahead(model.adopt(stage.before), set(stage.stands_for.values()))
+    ahead = _nodes_ahead(model.adopt(stage.before), set(stage.stands_for.values()))
     ranks = {info.name: info.type.tensor_type for info in proto.graph.input}
     kept = {info.name: info for info in proto.graph.input if info.name not in (*stage.stands_for, *stage.zeros)}
     theirs = [info.name for info in stage.before.proto.graph.input]
@@ -223,24 +223,24 @@ def _fed(stage: Stage) -> Model:
     for name, content in (("node", nodes), ("input", [*inputs, *kept.values()])):
         proto.graph.ClearField(name)
         getattr(proto.graph, name).extend(content)
-    zeros = [_zero(name, ranks[name]) for name in stage.zeros]
+    zeros = [_zero_tensor(name, ranks[name]) for name in stage.zeros]
     proto.graph.initializer.extend([*ahead.initializer, *zeros])
     return model.with_proto(proto)
 
 
-def _zero(name: str, tensor: onnx.TypeProto.Tensor) -> TensorProto:
+def _zero_tensor(name: str, tensor: onnx.TypeProto.Tensor) -> TensorProto:
     kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     return numpy_helper.from_array(np.zeros([1] * len(tensor.shape.dim), kind), name)
 
 
-def _ahead(model: ModelProto, values: set[str]) -> GraphProto:
+def _nodes_ahead(model: ModelProto, values: set[str]) -> GraphProto:
     """Return the nodes and weights that compute some values, under names of their own."""
     needed, graph = set(values), model.graph
     kept = []
     for node in reversed(graph.node):
         if needed.intersection(node.output):
             kept.append(node)
-            needed.update(_read(node.input, (each.g for each in node.attribute if each.HasField("g"))))
+            needed.update(_names_read(node.input, (each.g for each in node.attribute if each.HasField("g"))))
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept[::-1]]
     weights = [TensorProto.FromString(each.SerializeToString()) for each in graph.initializer if each.name in needed]
     for name, content in (("node", nodes), ("initializer", weights), ("output", []), ("value_info", [])):
@@ -249,15 +249,15 @@ def _ahead(model: ModelProto, values: set[str]) -> GraphProto:
     return onnx.compose.add_prefix_graph(graph, OWN)
 
 
-def _read(names: Iterable[str], bodies: Iterable[GraphProto]) -> Iterator[str]:
+def _names_read(names: Iterable[str], bodies: Iterable[GraphProto]) -> Iterator[str]:
     """Yield the names that a node reads, also in its bodies."""
     yield from names
     for body in bodies:
         yield from (info.name for info in body.output)
         for node in body.node:
-            yield from _read(node.input, (each.g for each in node.attribute if each.HasField("g")))
+            yield from _names_read(node.input, (each.g for each in node.attribute if each.HasField("g")))
 
 
 def _is_read(graph: GraphProto, name: str) -> bool:
     bodies = ((each.g for each in node.attribute if each.HasField("g")) for node in graph.node)
-    return any(name in _read(node.input, inner) for node, inner in zip(graph.node, bodies, strict=True))
+    return any(name in _names_read(node.input, inner) for node, inner in zip(graph.node, bodies, strict=True))

@@ -12,7 +12,7 @@ from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.movement import JOINED
-from graphkit.verify.equivalence.terms import Term, unreshaped
+from graphkit.verify.equivalence.terms import Term, without_reshape
 
 __all__ = ["divide_one", "move_signs"]
 
@@ -34,10 +34,10 @@ def move_signs(app: Application) -> Result:
     for scaled, table in (app.args, app.args[::-1]):
         if scaled is None or table is None or scaled.dims is None or table.dims is None:
             continue
-        if (found := _unsigned(app, scaled, scaled.dims)) is None:
+        if (found := _without_signs(app, scaled, scaled.dims)) is None:
             continue
         plain, factors = found
-        if not _takes(table.dims, factors.shape):
+        if not _table_takes_signs(table.dims, factors.shape):
             return "its table is the same for all parts"
         signed = flat.apply_elementwise(
             app, "Mul", [table, app.tools.constants.of_array(factors, app.dtype)], table.dims
@@ -46,14 +46,14 @@ def move_signs(app: Application) -> Result:
     return None
 
 
-def _takes(dims: Dims, signs: tuple[int, ...]) -> bool:
+def _table_takes_signs(dims: Dims, signs: tuple[int, ...]) -> bool:
     """Whether a table has its dims still when it is multiplied by signs."""
     return len(dims) >= len(signs) and all(sign in (1, dim) for dim, sign in zip(dims[::-1], signs[::-1], strict=False))
 
 
-def _unsigned(app: Application, term: Term, dims: Dims) -> tuple[Term, np.ndarray] | None:
+def _without_signs(app: Application, term: Term, dims: Dims) -> tuple[Term, np.ndarray] | None:
     """Return joined parts without their signs, and the signs, with dims that broadcast; None where none is negated."""
-    move, inner = app.tools.movement, unreshaped(term)
+    move, inner = app.tools.movement, without_reshape(term)
     if (joined := move.joined(term)) is not None:
         axis, listed = joined
         behind = [1] * (len(dims) - axis - 1)
@@ -61,7 +61,7 @@ def _unsigned(app: Application, term: Term, dims: Dims) -> tuple[Term, np.ndarra
         return None
     else:
         axis, listed, behind = 1, [part for part in inner.args if part is not None], []
-    found = _signs(app, axis, listed)
+    found = _split_signs(app, axis, listed)
     if found is None:
         return None
     plain, numbers = found
@@ -70,11 +70,11 @@ def _unsigned(app: Application, term: Term, dims: Dims) -> tuple[Term, np.ndarra
         return move.concat(plain, axis, dims), signs.reshape(-1, *behind)
     assert inner is not None
     assert inner.dims is not None
-    repeated = _repeated(signs, inner.dims[2].constant, dims)
+    repeated = _repeat_signs(signs, inner.dims[2].constant, dims)
     return None if repeated is None else (move.reshape(move.concat(plain, 1, inner.dims), dims), repeated)
 
 
-def _repeated(signs: np.ndarray, behind: int | None, dims: Dims) -> np.ndarray | None:
+def _repeat_signs(signs: np.ndarray, behind: int | None, dims: Dims) -> np.ndarray | None:
     """Return the signs of interleaved parts along the last axes: those whose elements they repeat evenly along."""
     count, sizes = 1, list[int]()
     for dim in dims[::-1]:
@@ -84,11 +84,11 @@ def _repeated(signs: np.ndarray, behind: int | None, dims: Dims) -> np.ndarray |
         count *= dim.constant
         if count % (len(signs) * behind) == 0:
             whole = np.tile(np.repeat(signs, behind), count // (len(signs) * behind)).reshape(sizes)
-            return _narrowed(whole)
+            return _narrow_array(whole)
     return None
 
 
-def _narrowed(array: np.ndarray) -> np.ndarray:
+def _narrow_array(array: np.ndarray) -> np.ndarray:
     """Return an array with dims of 1 along which its elements are the same, without leading ones."""
     for axis in range(array.ndim):
         first = array.take([0], axis)
@@ -96,11 +96,11 @@ def _narrowed(array: np.ndarray) -> np.ndarray:
     return array.reshape(array.shape[next((axis for axis, size in enumerate(array.shape) if size != 1), array.ndim) :])
 
 
-def _signs(app: Application, axis: int, parts: Sequence[Term]) -> tuple[list[Term], list[int]] | None:
+def _split_signs(app: Application, axis: int, parts: Sequence[Term]) -> tuple[list[Term], list[int]] | None:
     """Return parts without their signs, and the sign of each element along the axis; None where none is negated."""
     plain, numbers = [], list[int]()
     for part in parts:
-        inner = unreshaped(part)
+        inner = without_reshape(part)
         assert part.dims is not None
         length = part.dims[axis].constant
         if length is None or inner is None:

@@ -15,7 +15,7 @@ import numpy as np
 from graphkit.shapes import Expr
 from graphkit.shapes.tensor import Dims
 
-__all__ = ["Key", "Term", "Terms", "unreshaped"]
+__all__ = ["Key", "Term", "Terms", "without_reshape"]
 
 Key = tuple[Hashable, ...]
 
@@ -92,6 +92,6 @@ class Terms:
         self.recent[axiom] += times
 
 
-def unreshaped(term: Term | None) -> Term | None:
+def without_reshape(term: Term | None) -> Term | None:
     """Return what a Reshape reads, and any other term as it is."""
     return term.args[0] if term is not None and term.op == "Reshape" else term

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from graphkit.dtypes import INTEGERS
-from graphkit.graph.operator_traits import broadcasts, names, value_inputs
+from graphkit.graph.operator_traits import broadcasts_inputs, operator_set, value_inputs
 from graphkit.graph.view import Node, Value
 from graphkit.shapes import Expr, Shapes, is_known, symbol
 from graphkit.shapes.learned_facts import Rewriter, rewriter_of
@@ -21,7 +21,7 @@ from graphkit.verify.equivalence.terms import Key, Term
 __all__ = ["Facts", "ValueFacts", "broadcast_dims", "shaped_by"]
 
 # Operators whose dims depend on those of their inputs, and on the value of the others: see `VALUE_INPUTS`.
-SHAPED = names(
+SHAPED = operator_set(
     """
     AveragePool Concat ConstantOfShape Conv ConvTranspose Einsum Expand Gemm MatMul MaxPool Pad Range Reshape Resize
     Slice Tile
@@ -122,7 +122,7 @@ class ValueFacts:
     def _match(self, mine: Sequence[object], theirs: Sequence[Expr]) -> None:
         """Take the original's expressions for those that are unknown here."""
         for each, other in zip(mine, theirs, strict=False):
-            name = _unknown(each)
+            name = _unknown_name(each)
             if name and name not in self.symbols:
                 self.symbols[name] = other
 
@@ -132,7 +132,7 @@ def shaped_by(node: Node, attributes: Key, args: Sequence[Term | None], index: i
 
     It is None where they may depend on elements of other inputs, and where some dims are not known.
     """
-    if broadcasts(node):
+    if broadcasts_inputs(node):
         return broadcast_dims(args)
     if node.operator not in SHAPED:
         return None
@@ -161,7 +161,7 @@ def broadcast_dims(args: Sequence[Term | None]) -> Hashable | None:
     return "broadcast", max(map(len, dims), default=0), shown - {()}
 
 
-def _unknown(each: object) -> str:
+def _unknown_name(each: object) -> str:
     """Return the name of an expression that is unknown, "" for any other."""
     atom = each.atom if isinstance(each, Expr) else None
     return atom.name if isinstance(atom, Symbol) and atom.name[:1] == "?" else ""

@@ -14,50 +14,50 @@ import numpy as np
 from onnx import AttributeProto, TensorProto
 
 from graphkit.dtypes import HALVES
-from graphkit.graph.operator_traits import REDUCTIONS, names
+from graphkit.graph.operator_traits import REDUCTIONS, operator_set
 from graphkit.graph.view import Node
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.terms import Key, Term
 
-__all__ = ["spelled"]
+__all__ = ["spell_alike"]
 
 NEWEST = 24  # the newest version that was read
 
 
-def _since(version: int, text: str) -> Mapping[str, tuple[int, ...]]:
-    return dict.fromkeys(names(text), (version,))
+def _since_version(version: int, text: str) -> Mapping[str, tuple[int, ...]]:
+    return dict.fromkeys(operator_set(text), (version,))
 
 
 # Since which versions a node, as it stands, means what it means until the next of them. In between there are more
 # dtypes, and attributes and inputs that may be left out.
 MEANINGS: Mapping[str, tuple[int, ...]] = {
-    **_since(1, """
+    **_since_version(1, """
         ArgMax ArgMin Conv DepthToSpace Flatten Gather GlobalAveragePool GlobalMaxPool Identity LRN
         LayerNormalization Loop LpNormalization MatMul SimplifiedLayerNormalization Shape Size Softplus Softsign
         SpaceToDepth Transpose RandomNormal RandomNormalLike RandomUniform RandomUniformLike"""),
     **dict.fromkeys(REDUCTIONS, (1,)),
-    **_since(4, "Concat"),
-    **_since(5, "Reshape"),
-    **_since(6, """
+    **_since_version(4, "Concat"),
+    **_since_version(5, "Reshape"),
+    **_since_version(6, """
         Abs Cast Ceil Elu Exp Floor HardSigmoid InstanceNormalization LeakyRelu Log Neg Reciprocal Relu Selu Sigmoid
         Sqrt Tanh Tile"""),
-    **_since(7, """
+    **_since_version(7, """
         Acos Add And Asin Atan Cos Div Equal GRU Gemm Greater LSTM Less Mul Multinomial Or PRelu Pow RNN Sin
         Sub Tan Xor"""),
-    **_since(8, "Expand Max MaxPool Mean Min Sum"),
-    **_since(9, """
+    **_since_version(8, "Expand Max MaxPool Mean Min Sum"),
+    **_since_version(9, """
         Acosh Asinh Atanh BatchNormalization Compress ConstantOfShape Cosh Erf EyeLike IsNaN MeanVarianceNormalization
         NonZero Scan Sign Sinh Where"""),
-    **_since(10, """
+    **_since_version(10, """
         DequantizeLinear IsInf Mod NonMaxSuppression QLinearMatMul QuantizeLinear Slice ThresholdedRelu TopK"""),
-    **_since(11, """
+    **_since_version(11, """
         Clip ConvTranspose CumSum Det GatherElements GatherND Pad Resize Round ScatterElements ScatterND SplitToSequence
         """),
-    **_since(12, "GreaterOrEqual LessOrEqual"),
-    **_since(13, "Split Squeeze Unsqueeze"),
-    **_since(14, "HardSwish"),
-    **_since(18, "Mish"),
-    **dict.fromkeys(names("Softmax LogSoftmax Hardmax"), (1, 13)),  # over all axes from one on, until 13
+    **_since_version(12, "GreaterOrEqual LessOrEqual"),
+    **_since_version(13, "Split Squeeze Unsqueeze"),
+    **_since_version(14, "HardSwish"),
+    **_since_version(18, "Mish"),
+    **dict.fromkeys(operator_set("Softmax LogSoftmax Hardmax"), (1, 13)),  # over all axes from one on, until 13
     "AveragePool": (7, 19),  # which adds up in another order
     "OneHot": (9, 11),  # of negative indices
 }  # fmt: skip
@@ -65,7 +65,7 @@ MEANINGS: Mapping[str, tuple[int, ...]] = {
 OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "QuantizeLinear": 23}
 # Of float16, onnxruntime runs the body that ONNX has for them where the model has the version of that body, and
 # elsewhere a kernel of float32: other digits, infinities and signs of zeros.
-BODIES_OF_HALVES = names(
+BODIES_OF_HALVES = operator_set(
     """
     Elu HardSigmoid HardSwish LeakyRelu MeanVarianceNormalization Mish PRelu ReduceL1 ReduceL2 ReduceLogSum
     ReduceLogSumExp ReduceSumSquare Relu Selu Softplus Softsign ThresholdedRelu
@@ -86,7 +86,7 @@ INPUTS: Mapping[str, tuple[int, Mapping[str, int]]] = {
 LISTS = {"k"}  # numbers that became lists of one
 
 
-def spelled(
+def spell_alike(
     node: Node, attributes: Key, args: Sequence[Term | None], constants: Constants
 ) -> tuple[Key, list[Term | None]]:
     """Return the attributes and arguments of a node as a newer version has them; more arguments may follow its own."""
@@ -101,12 +101,12 @@ def spelled(
         if version >= since or name not in moved:
             kept.append((name, kind, content))
             continue
-        constant = _constant(name, kind, content, listed[0] if listed else None, constants)
+        constant = _attribute_constant(name, kind, content, listed[0] if listed else None, constants)
         if constant is None:
             return attributes, list(args)
         listed += [None] * (moved[name] + 1 - len(listed))
         listed[moved[name]] = constant
-    found = _meaning(node, max(version, since))
+    found = _meaning_version(node, max(version, since))
     if listed and listed[0] is not None and listed[0].dtype in (0, *HALVES):
         found = max(found, min(version, OF_HALVES.get(op, 0)))
         found = node.scope.opset() if op in BODIES_OF_HALVES else found
@@ -117,14 +117,14 @@ def spelled(
     return (("", 0, found), *sorted(kept, key=lambda each: each[0])), listed
 
 
-def _meaning(node: Node, version: int) -> int:
+def _meaning_version(node: Node, version: int) -> int:
     """Return the version since which an operator has its meaning."""
     if node.operator in ONE_OUTPUT and any(node.outputs[1:]):
         return version
     return max((since for since in MEANINGS.get(node.operator, ()) if since <= version), default=version)
 
 
-def _constant(name: str, kind: int, content: object, data: Term | None, constants: Constants) -> Term | None:
+def _attribute_constant(name: str, kind: int, content: object, data: Term | None, constants: Constants) -> Term | None:
     """Return an attribute as a constant, None where its dtype is not known."""
     if kind == AttributeProto.FLOAT:
         if data is None or data.dtype != TensorProto.FLOAT:

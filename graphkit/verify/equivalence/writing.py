@@ -13,7 +13,7 @@ from graphkit.shapes import Expr, const, upper
 from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import Movement, is_within
-from graphkit.verify.equivalence.terms import Term, unreshaped
+from graphkit.verify.equivalence.terms import Term, without_reshape
 
 __all__ = ["count_up", "is_count", "shift_count", "write_box", "write_slots"]
 
@@ -36,7 +36,7 @@ def shift_count(app: Application) -> Result:
     for term, other in ((app.arg(0), app.arg(1)), (app.arg(1), app.arg(0))):
         if term is None or other is None or term.dims is None or app.dims is None or other.dtype != term.dtype:
             continue
-        line = unreshaped(term)
+        line = without_reshape(term)
         if line is None or line.dims is None or (start := is_count(line)) is None:
             continue
         if (number := app.elements_of(other)) is None or len(number) != 1:
@@ -65,7 +65,7 @@ def write_box(app: Application) -> Result:
     grid, count = indices.dims[:-1], indices.dims[-1].constant
     if count is None or count != len(grid) or updates.dims != (*grid, *data.dims[count:]):
         return "it writes no box"
-    parts = _parts(app, indices, grid)
+    parts = _index_parts(app, indices, grid)
     if parts is None:
         return "its indices are not joined of one for each axis"
     starts = list[Expr]()
@@ -74,10 +74,10 @@ def write_box(app: Application) -> Result:
         if start is None:
             return f"its indices along axis {axis} do not count up"
         starts.append(start + data.dims[axis] if upper(start + grid[axis]) <= 0 else start)
-    return _boxed(app, data, updates, list(zip(starts, grid, strict=True)))
+    return _write_box(app, data, updates, list(zip(starts, grid, strict=True)))
 
 
-def _parts(app: Application, indices: Term, grid: Dims) -> list[Term] | None:
+def _index_parts(app: Application, indices: Term, grid: Dims) -> list[Term] | None:
     """Return the indices along each axis."""
     move, constants = app.tools.movement, app.tools.constants
     if len(grid) == 1:
@@ -100,10 +100,10 @@ def _start_along(app: Application, term: Term, axis: int) -> Expr | None:
     dims = source.dims
     if dims is None or any(dim != (term.dims[axis] if each == axis else 1) for each, dim in enumerate(dims)):
         return None
-    return _start(app, app.tools.movement.reshape(source, (term.dims[axis],)))
+    return _line_start(app, app.tools.movement.reshape(source, (term.dims[axis],)))
 
 
-def _start(app: Application, line: Term) -> Expr | None:
+def _line_start(app: Application, line: Term) -> Expr | None:
     """Return where a list of indices starts that counts up by 1."""
     elements = app.elements_of(line)
     if elements is None:
@@ -120,42 +120,46 @@ def write_slots(app: Application) -> Result:
     axis = app.axis(app.attr("axis", -2), len(data.dims))
     if axis is None or not axis or app.attr("mode", "linear") != "linear":
         return "it writes in a circle"
-    starts = (ZERO,) if app.arg(2) is None else _repeated(app)
+    starts = (ZERO,) if app.arg(2) is None else _repeated_dims(app)
     if starts is None or any(start != starts[0] for start in starts):
         return "where it writes is not the same in all rows"
     others = [(*each[:axis], *each[axis + 1 :]) for each in (data.dims, updates.dims)]
-    return _written(app, data, updates, axis, starts[0]) if others[0] == others[1] else "its dims are not those written"
+    return (
+        _write_along_axis(app, data, updates, axis, starts[0])
+        if others[0] == others[1]
+        else "its dims are not those written"
+    )
 
 
-def _repeated(app: Application) -> tuple[Expr, ...] | None:
+def _repeated_dims(app: Application) -> tuple[Expr, ...] | None:
     term = app.arg(2)
     assert term is not None
     return app.elements_of(app.tools.movement.unexpanded(term))
 
 
-def _written(app: Application, data: Term, updates: Term, axis: int, start: Expr) -> Result:
+def _write_along_axis(app: Application, data: Term, updates: Term, axis: int, start: Expr) -> Result:
     assert data.dims is not None
     assert updates.dims is not None
     whole = [(ZERO, dim) for dim in data.dims[:axis]]
-    return _boxed(app, data, updates, [*whole, (start, updates.dims[axis])])
+    return _write_box(app, data, updates, [*whole, (start, updates.dims[axis])])
 
 
-def _boxed(app: Application, data: Term, updates: Term, box: Sequence[tuple[Expr, Expr]]) -> Result:
+def _write_box(app: Application, data: Term, updates: Term, box: Sequence[tuple[Expr, Expr]]) -> Result:
     """Return data with a box in it, given where it starts and how long it is along each of the first axes."""
     assert data.dims is not None
     if any(not is_within(start, length, dim) for (start, length), dim in zip(box, data.dims, strict=False)):
         return "whether it writes within depends on sizes"
     parts = [(axis, start, length) for axis, (start, length) in enumerate(box) if length != data.dims[axis]]
-    return _around(app.tools.movement, data, updates, parts)
+    return _parts_around(app.tools.movement, data, updates, parts)
 
 
-def _around(move: Movement, data: Term, updates: Term, parts: Sequence[tuple[int, Expr, Expr]]) -> Term:
+def _parts_around(move: Movement, data: Term, updates: Term, parts: Sequence[tuple[int, Expr, Expr]]) -> Term:
     """Return the parts before the box, the box and those behind it, joined axis by axis, the first outermost."""
     if not parts:
         return updates
     (axis, start, length), *rest = parts
     assert data.dims is not None
     end, dim = start + length, data.dims[axis]
-    inner = _around(move, move.slice(data, axis, start, length), updates, rest)
+    inner = _parts_around(move, move.slice(data, axis, start, length), updates, rest)
     before, behind = move.slice(data, axis, ZERO, start), move.slice(data, axis, end, dim - end)
     return move.concat([before, inner, behind], axis, data.dims)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.graph.name_families import family_labels
-from graphkit.graph.names import counted
+from graphkit.graph.names import count_things
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, columns
 from graphkit.render.result import Result
 from graphkit.verify.cause_search import Cause
@@ -123,7 +123,7 @@ class ModelComparison(Result):
             yield Prose(self._where(divergence))
             yield from (Prose(cause.text, "warning") for cause in divergence.causes)
         if self.tensors:
-            rows = _rows(self.tensors, {divergence.tensor for divergence in self.divergences})
+            rows = _table_rows(self.tensors, {divergence.tensor for divergence in self.divergences})
             yield Heading("Error by depth")
             yield Table(
                 (
@@ -153,7 +153,7 @@ class ModelComparison(Result):
 
     def _verdict(self) -> Prose:
         within = f"{self.tolerance:g} times the largest magnitude, or {self.tolerance:g} where that is below 1"
-        steps = counted(self.steps, "step(s)")
+        steps = count_things(self.steps, "step(s)")
         how = f"{self.matched:,} tensors match, {len(self.tensors):,} of them measured in {steps}."
         differ = sum(not tensor.agrees for tensor in self.tensors)
         if not any(tensor.node for tensor in self.tensors):
@@ -188,7 +188,7 @@ class ModelComparison(Result):
                 yield Prose(f"{count} none: {family_labels(values)}.")
 
 
-def _row(label: str, tensors: Sequence[ComparedTensor], is_first: bool) -> tuple[str | None, ...]:
+def _table_row(label: str, tensors: Sequence[ComparedTensor], is_first: bool) -> tuple[str | None, ...]:
     """Return the cells of consecutive tensors: the largest differences, and the smallest cosine."""
     absolute, relative = (
         max((number for each in tensors if (number := getattr(each, name)) is not None), default=None)
@@ -206,25 +206,25 @@ def _row(label: str, tensors: Sequence[ComparedTensor], is_first: bool) -> tuple
     )
 
 
-def _rows(tensors: Sequence[ComparedTensor], first: set[str]) -> list[tuple[str | None, ...]]:
+def _table_rows(tensors: Sequence[ComparedTensor], first: set[str]) -> list[tuple[str | None, ...]]:
     """Return a row for each tensor where they are few; else one for each module, and for each where it begins."""
     keys: Sequence[str] = [tensor.a for tensor in tensors]
     if len(tensors) > MOST_ROWS:
         modules = [tensor.module.replace(".", "/").split("/") for tensor in tensors]
         for depth in range(max(map(len, modules)), 0, -1):
             keys = ["/".join(module[:depth]) for module in modules]
-            if 2 < len(_runs(tensors, first, keys)) <= MOST_ROWS + len(first):
+            if 2 < len(_consecutive_runs(tensors, first, keys)) <= MOST_ROWS + len(first):
                 break
         else:  # their names tell of no modules: as many in each row
             keys = [str(place * MOST_ROWS // len(tensors)) for place in range(len(tensors))]
     rows = []
-    for (key, is_first), run in _runs(tensors, first, keys):
+    for (key, is_first), run in _consecutive_runs(tensors, first, keys):
         name = f"{run[0].a} ... {run[-1].a}" if key.isdigit() or not key else key
-        rows.append(_row(f"{name} ({len(run)} tensors)" if len(run) > 1 else run[0].a, run, is_first))
+        rows.append(_table_row(f"{name} ({len(run)} tensors)" if len(run) > 1 else run[0].a, run, is_first))
     return rows
 
 
-def _runs(
+def _consecutive_runs(
     tensors: Sequence[ComparedTensor], first: set[str], keys: Sequence[str]
 ) -> list[tuple[tuple[str, bool], list[ComparedTensor]]]:
     """Return the tensors that follow each other with one key; those at which a difference begins alone."""

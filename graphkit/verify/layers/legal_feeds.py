@@ -20,21 +20,21 @@ from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.model import Model
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.shapes import DimSpec
-from graphkit.shapes.constraints.dim_equalities import fed_inputs, fixed_by, solve
+from graphkit.shapes.constraints.dim_equalities import fed_inputs, fixed_by, solve_dims
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.critical_sizes import lengths_of
 from graphkit.verify.original_runs import Feeder
-from graphkit.verify.run_sizes import assignments
+from graphkit.verify.run_sizes import propose_assignments
 
-__all__ = ["ArrayFile", "Feed", "check_given", "feeds", "renamed"]
+__all__ = ["ArrayFile", "Feed", "check_given", "legal_feeds", "rename_feed"]
 
 Feed = Mapping[str, np.ndarray]
 MAX_TRIED = 12  # sizes to choose from
 TELLING = 24  # positions and sequences that are enough together
 
 
-def feeds(
+def legal_feeds(
     a: Model, b: Model | None, spec: DimSpec, arrays: Feed, names_in_b: Mapping[str, str], seed: int
 ) -> Iterator[Feed]:
     """Yield inputs for A, those at the most telling sizes first: a batch, several tokens, a past.
@@ -54,18 +54,19 @@ def feeds(
     spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items() if name in fed_inputs(a)}) | spec
     same = b is not None and not names_in_b and set(fed_inputs(b)) <= set(fed_inputs(a))
     fixed, spec = fixed_by(a, b, spec) if b is not None and same else ([], spec)
-    numbers, relations = solve(fixed, Inputs(a, spec).numbers)
+    numbers, relations = solve_dims(fixed, Inputs(a, spec).numbers)
     feeder = Feeder(a, legal_sizes(a, spec | DimSpec.of(numbers), relations), arrays, seed)
     flags = feeder.flags()[0]
     legal = feeder.legal(flags)
-    for dims in _telling(legal, a) if legal.variables else [{}]:
+    for dims in _telling_sizes(legal, a) if legal.variables else [{}]:
         yield feeder.feed(dims, flags, 0)
 
 
-def _telling(legal: LegalSizes, model: Model) -> list[dict[str, int]]:
+def _telling_sizes(legal: LegalSizes, model: Model) -> list[dict[str, int]]:
     """Return legal sizes, those first that tell most."""
     legal_dims = [
-        proposal.dims for proposal in itertools.islice(assignments(legal, [], lengths=lengths_of(model)), MAX_TRIED)
+        proposal.dims
+        for proposal in itertools.islice(propose_assignments(legal, [], lengths=lengths_of(model)), MAX_TRIED)
     ]
     names = [variable.name for variable in legal.variables]
 
@@ -76,7 +77,7 @@ def _telling(legal: LegalSizes, model: Model) -> list[dict[str, int]]:
     return sorted(legal_dims, key=telling, reverse=True)
 
 
-def renamed(a: Model, b: Model, feed: Feed, arrays: Feed, names_in_b: Mapping[str, str]) -> dict[str, np.ndarray]:
+def rename_feed(a: Model, b: Model, feed: Feed, arrays: Feed, names_in_b: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Return the feed of B for a feed of A.
 
     Raises:

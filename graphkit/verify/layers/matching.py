@@ -51,12 +51,12 @@ def match_models(a: Side, b: Side, names_in_b: Mapping[str, str], *, by_order: b
 
 def _as_told(matching: Matching, a: Side, b: Side, names_in_b: Mapping[str, str]) -> None:
     for name_a, name_b in names_in_b.items():
-        value_a, value_b = _named(a, name_a), _named(b, name_b)
+        value_a, value_b = _value_named(a, name_a), _value_named(b, name_b)
         if not matching.add(value_a, value_b, "map"):
             raise UsageError(f"--map {name_a}={name_b}: '{name_b}' stands for two tensors - map each once")
 
 
-def _named(side: Side, name: str) -> Value:
+def _value_named(side: Side, name: str) -> Value:
     value = side.model.graph.values.get(name)
     if value is None or value not in side.place:
         hint = did_you_mean(name, (value.name for value in side.place), "`graphkit shapes` lists them")
@@ -84,29 +84,29 @@ def match_dumps(side: Side, dumps: ArrayFile, dump_names: Mapping[str, str]) -> 
                 f"--map: {dumps.label} has no array '{dump_name}' - {did_you_mean(dump_name, dumps.names)}"
             )
         matched[names[tensor_name]] = (dump_name, "map")
-    leaving = _leaving(side)
+    leaving = _values_leaving(side)
     for name in dumps.names:
         if name in dump_names.values():
             continue
-        values = [names[name]] if name in names else leaving.get(_path(name), [])
+        values = [names[name]] if name in names else leaving.get(_name_path(name), [])
         if len(values) == 1 and values[0] not in matched:
             matched[values[0]] = (name, "name" if name in names else "module")
     return [Pair(value, *matched[value]) for value in side.place if value in matched]
 
 
-def _path(name: str) -> tuple[str, ...]:
+def _name_path(name: str) -> tuple[str, ...]:
     return tuple(part for part in SEPARATORS.split(name) if part)
 
 
-def _leaving(side: Side) -> dict[tuple[str, ...], list[Value]]:
+def _values_leaving(side: Side) -> dict[tuple[str, ...], list[Value]]:
     """Return the tensors that are read outside the module that computes them, or come out of the model, by module."""
     outputs = set(side.model.graph.outputs)
     leaving: dict[tuple[str, ...], list[Value]] = {}
     for value in side.place:
-        path = _path(module_of(value.producer)) if value.producer is not None else ()
+        path = _name_path(module_of(value.producer)) if value.producer is not None else ()
         if not path or value in side.unholdable:
             continue
-        readers = [_path(module_of(node)) for node, _ in value.consumers]
+        readers = [_name_path(module_of(node)) for node, _ in value.consumers]
         for depth in range(len(path), 0, -1):
             module = path[:depth]
             if value in outputs or any(reader[:depth] != module for reader in readers):

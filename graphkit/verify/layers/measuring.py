@@ -10,10 +10,19 @@ import numpy as np
 from graphkit.graph.view import Value
 from graphkit.matching.graph_side import Dims
 from graphkit.runtime.limits import Limits
-from graphkit.verify.comparator import BLOCK, Difference, compare
+from graphkit.verify.comparator import BLOCK, Difference, compare_output
 from graphkit.verify.layers.compared_model import Pair, Reader, Side
 
-__all__ = ["FLOOR", "Measured", "Progress", "bisect", "first_differing", "measure", "plain", "sweep"]
+__all__ = [
+    "FLOOR",
+    "Measured",
+    "Progress",
+    "bisect_pairs",
+    "first_differing",
+    "measure_pair",
+    "plain_array",
+    "sweep_pairs",
+]
 
 FLOOR = -1e8  # at most so much stands for minus infinity in a mask: -1e9, the least float32, -inf
 
@@ -36,18 +45,18 @@ class Measured:
     agrees: bool
 
 
-def measure(pair: Pair, array_a: np.ndarray, array_b: np.ndarray, tolerance: float) -> Measured:
+def measure_pair(pair: Pair, array_a: np.ndarray, array_b: np.ndarray, tolerance: float) -> Measured:
     """Measure how far the array of B is from that of A."""
-    difference = compare(array_a, array_b, any_width=True, floor=FLOOR)
+    difference = compare_output(array_a, array_b, any_width=True, floor=FLOOR)
     if difference.problem:
         return Measured(pair, difference, None, agrees=False)
     if array_a.dtype.kind in "OUS" or not array_a.size:
         return Measured(pair, None, None, agrees=True)
     most = tolerance * max(1.0, difference.magnitude) if array_a.dtype.kind == "f" else 0.0
-    return Measured(pair, difference, _cosine(array_a.ravel(), array_b.ravel()), difference.absolute <= most)
+    return Measured(pair, difference, _cosine_similarity(array_a.ravel(), array_b.ravel()), difference.absolute <= most)
 
 
-def _cosine(array_a: np.ndarray, array_b: np.ndarray) -> float | None:
+def _cosine_similarity(array_a: np.ndarray, array_b: np.ndarray) -> float | None:
     product = squares_of_a = squares_of_b = 0.0
     for start in range(0, array_a.size, BLOCK):
         x, y = (array[start : start + BLOCK].astype(np.float64) for array in (array_a, array_b))
@@ -59,7 +68,7 @@ def _cosine(array_a: np.ndarray, array_b: np.ndarray) -> float | None:
     return min(product / norm, 1.0) if norm else None
 
 
-def plain(array: np.ndarray) -> np.ndarray:
+def plain_array(array: np.ndarray) -> np.ndarray:
     """Return an array in float64, with 0 where numbers stand for minus infinity."""
     wide = array.astype(np.float64)
     wide[wide <= FLOOR] = 0.0
@@ -73,7 +82,7 @@ SHARE = 4  # of what the outputs of a run may take, one part in so many is asked
 Progress = Callable[[str], None]
 
 
-def sweep(
+def sweep_pairs(
     pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, limits: Limits, progress: Progress
 ) -> list[Measured]:
     """Return how far apart every pair is.
@@ -87,16 +96,16 @@ def sweep(
         progress: Called before each step.
     """
     result: list[Measured] = []
-    for step in _steps(pairs, side, limits):
+    for step in _pair_steps(pairs, side, limits):
         progress(f"comparing tensors {len(result) + 1:,} to {len(result) + len(step):,} of {len(pairs):,}")
-        result += [measure(pair, *both, tolerance) for pair, both in zip(step, reader.read(step), strict=True)]
+        result += [measure_pair(pair, *both, tolerance) for pair, both in zip(step, reader.read(step), strict=True)]
     return result
 
 
-def _steps(pairs: Sequence[Pair], side: Side, limits: Limits) -> Iterator[list[Pair]]:
+def _pair_steps(pairs: Sequence[Pair], side: Side, limits: Limits) -> Iterator[list[Pair]]:
     step, size, most = list[Pair](), 0, limits.outputs() // SHARE
     for pair in pairs:
-        needs = _bytes(side.dims(pair.a))
+        needs = _dims_bytes(side.dims(pair.a))
         if step and (size + needs > most or len(step) >= MOST_TENSORS):
             yield step
             step, size = [], 0
@@ -106,7 +115,7 @@ def _steps(pairs: Sequence[Pair], side: Side, limits: Limits) -> Iterator[list[P
         yield step
 
 
-def _bytes(dims: Dims) -> int:
+def _dims_bytes(dims: Dims) -> int:
     if dims is None or any(dim is None for dim in dims):
         return UNKNOWN_SIZE
     size = 8
@@ -120,7 +129,7 @@ LEAST_PART = 16  # pairs
 SMALLER = 4  # times, is each next part
 
 
-def _ancestors(pairs: Sequence[Pair], side: Side) -> dict[Pair, int]:
+def _count_ancestors(pairs: Sequence[Pair], side: Side) -> dict[Pair, int]:
     """Return the pairs that each is computed from, itself included, as bits in their order."""
     number = {pair.a: place for place, pair in enumerate(pairs)}
     bits: dict[Value, int] = dict.fromkeys(side.place, 0)
@@ -135,27 +144,29 @@ def _ancestors(pairs: Sequence[Pair], side: Side) -> dict[Pair, int]:
 
 def first_differing(measured: Sequence[Measured], side: Side) -> list[Measured]:
     """Return the pairs that differ though all their sources agree, in topological order."""
-    above = _ancestors([m.pair for m in measured], side)
+    above = _count_ancestors([m.pair for m in measured], side)
     bad = sum(1 << place for place, m in enumerate(measured) if not m.agrees)
     return [m for place, m in enumerate(measured) if not m.agrees and not above[m.pair] & bad & ~(1 << place)]
 
 
-def bisect(pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, progress: Progress) -> list[Measured]:
+def bisect_pairs(
+    pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, progress: Progress
+) -> list[Measured]:
     """Return the measurements that find a pair that differs though all its sources agree.
 
     Both models run forward, a part at a time, until something differs, then through that part in smaller ones. What a
     pair that agrees is computed from counts as agreeing; in the end what the found one is computed from is measured,
     and the search goes on where that is wrong. Each run goes on from the last that agreed, so that few nodes run twice.
     """
-    above, known = _ancestors(pairs, side), dict[Pair, Measured]()
+    above, known = _count_ancestors(pairs, side), dict[Pair, Measured]()
 
     def find_bad(some: Sequence[Pair]) -> Pair | None:
-        ends = _ends(some, above)
+        ends = _last_pairs(some, above)
         if fresh := [pair for pair in ends if pair not in known]:
             count = f"tensor {len(known) + 1:,} of at most {len(pairs):,}"
             progress(f"comparing {count}: '{fresh[0].a.name}'")
             for pair, both in zip(fresh, reader.read(fresh), strict=True):
-                known[pair] = measure(pair, *both, tolerance)
+                known[pair] = measure_pair(pair, *both, tolerance)
         return next((pair for pair in ends if not known[pair].agrees), None)
 
     def find_sources(pair: Pair) -> list[Pair]:
@@ -181,7 +192,7 @@ def bisect(pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, 
     return sorted(known.values(), key=lambda measured: side.place[measured.pair.a])
 
 
-def _ends(pairs: Sequence[Pair], above: Mapping[Pair, int]) -> list[Pair]:
+def _last_pairs(pairs: Sequence[Pair], above: Mapping[Pair, int]) -> list[Pair]:
     """Return the pairs that no other of them is computed from."""
     inner = 0
     for pair in pairs:

@@ -14,18 +14,18 @@ import numpy as np
 import onnx
 
 from graphkit.errors import ModelError
-from graphkit.graph.mask_polarity import unmasked
-from graphkit.graph.traversal import reachable
+from graphkit.graph.mask_polarity import make_open_mask
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.matching.constant_numbers import first_difference
-from graphkit.matching.graph_side import known
+from graphkit.matching.graph_side import known_tensor
 from graphkit.matching.value_numbering import default_of
 from graphkit.verify.array_relations import array_relations, describe_difference
-from graphkit.verify.cause_search import CLEAR, Cause, Undo, find_first_cause, multiple, with_attributes
-from graphkit.verify.comparator import elementwise, magnitude, odd_elements
+from graphkit.verify.cause_search import CLEAR, Cause, Undo, find_first_cause, largest_multiple, with_attributes
+from graphkit.verify.comparator import elementwise_difference, largest_magnitude, odd_elements
 from graphkit.verify.layers.compared_model import FLOATS, Pair, Side, Steps, constant_array
 from graphkit.verify.layers.legal_feeds import ArrayFile
-from graphkit.verify.layers.measuring import FLOOR, plain
+from graphkit.verify.layers.measuring import FLOOR, plain_array
 
 __all__ = ["find_tensor_cause"]
 
@@ -58,7 +58,9 @@ def find_tensor_cause(pair: Pair, a: Side, b: Side | ArrayFile, tolerance: float
     is_finite = right.shape == wrong.shape and bool(np.isfinite(right).all())
     if is_finite and (odd := odd_elements(right, wrong, FLOOR)):
         return Cause("unknown", f"B has {odd}.")
-    case = TensorCase(near_a, near_b, plain(right), plain(wrong), tolerance, is_integer=right.dtype.kind != "f")
+    case = TensorCase(
+        near_a, near_b, plain_array(right), plain_array(wrong), tolerance, is_integer=right.dtype.kind != "f"
+    )
     causes = itertools.chain.from_iterable(find(case) for find in TABLE)
     return find_first_cause(case.distances, causes) or unknown
 
@@ -97,7 +99,7 @@ class Neighbourhood:
         """Yield the floating-point constants that nodes read, each once: all, or those of so many elements."""
         readers = {value: node for node in nodes for value in node.inputs if value is not None}
         for value, node in readers.items():
-            tensor = known(value)
+            tensor = known_tensor(value)
             if tensor is not None and tensor.data_type in FLOATS and size in (0, math.prod(tensor.dims)):
                 yield value, node, constant_array(self.side.model, tensor)
 
@@ -105,7 +107,9 @@ class Neighbourhood:
     def inputs(self) -> set[str]:
         """The names of the inputs that the tensor is computed from."""
         reads = self.side.reads
-        sources = reachable([self.value], lambda value: reads.get(value.producer, ()) if value.producer else ())
+        sources = walk_breadth_first(
+            [self.value], lambda value: reads.get(value.producer, ()) if value.producer else ()
+        )
         return {value.name for value in sources if value.producer is None}
 
     def reads(self, name: str) -> bool:
@@ -145,11 +149,15 @@ class TensorCase:
     @property
     def allowed(self) -> float:
         """The largest difference that counts as none."""
-        return 0.0 if self.is_integer else self.tolerance * max(1.0, magnitude(self.x))
+        return 0.0 if self.is_integer else self.tolerance * max(1.0, largest_magnitude(self.x))
 
     def distances(self) -> Iterator[float]:
         """Yield how far apart they are, in multiples of the tolerance."""
-        yield np.inf if self.x.shape != self.y.shape else multiple(elementwise(self.x, self.y), self.allowed)
+        yield (
+            np.inf
+            if self.x.shape != self.y.shape
+            else largest_multiple(elementwise_difference(self.x, self.y), self.allowed)
+        )
 
     def compared(self, x: np.ndarray, y: np.ndarray) -> Undo:
         """Return the undoing after which these are compared."""
@@ -162,8 +170,8 @@ class TensorCase:
         def undo() -> Iterator[None]:
             assert self.b is not None
             try:
-                x = _run(self.a, {}, fed_a) if fed_a else self.x
-                y = _run(self.b, given(), fed_b)
+                x = _run_near(self.a, {}, fed_a) if fed_a else self.x
+                y = _run_near(self.b, given(), fed_b)
             except ModelError:
                 x, y = self.x, self.y
             with with_attributes(self, x=x, y=y):
@@ -172,9 +180,9 @@ class TensorCase:
         return undo
 
 
-def _run(near: Neighbourhood, given: Arrays, fed: Feed) -> np.ndarray:
+def _run_near(near: Neighbourhood, given: Arrays, fed: Feed) -> np.ndarray:
     feed = {name: fed.get(name, array) for name, array in near.side.feed.items()}
-    return plain(Steps(near.side, feed, [near.value], given=given).values([near.value])[0])
+    return plain_array(Steps(near.side, feed, [near.value], given=given).values([near.value])[0])
 
 
 def node_causes(case: TensorCase) -> Iterator[Cause]:
@@ -187,13 +195,13 @@ def node_causes(case: TensorCase) -> Iterator[Cause]:
         nodes = [(x.producer, y.producer) for x, y in pairs if x.producer is not None and y.producer is not None]
         for node_a, node_b in nodes:
             if text := _node_difference(node_a, node_b):
-                yield Cause("weights", text, undo=case.run_again(partial(_results, case, node_a, node_b)))
+                yield Cause("weights", text, undo=case.run_again(partial(_node_results, case, node_a, node_b)))
         alike = [both for both in nodes if both[0].operator == both[1].operator]
         inputs = (zip(x.inputs, y.inputs, strict=False) for x, y in alike)
-        pairs = [(x, y) for both in inputs for x, y in both if x and y and _differ(case, x, y)]
+        pairs = [(x, y) for both in inputs for x, y in both if x and y and _values_differ(case, x, y)]
 
 
-def _differ(case: TensorCase, value_a: Value, value_b: Value) -> bool:
+def _values_differ(case: TensorCase, value_a: Value, value_b: Value) -> bool:
     assert case.b is not None
     x, y = case.a.arrays.get(value_a), case.b.arrays.get(value_b)
     return x is not None and y is not None and not (x.shape == y.shape and np.allclose(x, y, equal_nan=True))
@@ -217,11 +225,11 @@ def _node_difference(node_a: Node, node_b: Node) -> str:
     return " ".join(texts)
 
 
-def _results(case: TensorCase, node_a: Node, node_b: Node) -> Arrays:
+def _node_results(case: TensorCase, node_a: Node, node_b: Node) -> Arrays:
     """Return what a node of A computes of what a node of B reads, as the results of that."""
     assert case.b is not None
     pairs = zip(node_a.inputs, node_b.inputs, strict=False)
-    read = [(x, y) for x, y in pairs if x is not None and y is not None and known(x) is None]
+    read = [(x, y) for x, y in pairs if x is not None and y is not None and known_tensor(x) is None]
     arrays = Steps(case.b.side, case.b.side.feed, []).values([y for _, y in read])
     given = {x: array for (x, _), array in zip(read, arrays, strict=True)}
     outputs = [(x, y) for x, y in zip(node_a.outputs, node_b.outputs, strict=False) if x is not None and y is not None]
@@ -233,7 +241,7 @@ def mask_causes(case: TensorCase) -> Iterator[Cause]:
     """Yield masks that B inverts, shifts or ignores: A with such a mask, or both with none, agree."""
     feed = case.a.side.feed
     polarities = {value.name: polarity for value, polarity in case.a.side.model.roles.polarities.items()}
-    masks = {name: (feed[name], unmasked(feed[name], each)) for name, each in polarities.items() if name in feed}
+    masks = {name: (feed[name], make_open_mask(feed[name], each)) for name, each in polarities.items() if name in feed}
     if case.b is None:
         return
     read = case.a.inputs, case.b.inputs
@@ -275,7 +283,7 @@ def weight_causes(case: TensorCase) -> Iterator[Cause]:
         return
     models, right, texts, name = (case.a.side.model, case.b.side.model), dict[Value, np.ndarray](), list[str](), ""
     for value_a, value_b in zip(node_a.inputs, node_b.inputs, strict=False):
-        tensor_a, tensor_b = (known(value) if value is not None else None for value in (value_a, value_b))
+        tensor_a, tensor_b = (known_tensor(value) if value is not None else None for value in (value_a, value_b))
         if (
             tensor_a is None
             or tensor_b is None
@@ -340,7 +348,7 @@ def scale_causes(case: TensorCase) -> Iterator[Cause]:
     for owner, part in case.parts:
         nodes = [*part.nodes, *(node for node, _ in part.value.consumers)]
         for value, node, array in part.constants([node for node in nodes if node.is_op("Mul", "Div")]):
-            if not _broadcasts(array.shape, case.x.shape) or not array.all():
+            if not _broadcasts_to(array.shape, case.x.shape) or not array.all():
                 continue
             number = array if node.op_type == "Mul" else 1 / array.astype(np.float64)
             operation = f"the {node.op_type} by '{value.name}' of {owner}"
@@ -356,7 +364,7 @@ def scale_causes(case: TensorCase) -> Iterator[Cause]:
         yield Cause("scale", text, undo=case.compared(least * case.x, case.y))
 
 
-def _broadcasts(dims: tuple[int, ...], to: tuple[int, ...]) -> bool:
+def _broadcasts_to(dims: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return len(dims) <= len(to) and all(d in (1, t) for d, t in zip(dims[::-1], to[::-1], strict=False))
 
 
@@ -366,10 +374,10 @@ def row_causes(case: TensorCase) -> Iterator[Cause]:
         return
     x, y = (array.reshape(-1, array.shape[-1])[:MAX_ROWS] for array in (case.x, case.y))
     length = case.x.shape[-2] if case.x.ndim > 1 else 1
-    for name, table in _tables(case):
+    for name, table in _length_tables(case):
         for sign, more, less in ((1.0, "A", case.b), (-1.0, "B", case.a)):
             if (rows := _nearest_rows(table, sign * (x - y))) is not None:
-                ends = f"rows {_ends(rows[:length])} of '{name}'"
+                ends = f"rows {_numbers_text(rows[:length])} of '{name}'"
                 is_counting = length > 1 and all(b == a + 1 for a, b in itertools.pairwise(rows[:length]))
                 text = _added_text(
                     more, f"positions ({ends})" if is_counting else ends, is_twice=bool(less and less.reads(name))
@@ -379,13 +387,14 @@ def row_causes(case: TensorCase) -> Iterator[Cause]:
         if rows_a is not None and rows_b is not None:
             steps = {row_b - row_a for row_a, row_b in zip(rows_a, rows_b, strict=True)}
             text = (
-                f"{'off by one: ' if steps in ({1}, {-1}) else ''}A looks up rows {_ends(rows_a)} of '{name}', B rows"
+                f"{'off by one: ' if steps in ({1}, {-1}) else ''}A looks up rows {_numbers_text(rows_a)} of '{name}', "
             )
+            text += "B rows"
             undo = case.compared(x, y - table[rows_b] + table[rows_a])
-            yield Cause("positions", f"{text} {_ends(rows_b)}.", name, undo)
+            yield Cause("positions", f"{text} {_numbers_text(rows_b)}.", name, undo)
 
 
-def _tables(case: TensorCase) -> Iterator[tuple[str, np.ndarray]]:
+def _length_tables(case: TensorCase) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the tables with rows of this length that a model looks rows up in, or adds parts of; each name once."""
     names = set[str]()
     for _, part in case.parts:
@@ -411,7 +420,7 @@ def _nearest_rows(table: np.ndarray, array: np.ndarray) -> list[int] | None:
     return rows
 
 
-def _ends(numbers: Sequence[int]) -> str:
+def _numbers_text(numbers: Sequence[int]) -> str:
     if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
         return f"{numbers[0]} to {numbers[-1]}"
     return ", ".join(map(str, numbers[:4])) + (", ..." if len(numbers) > 4 else "")
@@ -424,9 +433,9 @@ def term_causes(case: TensorCase) -> Iterator[Cause]:
     for (owner, part), sign in zip(case.parts, (1.0, -1.0), strict=False):
         other = "B" if owner == "A" else "A"
         for value, array in part.arrays.items():
-            if value is part.value or array.dtype.kind != "f" or not _broadcasts(array.shape, case.x.shape):
+            if value is part.value or array.dtype.kind != "f" or not _broadcasts_to(array.shape, case.x.shape):
                 continue
-            term, is_residual = plain(array), len(value.consumers) > 1 and value.producer is not None
+            term, is_residual = plain_array(array), len(value.consumers) > 1 and value.producer is not None
             text = (
                 f"{owner} adds its tensor '{value.name}'{' (a residual)' if is_residual else ''}, and {other} does not."
             )

@@ -18,7 +18,7 @@ import graphkit
 from graphkit.analysis.costs.cost_table import Quantity
 from graphkit.analysis.costs.model_costs import OUTSIDE, group_of
 from graphkit.analysis.costs.weights import stored_bytes, weight_bits, weights
-from graphkit.io.external import extent
+from graphkit.io.external import external_extent
 from graphkit.io.tensors import element_count, walk_tensors
 from graphkit.model import Model, load
 from graphkit.options import By
@@ -321,5 +321,7 @@ def test_a_model_has_the_bytes_of_its_files(name: str, tmp_path: Path) -> None:
         assert stored_bytes(inside) == inside.source.size
         path, beside = tmp_path / "beside.onnx", tmp_path / f"{file.stem}.data"
         onnx.save(onnx.load(file), path, save_as_external_data=True, location=beside.name, size_threshold=0)
-        lengths = (extent(tensor).length or 0 for tensor, _ in walk_tensors(load(path).proto) if tensor.external_data)
+        lengths = (
+            external_extent(tensor).length or 0 for tensor, _ in walk_tensors(load(path).proto) if tensor.external_data
+        )
         assert stored_bytes(load(path)) == path.stat().st_size + sum(lengths)

@@ -16,7 +16,7 @@ from graphkit.analysis.costs import typical_sizes
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, SizedModel
 from graphkit.model import Model, load
 from graphkit.shapes import AS_DECLARED
-from graphkit.shapes.constraints.legal_sizes import nearest
+from graphkit.shapes.constraints.legal_sizes import search_nearest_sizes
 from graphkit.verify import latency
 from graphkit.verify.latency import costs_before_and_after
 
@@ -107,8 +107,8 @@ def test_models_run_at_typical_sizes(
 
 
 def test_a_search_that_found_nothing_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches = Mock(side_effect=nearest)
-    monkeypatch.setattr(typical_sizes, "nearest", searches)
+    searches = Mock(side_effect=search_nearest_sizes)
+    monkeypatch.setattr(typical_sizes, "search_nearest_sizes", searches)
     twice_and_thrice = "a = Concat <axis = 0> (x, x) b = Concat <axis = 0> (x, x, x)"
     sizes(model_of(f"(float[n] x) => (y) {{ {twice_and_thrice} y = Add (a, b) }}", 17))
     assert searches.call_count == 1

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from graphkit.deploy.contract.host_contract import Contract, Method, Port, Source, State, Table
-from graphkit.deploy.contract.host_guide import guide
+from graphkit.deploy.contract.host_guide import write_guide
 
 STATES = tuple(
     State(f"past.{layer}.{kind}", "float32", (1, 2, 4, 8), 2, 256) for layer in range(2) for kind in ("key", "value")
@@ -107,12 +107,12 @@ def contract(states: tuple[State, ...] = STATES) -> Contract:
 
 
 def test_the_guide_says_what_the_contract_says() -> None:
-    assert guide(contract()) == TEXT
+    assert write_guide(contract()) == TEXT
 
 
 def test_a_family_with_a_gap_or_with_other_shapes_is_written_out() -> None:
     odd = State("past.1.value", "float32", (1, 2, 4, 9), 2, 288)
-    rows = [line for line in guide(contract((*STATES[:3], odd))).splitlines() if line.endswith("| axis 2 |")]
+    rows = [line for line in write_guide(contract((*STATES[:3], odd))).splitlines() if line.endswith("| axis 2 |")]
     assert [row.split("`")[1] for row in rows] == ["past.0.key", "past.0.value", "past.1.key", "past.1.value"]
 
 
@@ -120,5 +120,5 @@ def test_text_of_a_model_is_text() -> None:
     port = Port("x<b>", "float32", (1,), "<img src=x> [c](javascript:x) a|b", Source("user"))
     hostile = Method("once", "once.onnx", "once", (port,), (Port("y", "float32", (1,), "*y*"),))
     made = Contract("t", {"capacity": 0, "source": 0}, {}, (), -1e9, (hostile,), (), (), (), "")
-    assert r"| `x<b>` | float32 | [1] | the caller: \<img src=x\> [c]\(javascript:x) a\|b |" in guide(made)
-    assert r"| `y` | float32 | [1] | \*y\* |" in guide(made)
+    assert r"| `x<b>` | float32 | [1] | the caller: \<img src=x\> [c]\(javascript:x) a\|b |" in write_guide(made)
+    assert r"| `y` | float32 | [1] | \*y\* |" in write_guide(made)

@@ -16,7 +16,7 @@ from real_models import unpacked
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.io.remote.folder import is_folder, models_in
-from graphkit.io.stream_files import staged
+from graphkit.io.stream_files import name_as_staged
 from graphkit.runtime.session import Session
 
 Command = Callable[..., tuple[object, str, str]]
@@ -246,7 +246,7 @@ def test_an_error_about_a_file_that_was_fetched_names_its_url(
 
 def test_a_message_of_onnxruntime_names_files_as_ours_do(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no model")
-    with staged(tmp_path, "hf://org/name"), pytest.raises(ModelError) as caught:
+    with name_as_staged(tmp_path, "hf://org/name"), pytest.raises(ModelError) as caught:
         Session(tmp_path / "model.onnx")
     assert "Load model from hf://org/name/model.onnx failed" in str(caught.value)
     assert str(tmp_path) not in str(caught.value)

@@ -88,7 +88,7 @@ def test_a_file_of_no_revision_is_not_kept(site: Site, tmp_path: Path) -> None:
 def test_a_damaged_entry_is_none(site: Site) -> None:
     url = site.put("/model.onnx", CONTENT)
     first = load(url).proto
-    (entry,) = graph_cache.folder().iterdir()
+    (entry,) = graph_cache.cache_folder().iterdir()
     whole = entry.read_bytes()
     for damaged in (
         b"",
@@ -99,32 +99,33 @@ def test_a_damaged_entry_is_none(site: Site) -> None:
         b"\xff\n",
     ):
         entry.write_bytes(damaged)
-        assert graph_cache.read(url) is None
+        assert graph_cache.read_entry(url) is None
         assert load(url).proto == first
 
 
 def test_no_credentials_are_kept(site: Site) -> None:
     site.put("/model.onnx", CONTENT)
     load(f"{site.base.replace('//', '//me:password@')}/model.onnx?signature=s3cr3t")
-    (entry,) = graph_cache.folder().iterdir()
+    (entry,) = graph_cache.cache_folder().iterdir()
     assert b"password" not in entry.read_bytes()
     assert b"s3cr3t" not in entry.read_bytes()
     if os.name == "posix":
-        assert graph_cache.folder().stat().st_mode & 0o077 == 0
+        assert graph_cache.cache_folder().stat().st_mode & 0o077 == 0
 
 
 def test_the_cache_has_a_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - its folder
     monkeypatch.setattr(graph_cache, "MAX_CACHE", 5000)
     monkeypatch.setattr(graph_cache, "MAX_ENTRY", 3000)
     for number in range(5):
-        graph_cache.write(f"url{number}", graph_cache.Entry(9999, REVISION, [(7, bytes(2000))]))
+        graph_cache.write_entry(f"url{number}", graph_cache.Entry(9999, REVISION, [(7, bytes(2000))]))
         os.utime(
-            next(iter(sorted(graph_cache.folder().iterdir(), key=lambda file: -file.stat().st_mtime))), (number, number)
+            next(iter(sorted(graph_cache.cache_folder().iterdir(), key=lambda file: -file.stat().st_mtime))),
+            (number, number),
         )
-    graph_cache.write("large", graph_cache.Entry(9999, REVISION, [(0, bytes(4000))]))
-    assert [number for number in range(5) if graph_cache.read(f"url{number}")] == [3, 4]
-    assert graph_cache.read("large") is None
-    assert graph_cache.read("url4") == graph_cache.Entry(9999, REVISION, [(7, bytes(2000))])
+    graph_cache.write_entry("large", graph_cache.Entry(9999, REVISION, [(0, bytes(4000))]))
+    assert [number for number in range(5) if graph_cache.read_entry(f"url{number}")] == [3, 4]
+    assert graph_cache.read_entry("large") is None
+    assert graph_cache.read_entry("url4") == graph_cache.Entry(9999, REVISION, [(7, bytes(2000))])
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(

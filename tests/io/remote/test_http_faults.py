@@ -204,7 +204,7 @@ def test_download_fetches_all_of_it(site: Site, fault: str) -> None:
         model = load(url)
     assert model.restore() == layered()
     assert len(site.asked) == 1
-    assert graph_cache.read(url) is None
+    assert graph_cache.read_entry(url) is None
 
 
 def test_a_download_without_a_length_is_refused(site: Site) -> None:

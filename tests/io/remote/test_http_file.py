@@ -112,7 +112,7 @@ def test_offsets_are_predicted(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
     with remote_options(options):
         predicted = load(url).proto
     guessed, rounds[:] = len(rounds), []
-    monkeypatch.setattr(window, "predicted", lambda *_: [])
+    monkeypatch.setattr(window, "predict_offsets", lambda *_: [])
     with remote_options(options):
         assert load(url).proto == predicted
     assert len(rounds) >= 80
@@ -124,7 +124,7 @@ def test_wrong_predictions_cost_requests_and_nothing_else(site: Site, monkeypatc
     url = site.put("/model.onnx", CONTENT)
     right = load(url).proto
     monkeypatch.setattr(
-        window, "predicted", lambda offsets, _, count: [(offsets[-1] + 1000 * n, 0) for n in range(count)]
+        window, "predict_offsets", lambda offsets, _, count: [(offsets[-1] + 1000 * n, 0) for n in range(count)]
     )
     with remote_options(RemoteOptions(cache=False)):
         assert load(url).proto == right

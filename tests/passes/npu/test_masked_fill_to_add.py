@@ -17,7 +17,7 @@ from graphkit.model import Model
 from graphkit.passes.npu.attention_masks import MaskedFillToAdd
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.rewrite.base import Outcome
-from graphkit.rewrite.host_values import dependences
+from graphkit.rewrite.host_values import find_dependences
 from graphkit.shapes import infer, parse
 
 LEAST = float(np.finfo(np.float32).min)
@@ -102,7 +102,7 @@ def check(model: Model, floor: float = -1e9, tolerance: float = 2e-6) -> Outcome
         for scores in after[len(before) :]:  # float16 has a floor of its own
             assert np.isfinite(scores).all()
             assert float(scores.min()) > 3 * floor - 200
-    known = dependences(outcome.model, infer(outcome.model))
+    known = find_dependences(outcome.model, infer(outcome.model))
     for node in outcome.model.graph.nodes:
         assert not (node.is_op("Where") and known[node.outputs[0]].data), "a choice over scores is left"
     return outcome

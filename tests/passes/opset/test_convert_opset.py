@@ -14,7 +14,7 @@ from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.options import RewriteProofOptions
 from graphkit.passes.opset.adapters import ADAPTERS
-from graphkit.passes.opset.convert_opset import NEWEST, ConvertOpset, steps
+from graphkit.passes.opset.convert_opset import NEWEST, ConvertOpset, conversion_steps
 from graphkit.passes.pipeline import parse_pipeline
 from graphkit.verify import verify_rewrite
 
@@ -217,7 +217,7 @@ def test_it_is_a_pass_with_an_option() -> None:
 
 def test_each_adapter_is_for_a_version_in_which_its_operator_changed() -> None:
     for name, version in ADAPTERS:
-        assert version in [step.since for step in steps(name, version - 1, version) or ()], name
+        assert version in [step.since for step in conversion_steps(name, version - 1, version) or ()], name
 
 
 @pytest.mark.parametrize("name", ["bert-fill-mask/model", "whisper-tiny/decoder_model_merged", "llama-int4/model"])

@@ -14,7 +14,7 @@ from rewriting import assert_same, check, lines, model_of, reasons
 from graphkit.model import Model
 from graphkit.options import RewriteProofOptions
 from graphkit.passes.opset.adapters import ADAPTERS
-from graphkit.passes.opset.convert_opset import ConvertOpset, steps
+from graphkit.passes.opset.convert_opset import ConvertOpset, conversion_steps
 from graphkit.passes.opset.older_spellings import OLDER
 from graphkit.verify import verify_rewrite
 
@@ -173,7 +173,7 @@ def test_a_model_with_a_node_that_has_no_equal_stays(name: str) -> None:
 
 def test_each_spelling_is_for_a_version_in_which_its_operator_changed() -> None:
     for name, version in OLDER:
-        assert version in [step.since for step in steps(name, version - 1, version) or ()], name
+        assert version in [step.since for step in conversion_steps(name, version - 1, version) or ()], name
 
 
 def test_each_operator_that_changed_has_a_spelling_both_ways_or_none() -> None:

@@ -6,7 +6,7 @@ from rewriting import SIZES, check, constants, feeds_of, lines, model_of
 
 from graphkit.graph.operator_traits import BROADCASTING
 from graphkit.model import Model
-from graphkit.passes.shapes.simplify_expand import DropBroadcasts, broadcast
+from graphkit.passes.shapes.simplify_expand import DropBroadcasts, broadcast_dims
 from graphkit.shapes import Expr, parse
 
 PASS = DropBroadcasts()
@@ -175,4 +175,4 @@ def dims(text: str) -> tuple[Expr, ...]:
     ],
 )
 def test_dims_that_broadcast(shapes: list[str], expected: str | None) -> None:
-    assert broadcast(map(dims, shapes)) == (None if expected is None else dims(expected))
+    assert broadcast_dims(map(dims, shapes)) == (None if expected is None else dims(expected))

@@ -6,7 +6,7 @@ import pytest
 from rewriting import SIZES, check, constants, feeds_of, lines, model_of
 
 from graphkit.model import Model
-from graphkit.passes.clean_up.fold_constants import FoldShapes, numbers
+from graphkit.passes.clean_up.fold_constants import FoldShapes, element_numbers
 from graphkit.shapes import symbol
 from graphkit.shapes.tensor import Tensor, array_of
 
@@ -176,16 +176,16 @@ def test_below_ir_version_4_constants_are_nodes() -> None:
 
 def test_a_number_outside_of_its_dtype_is_left() -> None:
     tensor = Tensor(UINT8, (1,), array_of([300]))
-    assert numbers(tensor) is None
+    assert element_numbers(tensor) is None
 
 
 @pytest.mark.parametrize("dtype", [INT64, INT32, UINT8, BOOL])
 def test_numbers_have_the_dtype_of_the_tensor(dtype: int) -> None:
-    array = numbers(Tensor(dtype, (1,), array_of([1])))
+    array = element_numbers(Tensor(dtype, (1,), array_of([1])))
     assert array is not None
     assert array.dtype == onnx.helper.tensor_dtype_to_np_dtype(dtype)
 
 
 def test_symbols_and_floats_are_no_numbers() -> None:
-    assert numbers(Tensor(INT64, (1,), array_of([symbol("n")]))) is None
-    assert numbers(Tensor(FLOAT, (1,), array_of([1.0]))) is None
+    assert element_numbers(Tensor(INT64, (1,), array_of([symbol("n")]))) is None
+    assert element_numbers(Tensor(FLOAT, (1,), array_of([1.0]))) is None

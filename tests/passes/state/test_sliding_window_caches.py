@@ -17,7 +17,7 @@ from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
 from graphkit.passes.state.slots import SINCE, Update
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
-from graphkit.runtime.isolation import isolation
+from graphkit.runtime.isolation import shared_isolation
 
 UPDATES: tuple[Update, ...] = ("tensor-scatter", "scatter-nd")
 IN_RINGS = f"2 caches in rings of {WINDOW} slots"
@@ -40,7 +40,7 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
 @pytest.fixture(scope="module", autouse=True)
 def _one_process() -> Iterator[None]:
     """Run the masks of all tests in one process."""
-    with isolation():
+    with shared_isolation():
         yield
 
 

@@ -10,7 +10,7 @@ from sessions import session_of
 from graphkit.analysis.hazards import hazards
 from graphkit.model import Model
 from graphkit.shapes import infer
-from graphkit.shapes.constraints.collect_preconditions import collect
+from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.preconditions import FINE
 
@@ -65,7 +65,7 @@ def test_a_branch_counts_where_its_condition_lets_it_run(condition: str, is_then
     sizes = range(1, 12)
     run = {size for size in sizes if any(fails(found, size, flag) for flag in (True, False))}
     foretold = set[int]()
-    for place in collect(infer(found)):
+    for place in collect_preconditions(infer(found)):
         if place.nodes[0].op_type == "Reshape":
             outcome = Values.of_all([{"B": 1, "T": size} for size in sizes]).outcome(place.precondition)
             foretold |= {size for size, one in zip(sizes, outcome, strict=True) if one != FINE}

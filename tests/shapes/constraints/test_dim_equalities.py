@@ -9,13 +9,13 @@ from small_models import model
 
 from graphkit.errors import UsageError
 from graphkit.shapes import DimSpec
-from graphkit.shapes.constraints.dim_equalities import fixed_by, solve
+from graphkit.shapes.constraints.dim_equalities import fixed_by, solve_dims
 
 
 def bound(original: str, rewritten: str, dims: Mapping[str, int] | None = None) -> tuple[dict[str, int], list[str]]:
     """Return what the inputs of one model fix of another's."""
     one, two = (model(f"g ({inputs}) => (float[n] y) {{ y = Identity (x) }}") for inputs in (original, rewritten))
-    numbers, relations = solve(fixed_by(one, two)[0], dims or {})
+    numbers, relations = solve_dims(fixed_by(one, two)[0], dims or {})
     return numbers, [str(relation) for relation in relations]
 
 

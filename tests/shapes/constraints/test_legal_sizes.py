@@ -9,7 +9,7 @@ from builders import model_of
 
 from graphkit.shapes import Expr, Relation, const, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Constraint
-from graphkit.shapes.constraints.legal_sizes import Variable, legal_sizes, nearest
+from graphkit.shapes.constraints.legal_sizes import Variable, legal_sizes, search_nearest_sizes
 from graphkit.shapes.constraints.preconditions import Broadcast
 
 INFINITE = float("inf")
@@ -23,7 +23,7 @@ def variables(count: int) -> tuple[list[Variable], list[Expr]]:
 def test_preconditions_and_relations_are_met_together() -> None:
     chosen, (a, b) = variables(2)
     constraints: list[Constraint] = [Broadcast((a, b), ""), Relation.at_least(a + b, 9)]
-    found = list(itertools.islice(nearest(chosen, constraints, {"n0": 3, "n1": 4}), 2))
+    found = list(itertools.islice(search_nearest_sizes(chosen, constraints, {"n0": 3, "n1": 4}), 2))
     assert found == [{"n0": 1, "n1": 8}, {"n0": 1, "n1": 9}]
 
 
@@ -35,23 +35,23 @@ def test_what_lies_between_two_symbols_is_not_searched(apart: int) -> None:
     constraints = [Relation.equal(last * 7, first), Relation.at_least(last, 2)]
     wish = dict.fromkeys((one.name for one in chosen), 3)
     expected = {**wish, "n0": 14, f"n{apart - 1}": 2}
-    assert next(nearest(chosen, constraints, wish)) == expected
+    assert next(search_nearest_sizes(chosen, constraints, wish)) == expected
 
 
 def test_there_may_be_very_many_symbols() -> None:
     chosen, exprs = variables(1500)
     constraints = [Relation.equal(one, other) for one, other in itertools.pairwise(exprs)]
-    assert set(next(nearest(chosen, constraints, {"n0": 5})).values()) == {5}
+    assert set(next(search_nearest_sizes(chosen, constraints, {"n0": 5})).values()) == {5}
 
 
 def test_a_search_ends_after_so_many_sizes() -> None:
     chosen, (a, b) = variables(2)
-    assert list(nearest(chosen, [Relation.equal(a * a * 2, b * b)], {}, visits=1000)) == []
+    assert list(search_nearest_sizes(chosen, [Relation.equal(a * a * 2, b * b)], {}, visits=1000)) == []
 
 
 def test_sizes_that_are_preferred_come_after_the_one_wished_for() -> None:
     chosen = [Variable("n", "sequence", 1, 20, (12, 8))]
-    found = [one["n"] for one in nearest(chosen, [Relation.at_least(symbol("n"), const(3))], {"n": 5})]
+    found = [one["n"] for one in search_nearest_sizes(chosen, [Relation.at_least(symbol("n"), const(3))], {"n": 5})]
     assert found[:5] == [5, 12, 8, 4, 6]
     assert sorted(found) == list(range(3, 21))
 
@@ -71,4 +71,4 @@ def test_dims_that_nodes_broadcast_do_so_at_all_sizes(wish: dict[str, int]) -> N
 
 
 def test_no_symbols_have_one_assignment() -> None:
-    assert list(nearest([], [], {})) == [{}]
+    assert list(search_nearest_sizes([], [], {})) == [{}]

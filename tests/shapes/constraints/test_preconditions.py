@@ -15,10 +15,10 @@ from graphkit.errors import ModelError
 from graphkit.runtime.session import Session
 from graphkit.shapes import Expr, const, infer, symbol
 from graphkit.shapes.constraints import find_triggers
-from graphkit.shapes.constraints.collect_preconditions import collect
+from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
 from graphkit.shapes.constraints.movement_preconditions import Reshaped, Sliced
 from graphkit.shapes.constraints.preconditions import FAILS, FINE, WRONG, Broadcast, Concatenated, Precondition
-from graphkit.shapes.constraints.size_grid import candidates, free_symbols, pools, ties_of
+from graphkit.shapes.constraints.size_grid import candidate_sizes, free_symbols, size_pools, ties_of
 
 SIZE = st.integers(0, 4)
 
@@ -120,7 +120,7 @@ PAST = symbol("past")
 def test_candidates_are_legal_and_bounded() -> None:
     symbols = free_symbols([symbol(f"n{index}", 2, 9) for index in range(12)])
     preconditions = [Broadcast((symbol("n0", 2, 9), const(7)), "")]
-    found = candidates(dict.fromkeys(symbols, 2), pools(preconditions, symbols, {}), {}, symbols)
+    found = candidate_sizes(dict.fromkeys(symbols, 2), size_pools(preconditions, symbols, {}), {}, symbols)
     assert len(found) < 6000
     assert {size for one in found for size in one.values()} <= set(range(2, 10))
     assert all(sum(size != 2 for size in one.values()) <= 2 for one in found)
@@ -136,7 +136,9 @@ def test_what_follows_from_others_is_solved() -> None:
 
 def value_ranges(graph: str) -> list[str]:
     """Return the preconditions of the indices in a graph, as text."""
-    return [str([str(expr) for expr in one.precondition.exprs[:3]]) for one in collect(infer(model_of(graph)))]
+    return [
+        str([str(expr) for expr in one.precondition.exprs[:3]]) for one in collect_preconditions(infer(model_of(graph)))
+    ]
 
 
 TABLE = "(float[8, 4] t, int64[b, n] input_ids, int64[b, n] attention_mask, float[past_n] p) => (float y)"

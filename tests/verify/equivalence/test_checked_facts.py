@@ -148,7 +148,7 @@ def test_what_is_known_of_few_sizes_is_compared_at_all_of_them() -> None:
 def test_sizes_follow_the_seed_and_nothing_else() -> None:
     shapes = infer(of(CASES["Add"]))
     symbols = [each for dim in shapes["x"].dims or () for each in dim.walk_symbols()]
-    drawn = [claim_sizes._values(symbols, {5}, True, seed).columns["n"].tolist() for seed in (0, 0, 1)]
+    drawn = [claim_sizes._draw_sizes(symbols, {5}, True, seed).columns["n"].tolist() for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len({*drawn[0]}) > LEAST_SIZES
     assert {1, 2, 3, 4, 5, 6} <= {*drawn[0]}

@@ -16,7 +16,7 @@ from graphkit.model import Model, load
 from graphkit.shapes import const
 from graphkit.verify.equivalence import check_equivalence, evaluation
 from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.movement import Movement, splits
+from graphkit.verify.equivalence.movement import Movement, split_dims
 from graphkit.verify.equivalence.terms import Term, Terms
 
 NUMBERS = (0.0, -0.0, 1.0, np.nan, np.inf, -np.inf, 1e-45, 3e38)
@@ -94,8 +94,8 @@ def test_equal_bytes_at_several_places_of_the_original_are_one_constant(inside: 
 
 
 def test_dims_beside_a_dim_of_0_have_no_known_factors() -> None:
-    assert splits((const(0), const(4)), (const(8),)) is None
-    assert splits((const(2), const(4)), (const(8),)) == [[const(2)], [const(4)]]
+    assert split_dims((const(0), const(4)), (const(8),)) is None
+    assert split_dims((const(2), const(4)), (const(8),)) == [[const(2)], [const(4)]]
 
 
 LARGE = ("ConstantOfShape (sizes)", "Expand (one, sizes)", "Tile (row, sizes)", "Range (zero, count, step)",
@@ -108,7 +108,7 @@ def test_what_would_be_large_is_not_computed(
     node: str, size: int, is_run: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = list[str]()
-    monkeypatch.setattr(evaluation, "_run", lambda app, _: ran.append(app.node.op_type))
+    monkeypatch.setattr(evaluation, "_run_node", lambda app, _: ran.append(app.node.op_type))
     numbers = {
         "sizes": np.array([size, size]), "one": np.float32(1), "row": np.ones((1, 1), np.float32),
         "zero": np.array(0), "count": np.array(size**2), "step": np.array(1), "around": np.array([0, 0, size, size]),

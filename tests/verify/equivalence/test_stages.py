@@ -36,8 +36,8 @@ def parts_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Parts]
         source = unpacked(name, folder / name) if name in PIPELINES else f"example:{name}"
         drafts = []
         with pytest.MonkeyPatch.context() as patch:
-            draft = lower._drafted
-            patch.setattr(lower, "_drafted", lambda *args: drafts.append(draft(*args)) or drafts[-1])
+            draft = lower._draft_parts
+            patch.setattr(lower, "_draft_parts", lambda *args: drafts.append(draft(*args)) or drafts[-1])
             lower.lower_folder(source, folder / f"{name}-out", OPTIONS)
         made[name] = {part.method.name: part for part in drafts[-1].parts}
         return made[name]
@@ -172,8 +172,8 @@ def test_an_output_is_proven_throughout_where_all_stages_prove_it(parts_of: Call
 
 def test_stacked_caches_are_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drafts = []
-    draft = lower._drafted
-    monkeypatch.setattr(lower, "_drafted", lambda *args: drafts.append(draft(*args)) or drafts[-1])
+    draft = lower._draft_parts
+    monkeypatch.setattr(lower, "_draft_parts", lambda *args: drafts.append(draft(*args)) or drafts[-1])
     lower.lower_folder(unpacked("qwen2-tiny", tmp_path / "in"), tmp_path / "out", replace(OPTIONS, kv_layout="stacked"))
     (part,) = drafts[-1].parts
     assert part.stages[-1].name == "stacked caches"

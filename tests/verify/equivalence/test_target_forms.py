@@ -96,13 +96,13 @@ def test_a_table_of_one_number_takes_no_signs() -> None:
 
 def test_with_a_wrong_sign_what_is_wrong_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     models = built(WRONG["signs of the other part"][0]), built(WRONG["signs of the other part"][1])
-    right = target_forms._unsigned
+    right = target_forms._without_signs
 
     def unsigned(app: Application, term: Term, dims: Dims) -> tuple[Term, np.ndarray] | None:
         found = right(app, term, dims)
         return None if found is None else (found[0], -found[1])
 
-    monkeypatch.setattr(target_forms, "_unsigned", unsigned)
+    monkeypatch.setattr(target_forms, "_without_signs", unsigned)
     assert check_equivalence(*models).is_proven
 
 

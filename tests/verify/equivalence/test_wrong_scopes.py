@@ -17,7 +17,7 @@ from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fusion.fuse_attention import attention_function
 from graphkit.runtime.session import Session
 from graphkit.verify.equivalence import check_equivalence
-from graphkit.verify.equivalence.inlining import inlined
+from graphkit.verify.equivalence.inlining import inline_model
 
 RNG = np.random.default_rng(0)
 LOOP = """g (float[3] x, int64 m, bool c) => (float[3] y) {{
@@ -167,7 +167,7 @@ def test_the_function_of_fused_attention_computes_what_its_kernel_does(opset: in
     kernel = attention(opset)
     feed = {name: RNG.normal(size=size).astype(np.float32) for name, size in
             (("x", (2, 3, 4)), ("w", (4, 12)), ("v", (12,)))}  # fmt: skip
-    right, made = (Session(each, threads=1).run(feed)["y"] for each in (kernel, inlined(with_function(kernel))))
+    right, made = (Session(each, threads=1).run(feed)["y"] for each in (kernel, inline_model(with_function(kernel))))
     assert np.allclose(right, made, atol=1e-5)
 
 
@@ -258,4 +258,4 @@ def test_functions_that_would_be_billions_of_nodes_are_not_inlined() -> None:
     text = """<ir_version: 9, opset_import: ["": 18, "local": 1]> g (float[n] x) => (float[n] y) { y = local.f0 (x) }"""
     last = f"{head} f40 (v) => (r) {{ r = Neg (v) }}"
     with pytest.raises(ModelError, match="without its functions it would have more than 200,000 nodes"):
-        inlined(Model.from_proto(parser.parse_model("\n".join([text, *bodies, last]))))
+        inline_model(Model.from_proto(parser.parse_model("\n".join([text, *bodies, last]))))
