@@ -16,13 +16,13 @@ from graphkit import Editor, MatchFailure, Model, NewNode, Node, NodeRewrite
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
+from graphkit.ops import RULES
 from graphkit.options import ProofOptions
 from graphkit.render.result import Result, tabled
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.shapes import InferenceContext, Tensor, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
-from graphkit.shapes.rules import RULES
 from graphkit.verify.original_runs import Feeder, Run, run_original
 from graphkit.verify.proof_engine import repeat_calls
 from graphkit.verify.tolerances import FLOAT32_TOLERANCE

@@ -23,7 +23,7 @@ from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
-from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.symbolic.expr import TooComplexError
 
 __all__ = ["Blockers", "Share", "blockers"]
 

@@ -12,11 +12,11 @@ from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import ModelLike, as_model
+from graphkit.ops.spatial import WindowFits
 from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes
 from graphkit.shapes.constraints import SharedPrecondition, Trigger, find_triggers
-from graphkit.shapes.constraints.arithmetic_preconditions import WindowFits
 from graphkit.shapes.constraints.body_guards import Guarded
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.size_rules import SizeRule

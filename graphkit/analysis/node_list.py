@@ -21,10 +21,10 @@ from graphkit.graph.view import Node, Value, all_nodes, as_text
 from graphkit.io.external import external_extent
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.ops.tensor import plain_dims
 from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, declarations, infer
-from graphkit.shapes.tensor import plain_dims
 from graphkit.suggest import did_you_mean
 
 __all__ = [

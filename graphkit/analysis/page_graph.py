@@ -18,10 +18,10 @@ from graphkit.graph.declared_types import shape_text
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size
+from graphkit.ops.tensor import plain_dims
 from graphkit.shapes import AS_DECLARED, Expr, Relation, Shapes
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
-from graphkit.shapes.relations import linear_equations, reduce_rows, solve_symbol
-from graphkit.shapes.tensor import plain_dims
+from graphkit.symbolic.relations import linear_equations, reduce_rows, solve_symbol
 
 __all__ = ["PageSizes", "page_graph"]
 

@@ -14,10 +14,10 @@ from graphkit.graph.shape_tensors import ShapeTensors
 from graphkit.graph.traversal import walk_postorder
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.ops.tensor import without_huge_numbers
 from graphkit.render.document_blocks import Block, Cell, Drawing, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer
-from graphkit.shapes.tensor import without_huge_numbers
 
 __all__ = ["Meaning", "OriginGroup", "Origins", "Source", "meaning", "meanings", "meanings_text", "origins"]
 

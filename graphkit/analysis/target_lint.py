@@ -22,8 +22,8 @@ from graphkit.graph.operator_traits import RANDOM, value_inputs
 from graphkit.graph.shape_tensors import ShapeTensors
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, as_text
+from graphkit.ops.tensor import TensorSequence, element_numbers, plain_dims
 from graphkit.shapes import Shapes, is_known
-from graphkit.shapes.tensor import TensorSequence, element_numbers, plain_dims
 
 __all__ = ["CAUSES", "INPUT_DIMS", "REMEDIES", "Cause", "Known", "Lint", "Obstacle", "Ruling", "ruling"]
 

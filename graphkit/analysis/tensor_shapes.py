@@ -18,10 +18,10 @@ from graphkit.graph.name_families import by_family
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
+from graphkit.ops.tensor import plain_dims
 from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
 from graphkit.render.result import Result, tabled
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
-from graphkit.shapes.tensor import plain_dims
 
 __all__ = [
     "ShapeRow", "TensorShapes", "UnknownCause", "UnknownShapes", "WhyShape", "tensor_shapes", "unknown_shapes",

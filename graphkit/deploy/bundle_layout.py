@@ -34,13 +34,13 @@ from graphkit.graph.roles import Axis
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import readers_beside
 from graphkit.graph.view import Value
+from graphkit.ops.tensor import element_numbers
 from graphkit.passes.state.slots import SLOTS
 from graphkit.shapes import DimSpec, Expr, Shapes, is_known
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.shapes.input_dims import named_inputs
-from graphkit.shapes.tensor import element_numbers
 
 __all__ = ["build_bundle"]
 

@@ -15,13 +15,13 @@ from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.stream_files import shown_path
 from graphkit.model import Model, load
+from graphkit.ops.tensor import Array, element_number
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.npu.host_inputs import id_input
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import infer, symbol
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
-from graphkit.shapes.tensor import Array, element_number
 from graphkit.verify.originals import Originals
 
 __all__ = [

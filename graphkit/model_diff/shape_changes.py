@@ -11,9 +11,9 @@ from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, Value
 from graphkit.model_diff.changes import NoteChange, ShapeChange
 from graphkit.model_diff.node_matching import NodeMatching, value_path
+from graphkit.ops.tensor import Tensor, is_known
 from graphkit.shapes import Shapes
-from graphkit.shapes.expr import Expr
-from graphkit.shapes.tensor import Tensor, is_known
+from graphkit.symbolic.expr import Expr
 
 __all__ = ["declaration_changes", "shape_changes"]
 

@@ -20,9 +20,9 @@ from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
+from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes import Shapes
-from graphkit.shapes.tensor import element_numbers
 
 __all__ = ["UNBOUNDED", "Bounds", "FloatBounds", "IntegerBounds", "Interval"]
 

@@ -20,7 +20,7 @@ from itertools import islice
 from graphkit.graph.traversal import follow_chain, walk_breadth_first
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.tensors import inline_array
-from graphkit.shapes.tensor import Dims
+from graphkit.ops.tensor import Dims
 
 __all__ = [
     "causal_attention", "fused_nodes", "masked_attention", "relative_attention", "scaled_attention", "spoils_product",

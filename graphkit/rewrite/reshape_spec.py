@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, const, lower
-from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.tensor import Dims
+from graphkit.symbolic.expr import TooComplexError
 
 __all__ = ["MAX_SIZE", "merged_dims", "open_spec", "reshape_spec"]
 

@@ -14,15 +14,13 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import Roles
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes.algebra import divide_exactly
-from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Expr, symbol
+from graphkit.ops.number_limits import MOST_OF_INPUTS
+from graphkit.ops.rule_context import Notes
+from graphkit.ops.tensor import Tensor, array_of, unknown_tensor
 from graphkit.shapes.input_dims import DeclaredInputs, Place, declared_inputs
-from graphkit.shapes.number_limits import MOST_OF_INPUTS
-from graphkit.shapes.rule_context import Notes
-from graphkit.shapes.symbols import INF, Bound
-from graphkit.shapes.tensor import Tensor, array_of, unknown_tensor
 from graphkit.suggest import did_you_mean
+from graphkit.symbolic.algebra import divide_exactly, lower, upper
+from graphkit.symbolic.expr import INF, Bound, Expr, symbol
 
 __all__ = [
     "AS_DECLARED",

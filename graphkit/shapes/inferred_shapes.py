@@ -13,11 +13,11 @@ from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.traversal import walk_postorder
 from graphkit.graph.view import Scope, Value, all_scopes
 from graphkit.model import Model
-from graphkit.shapes.expr import Expr
-from graphkit.shapes.relations import Requirement
-from graphkit.shapes.rule_context import Finding
-from graphkit.shapes.tensor import Dims, Tensor, unknown_tensor
+from graphkit.ops.rule_context import Finding
+from graphkit.ops.tensor import Dims, Tensor, unknown_tensor
 from graphkit.suggest import did_you_mean
+from graphkit.symbolic.expr import Expr
+from graphkit.symbolic.relations import Requirement
 
 __all__ = ["Shapes"]
 

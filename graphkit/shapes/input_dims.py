@@ -24,10 +24,9 @@ from graphkit.graph.declared_types import Dim, declared_type
 from graphkit.graph.roles import MASKS, Role, Roles
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes.bounds import lower
-from graphkit.shapes.expr import Expr, symbol
-from graphkit.shapes.parse_dims import parse
-from graphkit.shapes.symbols import Bound
+from graphkit.symbolic.algebra import lower
+from graphkit.symbolic.expr import Bound, Expr, symbol
+from graphkit.symbolic.parse_dims import parse
 
 __all__ = [
     "DeclaredInputs",

@@ -6,9 +6,8 @@ import json
 import math
 from collections.abc import Sequence
 
-from graphkit.shapes.codegen_plan import Operand, Step, make_plan
-from graphkit.shapes.function_writer import Language
 from graphkit.shapes.program_contents import ProgramContents
+from graphkit.shapes.program_functions import Language, Operand, Step, make_plan
 
 __all__ = ["MAX_SAFE", "source"]
 

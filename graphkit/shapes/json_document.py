@@ -7,10 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from graphkit.shapes.expr import Expr, Monomial
+from graphkit.ops.tensor import Ratio
 from graphkit.shapes.program_contents import ProgramContents
-from graphkit.shapes.symbols import Bound, Symbol
-from graphkit.shapes.tensor import Ratio
+from graphkit.symbolic.expr import Bound, Expr, Monomial, Symbol
 
 __all__ = ["SCHEMA", "json_text"]
 

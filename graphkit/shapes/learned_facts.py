@@ -15,13 +15,10 @@ from contextlib import suppress
 
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Scope, Value
-from graphkit.shapes.algebra import without_common_factor
-from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import OPERATIONS, Call, Expr
-from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.relations import Relation, Requirement
-from graphkit.shapes.symbols import INF, Bound, Symbol
-from graphkit.shapes.tensor import Tensor
+from graphkit.ops.tensor import Tensor
+from graphkit.symbolic.algebra import lower, upper, without_common_factor
+from graphkit.symbolic.expr import INF, OPERATIONS, Bound, Call, Expr, Symbol, TooComplexError
+from graphkit.symbolic.relations import Relation, Requirement
 
 __all__ = [
     "Ranges",

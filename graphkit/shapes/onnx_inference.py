@@ -12,9 +12,9 @@ import onnx.checker
 from onnx import TypeProto, shape_inference
 
 from graphkit.dtypes import FLOATS
-from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.rule_context import InferenceContext, UnknownError
-from graphkit.shapes.tensor import Tensor, unknown_tensor
+from graphkit.ops.rule_context import InferenceContext, UnknownError
+from graphkit.ops.tensor import Tensor, unknown_tensor
+from graphkit.symbolic.expr import Expr, const
 
 __all__ = ["infer_node"]
 

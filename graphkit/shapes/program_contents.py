@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from graphkit.dtypes import dtype_name
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.shapes.expr import Expr, const
+from graphkit.ops.tensor import Ratio, Tensor, is_known
 from graphkit.shapes.inferred_shapes import Shapes
-from graphkit.shapes.relations import Relation
-from graphkit.shapes.symbols import Bound, Symbol
-from graphkit.shapes.tensor import Ratio, Tensor, is_known
+from graphkit.symbolic.expr import Bound, Expr, Symbol, const
+from graphkit.symbolic.relations import Relation
 
 __all__ = [
     "Consumer",

@@ -12,12 +12,11 @@ from itertools import combinations
 from graphkit.graph.operator_traits import MOVING, operator_set
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
-from graphkit.shapes.expr import Call, Expr
-from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import DeclaredInputs, Group, Place
+from graphkit.symbolic.expr import Call, Expr, TooComplexError
 
 __all__ = ["related_groups"]
 

@@ -10,11 +10,11 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.errors import GraphkitError, ModelError, UsageError
-from graphkit.shapes.bounds import upper
-from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.rules import RULES
-from graphkit.shapes.tensor import Tensor
+from graphkit.ops.registry import RULES
+from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
+from graphkit.ops.tensor import Tensor
+from graphkit.symbolic.algebra import upper
+from graphkit.symbolic.expr import TooComplexError
 
 __all__ = ["forget_on_registration", "register_rule"]
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.shapes.algebra import maximum, minimum
-from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import OPERATIONS, Call, Expr, const
-from graphkit.shapes.rule_context import UnknownError
-from graphkit.shapes.tensor import Array, Dims, is_known
+from graphkit.ops.rule_context import UnknownError
+from graphkit.ops.tensor import Array, Dims, is_known
+from graphkit.symbolic.algebra import lower, maximum, minimum, upper
+from graphkit.symbolic.expr import OPERATIONS, Call, Expr, const
 
 __all__ = ["Affine", "Form", "ValueRange", "add_forms", "broadcast_form", "fit_form", "uniform_form"]
 

@@ -24,14 +24,12 @@ from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model
-from graphkit.shapes.algebra import maximum, minimum
-from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.rule_context import NodeView, UnknownError
-from graphkit.shapes.tensor import Array, Dims, Element, Tensor, is_known
-from graphkit.shapes.value_propagation import cast_element, compare_elements
+from graphkit.ops.element_values import cast_element, compare_elements
+from graphkit.ops.rule_context import NodeView, UnknownError
+from graphkit.ops.tensor import Array, Dims, Element, Tensor, is_known
 from graphkit.shapes.value_range import Affine, Form, ValueRange, add_forms, broadcast_form, fit_form, uniform_form
+from graphkit.symbolic.algebra import lower, maximum, minimum, upper
+from graphkit.symbolic.expr import Expr, TooComplexError, const
 
 __all__ = ["MOVES", "RULES", "ElementsView", "ValueRangeAnalysis"]
 

@@ -19,10 +19,10 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.tensors import inline_array
 from graphkit.model import Model
+from graphkit.ops.tensor import is_known
 from graphkit.shapes import Shapes, infer
-from graphkit.shapes.expr import Expr
-from graphkit.shapes.tensor import is_known
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
+from graphkit.symbolic.expr import Expr
 
 __all__ = ["LEAST", "MARGIN", "Lengths", "Threshold", "find_thresholds", "lengths_of"]
 

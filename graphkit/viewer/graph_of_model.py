@@ -15,8 +15,8 @@ from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, Scope, Value, as_text
 from graphkit.model import Model
 from graphkit.model_diff.node_matching import function_keys
+from graphkit.ops.tensor import plain_dims
 from graphkit.shapes import Shapes
-from graphkit.shapes.tensor import plain_dims
 from graphkit.viewer.explorer_format import Graph, GraphNode, GroupNodeConfig, IncomingEdge, KeyValue, MetadataItem
 from graphkit.viewer.namespaces import Namespaces, find_namespaces
 from graphkit.viewer.node_ids import NodeIds

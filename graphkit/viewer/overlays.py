@@ -17,8 +17,8 @@ from graphkit.deploy.targets import Target
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.view import Node, all_nodes
+from graphkit.ops.tensor import plain_dims
 from graphkit.shapes import DimSpec, Shapes
-from graphkit.shapes.tensor import plain_dims
 from graphkit.viewer.explorer_format import Color, GradientItem, NodeDataResult
 
 __all__ = ["NodeAmounts", "Overlay", "colored_text", "make_overlays", "node_amounts"]

@@ -38,15 +38,14 @@ from graphkit.deploy.make_bundle import BundleReport
 from graphkit.errors import UsageError
 from graphkit.fleet.survey_table import SurveyTable
 from graphkit.model_diff.model_diff import ModelDiff
+from graphkit.ops.tensor import Ratio
 from graphkit.render.result import Result, Sizes, versioned
 from graphkit.rewrite.outcome import DeclinedText
-from graphkit.shapes.expr import Expr
-from graphkit.shapes.program import Input
 from graphkit.shapes.program_contents import Consumer, Source, Unread
-from graphkit.shapes.relations import Relation
-from graphkit.shapes.symbols import Bound
-from graphkit.shapes.tensor import Ratio
+from graphkit.shapes.shape_program import Input
 from graphkit.suggest import did_you_mean
+from graphkit.symbolic.expr import Bound, Expr
+from graphkit.symbolic.relations import Relation
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof

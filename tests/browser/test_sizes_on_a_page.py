@@ -185,7 +185,7 @@ def random_expression(choice: random.Random, depth: int) -> Expr:
     )
     try:
         return choice.choice(operations)()
-    except (ZeroDivisionError, graphkit.shapes.expr_limits.TooComplexError):
+    except (ZeroDivisionError, graphkit.symbolic.expr.TooComplexError):
         return left
 
 

@@ -16,8 +16,8 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import FLOATS, INTEGERS, integer_range
 from graphkit.model import Model
+from graphkit.ops import RULES
 from graphkit.shapes import Expr, minimum, symbol
-from graphkit.shapes.rules import RULES
 
 __all__ = ["EXPRS", "OPERATORS", "SIZES", "Case", "cases", "of_sizes"]
 

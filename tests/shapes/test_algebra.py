@@ -10,8 +10,8 @@ from properties import examples
 from trees import POINTS, Y, build, direct, trees
 
 from graphkit.shapes import Expr, ceil_div, const, lower, maximum, minimum, parse, symbol, upper
-from graphkit.shapes.algebra import divide_exactly
-from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.symbolic.algebra import divide_exactly
+from graphkit.symbolic.expr import TooComplexError
 
 b, h, x, s, past = (symbol(name) for name in ("b", "h", "x", "s", "past"))
 

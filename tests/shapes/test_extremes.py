@@ -10,10 +10,10 @@ from extremes import EXPRS, OPERATORS, SIZES, Case, cases, evaluated, of_sizes, 
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import operator_set
+from graphkit.ops.element_values import OPERATORS as COMPUTED
+from graphkit.ops.tensor import Tensor
 from graphkit.runtime.small_models import run_small_models
 from graphkit.shapes import Expr, Ratio, Shapes, infer
-from graphkit.shapes.tensor import Tensor
-from graphkit.shapes.value_propagation import OPERATORS as COMPUTED
 from graphkit.verify.equivalence.counting import size_limits
 
 # Operators whose rules compute elements, besides those of `value_propagation`.

@@ -7,9 +7,9 @@ import pytest
 from onnx import TensorProto
 from small_models import model
 
+from graphkit.ops.element_values import cast_number
 from graphkit.runtime.session import Session
 from graphkit.shapes import infer
-from graphkit.shapes.float_numbers import cast_number
 
 SPECIAL = [-0.5, -0.4, -0.0, 0.0, 0.4, 0.5, -1.5, 2.5, 3.0, 1e-45, 1e30, np.nan, np.inf, -np.inf]
 ONE = ["Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sign", "Sqrt"]

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 from graphkit.analysis.hazards import hazards
 from graphkit.model import Model
 from graphkit.shapes import Expr, const, infer, maximum, symbol
-from graphkit.shapes.bounds import lower
-from graphkit.shapes.expr_limits import MAX_ARGS, MAX_NUMBER, TooComplexError
+from graphkit.symbolic.algebra import lower
+from graphkit.symbolic.expr import MAX_ARGS, MAX_NUMBER, TooComplexError
 
 SECONDS = 10  # of processor time: what took minutes takes less than one
 COUNT = 200

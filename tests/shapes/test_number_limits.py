@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto
 from small_models import model
 
+from graphkit.ops.number_limits import USUAL, bound_up_to, fits_dtype, has_elements, is_exact
 from graphkit.shapes import Expr, const, floor_div, infer, maximum, minimum, symbol
-from graphkit.shapes.number_limits import USUAL, bound_up_to, fits_dtype, has_elements, is_exact
 
 n, past = symbol("n"), symbol("past")
 e, small, bit = symbol("?0.e", -(1 << 63), (1 << 63) - 1), symbol("?1.s", 0, 255), symbol("?2.b", 0, 1)

@@ -12,7 +12,7 @@ from properties import examples
 from trees import POINTS, Y, build, trees
 
 from graphkit.shapes import Expr, const, floor_div, parse, symbol
-from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.symbolic.expr import TooComplexError
 
 b, h, x, past = (symbol(name) for name in ("b", "h", "x", "past"))
 SYMBOLS = (b, h, x, past, Y)

@@ -17,8 +17,8 @@ from properties import examples
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.shapes import Expr, Ratio, const, maximum, program, symbol
-from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.program_contents import find_sources
+from graphkit.symbolic.expr import TooComplexError
 
 n, b, s, past = (symbol(name) for name in ("n", "b", "s", "past"))
 RESHAPE = "g (float[b, s] x) => (y) { y = Reshape(x, flat) }"

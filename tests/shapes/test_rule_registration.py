@@ -16,10 +16,10 @@ from onnx import TensorProto
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import load
+from graphkit.ops import RULES, matmul_and_recurrent
+from graphkit.ops.tensor import array_of
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes import InferenceContext, Shapes, Tensor, UnknownError, declarations, infer, register_rule
-from graphkit.shapes.rules import RULES, matmul_and_recurrent
-from graphkit.shapes.tensor import array_of
 
 ROOT = Path(__file__).parents[2]
 TEXT = "g (float[n, 3] x, float[m, k] z) => (y) { y = custom.CDist (x, z) }"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from graphkit.dtypes import INT32_MAX, INT64_MAX
-from graphkit.shapes.tensor import is_to_the_end
+from graphkit.ops.tensor import is_to_the_end
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import graphkit
 from graphkit.cli import main
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model
+from graphkit.ops.tensor import plain_dims
 from graphkit.shapes import infer
-from graphkit.shapes.tensor import plain_dims
 
 EXAMPLE = "example:causal-attention"
 

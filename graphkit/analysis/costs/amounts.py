@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from graphkit.shapes import Expr
-from graphkit.shapes.expr import Monomial, sum_text
-from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.symbolic.expr import Monomial, TooComplexError, sum_text
 
 __all__ = ["NOTHING", "ONCE", "Amount", "total"]
 

@@ -16,10 +16,10 @@ from graphkit.analysis.costs.operations import MACS, OPERATIONS, UNCOUNTED
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
+from graphkit.ops.control import count_iterations
+from graphkit.ops.tensor import element_number
 from graphkit.shapes import Expr, Shapes, UnknownError, const
-from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.rules.control import count_iterations
-from graphkit.shapes.tensor import element_number
+from graphkit.symbolic.expr import TooComplexError
 from graphkit.time_limit import check_time
 
 __all__ = [

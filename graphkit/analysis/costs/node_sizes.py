@@ -9,8 +9,8 @@ from functools import lru_cache
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.operator_traits import RESHAPING, operator_set
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Dims, TensorSequence
 from graphkit.shapes import Expr, Shapes, UnknownError, ceil_div, const
-from graphkit.shapes.tensor import Dims, TensorSequence
 
 __all__ = ["VIEWS", "NodeSizes", "Rule", "bytes_moved", "bytes_of", "product"]
 

@@ -14,7 +14,7 @@ from graphkit.analysis.costs.node_sizes import NodeSizes, Rule, product
 from graphkit.graph.operator_traits import BROADCASTING, MOVING, REDUCTIONS, UNARY, UNIDIRECTIONAL, operator_set
 from graphkit.graph.view import Node
 from graphkit.shapes import Expr, Shapes, UnknownError, const
-from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.symbolic.expr import TooComplexError
 
 __all__ = ["MACS", "OPERATIONS", "UNCOUNTED", "macs"]
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Tensor, TensorSequence, element_numbers
 from graphkit.rewrite import Editor, NewNode, NodeRewrite, Rewrite, attributes_of
-from graphkit.shapes.tensor import Tensor, TensorSequence, element_numbers
 
 __all__ = ["CastlikeToCast", "SequenceToSplit"]
 

@@ -17,11 +17,11 @@ from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import MOVING, RANDOM
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
+from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite import Editor, NewNode, Rewrite
 from graphkit.rewrite.edits import INITIALIZERS_SINCE
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import current_process, shared_isolation
-from graphkit.shapes.tensor import element_numbers
 
 __all__ = ["FoldConstants", "FoldShapes", "SoftmaxToConstant"]
 

@@ -11,9 +11,9 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Dims
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
 from graphkit.rewrite.pattern import Match, Number, Op, Pattern, nodes_of
-from graphkit.shapes.tensor import Dims
 
 __all__ = ["FuseLayerNorm"]
 

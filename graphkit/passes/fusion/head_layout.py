@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Editor
 from graphkit.shapes import Expr, const
-from graphkit.shapes.algebra import divide_exactly
-from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.tensor import Dims
+from graphkit.symbolic.algebra import divide_exactly
+from graphkit.symbolic.expr import TooComplexError
 
 __all__ = ["MOVERS", "Atom", "Group", "Layout", "join_atoms", "layout_after"]
 

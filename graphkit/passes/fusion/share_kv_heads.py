@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Dims
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
-from graphkit.shapes.tensor import Dims
 
 __all__ = ["COPYING", "HEADS", "MATRIX", "RANK", "Product", "Repeat", "RepeatReaders", "ShareKvHeads", "repeat_of"]
 

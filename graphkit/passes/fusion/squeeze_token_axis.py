@@ -8,11 +8,11 @@ from typing import Any
 
 from graphkit.graph.operator_traits import REDUCTIONS, is_elementwise
 from graphkit.graph.view import Node, Scope, Value
+from graphkit.ops.tensor import Dims, element_numbers
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode, NodeInput, attributes_of
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
-from graphkit.shapes.tensor import Dims, element_numbers
 
 __all__ = ["SqueezeTokenAxis"]
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node
+from graphkit.ops.tensor import Dims
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NodeInput, NodeRewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
-from graphkit.shapes.tensor import Dims
 
 __all__ = ["EinsumToMatmul"]
 

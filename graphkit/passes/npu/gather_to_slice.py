@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from graphkit.graph.names import runs_of
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Dims, element_numbers
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
-from graphkit.shapes.tensor import Dims, element_numbers
 
 __all__ = ["GatherPattern", "GatherToSlice", "gather_pattern_of", "runs_of"]
 

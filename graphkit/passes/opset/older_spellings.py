@@ -17,9 +17,9 @@ from graphkit.dtypes import dtype_name
 from graphkit.graph.attributes import constant_tensor
 from graphkit.graph.operator_traits import REDUCTIONS
 from graphkit.graph.view import Value
+from graphkit.ops.tensor import TensorSequence, element_numbers
 from graphkit.passes.opset.adapters import MOVED, Draft, check_windows, keep_first_output
 from graphkit.rewrite import MatchFailure, NewNode, attributes_of
-from graphkit.shapes.tensor import TensorSequence, element_numbers
 
 __all__ = ["OLDER", "fit_older_version"]
 

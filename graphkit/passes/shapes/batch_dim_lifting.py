@@ -14,9 +14,9 @@ import numpy as np
 
 from graphkit.graph.operator_traits import BROADCASTING, REDUCTIONS, UNARY, UNIDIRECTIONAL, is_elementwise
 from graphkit.graph.view import Node
+from graphkit.ops.tensor import Dims, Tensor, element_numbers
 from graphkit.rewrite import attributes_of
 from graphkit.shapes import lower
-from graphkit.shapes.tensor import Dims, Tensor, element_numbers
 
 __all__ = ["Candidate", "Lift", "is_liftable", "lift_node"]
 

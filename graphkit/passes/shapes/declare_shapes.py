@@ -10,10 +10,10 @@ import onnx
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model
+from graphkit.ops.tensor import Tensor
 from graphkit.rewrite import Declined, Outcome, Pass, copy_proto
 from graphkit.shapes import Expr, Shapes, declarations, infer
 from graphkit.shapes.input_dims import DeclaredInputs, declare_dim, declared_inputs, read_dim
-from graphkit.shapes.tensor import Tensor
 
 __all__ = ["DeclareShapes", "InferOutputShapes", "declare_outputs", "with_shapes"]
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Dims
 from graphkit.passes.shapes.batch_dim_lifting import Candidate, Lift, is_liftable, lift_node
 from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.fusions_to_keep import spoils_product
 from graphkit.rewrite.reshape_spec import merged_dims, reshape_spec
-from graphkit.shapes.tensor import Dims
 
 __all__ = ["FlatRegions", "FlattenFreeMatmul", "Region", "Spec"]
 

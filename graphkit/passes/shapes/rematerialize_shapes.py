@@ -22,8 +22,7 @@ from graphkit.passes.shapes.simplify_slice import slice_bounds
 from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.reshape_spec import open_spec
 from graphkit.shapes import Expr, is_known, lower
-from graphkit.shapes.expr import Atom, Call
-from graphkit.shapes.symbols import Symbol
+from graphkit.symbolic.expr import Atom, Call, Symbol
 
 __all__ = ["DimsEmitter", "RematerializeShapes"]
 

@@ -14,10 +14,10 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from graphkit.graph.attributes import ZERO
 from graphkit.graph.operator_traits import broadcasts_inputs
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Builder, Editor, MatchFailure, NodeInput, NodeRewrite, Rewrite
 from graphkit.rewrite.reshape_spec import MAX_SIZE
 from graphkit.shapes import Expr, const
-from graphkit.shapes.tensor import Dims
 
 __all__ = ["CanonicalizeExpand", "DropBroadcasts", "ExpandToBroadcast", "broadcast_dims", "expand_spec"]
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from graphkit.graph.operator_traits import BROADCASTING, RESHAPING, UNARY
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec
-from graphkit.shapes.tensor import Dims
 
 __all__ = ["CancelReshapes", "CanonicalizeReshape", "MergeChains"]
 

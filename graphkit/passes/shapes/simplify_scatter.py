@@ -11,13 +11,13 @@ from graphkit.dtypes import INT64_MAX
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, Shapes, const, lower, upper
-from graphkit.shapes.expr import Call
-from graphkit.shapes.tensor import Dims
 from graphkit.shapes.value_range import Affine
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
+from graphkit.symbolic.expr import Call
 
 __all__ = ["Box", "SimplifyScatter", "dead_after_removal", "find_box"]
 

@@ -10,9 +10,9 @@ import onnx.helper
 
 from graphkit.dtypes import INT64_MAX
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Dims, Tensor, element_number, element_numbers, is_to_the_end
 from graphkit.rewrite import Editor, NewNode, Rewrite
 from graphkit.shapes import Expr, lower, upper
-from graphkit.shapes.tensor import Dims, Tensor, element_number, element_numbers, is_to_the_end
 
 __all__ = ["CanonicalizeSlice", "MergeSlices", "slice_bounds"]
 

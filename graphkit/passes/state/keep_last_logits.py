@@ -12,10 +12,10 @@ from graphkit.graph.names import names_in
 from graphkit.graph.operator_traits import UNARY, broadcasts_inputs, operator_set
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
+from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Declined, Editor, NewNode, NodeInput, Outcome, Pass, attributes_of
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import const, symbol
-from graphkit.shapes.tensor import Dims
 
 __all__ = ["KEPT", "KeepLastLogits"]
 

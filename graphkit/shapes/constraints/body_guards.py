@@ -9,8 +9,8 @@ import numpy as np
 
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Scope, Value, unwrap_value
+from graphkit.ops.preconditions import FINE, Bools, Ints, Precondition, Violation
 from graphkit.shapes import Expr, Tensor, const, is_known
-from graphkit.shapes.constraints.preconditions import FINE, Bools, Ints, Precondition, Violation
 
 __all__ = ["Guard", "Guarded", "guard_of"]
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.operator_traits import join_tables
 from graphkit.graph.view import Node, Scope, Value, unwrap_value
+from graphkit.ops.data_movement import dims_product
+from graphkit.ops.preconditions import Index, Precondition, Related
+from graphkit.ops.registry import PRECONDITIONS
+from graphkit.ops.rule_context import NodeView, UnknownError
+from graphkit.ops.tensor import unknown_tensor
 from graphkit.shapes import Expr, Relation, Shapes, Tensor, const, is_known, lower
-from graphkit.shapes.constraints import arithmetic_preconditions, movement_preconditions
 from graphkit.shapes.constraints.body_guards import Guarded, guard_of
-from graphkit.shapes.constraints.preconditions import Index, Precondition, PreconditionRule, Related
-from graphkit.shapes.rule_context import NodeView, UnknownError
-from graphkit.shapes.rules.data_movement import dims_product
-from graphkit.shapes.tensor import unknown_tensor
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
 __all__ = ["SharedPrecondition", "collect_preconditions"]
 
-RULES: Mapping[str, PreconditionRule] = join_tables(movement_preconditions.RULES, arithmetic_preconditions.RULES)
 NOTED = {"==": "dims that must be equal", ">=": "too small", "<=": "too large"}  # kinds of notes of the shape engine
 
 
@@ -46,7 +44,7 @@ class _Collector:
                 self.note(noted.node, Related(relation, NOTED[noted.relation], ""))
 
     def note(self, node: Node, precondition: Precondition) -> None:
-        if node.operator not in RULES:
+        if node.operator not in PRECONDITIONS:
             self.noted.setdefault(node, []).append(precondition)
 
     def scope(self, scope: Scope) -> None:
@@ -60,7 +58,7 @@ class _Collector:
                 self.found.setdefault(key, SharedPrecondition(scope, precondition)).nodes.append(node)
 
     def of(self, node: Node) -> Iterator[Precondition]:
-        rule = RULES.get(node.operator)
+        rule = PRECONDITIONS.get(node.operator)
         if rule is None and not node.is_op("Gather", "GatherND"):
             yield from self.noted.get(node, ())
             return
@@ -85,7 +83,7 @@ class _Collector:
             for column, size in zip(columns, view.dims(0), strict=False):
                 yield from self.inside(column, size, dims_product(view.dims(1)), "invalid index found")
         else:
-            yield from RULES[view.node.operator](view)
+            yield from PRECONDITIONS[view.node.operator](view)
 
     def inside(self, indices: Value | None, size: Expr, count: Expr, says: str) -> Iterator[Precondition]:
         ends = self.ranges.range(indices) if is_known(size) else None

@@ -19,10 +19,10 @@ from graphkit.model import Model
 from graphkit.shapes import Expr, Relation, const, infer, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
-from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, Inputs
 from graphkit.shapes.input_dims import input_dims, read_alike
-from graphkit.shapes.relations import Row, fixed_sizes, linear_row, reduce_rows, solve_symbol
+from graphkit.symbolic.expr import TooComplexError
+from graphkit.symbolic.relations import Row, fixed_sizes, linear_row, reduce_rows, solve_symbol
 
 __all__ = [
     "RANK_OF",

@@ -12,10 +12,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from graphkit.ops.preconditions import COMPARISONS, FINE, Bools, Ints, Precondition
 from graphkit.shapes import Expr, Relation
-from graphkit.shapes.constraints.preconditions import COMPARISONS, FINE, Bools, Ints, Precondition
-from graphkit.shapes.expr import Call
-from graphkit.shapes.symbols import Symbol
+from graphkit.symbolic.expr import Call, Symbol
 
 __all__ = ["Assignment", "Columns", "Constraint", "Values", "size_column"]
 

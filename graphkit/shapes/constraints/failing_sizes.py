@@ -15,10 +15,10 @@ import numpy as np
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
+from graphkit.ops.preconditions import FAILS, FINE, WRONG, Bools
 from graphkit.shapes import DimSpec, Expr, Shapes, infer, is_known
 from graphkit.shapes.constraints.collect_preconditions import SharedPrecondition, collect_preconditions
 from graphkit.shapes.constraints.evaluate_constraints import Assignment
-from graphkit.shapes.constraints.preconditions import FAILS, FINE, WRONG, Bools
 from graphkit.shapes.constraints.size_grid import Grid, broken_sizes, candidate_sizes, free_symbols, with_ties
 from graphkit.shapes.constraints.size_rules import SizeRule, size_rules
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphkit.model import Model
+from graphkit.ops.preconditions import BROADCAST, Broadcast, Concatenated, Related
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, infer, is_known
 from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values, size_column
-from graphkit.shapes.constraints.preconditions import BROADCAST, Broadcast, Concatenated, Related
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, with_empty_past
-from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import Inputs
+from graphkit.symbolic.expr import TooComplexError
 
 __all__ = ["LegalSizes", "Variable", "legal_sizes", "search_nearest_sizes"]
 

@@ -9,13 +9,12 @@ from itertools import combinations, product
 import numpy as np
 
 from graphkit.graph.view import Scope
+from graphkit.ops.preconditions import FINE, Bools, Ints, Precondition
 from graphkit.shapes import Expr, Relation
 from graphkit.shapes.constraints.collect_preconditions import SharedPrecondition
 from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values
 from graphkit.shapes.constraints.legal_sizes import Variable, search_nearest_sizes
-from graphkit.shapes.constraints.preconditions import FINE, Bools, Ints, Precondition
-from graphkit.shapes.expr import Call
-from graphkit.shapes.symbols import Symbol
+from graphkit.symbolic.expr import Call, Symbol
 
 __all__ = ["Grid", "broken_sizes", "candidate_sizes", "free_symbols", "size_pools", "ties_of", "with_ties"]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from graphkit.ops.preconditions import Bools
 from graphkit.shapes.constraints.evaluate_constraints import Assignment
-from graphkit.shapes.constraints.preconditions import Bools
 from graphkit.shapes.constraints.size_grid import Grid, with_ties
 
 __all__ = ["SizeRule", "size_rules"]

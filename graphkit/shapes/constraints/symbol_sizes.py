@@ -13,9 +13,8 @@ from graphkit.graph.roles import MASKS
 from graphkit.graph.roles import Axis as Role
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr, infer
-from graphkit.shapes.expr import Call
 from graphkit.shapes.input_dims import input_dims
-from graphkit.shapes.symbols import Symbol
+from graphkit.symbolic.expr import Call, Symbol
 
 __all__ = [
     "Role",

@@ -12,8 +12,8 @@ from onnx import AttributeProto, TensorProto
 
 from graphkit.graph.attributes import T
 from graphkit.graph.view import Node
+from graphkit.ops.tensor import MAX_ELEMENTS, Dims
 from graphkit.shapes import Expr
-from graphkit.shapes.tensor import MAX_ELEMENTS, Dims
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.movement import Movement
 from graphkit.verify.equivalence.real_constants import RealConstants

@@ -15,10 +15,9 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS
 from graphkit.graph.operator_traits import BROADCASTING, UNARY
 from graphkit.io.tensors import inline_array
+from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, const, lower
-from graphkit.shapes.expr import Call
-from graphkit.shapes.symbols import Symbol
-from graphkit.shapes.tensor import Dims
+from graphkit.symbolic.expr import Call, Symbol
 from graphkit.verify.equivalence import cutting, evaluation, flat, target_forms, writing
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.inlining import OF_KERNEL

@@ -20,10 +20,9 @@ from graphkit.errors import ModelError
 from graphkit.graph.names import count_things
 from graphkit.model import Model, load
 from graphkit.render.document_blocks import Block, Prose
-from graphkit.shapes.expr import const, symbol
-from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.infer import infer
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
+from graphkit.symbolic.expr import TooComplexError, const, symbol
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_result import Equivalence, OutputProof

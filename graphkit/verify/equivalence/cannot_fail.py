@@ -9,9 +9,9 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import UNARY, broadcasts_inputs, operator_set
+from graphkit.ops.tensor import Dims, is_known
 from graphkit.shapes import Expr, lower, upper
-from graphkit.shapes.bounds import is_nonzero
-from graphkit.shapes.tensor import Dims, is_known
+from graphkit.symbolic.algebra import is_nonzero
 from graphkit.verify.equivalence import writing
 from graphkit.verify.equivalence.application import Application, version_of
 from graphkit.verify.equivalence.axioms import copies_zeros

@@ -19,9 +19,8 @@ from graphkit.graph.view import all_scopes
 from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.shapes import Expr, Shapes, symbol
-from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.input_dims import DimNames, read_alike
-from graphkit.shapes.symbols import INF, Bound
+from graphkit.symbolic.expr import INF, Bound, TooComplexError
 from graphkit.verify.equivalence.application import Tools
 from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.branches import branch_faults

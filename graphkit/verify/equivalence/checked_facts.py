@@ -19,9 +19,9 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import BITS, FLOATS, INTEGERS
+from graphkit.ops.tensor import Ratio, Tensor, TensorSequence
 from graphkit.runtime.small_models import Feed, SmallModel, run_small_models
 from graphkit.shapes import Expr, Shapes
-from graphkit.shapes.tensor import Ratio, Tensor, TensorSequence
 from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.claim_sizes import Drawn, Sizes, drawn_sizes, sizes_of
 from graphkit.verify.equivalence.inlining import OF_KERNEL

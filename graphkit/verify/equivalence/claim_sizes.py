@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from graphkit.shapes.constraints.evaluate_constraints import Values, size_column
-from graphkit.shapes.symbols import INF, Symbol
+from graphkit.symbolic.expr import INF, Symbol
 from graphkit.verify.equivalence.node_claims import STEPS, TIMES, Claim, least_size, sized_expressions
 
 __all__ = ["Drawn", "Sizes", "drawn_sizes", "sizes_of"]

@@ -16,8 +16,8 @@ from graphkit.io import external
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model
+from graphkit.ops.tensor import Dims, sizes_of
 from graphkit.shapes import Expr, const
-from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.terms import Term, Terms
 
 __all__ = ["MAX_ARRAY", "Constants"]

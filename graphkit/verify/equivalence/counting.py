@@ -10,15 +10,13 @@ from graphkit.dtypes import FLOATS, HALVES, INTEGERS
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
+from graphkit.ops.control import has_first_iteration
+from graphkit.ops.data_movement import dims_product
+from graphkit.ops.number_limits import EXACT, bound_up_to, exact_range, term_span
+from graphkit.ops.tensor import Ratio, Tensor
 from graphkit.shapes import Expr, Shapes, infer
-from graphkit.shapes.algebra import minimum
-from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Monomial
-from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.number_limits import EXACT, bound_up_to, exact_range, term_span
-from graphkit.shapes.rules.control import has_first_iteration
-from graphkit.shapes.rules.data_movement import dims_product
-from graphkit.shapes.tensor import Ratio, Tensor
+from graphkit.symbolic.algebra import lower, minimum, upper
+from graphkit.symbolic.expr import Monomial, TooComplexError
 from graphkit.verify.equivalence.equivalence_result import ExprPair, SizeLimit
 from graphkit.verify.equivalence.required_products import needed_nodes
 

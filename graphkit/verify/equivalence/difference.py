@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from graphkit.graph.traversal import chain_end
+from graphkit.ops.tensor import MAX_ELEMENTS
 from graphkit.shapes import Expr
-from graphkit.shapes.tensor import MAX_ELEMENTS
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.equivalence_result import ExprPair
 from graphkit.verify.equivalence.terms import Term

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Literal, get_args
 
+from graphkit.ops.number_limits import USUAL
 from graphkit.shapes import Expr
-from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.number_limits import USUAL
-from graphkit.shapes.symbols import INF, Symbol
+from graphkit.symbolic.algebra import lower, upper
+from graphkit.symbolic.expr import INF, Symbol, TooComplexError
 from graphkit.verify.equivalence.real_constants import ComparedConstants
 
 __all__ = ["GRADES", "Equivalence", "Exactness", "ExprPair", "OutputProof", "SizeLimit"]

@@ -16,8 +16,8 @@ from onnx import NodeProto, TensorProto
 from graphkit.dtypes import FLOATS, HALVES
 from graphkit.graph.operator_traits import UNARY, broadcasts_inputs, operator_set
 from graphkit.graph.view import Node
+from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, const, lower
-from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import evaluation
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import (

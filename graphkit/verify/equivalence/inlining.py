@@ -26,8 +26,8 @@ from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.soundness import check_scopes
 from graphkit.graph.view import body_graphs
 from graphkit.model import Model
+from graphkit.ops.tensor import Dims
 from graphkit.shapes import Shapes
-from graphkit.shapes.tensor import Dims
 
 __all__ = ["OF_KERNEL", "draws_random_numbers", "inline_model", "kernel_fault"]
 

@@ -9,9 +9,9 @@ from graphkit.graph.declared_types import declared_dims, declared_type, shape_te
 from graphkit.graph.operator_traits import operator_set as listed
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model
+from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, Shapes, is_known, parse, symbol
 from graphkit.shapes.input_dims import DeclaredInputs
-from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.required_products import RequiredProducts
 from graphkit.verify.equivalence.terms import Term

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 
 from graphkit.dtypes import FLOATS
+from graphkit.ops.tensor import Dims, sizes_of
 from graphkit.shapes import Expr, const
-from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application, Result, Tools
 from graphkit.verify.equivalence.cutting import find_padding

@@ -15,8 +15,8 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Scope, Value, all_nodes, all_scopes
 from graphkit.model import Model
+from graphkit.ops.tensor import element_numbers
 from graphkit.shapes import Shapes, infer
-from graphkit.shapes.tensor import element_numbers
 from graphkit.verify.equivalence.loading_faults import loading_refusal
 
 __all__ = ["LoadableCopy", "loadable_copy"]

@@ -10,11 +10,11 @@ from graphkit.graph.declared_types import Dim, declared_dims, declared_type
 from graphkit.graph.roles import Role
 from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model
+from graphkit.ops.tensor import Tensor
 from graphkit.shapes import Expr, Shapes, is_known, lower
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.shapes.input_dims import named_inputs
-from graphkit.shapes.tensor import Tensor
 from graphkit.verify.equivalence.method_originals import MethodOriginal
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from graphkit.ops.tensor import Dims, sizes_of
 from graphkit.shapes import Expr, const, lower, upper
-from graphkit.shapes.tensor import Dims, sizes_of
 from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.terms import Term, Terms, without_reshape
 

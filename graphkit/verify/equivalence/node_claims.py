@@ -17,12 +17,12 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
+from graphkit.ops.number_limits import exact_range
+from graphkit.ops.tensor import Ratio, Tensor, TensorSequence
 from graphkit.shapes import Expr, Shapes
 from graphkit.shapes.constraints.evaluate_constraints import Values, size_column
-from graphkit.shapes.number_limits import exact_range
-from graphkit.shapes.relations import Requirement
-from graphkit.shapes.symbols import Symbol
-from graphkit.shapes.tensor import Ratio, Tensor, TensorSequence
+from graphkit.symbolic.expr import Symbol
+from graphkit.symbolic.relations import Requirement
 from graphkit.verify.equivalence.reading import Reading
 
 __all__ = ["STEPS", "TIMES", "Claim", "claims_of", "has_elements", "least_size", "sized_expressions"]

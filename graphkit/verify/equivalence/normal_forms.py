@@ -9,8 +9,8 @@ import numpy as np
 from onnx import helper
 
 from graphkit.graph.operator_traits import value_inputs
+from graphkit.ops.tensor import Ratio, Tensor
 from graphkit.shapes import Expr, Shapes
-from graphkit.shapes.tensor import Ratio, Tensor
 from graphkit.verify.equivalence.application import Application, Tools
 from graphkit.verify.equivalence.axioms import AXIOMS, FIRST_AXIOMS, Axiom
 from graphkit.verify.equivalence.real_axioms import REAL_AXIOMS

@@ -10,8 +10,8 @@ from onnx import NodeProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node
+from graphkit.ops.tensor import Dims
 from graphkit.shapes import const
-from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.linear import Change, change_by_constant, change_term, linear_product, split_off_scale

@@ -15,8 +15,7 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, const, lower
-from graphkit.shapes.expr import OPERATIONS, Atom, Call, Monomial
-from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.symbolic.expr import OPERATIONS, Atom, Call, Monomial, TooComplexError
 
 __all__ = ["RequiredProducts", "needed_nodes", "required_equalities"]
 

@@ -11,7 +11,7 @@ from graphkit.graph.view import Value, all_nodes
 from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model
 from graphkit.shapes import AS_DECLARED, DimSpec
-from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.symbolic.expr import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.application import Tools, inputs_fault
 from graphkit.verify.equivalence.common_shapes import common_shapes

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import helper
 
 from graphkit.dtypes import FLOATS
-from graphkit.shapes.tensor import Dims
+from graphkit.ops.tensor import Dims
 from graphkit.verify.equivalence import flat
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.movement import JOINED

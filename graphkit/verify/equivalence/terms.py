@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr
-from graphkit.shapes.tensor import Dims
 
 __all__ = ["Key", "Term", "Terms", "without_reshape"]
 

@@ -9,10 +9,10 @@ from functools import cached_property
 from graphkit.dtypes import INTEGERS
 from graphkit.graph.operator_traits import broadcasts_inputs, operator_set, value_inputs
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Dims, Tensor
 from graphkit.shapes import Expr, Shapes, is_known, symbol
 from graphkit.shapes.learned_facts import Rewriter, rewriter_of
-from graphkit.shapes.symbols import Symbol
-from graphkit.shapes.tensor import Dims, Tensor
+from graphkit.symbolic.expr import Symbol
 from graphkit.verify.equivalence.movement import leading_ones
 from graphkit.verify.equivalence.reading import Run
 from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, const, upper
-from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import Movement, is_within
 from graphkit.verify.equivalence.terms import Term, without_reshape

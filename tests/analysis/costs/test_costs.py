@@ -21,9 +21,9 @@ from graphkit.analysis.costs.weights import stored_bytes, weight_bits, weights
 from graphkit.io.external import external_extent
 from graphkit.io.tensors import element_count, walk_tensors
 from graphkit.model import Model, load
+from graphkit.ops.tensor import MAX_ELEMENTS
 from graphkit.options import By
 from graphkit.render.document_blocks import Picture
-from graphkit.shapes.tensor import MAX_ELEMENTS
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>'
 CAUSAL, MERGED = "example:causal-attention", "example:merged-decoder"

@@ -6,9 +6,9 @@ import pytest
 from rewriting import SIZES, check, constants, feeds_of, lines, model_of
 
 from graphkit.model import Model
+from graphkit.ops.tensor import Tensor, array_of
 from graphkit.passes.clean_up.fold_constants import FoldShapes, element_numbers
 from graphkit.shapes import symbol
-from graphkit.shapes.tensor import Tensor, array_of
 
 PASS = FoldShapes()
 INT64, INT32, UINT8, BOOL, FLOAT = 7, 6, 2, 9, 1

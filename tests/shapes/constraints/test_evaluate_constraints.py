@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphkit.ops.preconditions import Related
 from graphkit.shapes import Expr, Relation, ceil_div, const, maximum, minimum, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Values
-from graphkit.shapes.constraints.preconditions import Related
 
 A, B, PAST = symbol("a"), symbol("b"), symbol("past")
 

@@ -7,10 +7,10 @@ import itertools
 import pytest
 from builders import model_of
 
+from graphkit.ops.preconditions import Broadcast
 from graphkit.shapes import Expr, Relation, const, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Constraint
 from graphkit.shapes.constraints.legal_sizes import Variable, legal_sizes, search_nearest_sizes
-from graphkit.shapes.constraints.preconditions import Broadcast
 
 INFINITE = float("inf")
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from properties import examples
 
 from graphkit.errors import ModelError
+from graphkit.ops.data_movement import Reshaped
+from graphkit.ops.indexing import Sliced
+from graphkit.ops.preconditions import FAILS, FINE, WRONG, Broadcast, Concatenated, Precondition
 from graphkit.runtime.session import Session
 from graphkit.shapes import Expr, const, infer, symbol
 from graphkit.shapes.constraints import find_triggers
 from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
-from graphkit.shapes.constraints.movement_preconditions import Reshaped, Sliced
-from graphkit.shapes.constraints.preconditions import FAILS, FINE, WRONG, Broadcast, Concatenated, Precondition
 from graphkit.shapes.constraints.size_grid import candidate_sizes, free_symbols, size_pools, ties_of
 
 SIZE = st.integers(0, 4)

@@ -12,10 +12,10 @@ from small_models import model
 
 from graphkit import fold
 from graphkit.model import Model
+from graphkit.ops import RULES
+from graphkit.ops.rule_context import InferenceContext, Rule
+from graphkit.ops.tensor import Tensor, array_of
 from graphkit.shapes import Expr, infer
-from graphkit.shapes.rule_context import InferenceContext, Rule
-from graphkit.shapes.rules import RULES
-from graphkit.shapes.tensor import Tensor, array_of
 from graphkit.verify.equivalence import check_equivalence, checked_facts, claim_sizes
 from graphkit.verify.equivalence.checked_facts import LEAST_SIZES
 

@@ -11,8 +11,8 @@ from small_models import model
 from test_axioms import bits
 
 from graphkit.model import Model
+from graphkit.ops.tensor import Dims
 from graphkit.runtime.session import Session
-from graphkit.shapes.tensor import Dims
 from graphkit.verify.equivalence import check_equivalence, target_forms
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.terms import Term

@@ -18,7 +18,7 @@ from graphkit.errors import ModelError
 from graphkit.model import Model, load
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError, Session
-from graphkit.shapes.expr_limits import TooComplexError
+from graphkit.symbolic.expr import TooComplexError
 from graphkit.verify.equivalence import check, check_equivalence, loading_faults
 
 HEAD = '<ir_version: 10, opset_import: ["" : {}, "com.microsoft" : 1]>\n'

@@ -14,10 +14,9 @@ from functools import lru_cache
 from onnx import TensorProto
 
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, integer_range
-from graphkit.shapes.bounds import INTERVALS, Interval, lower, product_of, upper
-from graphkit.shapes.expr import Atom, Expr, Monomial
-from graphkit.shapes.symbols import INF, Symbol
-from graphkit.shapes.tensor import Element, Ratio
+from graphkit.ops.tensor import Element, Ratio
+from graphkit.symbolic.algebra import INTERVALS, Interval, lower, product_of, upper
+from graphkit.symbolic.expr import INF, Atom, Expr, Monomial, Symbol
 
 __all__ = [
     "EXACT",

@@ -18,9 +18,8 @@ import numpy.typing as npt
 from onnx import helper
 
 from graphkit.dtypes import INT32_MAX, INT64_MAX, INTEGERS
-from graphkit.shapes.algebra import floor_div
-from graphkit.shapes.bounds import lower
-from graphkit.shapes.expr import Expr, const
+from graphkit.symbolic.algebra import floor_div, lower
+from graphkit.symbolic.expr import Expr, const
 
 __all__ = [
     "MAX_DIVISOR",

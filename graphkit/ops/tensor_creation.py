@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 
 import numpy as np
@@ -11,15 +11,30 @@ from onnx import SparseTensorProto, TensorProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.attributes import VALUES, ZERO, constant_tensor
-from graphkit.shapes.algebra import ceil_div, maximum
-from graphkit.shapes.bounds import lower
-from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.rules.data_movement import dims_product, small_data, unknown_values
-from graphkit.shapes.tensor import MAX_ELEMENTS, Element, Tensor, array_of, element_number, plain_element, sizes_of
-from graphkit.shapes.value_propagation import compare_elements, for_each_element
+from graphkit.ops.data_movement import dims_product, small_data, unknown_values
+from graphkit.ops.element_values import compare_elements, for_each_element
+from graphkit.ops.preconditions import (
+    NotZero,
+    Precondition,
+    PreconditionRule,
+    read_integers,
+    require_at_least,
+)
+from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
+from graphkit.ops.tensor import (
+    MAX_ELEMENTS,
+    Element,
+    Tensor,
+    array_of,
+    element_number,
+    is_known,
+    plain_element,
+    sizes_of,
+)
+from graphkit.symbolic.algebra import ceil_div, lower, maximum
+from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["RULES"]
+__all__ = ["PRECONDITIONS", "RULES"]
 
 
 def infer_shape(ctx: InferenceContext) -> Tensor:
@@ -209,4 +224,27 @@ RULES: Mapping[str, Rule] = {
     "RandomUniformLike": infer_like,
     "RandomNormal": infer_random,
     "RandomUniform": infer_random,
+}
+
+
+NEGATIVE = "Tensor shape.Size() must be >= 0"
+
+
+def require_constant_of_shape(view: NodeView) -> Iterator[Precondition]:
+    """Dims are not below 0."""
+    for element in read_integers(view, 0):
+        yield from require_at_least(element, 0, "a dim below 0", NEGATIVE)
+
+
+def require_range(view: NodeView) -> Iterator[Precondition]:
+    """The step is not 0."""
+    if view.tensor(2).may_have_data:
+        for element in read_integers(view, 2):
+            if is_known(element) and element.constant is None:
+                yield NotZero(element, const(1), "a step of 0", "can not be zero")
+
+
+PRECONDITIONS: Mapping[str, PreconditionRule] = {
+    "ConstantOfShape": require_constant_of_shape,
+    "Range": require_range,
 }

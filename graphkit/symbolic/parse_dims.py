@@ -10,10 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum, modulo
-from graphkit.shapes.expr import Expr, const, symbol
-from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.symbols import WORD
+from graphkit.symbolic.algebra import ceil_div, floor_div, maximum, minimum, modulo
+from graphkit.symbolic.expr import WORD, Expr, TooComplexError, const, symbol
 
 __all__ = ["parse"]
 

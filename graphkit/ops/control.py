@@ -13,12 +13,11 @@ from onnx import TensorProto
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.view import Scope, Value, unwrap_value
 from graphkit.io.tensors import inline_array
-from graphkit.shapes.algebra import maximum, minimum
-from graphkit.shapes.bounds import lower
-from graphkit.shapes.expr import Expr
-from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.tensor import Tensor, TensorSequence, is_same_elements, join_sequences, unknown_tensor
-from graphkit.shapes.value_propagation import compare_elements
+from graphkit.ops.element_values import compare_elements
+from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
+from graphkit.ops.tensor import Tensor, TensorSequence, is_same_elements, join_sequences, unknown_tensor
+from graphkit.symbolic.algebra import lower, maximum, minimum
+from graphkit.symbolic.expr import Expr
 
 __all__ = ["RULES", "count_iterations", "has_first_iteration"]
 

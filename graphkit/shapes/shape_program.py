@@ -11,16 +11,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphkit.model import ModelLike, as_model
-from graphkit.shapes.bounds import lower, upper
+from graphkit.ops.tensor import is_known
 from graphkit.shapes.corrected_declarations import declarations
-from graphkit.shapes.expr import Expr
-from graphkit.shapes.expr_limits import TooComplexError
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.infer import infer
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.program_contents import Input, ProgramContents, find_consumers, find_sources, known_dims
-from graphkit.shapes.relations import Relation, Requirement
-from graphkit.shapes.tensor import is_known
+from graphkit.symbolic.algebra import lower, upper
+from graphkit.symbolic.expr import Expr, TooComplexError
+from graphkit.symbolic.relations import Relation, Requirement
 
 __all__ = ["Input", "Program", "program"]
 

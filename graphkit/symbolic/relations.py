@@ -8,9 +8,7 @@ from fractions import Fraction
 from typing import Literal
 
 from graphkit.graph.view import Node, Scope
-from graphkit.shapes.expr import Call, Expr, const
-from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.symbols import Symbol
+from graphkit.symbolic.expr import Call, Expr, Symbol, TooComplexError, const
 
 __all__ = ["Relation", "Requirement", "Row", "linear_equations", "linear_row", "reduce_rows", "solve_symbol"]
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 
 from onnx import TensorProto
 
-from graphkit.shapes.algebra import ceil_div
-from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.rules.data_movement import infer_concat
-from graphkit.shapes.tensor import (
+from graphkit.ops.data_movement import infer_concat
+from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
+from graphkit.ops.tensor import (
     Common,
     Dims,
     Tensor,
@@ -20,6 +18,8 @@ from graphkit.shapes.tensor import (
     plain_element,
     unknown_tensor,
 )
+from graphkit.symbolic.algebra import ceil_div
+from graphkit.symbolic.expr import Expr, const
 
 __all__ = ["RULES"]
 

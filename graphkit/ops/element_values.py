@@ -16,23 +16,63 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS, integer_range
-from graphkit.shapes.algebra import floor_div, maximum, minimum, modulo
-from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Expr
-from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.float_numbers import cast_number, extreme_number, is_negative_zero, make_whole, round_to_dtype
-from graphkit.shapes.number_limits import fits_dtype, is_exact
-from graphkit.shapes.tensor import MAX_DIVISOR, Array, Element, Ratio, is_same, plain_element
+from graphkit.ops.number_limits import fits_dtype, is_exact
+from graphkit.ops.tensor import MAX_DIVISOR, Array, Element, Ratio, is_same, plain_element
+from graphkit.symbolic.algebra import floor_div, lower, maximum, minimum, modulo, upper
+from graphkit.symbolic.expr import Expr, TooComplexError
 
 __all__ = [
     "COMPARISONS",
     "OPERATORS",
     "apply_operation",
     "cast_element",
+    "cast_number",
     "choose_element",
     "compare_elements",
+    "extreme_number",
     "for_each_element",
+    "is_negative_zero",
+    "make_whole",
+    "round_to_dtype",
 ]
+
+
+def round_to_dtype(value: float, dtype: int) -> float:
+    """Return a number as a float dtype holds it."""
+    with np.errstate(over="ignore"):
+        return float(FLOATS[dtype].type(value))
+
+
+def cast_number(value: float, dtype: int) -> float | None:
+    """Return a number cast to a float dtype; None where it matters whether it is rounded once or by way of others."""
+    ways = {round_to_dtype(value, dtype), round_to_dtype(float(np.float64(value)), dtype)}
+    if FLOATS[dtype].itemsize < 4:
+        with np.errstate(over="ignore"):
+            ways.add(round_to_dtype(float(np.float32(value)), dtype))
+    if isinstance(value, int):
+        ways.add(float(np.asarray(value).astype(FLOATS[dtype])))
+    return ways.pop() if len(ways) == 1 or math.isnan(value) else None
+
+
+def extreme_number(function: Callable[[Sequence[float]], float], values: Sequence[float]) -> float | None:
+    """Return the least or the largest number; None beside NaN, and where the sign of a zero depends on the order."""
+    if any(value != value for value in values):
+        return None
+    found = function(values)
+    return None if len({math.copysign(1, value) for value in values if value == found}) > 1 else found
+
+
+def make_whole(function: Callable[[float], int], value: float) -> float:
+    """Return a number made whole by floor, ceil or round: of its own sign where it becomes 0."""
+    if not math.isfinite(value):
+        return value
+    return float(function(value)) or math.copysign(0.0, value)
+
+
+def is_negative_zero(value: float) -> bool:
+    """Whether a number is -0."""
+    return value == 0 and math.copysign(1, value) < 0
+
 
 Result = Element | None
 Operation = Callable[[tuple[Element, ...], int], Result]  # of elements and the dtype of the operator

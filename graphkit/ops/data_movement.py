@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from graphkit.shapes.algebra import ceil_div, maximum
-from graphkit.shapes.bounds import is_nonzero, lower, upper
-from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.symbols import INF
-from graphkit.shapes.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, element_number, sizes_of
+from graphkit.ops.preconditions import (
+    FAILS,
+    FINE,
+    WRONG,
+    Bools,
+    Concatenated,
+    Ints,
+    Multiple,
+    Precondition,
+    PreconditionRule,
+    Violation,
+    read_integers,
+    require_at_least,
+    require_at_most,
+    require_broadcast_dims,
+    require_equal,
+)
+from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
+from graphkit.ops.tensor import (
+    MAX_ELEMENTS,
+    Array,
+    Dims,
+    Element,
+    Tensor,
+    array_of,
+    element_number,
+    is_known,
+    sizes_of,
+)
+from graphkit.symbolic.algebra import ceil_div, divide_exactly, is_nonzero, lower, maximum, upper
+from graphkit.symbolic.expr import INF, Expr, const
 
-__all__ = ["RULES", "dims_product", "read_target_shape", "small_data", "unknown_values", "with_dims", "with_same_order"]
+__all__ = [
+    "PRECONDITIONS",
+    "RULES",
+    "dims_product",
+    "read_target_shape",
+    "small_data",
+    "unknown_values",
+    "with_dims",
+    "with_same_order",
+]
 
 MAX_RANK = 16
 
@@ -370,4 +406,204 @@ RULES: Mapping[str, Rule] = {
     "Tile": infer_tile,
     "Pad": infer_pad,
     "com.microsoft.Pad": infer_pad,
+}
+
+
+CANNOT = "cannot be reshaped to the requested shape"
+
+
+@dataclass(frozen=True)
+class Reshaped(Precondition):
+    """A target shape fits the number of elements, and is read as it was written.
+
+    A constant 0 in the target is meant to copy a dim. An expression that is 0 is meant as 0: if onnxruntime copies
+    another dim instead, the shape is wrong.
+    """
+
+    source: tuple[Expr, ...]
+    target: tuple[Expr, ...]
+    allow_zero: bool
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return (*self.source, *self.target)
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        source, target = list(values[: len(self.source)]), list(values[len(self.source) :])
+        shape = values[0].shape
+        total = math.prod(source, start=np.ones(shape, np.int64))
+        fails = np.zeros(shape, np.bool_)
+        wrong = np.zeros(shape, np.bool_)
+        inferred = np.zeros(shape, np.int64)
+        size = np.ones(shape, np.int64)
+        for index, element in enumerate(target):
+            is_rest = element == -1
+            fails |= element < -1
+            inferred += is_rest
+            copied, cannot = self._copied(index, element, source)
+            fails |= cannot
+            wrong |= (copied != element) & (self.target[index].constant is None)
+            size = size * np.where(is_rest, 1, copied)
+        fails |= inferred > 1
+        divisor = np.where(size == 0, 1, size)
+        beside_zero = (size == 0) & (not self.allow_zero)  # with allowzero, onnxruntime takes -1 beside 0 for 1
+        fails |= np.where(inferred == 1, beside_zero | (total % divisor != 0), total != size)
+        return np.where(fails, FAILS, np.where(wrong, WRONG, FINE))
+
+    def _copied(self, index: int, element: Ints, source: Sequence[Ints]) -> tuple[Ints, Bools]:
+        """Return an element with 0 replaced by the dim that it copies, and where there is no dim to copy."""
+        if self.allow_zero:
+            return element, np.zeros(element.shape, np.bool_)
+        if index >= len(source):
+            return element, element == 0
+        return np.where(element == 0, source[index], element), np.zeros(element.shape, np.bool_)
+
+    def violation(self, values: Sequence[int]) -> Violation:
+        source, target = list(values[: len(self.source)]), list(values[len(self.source) :])
+        text = f"{source} to [{', '.join(map(str, self.target))}] = {target}"
+        if any(element < -1 for element in target):
+            return Violation(f"{text}: below -1", "A dimension cannot be less than -1")
+        if not self.allow_zero and 0 in target[len(source) :]:
+            return Violation(f"{text}: 0 has nothing to copy", "exceeds the dimension size of the input tensor")
+        if target.count(-1) > 1:
+            return Violation(f"{text}: more than one -1", "At most one dimension can be -1")
+        result = [
+            source[index] if element == 0 and not self.allow_zero else element for index, element in enumerate(target)
+        ]
+        meant = [i for i, expr in enumerate(self.target) if expr.constant is None]
+        copies = [f"0 copies {result[i]}" for i in meant if target[i] != result[i]]
+        size = int(np.prod([element for element in result if element != -1]))
+        total = int(np.prod(source))
+        if -1 in target and size == 0 and not self.allow_zero:
+            return Violation(f"{text}: -1 beside 0 cannot be inferred", CANNOT)
+        if (-1 in target and total % max(size, 1)) or (-1 not in target and total != size):
+            return Violation(f"{text}: {'; '.join([*copies, f'{total} elements do not fit'])}", CANNOT)
+        result = [total // max(size, 1) if element == -1 else element for element in result]
+        return Violation(f"{text}: {'; '.join(copies)}", "", tuple(result))
+
+
+def require_reshape(view: NodeView) -> Iterator[Precondition]:
+    """The target's elements are read as they were written, and it has as many elements as the input."""
+    if view.opset < 5:
+        return
+    source, target = view.dims(), tuple(read_integers(view, 1))
+    if not all(map(is_known, (*source, *target))) or _always_reshapes(source, target):
+        return
+    yield Reshaped(source, target, bool(view.attr("allowzero", 0)))
+
+
+def _always_reshapes(source: Dims, target: Dims) -> bool:
+    """Whether a target fits at all legal dims."""
+    dims = []
+    for index, element in enumerate(target):
+        if element == 0 and index < len(source):
+            element = source[index]
+        if element != -1 and lower(element) < 1:
+            return False
+        dims.append(element)
+    present, total = dims_product([element for element in dims if element != -1]), dims_product(source)
+    if -1 not in dims:
+        return present == total
+    return dims.count(const(-1)) == 1 and divide_exactly(total, present) * present == total
+
+
+def require_expand(view: NodeView) -> Iterator[Precondition]:
+    """Dims and target broadcast; the target is not below 0."""
+    target = tuple(read_integers(view, 1))
+    for element in target:
+        yield from require_at_least(element, 0, "a target dim below 0", "")
+    yield from require_broadcast_dims([view.dims(), target], "invalid expand shape")
+
+
+def require_tile(view: NodeView) -> Iterator[Precondition]:
+    """Repeats are not below 0."""
+    for element in read_integers(view, 1):
+        yield from require_at_least(element, 0, "repeats below 0", "must be non-negative")
+
+
+MAX_COMPARED_RANK = 8  # of tensors that are compared dim by dim
+
+
+def require_concat(view: NodeView) -> Iterator[Precondition]:
+    """Inputs with elements are equal off the axis."""
+    shapes = tuple(view.dims(index) for index in range(len(view.inputs)))
+    if not shapes or len({len(dims) for dims in shapes}) > 1 or not 0 < len(shapes[0]) <= MAX_COMPARED_RANK:
+        return
+    axis = view.axis(view.attr("axis", 1), len(shapes[0]))
+    places = [index for index in range(len(shapes[0])) if index != axis]
+    if any(dims[index] != shapes[0][index] for dims in shapes for index in places):
+        distinct = tuple(dict.fromkeys(shapes))
+        if all(is_known(dim) for dims in distinct for dim in dims):
+            yield Concatenated(distinct, axis)
+
+
+def require_split(view: NodeView) -> Iterator[Precondition]:
+    """The parts are as long as the whole."""
+    dims, count = view.dims(), len(view.node.outputs)
+    dim = dims[view.axis(view.attr("axis", 0), len(dims))]
+    if not is_known(dim):
+        return
+    sizes = view.attr("split", ()) if view.opset < 13 else None
+    if view.opset >= 13 and view.has(1):
+        parts_given = read_integers(view, 1)
+    elif sizes:
+        parts_given = [const(size) for size in sizes]
+    elif view.opset < 18:
+        if dim.constant is None:
+            yield Multiple(dim, count, "a dim to be split evenly", "cannot be split evenly")
+        return
+    else:
+        parts = view.attr("num_outputs", count)
+        yield from require_at_least(dim, parts, f"a dim to be split in {parts}", "Invalid num_outputs value")
+        return
+    yield from require_equal(sum(parts_given, const(0)), dim, "the sum of the parts and the whole", "split")
+
+
+def require_squeeze(view: NodeView) -> Iterator[Precondition]:
+    """Dims that are squeezed are 1."""
+    dims = view.dims()
+    for axis in view.axes(1, 13) or []:
+        yield from require_equal(
+            dims[view.axis(axis, len(dims))], const(1), "a dim that is squeezed and 1", "must be 1 instead"
+        )
+
+
+def require_pad(view: NodeView) -> Iterator[Precondition]:
+    """No dim is cut below 0, and there are enough elements to reflect."""
+    if view.opset < 11:
+        return
+    dims, pads, mode = view.dims(), read_integers(view, 1), view.attr("mode", "constant")
+    axes = list(range(len(dims)))
+    if view.opset >= 18 and view.has(3):
+        axes = [view.axis(axis, len(dims)) for axis in view.numbers(3)]
+    for position, axis in enumerate(axes):
+        around = pads[position], pads[position + len(axes)]
+        yield from require_at_least(dims[axis] + around[0] + around[1], 0, "a dim that is cut", "must be >= 0")
+        for width in around if mode == "reflect" else ():
+            yield from require_at_most(width, dims[axis] - 1, "padding that reflects more than the axis has", "reflect")
+        if mode == "edge" and around != (const(0), const(0)):
+            yield from require_at_least(dims[axis], 1, "no edge to pad with", "'edge' mode")
+
+
+def require_depth_to_space(view: NodeView) -> Iterator[Precondition]:
+    """Channels are a multiple of the block's square, or height and width of the block."""
+    dims, size = view.dims(), view.attr("blocksize", 1)
+    if len(dims) != 4:
+        return
+    depth = view.node.op_type == "DepthToSpace"
+    for dim in dims[1:2] if depth else dims[2:]:
+        if is_known(dim) and dim.constant is None:
+            yield Multiple(dim, size * size if depth else size, "a dim", "multiple of")
+
+
+PRECONDITIONS: Mapping[str, PreconditionRule] = {
+    "Reshape": require_reshape,
+    "Expand": require_expand,
+    "Tile": require_tile,
+    "Concat": require_concat,
+    "Split": require_split,
+    "Squeeze": require_squeeze,
+    "Pad": require_pad,
+    "DepthToSpace": require_depth_to_space,
+    "SpaceToDepth": require_depth_to_space,
 }

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import REDUCTIONS
-from graphkit.shapes import value_propagation
-from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.number_limits import EXACT, is_exact
-from graphkit.shapes.rule_context import InferenceContext, Rule
-from graphkit.shapes.rules.elementwise import held_in_float64
-from graphkit.shapes.tensor import Array, Dims, Element, Tensor, array_of, sizes_of
+from graphkit.ops import element_values as value_propagation
+from graphkit.ops.data_movement import dims_product
+from graphkit.ops.elementwise import held_in_float64
+from graphkit.ops.number_limits import EXACT, is_exact
+from graphkit.ops.preconditions import (
+    NotZero,
+    Precondition,
+    PreconditionRule,
+    require_at_least,
+    require_table_length,
+)
+from graphkit.ops.rule_context import InferenceContext, NodeView, Rule
+from graphkit.ops.tensor import Array, Dims, Element, Tensor, array_of, is_known, sizes_of
+from graphkit.symbolic.algebra import lower, upper
+from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["RULES"]
+__all__ = ["PRECONDITIONS", "RULES"]
 
 UNORDERED = ("Add", "Mul")  # floats are rounded in the order in which a runtime takes them, which is not fixed
 STEP = {"ReduceSum": "Add", "ReduceProd": "Mul", "ReduceMax": "Max", "ReduceMin": "Min"}
@@ -139,4 +147,34 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.SkipGroupNorm": infer_group_norm,
     "com.microsoft.EmbedLayerNormalization": infer_embedding_norm,
     "com.microsoft.QEmbedLayerNormalization": infer_embedding_norm,
+}
+
+
+def require_arg_max(view: NodeView) -> Iterator[Precondition]:
+    """The axis has elements."""
+    dims = view.dims()
+    axis = view.axis(view.attr("axis", 0), len(dims))
+    others = dims_product((*dims[:axis], *dims[axis + 1 :]))
+    if is_known(dims[axis]) and is_known(others) and lower(dims[axis]) < 1:
+        yield NotZero(dims[axis], others, "an axis without elements", "")
+
+
+def require_layer_norm(view: NodeView) -> Iterator[Precondition]:
+    """The normalised axes have elements."""
+    dims = view.dims()
+    axis = view.axis(view.attr("axis", -1), len(dims))
+    yield from require_at_least(dims_product(dims[axis:]), 1, "nothing to normalise", "must be at least 1")
+
+
+def require_position_table(view: NodeView) -> Iterator[Precondition]:
+    """EmbedLayerNormalization(ids, segments, words, positions, ..., position_ids): a table of positions."""
+    if not view.has(8):
+        yield from require_table_length(view.dims(0)[1], view.dims(3)[0], "")
+
+
+PRECONDITIONS: Mapping[str, PreconditionRule] = {
+    "ArgMax": require_arg_max,
+    "ArgMin": require_arg_max,
+    "LayerNormalization": require_layer_norm,
+    "com.microsoft.EmbedLayerNormalization": require_position_table,
 }

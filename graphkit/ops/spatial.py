@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.shapes.algebra import ceil_div, floor_div, maximum, minimum
-from graphkit.shapes.bounds import lower
-from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.number_limits import EXACT
-from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.rules.data_movement import dims_product
-from graphkit.shapes.tensor import Dims, Element, Tensor, element_number
+from graphkit.ops.data_movement import dims_product
+from graphkit.ops.number_limits import EXACT
+from graphkit.ops.preconditions import (
+    FAILS,
+    FINE,
+    WRONG,
+    Ints,
+    NotZero,
+    Precondition,
+    PreconditionRule,
+    Related,
+    Violation,
+    read_integers,
+    require_at_least,
+    require_equal,
+)
+from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
+from graphkit.ops.tensor import Dims, Element, Tensor, element_number, is_known
+from graphkit.symbolic.algebra import ceil_div, floor_div, lower, maximum, minimum
+from graphkit.symbolic.expr import Expr, const
+from graphkit.symbolic.relations import Relation
 
-__all__ = ["RULES"]
+__all__ = ["PRECONDITIONS", "RULES"]
 
 ASPECT = "the sizes follow an aspect ratio"
 IN_FLOAT32 = "onnxruntime counts windows in float32"
@@ -338,4 +353,118 @@ RULES: Mapping[str, Rule] = {
     "HammingWindow": infer_window,
     "HannWindow": infer_window,
     "com.microsoft.UnfoldTensor": infer_unfold,
+}
+
+
+WINDOW = "the window does not fit"
+
+
+def conv_preconditions(weight: int) -> PreconditionRule:
+    """Return the rule of a convolution with the weight at an input index."""
+
+    def convolution(view: NodeView) -> Iterator[Precondition]:
+        dims, kernel = view.dims(0), view.dims(weight)
+        if len(dims) != len(kernel) or len(dims) < 3:
+            return
+        if view.attr("channels_last", 0):
+            dims = (dims[0], dims[-1], *dims[1:-1])
+        yield from require_equal(dims[1], kernel[1] * view.attr("group", 1), "channels of input and weight", "channels")
+        for room, _ in _window_rooms(view, dims[2:], kernel[2:]):
+            yield from require_at_least(room, 0, WINDOW, "Invalid input shape")
+
+    return convolution
+
+
+@dataclass(frozen=True)
+class WindowFits(Related):
+    """A window of a pool fits. onnxruntime rounds towards 0, and counts some windows that do not.
+
+    Attributes:
+        axis: The spatial axis, of all axes.
+        stride: Of the window along it.
+        shape: The output's, as ONNX has it.
+    """
+
+    axis: int
+    stride: int
+    shape: tuple[Expr, ...]
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return *super().exprs, *self.shape
+
+    @property
+    def told(self) -> tuple[Expr, ...]:
+        return super().exprs
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        return np.where(values[0] < 1 - 2 * self.stride, FAILS, np.where(values[0] < 0, WRONG, FINE))
+
+    def violation(self, values: Sequence[int]) -> Violation:
+        (room, _), shape = values[:2], list(values[2:])
+        violation = super().violation(values[:2])
+        if room < 1 - 2 * self.stride:
+            return violation
+        shape[self.axis] = 1 - -room // self.stride
+        return Violation(f"{violation.problem}, and onnxruntime counts {shape[self.axis]}", "", tuple(shape))
+
+
+def require_window(view: NodeView) -> Iterator[Precondition]:
+    """A window fits along each axis."""
+    dims = view.dims()
+    kernel = tuple(const(size) for size in view.attr("kernel_shape", ()))
+    if len(kernel) != len(dims) - 2 or view.attr("ceil_mode", 0):
+        return
+    rooms = list(_window_rooms(view, dims[2:], kernel))
+    shape = (*dims[:2], *(room // stride + 1 for room, stride in rooms))
+    for axis, (room, stride) in enumerate(rooms, start=2):
+        if all(map(is_known, shape)) and lower(room) < 0 and room.constant is None:
+            relation = Relation.at_least(room, 0)
+            yield WindowFits(relation, WINDOW, "output dimension is negative", axis, stride, shape)
+
+
+def _window_rooms(view: NodeView, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int]]:
+    """Yield how far a window can move, and the stride, for each spatial dim."""
+    count, automatic = len(dims), view.attr("auto_pad", "NOTSET")
+    if automatic in ("SAME_UPPER", "SAME_LOWER"):
+        return
+    pads = (view.attr("pads", ()) if automatic == "NOTSET" else ()) or (0,) * (2 * count)
+    dilations, strides = view.attr("dilations", ()) or (1,) * count, view.attr("strides", ()) or (1,) * count
+    for axis, dim in enumerate(dims):
+        extent = (kernel[axis] - 1) * dilations[axis] + 1
+        yield dim + pads[axis] + pads[axis + count] - extent, strides[axis]
+
+
+def require_global_pool(view: NodeView) -> Iterator[Precondition]:
+    """No dim but the batch is 0."""
+    for dim in view.dims()[1:]:
+        yield from require_at_least(dim, 1, "a dim without elements", "Only N can be zero")
+
+
+def require_resize(view: NodeView) -> Iterator[Precondition]:
+    """A dim is resized to 0 if and only if it is 0."""
+    if view.opset < 11 or not view.has(3) or view.tensor(3).dims == (const(0),):
+        return
+    dims = view.dims()
+    axes = [view.axis(axis, len(dims)) for axis in view.attr("axes", ()) or range(len(dims))]
+    for axis, size in zip(axes, read_integers(view, 3), strict=False):
+        if is_known(size) and is_known(dims[axis]) and size != dims[axis]:
+            if lower(size) < 1:
+                yield NotZero(size, dims[axis], "a dim is resized to 0", "should be greater than 0")
+            if lower(dims[axis]) < 1:
+                yield NotZero(dims[axis], size, "nothing is resized", "Cannot scale 0")
+
+
+PRECONDITIONS: Mapping[str, PreconditionRule] = {
+    "Resize": require_resize,
+    "Conv": conv_preconditions(1),
+    "ConvInteger": conv_preconditions(1),
+    "QLinearConv": conv_preconditions(3),
+    "com.microsoft.QLinearConv": conv_preconditions(3),
+    "com.microsoft.FusedConv": conv_preconditions(1),
+    "MaxPool": require_window,
+    "AveragePool": require_window,
+    "LpPool": require_window,
+    "GlobalAveragePool": require_global_pool,
+    "GlobalMaxPool": require_global_pool,
 }

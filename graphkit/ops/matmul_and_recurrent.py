@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from onnx import TensorProto
 
-from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.tensor import Dims, Tensor
+from graphkit.ops.preconditions import (
+    Precondition,
+    PreconditionRule,
+    require_broadcast_dims,
+    require_equal,
+)
+from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
+from graphkit.ops.tensor import Dims, Tensor
+from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["RULES", "matmul_dims"]
+__all__ = ["PRECONDITIONS", "RULES", "matmul_dims"]
 
 INNER = "the inner dims of a product"
 
@@ -174,4 +180,50 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.QGemm": infer_qgemm,
     "com.microsoft.DynamicQuantizeLSTM": infer_recurrent,
     "com.microsoft.CDist": infer_distances,
+}
+
+
+def product_preconditions(left: int, right: int) -> PreconditionRule:
+    """Return the rule of a product of two inputs."""
+
+    def matmul(view: NodeView) -> Iterator[Precondition]:
+        first, second = view.dims(left), view.dims(right)
+        if first and second:
+            inner = second[-2] if len(second) > 1 else second[0]
+            yield from require_equal(first[-1], inner, "the inner dims of a product", "dimension mismatch")
+            yield from require_broadcast_dims([first[:-2], second[:-2]], "cannot broadcast on dim")
+
+    return matmul
+
+
+def require_gemm(view: NodeView) -> Iterator[Precondition]:
+    """The inner dims are equal."""
+    first, second = view.dims(0), view.dims(1)
+    if len(first) == len(second) == 2:
+        inner = first[0 if view.attr("transA", 0) else 1]
+        rows = second[1 if view.attr("transB", 0) else 0]
+        yield from require_equal(inner, rows, "the inner dims of a product", "Dimension mismatch")
+
+
+def require_einsum(view: NodeView) -> Iterator[Precondition]:
+    """Equal letters are dims that broadcast."""
+    terms = view.attr("equation", "").replace(" ", "").partition("->")[0].split(",")
+    if "." in "".join(terms) or len(terms) != len(view.inputs):
+        return
+    letters: dict[str, dict[Expr, None]] = {}
+    for index, term in enumerate(terms):
+        for letter, dim in zip(term, view.dims(index), strict=False):
+            letters.setdefault(letter, {})[dim] = None
+    for dims in letters.values():
+        yield from require_broadcast_dims([(dim,) for dim in dims], "could not be broadcast")
+
+
+PRECONDITIONS: Mapping[str, PreconditionRule] = {
+    "MatMul": product_preconditions(0, 1),
+    "MatMulInteger": product_preconditions(0, 1),
+    "QLinearMatMul": product_preconditions(0, 3),
+    "com.microsoft.MatMulIntegerToFloat": product_preconditions(0, 1),
+    "com.microsoft.DynamicQuantizeMatMul": product_preconditions(0, 1),
+    "Gemm": require_gemm,
+    "Einsum": require_einsum,
 }

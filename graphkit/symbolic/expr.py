@@ -14,16 +14,122 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Integral
 from typing import Literal, Protocol
 from weakref import WeakValueDictionary
 
-from graphkit.shapes.expr_limits import MAX_TERMS, TooComplexError, check_call, check_number, check_terms
-from graphkit.shapes.symbols import INF, Bound, Symbol
+__all__ = [
+    "INF",
+    "MAX_ARGS",
+    "MAX_NUMBER",
+    "MAX_TERMS",
+    "OPERATIONS",
+    "WORD",
+    "Bound",
+    "Call",
+    "Expr",
+    "Monomial",
+    "Operation",
+    "Symbol",
+    "TooComplexError",
+    "call_text",
+    "check_call",
+    "check_number",
+    "check_terms",
+    "const",
+    "sum_text",
+    "symbol",
+]
 
-__all__ = ["OPERATIONS", "Call", "Expr", "Monomial", "Operation", "call_text", "const", "sum_text", "symbol"]
+MAX_TERMS = 48
+MAX_DEGREE = 16  # atoms of a product
+MAX_ARGS = 8  # of a min or max
+MAX_SIZE = 160  # atoms, those in the arguments of calls included
+MAX_NUMBER = 1 << 64  # no dim, and no element of an integer tensor, is larger
+MAX_TEXT = 2000  # characters of a call
+
+
+class Sized(Protocol):
+    """An atom: a symbol or a call."""
+
+    @property
+    def size(self) -> int:
+        """The number of its atoms, those in its arguments included."""
+
+
+class TooComplexError(ArithmeticError):
+    """An expression has grown too large to be read or used."""
+
+
+def check_call(op: str, args: Sequence[object], text: str) -> None:
+    """Raise TooComplexError for a call that is too large."""
+    if len(args) > MAX_ARGS:
+        raise TooComplexError(f"a {op} of more than {MAX_ARGS} expressions")
+    if len(text) > MAX_TEXT:
+        raise TooComplexError("an expression of too many nested operations")
+
+
+def check_number(value: int) -> None:
+    """Raise TooComplexError for a number that does not fit into an integer tensor."""
+    if not -MAX_NUMBER <= value <= MAX_NUMBER:
+        raise TooComplexError("a number of more than 64 bits")
+
+
+def check_terms(terms: Sequence[tuple[Sequence[Sized], int]]) -> None:
+    """Raise TooComplexError for a sum that is too large."""
+    if len(terms) > MAX_TERMS:
+        raise TooComplexError("an expression of too many terms")
+    for monomial, factor in terms:
+        check_number(factor)
+        if len(monomial) > MAX_DEGREE:
+            raise TooComplexError("a product of too many factors")
+    if sum(atom.size for monomial, _ in terms for atom in monomial) > MAX_SIZE:
+        raise TooComplexError("an expression of too many operations")
+
+
+Bound = int | float  # an integer, or an infinity
+INF = math.inf
+WORD = r"[A-Za-z_][A-Za-z0-9_.:]*"
+BARE = re.compile(rf"{WORD}|\?.*", re.DOTALL)  # what is unknown has a name that begins with `?`
+
+
+class Symbol:
+    """A named integer with its known range. Equal symbols are identical."""
+
+    __slots__ = ("__weakref__", "key", "lower", "name", "text", "upper")
+    _known: WeakValueDictionary[tuple[str, Bound, Bound], Symbol] = WeakValueDictionary()
+    size = 1  # atoms in it
+
+    name: str
+    lower: Bound
+    upper: Bound
+    key: tuple[int, str, Bound, Bound]
+    text: str
+
+    def __new__(cls, name: str, lower: Bound, upper: Bound) -> Symbol:
+        """Return the one symbol of this name and these bounds."""
+        known = cls._known.get((name, lower, upper))
+        if known is None:
+            known = super().__new__(cls)
+            known.name, known.lower, known.upper = name, lower, upper
+            known.key = (0, name, lower, upper)
+            known.text = name if BARE.fullmatch(name) else "'" + name.replace("'", "''") + "'"
+            cls._known[(name, lower, upper)] = known
+        return known
+
+    def __reduce__(self) -> tuple[type[Symbol], tuple[str, Bound, Bound]]:
+        return Symbol, (self.name, self.lower, self.upper)
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def evaluate(self, assignment: Mapping[str, int]) -> int:
+        """Return its value; KeyError if it has none."""
+        return assignment[self.name]
+
 
 Operation = Literal["//", "%", "min", "max"]
 FUNCTIONS: Mapping[Operation, Callable[..., int]] = {"//": operator.floordiv, "%": operator.mod, "min": min, "max": max}

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from graphkit.dtypes import INT32_MAX, INT64_MAX
-from graphkit.shapes.algebra import ceil_div, maximum, minimum
-from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Expr, const
-from graphkit.shapes.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.shapes.rules.data_movement import small_data, with_dims
-from graphkit.shapes.tensor import Array, Element, Tensor, array_of, element_number, is_to_the_end
+from graphkit.ops.data_movement import small_data, with_dims
+from graphkit.ops.preconditions import (
+    FINE,
+    WRONG,
+    Ints,
+    Precondition,
+    PreconditionRule,
+    Violation,
+    name_value,
+    read_integers,
+    require_at_least,
+    require_at_most,
+    require_equal,
+)
+from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
+from graphkit.ops.tensor import Array, Element, Tensor, array_of, element_number, is_known, is_to_the_end
+from graphkit.symbolic.algebra import ceil_div, lower, maximum, minimum, upper
+from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["RULES"]
+__all__ = ["PRECONDITIONS", "RULES"]
 
 Bounds = list[tuple[int, Element | None, Element | None, Element | None]]
 
@@ -195,4 +208,112 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.GatherND": gather_nd,
     "ScatterND": infer_scatter,
     "ScatterElements": infer_scatter,
+}
+
+
+MAX_BOUND = 1 << 40  # exporters write INT64_MAX for "to the end"
+
+
+@dataclass(frozen=True)
+class Sliced(Precondition):
+    """Bounds along one axis count from the front, as meant. Below 0 they would count from the end.
+
+    Where both are computed, and lie before and behind all that there is, less is left than is meant.
+    """
+
+    dims: tuple[Expr, ...]
+    axis: int
+    start: Expr
+    end: Expr
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return self.start, self.end, *self.dims
+
+    @property
+    def told(self) -> tuple[Expr, ...]:
+        return self.start, self.end
+
+    @property
+    def is_guess(self) -> bool:
+        return True
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        start, end, size = values[0], values[1], values[2 + self.axis]
+        below = ((self.start.constant is None) & (start < 0)) | ((self.end.constant is None) & (end < 0))
+        meant = np.maximum(np.clip(end, 0, size) - np.clip(start, 0, size), 0)
+        actual = np.maximum(_from_front(end, size) - _from_front(start, size), 0)
+        beyond = (self.start.constant is None) & (self.end.constant is None) & (start < 0) & (end > size)
+        return np.where((below & (meant != actual)) | beyond, WRONG, FINE)
+
+    def violation(self, values: Sequence[int]) -> Violation:
+        start, end, size = values[0], values[1], values[2 + self.axis]
+        side, value = ("start", start) if start < 0 and self.start.constant is None else ("end", end)
+        expr = self.start if side == "start" else self.end
+        bounds = [int(_from_front(np.int64(bound), np.int64(size))) for bound in (start, end)]
+        shape = list(values[2:])
+        shape[self.axis] = max(bounds[1] - bounds[0], 0)
+        rest = f"{shape[self.axis]} of {size} are left"
+        why = "it counts from the end" if -size <= value else "it lies before all that there is"
+        return Violation(f"{side} {name_value(expr, value)}: {why}, {rest}", "", tuple(shape))
+
+
+def _from_front(bound: Ints, size: Ints) -> Ints:
+    bound = np.clip(bound, -MAX_BOUND, MAX_BOUND)
+    return np.clip(np.where(bound < 0, bound + size, bound), 0, size)
+
+
+def require_slice(view: NodeView) -> Iterator[Precondition]:
+    """A bound that is meant to count from the front does not count from the end."""
+    if view.opset < 10 or not view.tensor(1).may_have_data or not view.tensor(2).may_have_data:
+        return
+    dims, starts, ends = view.dims(), read_integers(view, 1), read_integers(view, 2)
+    axes = view.numbers(3) if view.has(3) else list(range(len(starts)))
+    steps = view.numbers(4) if view.has(4) else [1] * len(starts)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        may_turn = any(bound.constant is None and lower(bound) < 0 <= upper(bound) for bound in (start, end))
+        if may_turn and step == 1 and all(map(is_known, (start, end, *dims))):
+            yield Sliced(dims, view.axis(axis, len(dims)), start, end)
+
+
+def require_gather_elements(view: NodeView) -> Iterator[Precondition]:
+    """Indices have no larger dims than the data off the axis."""
+    dims, indices = view.dims(0), view.dims(1)
+    axis = view.axis(view.attr("axis", 0), len(dims))
+    says = "'indices' shape" if view.node.op_type == "GatherElements" else "is greater than input dim"
+    for index, (largest, dim) in enumerate(zip(dims, indices, strict=False)):
+        if index != axis:
+            yield from require_at_most(dim, largest, "indices of a larger dim than the data", says)
+
+
+def require_scatter_nd(view: NodeView) -> Iterator[Precondition]:
+    """Updates have the indices' dims less the last, then the data's that it does not index."""
+    dims, indices, updates = view.dims(0), view.dims(1), view.dims(2)
+    depth = indices[-1].constant if indices else None
+    if depth is None:
+        return
+    for left, right in zip(updates, (*indices[:-1], *dims[depth:]), strict=False):
+        yield from require_equal(
+            left, right, "the dims of updates and of what they replace", "updates tensor should have shape"
+        )
+
+
+def require_top_k(view: NodeView) -> Iterator[Precondition]:
+    """K is not below 0, and not above the dim."""
+    dims = view.dims()
+    if view.opset < 10:
+        count = const(view.attr("k", 1))
+    else:
+        (count,) = read_integers(view, 1)
+    dim = dims[view.axis(view.attr("axis", -1), len(dims))]
+    yield from require_at_least(count, 0, "k below 0", "must not be negative")
+    yield from require_at_most(count, dim, "k is larger than the axis", "k argument")
+
+
+PRECONDITIONS: Mapping[str, PreconditionRule] = {
+    "GatherElements": require_gather_elements,
+    "ScatterElements": require_gather_elements,
+    "ScatterND": require_scatter_nd,
+    "TopK": require_top_k,
+    "Slice": require_slice,
 }

@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from graphkit.graph.names import join_words
-from graphkit.shapes import Expr, Relation, is_known, lower
-from graphkit.shapes.rule_context import NodeView
-from graphkit.shapes.tensor import Dims
+from graphkit.ops.rule_context import NodeView
+from graphkit.ops.tensor import Dims, is_known
+from graphkit.symbolic.algebra import lower
+from graphkit.symbolic.expr import Expr
+from graphkit.symbolic.relations import Relation
 
 __all__ = [
     "FAILS",
@@ -41,6 +43,7 @@ __all__ = [
     "require_at_most",
     "require_broadcast_dims",
     "require_equal",
+    "require_table_length",
 ]
 
 Ints = npt.NDArray[np.int64]
@@ -332,3 +335,8 @@ def require_broadcast_dims(shapes: Sequence[Dims], says: str = BROADCAST) -> Ite
         sizes = tuple(dim for dim in dims_there if dim != 1)
         if len(sizes) > 1 and all(map(is_known, sizes)):
             yield Broadcast(sizes, says)
+
+
+def require_table_length(length: Expr, end: Expr, says: str) -> Iterator[Precondition]:
+    """Yield the precondition that a table of positions is long enough."""
+    yield from require_at_most(length, end, "more positions than the table has", says)

@@ -17,14 +17,11 @@ from graphkit.dtypes import integer_range
 from graphkit.graph.attributes import T, attribute_value
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.shapes.algebra import divide_exactly, maximum, without_common_factor
-from graphkit.shapes.bounds import lower, upper
-from graphkit.shapes.expr import Call, Expr, const, symbol
-from graphkit.shapes.expr_limits import TooComplexError
-from graphkit.shapes.number_limits import exact_range
-from graphkit.shapes.relations import Requirement
-from graphkit.shapes.symbols import INF, Bound
-from graphkit.shapes.tensor import Array, Dims, Element, Tensor, element_number, is_known
+from graphkit.ops.number_limits import exact_range
+from graphkit.ops.tensor import Array, Dims, Element, Tensor, element_number, is_known
+from graphkit.symbolic.algebra import divide_exactly, lower, maximum, upper, without_common_factor
+from graphkit.symbolic.expr import INF, Bound, Call, Expr, TooComplexError, const, symbol
+from graphkit.symbolic.relations import Requirement
 
 __all__ = ["Engine", "Finding", "InferenceContext", "NodeView", "Notes", "Rule", "UnknownError"]
 
