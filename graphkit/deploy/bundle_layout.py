@@ -138,7 +138,7 @@ class _Part:
     def symbols(self) -> Mapping[str, str]:
         """The name of each symbol of the inputs in the contract: `batch`, `source`, `tokens`, `slots`, or its own."""
         roles = self.model.roles
-        names = {symbol: symbol if window else SLOTS for symbol, window in self._slots.items()}
+        names = {symbol: symbol if window else SLOTS for symbol, window in self._slot_axes.items()}
         has_own = any(
             dim.name == MASK_LENGTH for value in self.model.graph.inputs for dim in self.shapes[value].dims or ()
         )
@@ -159,7 +159,7 @@ class _Part:
         """The largest number of each symbol that has one."""
         slots = self.sizes.slots
         known = {"batch": self.sizes.batch, "source": self.sizes.source, "tokens": slots, SLOTS: slots}
-        known |= {symbol: window for symbol, window in self._slots.items() if window}
+        known |= {symbol: window for symbol, window in self._slot_axes.items() if window}
         named = {symbol: known[name] for symbol, name in self.symbols.items() if name in known}
         forced = {name: int(size) for name, size in forced_sizes(self.model, {}).items() if size >= 1}
         return {**forced, **named, **self.sizes.dims}
@@ -176,27 +176,27 @@ class _Part:
         return tuple(dict.fromkeys(dim.declared for dim in dims if dim.constant is None and dim.atom is not None))
 
     @cached_property
-    def _there(self) -> Shapes:
+    def _shapes_at_largest(self) -> Shapes:
         """The shapes at the largest sizes, at which more is known: that no dim is 1, and which number is less."""
         sizes = DimSpec.of({name: size for name, size in self.largest.items() if name in self._free})
         return infer_from(self.model, Inputs(self.model, sizes, declared=self.named))
 
     def _size_there(self, value: Value, axis: int) -> int | None:
-        dims = self._there[value].dims
+        dims = self._shapes_at_largest[value].dims
         return dims[axis].constant if dims is not None and axis < len(dims) else None
 
     @cached_property
-    def _slots(self) -> Mapping[str, int]:
+    def _slot_axes(self) -> Mapping[str, int]:
         """The symbols of axes along which new tokens are written, each with the length of its ring, 0 for no ring."""
         windows: dict[str, int] = {}
         for name, state in self.method.writes.items():
             dims = self.shapes[self.values[name]].dims or ()
-            axis = self._axis(state, self.values[name], len(dims))
+            axis = self._growing_axis_of(state, self.values[name], len(dims))
             if axis is not None and dims[axis].atom is not None:
-                windows[dims[axis].declared] = self._window(self.values[name])
+                windows[dims[axis].declared] = self._window_of_state(self.values[name])
         return windows
 
-    def _window(self, value: Value) -> int:
+    def _window_of_state(self, value: Value) -> int:
         """Return after how many tokens the slots that ScatterND writes begin anew, 0 for never."""
         node = value.producer
         indices = node.input(1) if node is not None and node.is_op("ScatterND") else None
@@ -221,7 +221,7 @@ class _Part:
                 raise UsageError(f"the rank of state '{state}' is not known: {self.shapes.reason(value)}")
             shape = tuple(self._size(state, value, axis) for axis in range(len(dims)))
             batch = next((axis for axis, dim in enumerate(dims) if self.symbols.get(dim.declared) == "batch"), None)
-            axis = self._axis(state, value, len(dims))
+            axis = self._growing_axis_of(state, value, len(dims))
             update: Update = "slots" if axis is not None else "swap" if state in self.read else "whole"
             if axis is not None and shape[axis] < self.sizes.slots:
                 update = "ring"
@@ -254,7 +254,7 @@ class _Part:
             open_sizes = [name for name in self._free if name not in self.largest]
             if missing := sorted(dim.symbols.intersection(open_sizes)) or open_sizes:
                 raise missing_sizes(self.model, missing)
-            reason = self._there.reason(value)
+            reason = self._shapes_at_largest.reason(value)
             raise UsageError(f"{self.model.label}: how large state '{state}' can be is not known: {reason}")
         if size < 1:
             raise UsageError(
@@ -265,7 +265,7 @@ class _Part:
             raise UsageError(f"state '{state}' has {dim} rows, and a state has one for each of the batch")
         return size
 
-    def _axis(self, state: str, value: Value, rank: int) -> int | None:
+    def _growing_axis_of(self, state: str, value: Value, rank: int) -> int | None:
         """Return the axis along which new tokens are written; None for state that is replaced as a whole."""
         if state in self.method.whole:
             return None
@@ -305,12 +305,12 @@ class _Part:
             file=method.file,
             when="once" if method.when == "once" else "step",
             inputs=tuple(self._input(value) for value in self.model.graph.inputs if value.tensor is None),
-            outputs=tuple(self._output(value) for value in self.model.graph.outputs),
-            access={name: self._access(name) for name in states},
+            outputs=tuple(self._output_port(value) for value in self.model.graph.outputs),
+            access={name: self._access_text(name) for name in states},
             changes=changes,
         )
 
-    def _access(self, state: str) -> Access:
+    def _access_text(self, state: str) -> Access:
         inputs = [self.values[name] for name, read in self.method.reads.items() if read == state]
         outputs = [self.values[name] for name, written in self.method.writes.items() if written == state]
         if not outputs:
@@ -320,17 +320,19 @@ class _Part:
         is_read = is_read or (bool(inputs) and bool(outputs[0].consumers))
         return "read and write" if is_read else "write"
 
-    def _shape(self, value: Value) -> tuple[int | str, ...]:
+    def _port_shape(self, value: Value) -> tuple[int | str, ...]:
         dims = self.shapes[value].dims or ()
         if self.method.kinds.get(value.name) == "mask" and len(dims) == 2:
             tokens = next(name for name, kind in self.method.kinds.items() if kind == "tokens")
-            return self._shape(self.values[tokens])[:2]  # an exporter's name is that of past and new tokens together
+            return self._port_shape(self.values[tokens])[
+                :2
+            ]  # an exporter's name is that of past and new tokens together
         declared = declared_type(value)
         claims = declared.dims if declared is not None and declared.dims is not None else ()
         claims = claims if len(claims) == len(dims) else (None,) * len(dims)  # a rank that is declared may be wrong
-        return tuple(self._named(dim, claim) for dim, claim in zip(dims, claims, strict=True))
+        return tuple(self._name_dim(dim, claim) for dim, claim in zip(dims, claims, strict=True))
 
-    def _named(self, dim: Expr, claim: Dim) -> int | str:
+    def _name_dim(self, dim: Expr, claim: Dim) -> int | str:
         """Return a dim as the contract has it; where the nodes do not tell it, the declared one, as a pass left it."""
         if dim.constant is not None:
             return dim.constant
@@ -343,14 +345,14 @@ class _Part:
         kind: FeedKind = "state" if name in method.reads else _KINDS.get(method.kinds.get(name, ""), "user")
         of = method.reads.get(name, method.length if kind == "length" else "")
         meaning = f"state '{of}'" if kind == "state" else MEANINGS[kind]
-        return BundlePort(name, self._dtype(value), self._shape(value), meaning, Feed(kind, of))
+        return BundlePort(name, self._port_dtype(value), self._port_shape(value), meaning, Feed(kind, of))
 
-    def _output(self, value: Value) -> BundlePort:
+    def _output_port(self, value: Value) -> BundlePort:
         state = self.method.writes.get(value.name, "")
         meaning = f"state '{state}'" if state else f"'{value.name}' of the export"
-        return BundlePort(value.name, self._dtype(value), self._shape(value), meaning, writes=state)
+        return BundlePort(value.name, self._port_dtype(value), self._port_shape(value), meaning, writes=state)
 
-    def _dtype(self, value: Value) -> str:
+    def _port_dtype(self, value: Value) -> str:
         return dtype_name(self.shapes[value].dtype)
 
 

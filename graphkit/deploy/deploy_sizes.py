@@ -107,7 +107,7 @@ class SizeRequest:
             UsageError: A model has fewer positions, another fixed length, or no such symbol.
         """
         self._check_dims(models)
-        slots, source = self._slots(step), self._source(encoder)
+        slots, source = self._count_slots(step), self._source(encoder)
         for flag, size in ((self.slots_flag, slots), (self.source_flag, source)):
             if self.most is not None and size > self.most:
                 raise UsageError(
@@ -128,7 +128,7 @@ class SizeRequest:
                 if model.roles.pasts and symbols.get(name) == "batch" and size != self.batch:
                     raise UsageError(f"{model.name}: '{name}' is {self.batch}, not {size} - give --batch {size}")
 
-    def _slots(self, step: Model | None) -> int:
+    def _count_slots(self, step: Model | None) -> int:
         most = most_positions(step) if step is not None else None
         if step is not None and most is not None and self.slots is not None and self.slots > most:
             raise UsageError(

@@ -104,7 +104,7 @@ class _Settings:
 
     def generation(self, start: int | None, ends: tuple[int, ...]) -> Generation:
         """Return how tokens are chosen, from the token that starts a sequence and those that end one."""
-        first, early = self._tokens("forced_bos_token_id"), self.plain.get("early_stopping")
+        first, early = self._read_tokens("forced_bos_token_id"), self.plain.get("early_stopping")
         if len(first) > 1:
             self.note("forced_bos_token_id")
         if early not in (None, True, False, "never"):
@@ -114,16 +114,16 @@ class _Settings:
             self.note("length_penalty")
         longest, fewest = self._count("max_length"), self._count("min_new_tokens")
         return Generation(
-            prompt=self._prompt(start),
+            prompt=self._prompt_tokens(start),
             max_length=longest if longest != 20 else None,  # the default, which is no setting
             max_new_tokens=self._count("max_new_tokens") or None,
             min_length=(self._count("min_length") or 0) if fewest is None else 0,  # which `min_new_tokens` replaces
             min_new_tokens=fewest or 0,
             forced_bos_token_id=first[0] if len(first) == 1 else None,
-            forced_eos_token_id=self._tokens("forced_eos_token_id"),
+            forced_eos_token_id=self._read_tokens("forced_eos_token_id"),
             bad_words_ids=tuple(dict.fromkeys(self._bad_words(ends))),
-            suppress_tokens=self._tokens("suppress_tokens"),
-            begin_suppress_tokens=self._tokens("begin_suppress_tokens"),
+            suppress_tokens=self._read_tokens("suppress_tokens"),
+            begin_suppress_tokens=self._read_tokens("begin_suppress_tokens"),
             num_beams=self._count("num_beams") or 1,
             length_penalty=float(penalty) if isinstance(penalty, (int, float)) else 1.0,
             early_stopping="never" if early == "never" else early in (True,),
@@ -138,7 +138,7 @@ class _Settings:
             self.note(name)
         return None
 
-    def _tokens(self, name: str) -> tuple[int, ...]:
+    def _read_tokens(self, name: str) -> tuple[int, ...]:
         entry = self.plain.get(name)
         listed = entry if isinstance(entry, list) else [] if entry is None else [entry]
         if any(type(token) is not int or token > MOST for token in listed):
@@ -155,7 +155,7 @@ class _Settings:
             elif ids[0] not in ends:
                 yield ids[0]
 
-    def _prompt(self, start: int | None) -> tuple[int, ...]:
+    def _prompt_tokens(self, start: int | None) -> tuple[int, ...]:
         """Return the tokens behind the start token: those of a given start, or those that are forced one by one.
 
         A model of speech in several languages would first have to hear which one it is: that is not followed.

@@ -118,7 +118,11 @@ class HostPart:
                     "out what the host makes - give smaller sizes"
                 )
             role = self.roles.get(value.name, "other")
-            array = np.zeros(shape, kind) if kind.kind == "f" else self._integers(role, shape, number, ids).astype(kind)
+            array = (
+                np.zeros(shape, kind)
+                if kind.kind == "f"
+                else self._integer_input(role, shape, number, ids).astype(kind)
+            )
             if role in MASKS:
                 counts = np.ones(shape, np.bool_)
                 if shape and is_of_source(role, setting) and role != "image mask" and setting.is_padded:
@@ -131,7 +135,9 @@ class HostPart:
             arrays[value.name] = array
         return arrays
 
-    def _integers(self, role: Role, shape: tuple[int, ...], number: int, tokens: int | Sequence[int]) -> np.ndarray:
+    def _integer_input(
+        self, role: Role, shape: tuple[int, ...], number: int, tokens: int | Sequence[int]
+    ) -> np.ndarray:
         """Return the elements of an integer input that is no mask."""
         if role == "positions":
             start = number if self.setting.capacity else 0
@@ -241,11 +247,11 @@ class _Steps:
 
     def rule(self) -> Sound | None:
         """Return the rule by the lengths at which values change, from the longest down; None where there is none."""
-        last = self._start(self.length)
+        last = self._run_start(self.length)
         if last == 1:
             return Sound(self.length, self.length, self.length - 1)
-        stride = last - self._start(last - 1)
-        changed = [a != b for a, b in zip(self._values(last), self._values(last - 1), strict=True)]
+        stride = last - self._run_start(last - 1)
+        changed = [a != b for a, b in zip(self._values_at_length(last), self._values_at_length(last - 1), strict=True)]
         sizes = {change.shape[axis] for change in changed for axis in range(change.ndim) if _varies_along(change, axis)}
         for positions in sorted(sizes or {1}, reverse=True):
             first = last - (positions - 1) * stride  # from which on there is a position
@@ -253,7 +259,7 @@ class _Steps:
                 return Sound(self.length, stride, positions * stride - last)
         return None
 
-    def _start(self, valid: int) -> int:
+    def _run_start(self, valid: int) -> int:
         """Return the least length with the values of this one; they change in one direction."""
         low, high = 1, valid
         while low < high:
@@ -265,9 +271,9 @@ class _Steps:
         return valid > 1 and not self._are_equal(valid, valid - 1)
 
     def _are_equal(self, valid: int, other: int) -> bool:
-        return all(map(np.array_equal, self._values(valid), self._values(other)))
+        return all(map(np.array_equal, self._values_at_length(valid), self._values_at_length(other)))
 
-    def _values(self, valid: int) -> list[np.ndarray]:
+    def _values_at_length(self, valid: int) -> list[np.ndarray]:
         return list(self.part.run("valid_length", valid).values())
 
 

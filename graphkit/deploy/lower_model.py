@@ -118,16 +118,16 @@ class _Lowering:
         """
         inlined = InlineFunctions().run(self.model)
         self.model = fold(inlined.model, options=FoldingOptions(keep_fusions=False)).model
-        self._passed("functions inlined, folded", self.original)
+        self._add_stage("functions inlined, folded", self.original)
         self.passes.add(InlineFunctions.name())
         self.changes += [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
         folded = self.model  # with a finite floor, each query of an Attention has a key
         # far below all that is added to a mask: `host_tables` tells what is masked, and `freeze` raises what is left
         deep = min(FLOOR, self.sizes.floor)
-        self._rewrite(MaskedFillToAdd(deep), DropNanGuard(), DequantizeAfterGather())
-        self._passed("masks that are added", folded, is_masking=True)
+        self._run_rewrites(MaskedFillToAdd(deep), DropNanGuard(), DequantizeAfterGather())
+        self._add_stage("masks that are added", folded, is_masking=True)
         masked = self.model
-        outcome = self._rewrite(DecomposeAttention(unpadded=True))
+        outcome = self._run_rewrites(DecomposeAttention(unpadded=True))
         if self.is_decoder and outcome.declined:
             raise UsageError(
                 f"{self.original.name}: {DecomposeAttention.name()}: {outcome.declined[0]} - export attention in plain "
@@ -138,10 +138,10 @@ class _Lowering:
             return
         # Lengths that each layer takes from its own cache are computed once.
         self.model = fold(self.model, options=FoldingOptions(keep_fusions=False)).model
-        self._passed("attention in plain operators", masked)
+        self._add_stage("attention in plain operators", masked)
         plain = self.model
-        self._rewrite(MaskedFillToAdd(deep))
-        self._passed("causal masks that are added", plain, is_masking=True)
+        self._run_rewrites(MaskedFillToAdd(deep))
+        self._add_stage("causal masks that are added", plain, is_masking=True)
 
     def fix_sizes(self) -> None:
         """Choose the number of each symbol, and check that padding changes no results."""
@@ -158,7 +158,7 @@ class _Lowering:
         if not self.is_decoder:
             before, positions = self.model, counted_positions(self.model, self.setting, self.original.name)
             self.model = with_constants(before, positions)
-            self._passed("positions that count from 0", before, values=positions)
+            self._add_stage("positions that count from 0", before, values=positions)
         before, outcome = self.model, ExtractEmbedding().run(self.model)
         for lookup in outcome.matches:
             tensor = lookup.table.constant
@@ -174,23 +174,23 @@ class _Lowering:
             source = Source("rows", table, "position") if is_position else Source("embedding", table, by)
             self.interface.becomes(lookup.ids.name, lookup.name)
             self.interface.make(lookup.name, source, f"the rows of '{lookup.table.name}' at '{lookup.ids.name}'")
-        self._adopt(outcome, ExtractEmbedding.name())
+        self._adopt_outcome(outcome, ExtractEmbedding.name())
         rows = {lookup.name: lookup.node.result().name for lookup in outcome.matches}
-        self._passed("rows of tables as inputs", before, stands_for=rows)
+        self._add_stage("rows of tables as inputs", before, stands_for=rows)
 
     def insert_masks(self) -> None:
         """Insert the masks that the export lacks; of a sound it reads all that the encoder gives without one."""
         before, outcome = self.model, InsertAttentionMask(per_sequence=self.sizes.batch > 1).run(self.model)
         for attention in outcome.matches:
             self.interface.make_mask(attention.name, attention.over)
-        self._adopt(outcome, InsertAttentionMask.name())
-        self._passed("masks that the export lacks", before, zeros=sorted({each.name for each in outcome.matches}))
+        self._adopt_outcome(outcome, InsertAttentionMask.name())
+        self._add_stage("masks that the export lacks", before, zeros=sorted({each.name for each in outcome.matches}))
         over_source = {attention.name for attention in outcome.matches if attention.over == "source"}
         if self.setting.sound is None or not over_source:
             return
         before = self.model
         self.model = with_constants(before, zeros_of(before, over_source, self.setting))
-        self._passed("masks that hide nothing", before, tested="the sound behind its end is zeros")
+        self._add_stage("masks that hide nothing", before, tested="the sound behind its end is zeros")
 
     def pool(self) -> None:
         """Take rows that stand for a source, such as that of its end-of-text token, by products with one-hot rows."""
@@ -199,8 +199,8 @@ class _Lowering:
         vocabulary = min((rows[name] for name in of), default=0)
         outcome, pooled = pool_by_product(self.model, self.setting, vocabulary)
         before = self.model
-        self._adopt(outcome, PoolRowByOneHot.name())
-        self._passed("rows taken by products", before, tested="the host makes the one-hot rows")
+        self._adopt_outcome(outcome, PoolRowByOneHot.name())
+        self._add_stage("rows taken by products", before, tested="the host makes the one-hot rows")
         for pooling in pooled:
             rule, name = pooling.rule, f"{self.name}.{pooling.name}"
             self.tables[name] = np.eye(self.setting.source, dtype=helper.tensor_dtype_to_np_dtype(pooling.dtype))
@@ -212,20 +212,20 @@ class _Lowering:
         """Let the host make the values that depend on positions, lengths and masks alone."""
         whole = self.model
         if WhereToArithmetic.name() in self._removing_passes():  # its condition becomes a number, which the host makes
-            self._rewrite(WhereToArithmetic(of_data=True))
-            self._passed("choices as products", whole)
+            self._run_rewrites(WhereToArithmetic(of_data=True))
+            self._add_stage("choices as products", whole)
         before = self.model
         has_text = any(source.by == "source" for source, _ in self.interface.sources.values())
         kept = frozenset[str]() if self.is_decoder else kept_inputs(before, self.original, has_text=has_text)
         outcome, tables = self._host_values(kept)
-        self._adopt(outcome, ExtractHostValues.name())
+        self._adopt_outcome(outcome, ExtractHostValues.name())
         made = {match.name: match.source.value.name for match in outcome.matches}
-        self._passed("values of the host as inputs", before, stands_for=made)
+        self._add_stage("values of the host as inputs", before, stands_for=made)
         before = self.model
         looked_up = set(self.interface.became)  # ids, of whose number positions may be made, and which are rows now
         for table in tables:
-            self._take(table, looked_up)
-        self._passed("values of the host by rows", before, tested="the host makes them by rows or by a rule")
+            self._give_to_host(table, looked_up)
+        self._add_stage("values of the host by rows", before, tested="the host makes them by rows or by a rule")
 
     def _host_values(self, kept: frozenset[str]) -> tuple[Matched[HostInput], list[HostTable]]:
         """Return the values that the host makes, with their tables; a sound's mask that it cannot make is kept too."""
@@ -241,7 +241,7 @@ class _Lowering:
                 return outcome, tables
         return self._host_values(kept | {mask.name})
 
-    def _take(self, table: HostTable, looked_up: Set[str]) -> None:
+    def _give_to_host(self, table: HostTable, looked_up: Set[str]) -> None:
         """Let the host make an input by its table, or make it a constant."""
         if table.kind == "constant":
             self.model = with_constants(self.model, {table.name: table.array})
@@ -277,7 +277,7 @@ class _Lowering:
             self.interface.axes[growth.past.name] = growth.axis
             self.interface.writes[growth.given] = growth.past.name
         before, self.model = self.model, outcome.model
-        self._passed("a cache of slots", before, tested="unused slots are masked by the host")
+        self._add_stage("a cache of slots", before, tested="unused slots are masked by the host")
         self.changes += outcome.changes
 
     def keep_state(self) -> None:
@@ -297,20 +297,20 @@ class _Lowering:
         numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in symbols}
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
-        self._passed("sizes fixed, folded", before, is_narrower=True)
+        self._add_stage("sizes fixed, folded", before, is_narrower=True)
         deep = self.model
-        self._rewrite(MaskedFillToAdd(self.sizes.floor), DropNanGuard())  # masks of floats are the host's by now
-        self._passed("the floor of masks", deep, is_masking=True)
+        self._run_rewrites(MaskedFillToAdd(self.sizes.floor), DropNanGuard())  # masks of floats are the host's by now
+        self._add_stage("the floor of masks", deep, is_masking=True)
         self._reduce_interface()
         wide = self.model
-        self._rewrite(DropZeroAdds(), *(kind() for kind in NPU_PASSES))
+        self._run_rewrites(DropZeroAdds(), *(kind() for kind in NPU_PASSES))
         for _ in range(MAX_ROUNDS):
             before = self.model
-            self._rewrite(*self._remedies(), *(kind() for kind in NPU_PASSES))
+            self._run_rewrites(*self._find_remedies(), *(kind() for kind in NPU_PASSES))
             if self.model is before:
                 break
         self.model = drop_dead_inputs(self.model)
-        self._passed("operators that the target takes", wide)
+        self._add_stage("operators that the target takes", wide)
 
     def _reduce_interface(self) -> None:
         """Give stacked caches, and inputs that the host makes, as few axes as the target takes."""
@@ -323,18 +323,18 @@ class _Lowering:
             self.interface.axes[cache.past] = cache.axis
             for output, name in cache.outputs.items():
                 self.interface.writes[name] = self.interface.writes.pop(output)
-        self._adopt(outcome, ReduceCacheRank.name())
+        self._adopt_outcome(outcome, ReduceCacheRank.name())
         sources = ((name, source.kind) for name, (source, _) in self.interface.sources.items())
         if made := tuple(name for name, kind in sources if kind in ("rows", "slots_mask", "source_mask")):
-            self._adopt(ReduceInterfaceRank(limit.value, made).run(self.model), ReduceInterfaceRank.name())
-        self._passed("inputs of fewer axes", before, tested="the host reshapes them")
+            self._adopt_outcome(ReduceInterfaceRank(limit.value, made).run(self.model), ReduceInterfaceRank.name())
+        self._add_stage("inputs of fewer axes", before, tested="the host reshapes them")
 
     def _removing_passes(self) -> set[str | None]:
         """Return the names of passes that remove blockers, and have not run yet."""
         remaining = blockers(self.model, self.sizes.target, passed=self.passes)
         return {obstacle.pass_name for obstacle in remaining.blockers}
 
-    def _remedies(self) -> Iterator[Rewrite]:
+    def _find_remedies(self) -> Iterator[Rewrite]:
         """Yield the passes that remove blockers, now and in rounds before, without those that change results."""
         self.remedies |= self._removing_passes()
         for kind in PASSES:
@@ -345,7 +345,7 @@ class _Lowering:
         """Return the model with its place in the contract; the logits are its first output."""
         if self.is_decoder and (logits := self.original.roles.logits) is not None:
             before, self.model = self.model, with_first_output(self.model, logits.name)
-            self._passed("logits first", before, tested="its outputs come in another order")
+            self._add_stage("logits first", before, tested="its outputs come in another order")
         if self.setting.sound is not None and not self.is_decoder:
             self.interface.sounds = {value.name for value in self.original.roles.all("audio")}
         method = self.interface.method(self.name, self.model, "step" if self.is_decoder else "once")
@@ -372,17 +372,17 @@ class _Lowering:
         self.model = editor.result()
         self.changes.append(f"'{mask}' is a mask of the length, to which the model adds what it adds to all scores")
 
-    def _passed(self, name: str, before: Model, **details: Any) -> None:
+    def _add_stage(self, name: str, before: Model, **details: Any) -> None:
         """Keep the models before and after a stage, to be proven."""
         if self.model is not before:
             self.stages.append(Stage(self.name, name, before, self.model, **details))
 
-    def _rewrite(self, *rewrites: Rewrite) -> Outcome:
+    def _run_rewrites(self, *rewrites: Rewrite) -> Outcome:
         outcome = run_to_fixpoint(self.model, rewrites)
-        self._adopt(outcome, *(rewrite.name() for rewrite in rewrites))
+        self._adopt_outcome(outcome, *(rewrite.name() for rewrite in rewrites))
         return outcome
 
-    def _adopt(self, outcome: Outcome, *passes: str) -> None:
+    def _adopt_outcome(self, outcome: Outcome, *passes: str) -> None:
         """Go on with the model that passes made."""
         self.passes.update(passes)
         self.model = outcome.model

@@ -79,17 +79,17 @@ class LowerReport(ProvenReport):
         return f"{super().heading()} for {self.target}"
 
     def findings(self) -> tuple[str, ...]:
-        return (*self._refused(), *super().findings(), *self._judged())
+        return (*self._refused_texts(), *super().findings(), *self._judge_findings())
 
-    def _refused(self) -> tuple[str, ...]:
+    def _refused_texts(self) -> tuple[str, ...]:
         return tuple(
             f"{file.name}: {_refused_text(file, self.target)}" for file in self.files if file.blockers.blockers
         )
 
-    def _judged(self) -> tuple[str, ...]:
+    def _judge_findings(self) -> tuple[str, ...]:
         return self.judged.findings() if self.judged is not None else ()
 
-    def _verdict(self) -> str:
+    def _target_verdict(self) -> str:
         """Return how many nodes the target refuses, and of how many no source says."""
         files = [file.blockers for file in self.files]
         refused, unknown = (
@@ -107,8 +107,8 @@ class LowerReport(ProvenReport):
 
     def blocks(self) -> Iterator[Block]:
         models = count_things(len(self.files), "model(s)")
-        done = f"Lowered to {models} for {self.target}, which {self._verdict()}."
-        yield proof_outcome(done, self.proof, faults=(*self._refused(), *self._judged()))
+        done = f"Lowered to {models} for {self.target}, which {self._target_verdict()}."
+        yield proof_outcome(done, self.proof, faults=(*self._refused_texts(), *self._judge_findings()))
         names = [*(file.name for file in self.files), *([self.data] if self.data else [])]
         yield Prose(
             f"Wrote {', '.join([*names, *self.tables, Contract.FILE, GUIDE])}. {GUIDE} says what the host does."

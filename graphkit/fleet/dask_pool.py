@@ -89,13 +89,13 @@ class DaskPool:
             return
         _be_quiet()
         try:
-            with self._client() as client:
-                yield from self._counts(client, tasks, parts)
+            with self._open_client() as client:
+                yield from self._yield_counts(client, tasks, parts)
         except (OSError, CancelledError) as error:
-            raise self._gone() from error
+            raise self._gone_error() from error
 
     @contextlib.contextmanager
-    def _client(self) -> Iterator[Client]:
+    def _open_client(self) -> Iterator[Client]:
         with contextlib.ExitStack() as stack:
             try:
                 place = self._scheduler or stack.enter_context(_cluster_here(self._jobs))
@@ -106,7 +106,7 @@ class DaskPool:
             self._check_workers(client)
             yield client
 
-    def _counts(
+    def _yield_counts(
         self, client: Client, tasks: Sequence[SurveyTask], parts: RowParts
     ) -> Generator[tuple[int, int], None, None]:
         finished: SimpleQueue[Future] = SimpleQueue()
@@ -121,22 +121,22 @@ class DaskPool:
         for at in range(0, len(tasks), size):
             start(tasks[at : at + size])
         while running:
-            future = self._next(finished, client)
+            future = self._next_finished(finished, client)
             batch = running.pop(future)
             if future.cancelled():
-                raise self._gone()
+                raise self._gone_error()
             error = future.exception()
             if error is None:
                 yield future.result()
             elif not isinstance(error, KilledWorker):
-                raise self._refused(error)
+                raise self._refused_error(error)
             elif len(batch) > 1:  # each for itself: one of them may be why
                 for task in batch:
                     start([task])
             else:
                 yield _record_lost_task(batch[0], parts)
 
-    def _next(self, finished: SimpleQueue[Future], client: Client) -> Future:
+    def _next_finished(self, finished: SimpleQueue[Future], client: Client) -> Future:
         """Return the next batch that has an end; as long as there is none, see whether there are workers."""
         seen = time.monotonic()
         while True:
@@ -144,28 +144,28 @@ class DaskPool:
                 return finished.get(timeout=SECONDS_TO_LOOK)
             seen = time.monotonic() if client.nthreads() else seen
             if time.monotonic() - seen > SECONDS_WITHOUT_WORKERS:
-                raise self._alone()
+                raise self._alone_error()
 
     def _check_workers(self, client: Client) -> None:
         """Wait for the first worker, and check that those that are there have graphkit; one without it would end."""
         try:
             client.wait_for_workers(1, timeout=SECONDS_WITHOUT_WORKERS)
         except TimeoutError as error:
-            raise self._alone() from error
+            raise self._alone_error() from error
         for address, about in client.get_versions(packages=["graphkit"])["workers"].items():
             if (version := about["packages"]["graphkit"]) != __version__:
                 raise _other_version(address, version or "missing", __version__)
 
-    def _gone(self) -> GraphkitError:
+    def _gone_error(self) -> GraphkitError:
         return GraphkitError(f"{self._name}: the scheduler is lost - {AGAIN}")
 
-    def _alone(self) -> GraphkitError:
+    def _alone_error(self) -> GraphkitError:
         problem = f"there has been no worker for {SECONDS_WITHOUT_WORKERS:g} s"
         return GraphkitError(
             f"{self._name}: {problem} - start some with `dask worker {self._scheduler or ''}`; {AGAIN}"
         )
 
-    def _refused(self, error: BaseException) -> BaseException:
+    def _refused_error(self, error: BaseException) -> BaseException:
         """Return the error of a worker that cannot do a batch at all."""
         if isinstance(error, GraphkitError):
             return error

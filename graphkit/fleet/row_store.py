@@ -80,7 +80,7 @@ class RowStore:
         folder = storage.place_beside(self._table, f".{storage.name_of(self._table)}.parts")
         with storage.output_errors(self._name, OTHER_FILE):
             storage.make_folder(folder)
-        self._lock = None if is_url(table) else self._locked(Path(folder))
+        self._lock = None if is_url(table) else self._lock_folder(Path(folder))
         runs = (run_of(part) for part in storage.files_in(folder, "parquet"))
         mark = json.dumps({"graphkit": __version__, "facts": facts})
         self.parts = RowParts(folder, max(runs, default=0) + 1, columns, mark)
@@ -129,7 +129,7 @@ class RowStore:
         """Return all rows on disk; the places of the newest row of each model, by path; and how many are of parts."""
         import pyarrow as pa
 
-        *parts, table = self._tables()
+        *parts, table = self._read_tables()
         rows, new = pa.concat_tables([*parts, table]), sum(part.num_rows for part in parts)
         kept: dict[str, int] = {}
         columns = (rows[name].to_pylist() for name in ("path", "revision"))
@@ -139,19 +139,19 @@ class RowStore:
                 kept.setdefault(path, at)
         return rows, pa.array([kept[path] for path in sorted(kept)], pa.int64()), new
 
-    def _tables(self) -> Iterator[pa.Table]:
+    def _read_tables(self) -> Iterator[pa.Table]:
         """Yield the rows of parts, those of the last run first, and of the table."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            yield from pool.map(self._read, reversed(storage.files_in(self.parts.folder, "parquet")))
-        yield self._read(self._table) if storage.place_exists(self._table) else self._schema.empty_table()
+            yield from pool.map(self._read_rows, reversed(storage.files_in(self.parts.folder, "parquet")))
+        yield self._read_rows(self._table) if storage.place_exists(self._table) else self._schema.empty_table()
 
-    def _read(self, at: str) -> pa.Table:
+    def _read_rows(self, at: str) -> pa.Table:
         """Return the rows of a file; none where it was written by another graphkit, or for other targets."""
         with storage.output_errors(storage.shown_place(at), "remove it, and start again", "cannot be read"):
             rows = storage.read_parquet(at)
         return rows if rows.schema.equals(self._schema, check_metadata=True) else self._schema.empty_table()
 
-    def _locked(self, folder: Path) -> IO[str]:
+    def _lock_folder(self, folder: Path) -> IO[str]:
         """Return the open file that keeps other surveys away."""
         with storage.output_errors(self._name, OTHER_FILE):
             lock = (folder / "lock").open("w")

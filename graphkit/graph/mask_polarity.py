@@ -202,11 +202,11 @@ class _Elements(ForwardAnalysis[Elements]):
         if rule is None or (node.is_op("MatMul") and value not in self.touched):
             return DATA
         try:
-            return rule(node, [self._operand(node, operand) for operand in node.inputs])
+            return rule(node, [self._operand_bounds(node, operand) for operand in node.inputs])
         except (IndexError, TypeError, ValueError):  # the node lacks an input, or has one too many
             return UNKNOWN
 
-    def _operand(self, node: Node, value: Value | None) -> Elements:
+    def _operand_bounds(self, node: Node, value: Value | None) -> Elements:
         """Return bounds of an operand; of another mask beside this one, those where that hides nothing."""
         fact = self.of(value)
         is_beside = node.is_op("Add", "Sum") and value is not None and self.others is not None

@@ -85,71 +85,71 @@ class Section:
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a text."""
-        text: str = self._get(name, str, "a text", default)
+        text: str = self._get_field(name, str, "a text", default)
         if len(text) > MAX_TEXT:
             raise self.wrong(name, f"it has more than {MAX_TEXT:,} characters", "shorten it")
         return text
 
     def date(self, name: str) -> date:
         """Return a date."""
-        value = self._get(name, date, "a date, such as 2026-03-06")
+        value = self._get_field(name, date, "a date, such as 2026-03-06")
         return value.date() if isinstance(value, datetime) else value
 
     def number(self, name: str) -> int:
         """Return a whole number of at least 0."""
-        number: int = self._get(name, int, "a whole number")
+        number: int = self._get_field(name, int, "a whole number")
         if isinstance(number, bool) or not 0 <= number < 1000:
-            raise self._unfit(name, number, "a whole number below 1000")
+            raise self._unfit_error(name, number, "a whole number below 1000")
         return number
 
     def flag(self, name: str) -> bool:
         """Return true or false."""
-        flag: bool = self._get(name, bool, "true or false")
+        flag: bool = self._get_field(name, bool, "true or false")
         return flag
 
     def choice(self, name: str, choices: Collection[str]) -> str:
         """Return one of a few words."""
-        choice: str = self._get(name, str, f"one of {', '.join(choices)}")
+        choice: str = self._get_field(name, str, f"one of {', '.join(choices)}")
         if choice not in choices:
-            raise self._unfit(name, choice, f"one of {', '.join(choices)}")
+            raise self._unfit_error(name, choice, f"one of {', '.join(choices)}")
         return choice
 
     def texts(self, name: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """Return a list of texts, none of them twice."""
-        items = self._get(name, list, "a list of texts", default)
+        items = self._get_field(name, list, "a list of texts", default)
         for item in items:
             if not isinstance(item, str) or len(item) > MAX_TEXT:
-                raise self._unfit(name, item, "a list of texts")
+                raise self._unfit_error(name, item, "a list of texts")
             if list(items).count(item) > 1:
                 raise self.wrong(name, f"'{item:.{SHOWN}}' is there twice", "name it once")
         return tuple(items)
 
     def section(self, name: str) -> Section:
         """Return a table of it, an empty one where it is missing."""
-        return Section(self.file, self.path(name), self._get(name, dict, "a table", {}))
+        return Section(self.file, self.path(name), self._get_field(name, dict, "a table", {}))
 
     def sections(self, name: str) -> Iterator[Section]:
         """Yield the tables of an array of tables, none where it is missing."""
-        for number, item in enumerate(self._get(name, list, "an array of tables", [])):
+        for number, item in enumerate(self._get_field(name, list, "an array of tables", [])):
             if not isinstance(item, dict):
-                raise self._unfit(f"{name}[{number}]", item, "a table")
+                raise self._unfit_error(f"{name}[{number}]", item, "a table")
             yield Section(self.file, self.path(f"{name}[{number}]"), item)
 
     def mapping(self, name: str, is_value: Callable[[object], bool], expected: str) -> dict[str, Any]:
         """Return a table of plain values."""
-        table: dict[str, Any] = self._get(name, dict, "a table", {})
+        table: dict[str, Any] = self._get_field(name, dict, "a table", {})
         for key, value in table.items():
             if not is_value(value):
-                raise self._unfit(f"{name}.{key:.{SHOWN}}", value, expected)
+                raise self._unfit_error(f"{name}.{key:.{SHOWN}}", value, expected)
         return table
 
-    def _get(self, name: str, kind: type, expected: str, default: Any = None) -> Any:
+    def _get_field(self, name: str, kind: type, expected: str, default: Any = None) -> Any:
         value = self.values.get(name, default)
         if value is None:
             raise self.wrong(name, "it is missing", f"write {expected}")
         if not isinstance(value, kind) and value is not default:
-            raise self._unfit(name, value, expected)
+            raise self._unfit_error(name, value, expected)
         return value
 
-    def _unfit(self, name: str, value: object, expected: str) -> TargetError:
+    def _unfit_error(self, name: str, value: object, expected: str) -> TargetError:
         return self.wrong(name, f"{str(value)[:SHOWN]!r} is not what it takes", f"write {expected}")

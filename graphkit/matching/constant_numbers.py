@@ -120,21 +120,21 @@ class ConstantNumbers:
         """
         kind = (tensor.data_type, tuple(tensor.dims))
         if tensor.data_type == TensorProto.STRING:
-            return self._named((kind, tuple(tensor.string_data)))
+            return self._number_of_key((kind, tuple(tensor.string_data)))
         if tensor.data_type not in BITS:
             plain = TensorProto()
             plain.CopyFrom(tensor)
             plain.ClearField("name")
-            return self._named((kind, plain.SerializeToString(deterministic=True)))
+            return self._number_of_key((kind, plain.SerializeToString(deterministic=True)))
         try:
             place = place_of(model, tensor)
         except ModelError:  # the file is missing
-            number = self._named((kind, tensor.name, tuple((e.key, e.value) for e in tensor.external_data)))
+            number = self._number_of_key((kind, tensor.name, tuple((e.key, e.value) for e in tensor.external_data)))
             self.unread.add(number)
             return number
         if place is not None:
             return self._placed(kind, place, model, tensor)
-        return self._compared(kind, model, tensor)
+        return self._number_by_bytes(kind, model, tensor)
 
     def of_bytes(self, model: Model, tensor: TensorProto) -> int:
         """Return the number of the bytes of a tensor, whatever dtype and dims it has.
@@ -143,7 +143,11 @@ class ConstantNumbers:
             ModelError: Its file is missing, or has shrunk since the model was read.
         """
         place = place_of(model, tensor)
-        return self._compared("bytes", model, tensor) if place is None else self._placed("bytes", place, model, tensor)
+        return (
+            self._number_by_bytes("bytes", model, tensor)
+            if place is None
+            else self._placed("bytes", place, model, tensor)
+        )
 
     def of_sparse(self, model: Model, sparse: SparseTensorProto) -> int:
         """Return the number of a sparse tensor.
@@ -152,19 +156,19 @@ class ConstantNumbers:
             ModelError: Its file has shrunk since the model was read.
         """
         parts = self.of(model, sparse.values), self.of(model, sparse.indices)
-        return self._named(("sparse", tuple(sparse.dims), *parts))
+        return self._number_of_key(("sparse", tuple(sparse.dims), *parts))
 
-    def _named(self, key: Hashable) -> int:
+    def _number_of_key(self, key: Hashable) -> int:
         if key not in self._numbers:
             self._numbers[key] = next(self._fresh)
         return self._numbers[key]
 
     def _placed(self, kind: Hashable, place: Place, model: Model, tensor: TensorProto) -> int:
         if (kind, place) not in self._numbers:
-            self._numbers[kind, place] = self._compared(kind, model, tensor)
+            self._numbers[kind, place] = self._number_by_bytes(kind, model, tensor)
         return self._numbers[kind, place]
 
-    def _compared(self, kind: Hashable, model: Model, tensor: TensorProto) -> int:
+    def _number_by_bytes(self, kind: Hashable, model: Model, tensor: TensorProto) -> int:
         constant = _Constant(next(self._fresh), model, tensor)
         constants = self._kinds.setdefault(kind, [])
         equal = next((known for known in constants if known.equals(constant)), None)

@@ -381,20 +381,20 @@ class Matching:
         if not same_operator(node_a, node_b) or len(node_a.outputs) != len(node_b.outputs):
             return False
         attributes = self.numbers.attributes
-        if attributes[node_a] != attributes[node_b] or self._bodies(node_a) != self._bodies(node_b):
+        if attributes[node_a] != attributes[node_b] or self._body_numbers(node_a) != self._body_numbers(node_b):
             return False
         alike = constants or same_type
-        if self._pairwise(node_a.inputs, node_b.inputs, alike):
+        if self._are_alike(node_a.inputs, node_b.inputs, alike):
             return True
-        return node_a.is_op(*COMMUTATIVE) and self._pairwise(node_a.inputs, node_b.inputs[::-1], alike)
+        return node_a.is_op(*COMMUTATIVE) and self._are_alike(node_a.inputs, node_b.inputs[::-1], alike)
 
-    def _bodies(self, node: Node) -> Mapping[str, int]:
+    def _body_numbers(self, node: Node) -> Mapping[str, int]:
         return {name: self.numbers.graphs[body] for name, body in node.bodies.items()}
 
-    def _pairwise(self, ones: Sequence[Value | None], twos: Sequence[Value | None], constants: Alike) -> bool:
-        return all(self._alike(x, y, constants) for x, y in zip(ones, twos, strict=True))
+    def _are_alike(self, ones: Sequence[Value | None], twos: Sequence[Value | None], constants: Alike) -> bool:
+        return all(self._is_alike(x, y, constants) for x, y in zip(ones, twos, strict=True))
 
-    def _alike(self, value_a: Value | None, value_b: Value | None, constants: Alike) -> bool:
+    def _is_alike(self, value_a: Value | None, value_b: Value | None, constants: Alike) -> bool:
         if value_a is None or value_b is None:
             return value_a is value_b
         if known_tensor(value_a) is not None and known_tensor(value_b) is not None:

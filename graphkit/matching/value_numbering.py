@@ -68,10 +68,10 @@ class ValueNumbers:
             self.values[value] = self._number(
                 ("input", self._name(value)) if is_main else ("bound", scope.depth, place)
             )
-        defaults = [self._constant(model, value) for value in scope.inputs]
+        defaults = [self._number_constant(model, value) for value in scope.inputs]
         for value in scope.initializers:
             if value.kind == "initializer":
-                self.values[value] = self._constant(model, value)
+                self.values[value] = self._number_constant(model, value)
         for node in in_order(scope):
             self._number_node(model, node)
         outputs = [(self._name(value) if is_main else "", self.value(value)) for value in scope.outputs]
@@ -85,7 +85,7 @@ class ValueNumbers:
     def _name(self, value: Value) -> str:
         return self._names.get(value, value.name)
 
-    def _constant(self, model: Model, value: Value) -> int:
+    def _number_constant(self, model: Model, value: Value) -> int:
         """Return the number of an initializer, of the default of an input, or of one that has none."""
         if value.tensor is not None:
             return self._number(("constant", self.constants.of(model, value.tensor)))
@@ -104,7 +104,7 @@ class ValueNumbers:
     def _number_node(self, model: Model, node: Node) -> None:
         bodies = frozenset((name, self._number_graph(model, body)) for name, body in node.bodies.items())
         attributes = {
-            attribute.name: self._attribute(model, attribute)
+            attribute.name: self._attribute_key(model, attribute)
             for attribute in node.proto.attribute
             if attribute.type not in GRAPHS and attribute != default_of(node, attribute.name)
         }
@@ -125,7 +125,7 @@ class ValueNumbers:
                     else self._number(("output", number, index))
                 )
 
-    def _attribute(self, model: Model, attribute: AttributeProto) -> Hashable:
+    def _attribute_key(self, model: Model, attribute: AttributeProto) -> Hashable:
         if attribute.ref_attr_name:
             return "call", attribute.ref_attr_name
         if attribute.type == AttributeProto.TENSOR:

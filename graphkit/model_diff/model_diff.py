@@ -119,7 +119,7 @@ class ModelDiff(Result):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the differences in a sentence, and each section that has one."""
-        yield outcome([f"A is {self.a}, B is {self.b}.", *self._verdict()], [])
+        yield outcome([f"A is {self.a}, B is {self.b}.", *self._verdict_text()], [])
         for name in ("interface", "opsets", "metadata"):
             changes: Sequence[Change] = getattr(self, name) if name != "metadata" else [*_join_changes(self.metadata)]
             if changes:
@@ -162,11 +162,11 @@ class ModelDiff(Result):
             for finding in changes:
                 yield section, finding.text, finding.text, finding.kind, finding.before, finding.after
 
-    def _verdict(self) -> Iterator[str]:
+    def _verdict_text(self) -> Iterator[str]:
         if self.is_equal:
             yield "Nothing differs."
         else:
-            yield f"They differ in {join_words([*self._sentences()])}."
+            yield f"They differ in {join_words([*self._section_sentences()])}."
         renamed = [(len(self.renamed_values), "value(s)"), (len(self.renamed_weights), "weight(s)")]
         if any(count for count, _ in renamed):
             texts = [count_things(count, text) for count, text in renamed if count]
@@ -175,7 +175,7 @@ class ModelDiff(Result):
             weights = count_things(len(self.unread_weights), "weight(s)")
             yield f"The bytes of {weights} are missing, and were not compared."
 
-    def _sentences(self) -> Iterator[str]:
+    def _section_sentences(self) -> Iterator[str]:
         """Yield the number of differences of each section."""
         nodes = [
             f"{len(changes):,} {name}"

@@ -109,13 +109,13 @@ class IsolatedSession:
             self._load()
         request = {"do": "run", "id": self._number, "most": self._process.limits.outputs()}
         try:
-            answer = self._ask(request, feed=arrays, **more)
+            answer = self._ask_worker(request, feed=arrays, **more)
         except DiedError as error:
             self._timeouts += error.timed_out
             self._deaths += not error.timed_out
             raise self._death(error, arrays) from error
         if "error" in answer:
-            raise self._failure(answer)
+            raise self._failure_error(answer)
         self.took = answer["seconds"]
         values = self._process.worker.take(answer["values"])
         assert isinstance(values, list)
@@ -145,7 +145,7 @@ class IsolatedSession:
         self._last = None if error.timed_out else (error, arrays)
         return self._with_death(died)
 
-    def _failure(self, answer: Message) -> RunError:
+    def _failure_error(self, answer: Message) -> RunError:
         if not answer["memory"]:
             return RunError.of(answer["error"], self.label)
         memory = self._process.limits.bytes()
@@ -165,7 +165,7 @@ class IsolatedSession:
             request["path"] = str(Path(self._source).absolute())  # the process may have been started in another folder
         request["options"] = {**self._options, "folder": None if folder is None else str(Path(folder).absolute())}
         try:
-            answer = self._ask(request, **values)
+            answer = self._ask_worker(request, **values)
         except DiedError as error:
             raise load_error(error.why, self.label, LIMITED) from error
         if "error" in answer:
@@ -173,7 +173,7 @@ class IsolatedSession:
         self._generation = self._process.generation
         return answer["inputs"], answer["outputs"]
 
-    def _ask(self, request: Message, **values: object) -> Message:
+    def _ask_worker(self, request: Message, **values: object) -> Message:
         limits = self._process.limits
         common = {"memory": limits.bytes(), "blocks": live_blocks()}
         return self._process.ask({**request, **common}, limits.time(self._weights), **values)

@@ -103,7 +103,7 @@ class Arena:
 
         def take(place: Json, dtype: np.dtype, shape: list[int]) -> np.ndarray:
             assert isinstance(place, (int, list))
-            arena, offset = (self, place) if isinstance(place, int) else (self._block(*place[:2]), place[2])
+            arena, offset = (self, place) if isinstance(place, int) else (self._block_of(*place[:2]), place[2])
             size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
             view: np.ndarray = np.ndarray(shape, dtype, arena._mapped(offset + size, grow=False), offset)
             return view.copy() if copy else view
@@ -115,7 +115,7 @@ class Arena:
         for number in self._blocks.keys() - {*numbers}:
             self._blocks.pop(number).close()
 
-    def _block(self, number: int, place: str) -> Arena:
+    def _block_of(self, number: int, place: str) -> Arena:
         if number not in self._blocks:
             self._blocks[number] = Arena(place)
         return self._blocks[number]

@@ -148,7 +148,7 @@ class _Server:
     def _load(self, request: Message, arena: Arena) -> Message:
         number = request["id"]
         self.allowed[number] = request["allowed"]
-        self._limit(request["memory"])
+        self._limit_memory(request["memory"])
         path_or_bytes = request["path"]
         if path_or_bytes is None:
             content: Any = arena.get(request["content"], copy=False)
@@ -161,7 +161,7 @@ class _Server:
         }
 
     def _run(self, request: Message, arena: Arena) -> Message:
-        self._limit(request["memory"])
+        self._limit_memory(request["memory"])
         session = self.sessions[request["id"]]
         feed: Any = arena.get(request["feed"], copy=False)
         outputs: Any = arena.get(request["outputs"], copy=False) if "outputs" in request else None
@@ -170,7 +170,7 @@ class _Server:
         return {**_hold_values(values, request, arena), "seconds": time.perf_counter() - began}
 
     def _run_small(self, request: Message, arena: Arena) -> Message:
-        self._limit(request["memory"])
+        self._limit_memory(request["memory"])
         parts: Any = arena.get(request["parts"], copy=True)
         return _hold_values([_run_small_model(content.tobytes(), feeds) for content, feeds in parts], request, arena)
 
@@ -179,7 +179,7 @@ class _Server:
             self.sessions.pop(number, None)
             self.allowed.pop(number, None)
 
-    def _limit(self, memory: int) -> None:
+    def _limit_memory(self, memory: int) -> None:
         """Limit the memory this process may allocate to the amount its models may take together."""
         limit_memory(self.floor + sum(self.allowed.values()) + memory)
 

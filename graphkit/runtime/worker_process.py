@@ -100,7 +100,7 @@ class Worker:
                 end = 0
                 for key, value in values.items():
                     request[key], end = self.arena.put(value, end)
-                answer, timed_out = self._exchange({**request, "end": end}, seconds)
+                answer, timed_out = self._exchange_messages({**request, "end": end}, seconds)
                 finished = answer is not None
             finally:  # also when interrupted: an answer that nobody waits for must not be taken for the next
                 if not finished:
@@ -127,7 +127,7 @@ class Worker:
     def _wait_until_ready(self) -> None:
         if self.is_ready:
             return
-        answer, _ = self._exchange(None, SECONDS_TO_START)
+        answer, _ = self._exchange_messages(None, SECONDS_TO_START)
         if answer is None:
             self._process.kill()
             self._process.wait()
@@ -137,7 +137,7 @@ class Worker:
             )
         self.is_ready = True
 
-    def _exchange(self, request: Message | None, seconds: float) -> tuple[Message | None, bool]:
+    def _exchange_messages(self, request: Message | None, seconds: float) -> tuple[Message | None, bool]:
         """Send a request, if any, and return the answer, None where there is none; and whether time was over."""
         self._alarm.set(seconds)
         try:
@@ -174,7 +174,7 @@ class _Alarm:
         self._deadline = math.inf
         self._waits_until = 0.0
         self._rang = self._is_over = False
-        threading.Thread(target=self._watch, daemon=True).start()
+        threading.Thread(target=self._watch_process, daemon=True).start()
 
     def set(self, seconds: float) -> None:
         """Let the process live so many more seconds."""
@@ -195,7 +195,7 @@ class _Alarm:
             self._is_over = True
             self._changed.notify()
 
-    def _watch(self) -> None:
+    def _watch_process(self) -> None:
         with self._changed:
             while not self._is_over:
                 seconds_left = self._deadline - time.monotonic()

@@ -136,25 +136,25 @@ class Inputs:
         self.reading = declared or declared_inputs(model)
         self.symbolic = dict(self.reading.dims)
         for (name, axis), text in (renamed or {}).items():
-            self._rename(name, axis, symbol(text))
-        self._part(spec)
+            self._rename_dim(name, axis, symbol(text))
+        self._part_dims(spec)
         self.names = sorted(set().union(*(dim.symbols for dims in self.symbolic.values() for dim in dims or ())))
-        self._least = {each.name: each.lower for dim in self._dims() for each in dim.walk_symbols()}
+        self._least = {each.name: each.lower for dim in self._all_dims() for each in dim.walk_symbols()}
         self._check_names(spec)
         asked = {name: (low, INF if high is None else high) for name, low, high in spec.ranges}
-        self.narrowed({each: bounds for name, bounds in asked.items() for each in self._meant(name, asked)})
+        self.narrowed({each: bounds for name, bounds in asked.items() for each in self._symbols_meant(name, asked)})
         self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(model.roles)})
         self._check_ranges()
         for name, number in spec.dims:
-            for each in self._meant(name, spec.numbers):
-                self._set(each, number)
+            for each in self._symbols_meant(name, spec.numbers):
+                self._set_number(each, number)
         shapes = {**{name: array.shape for name, array in self.values.items()}, **spec.shapes}
         places = {
             name: place for name in spec.numbers if (place := self.reading.place_of(name)) and name not in self.names
         }
-        self._bind(shapes, [(place[0], self.at(place), spec.numbers[name]) for name, place in places.items()])
+        self._bind_shapes(shapes, [(place[0], self.at(place), spec.numbers[name]) for name, place in places.items()])
 
-    def _dims(self) -> Iterator[Expr]:
+    def _all_dims(self) -> Iterator[Expr]:
         for dims in self.symbolic.values():
             yield from dims or ()
 
@@ -162,15 +162,15 @@ class Inputs:
         """Return the dim of an input whose rank is known."""
         return (self.symbolic[place[0]] or ())[place[1]]
 
-    def _part(self, spec: DimSpec) -> None:
+    def _part_dims(self, spec: DimSpec) -> None:
         """Give dims that a spec names as `INPUT.AXIS` symbols of their own, unless they are expressions or numbers."""
-        known = set().union(*(dim.symbols for dim in self._dims()))
+        known = set().union(*(dim.symbols for dim in self._all_dims()))
         for name in (*spec.numbers, *spec.bounds):
             place = self.reading.place_of(name)
             if place is not None and name not in known and self.at(place).name is not None:
-                self._rename(*place, symbol(name, lower(self.at(place))))
+                self._rename_dim(*place, symbol(name, lower(self.at(place))))
 
-    def _meant(self, name: str, asked: Container[str]) -> Sequence[str]:
+    def _symbols_meant(self, name: str, asked: Container[str]) -> Sequence[str]:
         """Return the symbols that a name means: those of all dims of that name but for the ones that are asked for."""
         places = (place for group in self.reading.groups.get(name, ()) for place in group)
         symbols = dict.fromkeys(str(self.at(place).name) for place in places)
@@ -179,7 +179,7 @@ class Inputs:
 
     def _may_be_empty(self, roles: Roles) -> Iterator[str]:
         """Yield the symbols along which the cache of self-attention grows: it starts empty, whatever its name."""
-        tokens = [dims[-1] for dims in self._tokens(roles)]
+        tokens = [dims[-1] for dims in self._token_dims(roles)]
         for past, entry in roles.pasts.items():
             axis = None if roles.is_cross(entry) else entry.axis
             dims = self.symbolic.get(past.name)
@@ -187,12 +187,12 @@ class Inputs:
             if name is not None and self.ranges.get(name, (None, INF))[0] is None:
                 yield name
 
-    def _tokens(self, roles: Roles) -> list[tuple[Expr, ...]]:
+    def _token_dims(self, roles: Roles) -> list[tuple[Expr, ...]]:
         """Return the dims of the inputs of new tokens: batch and number of tokens."""
         shapes = (self.symbolic.get(value.name) for value in roles.all("tokens", "embeddings"))
         return [dims[:2] for dims in shapes if dims]
 
-    def _rename(self, name: str, axis: int, dim: Expr) -> None:
+    def _rename_dim(self, name: str, axis: int, dim: Expr) -> None:
         """Give a dim a symbol of its own, whatever it declares."""
         dims = self.symbolic[name] or ()
         self.symbolic[name] = (*dims[:axis], dim, *dims[axis + 1 :])
@@ -237,7 +237,7 @@ class Inputs:
                 bounds = f"{bounded.lower} to {bounded.upper}"
                 raise UsageError(f"the range of '{name}' is {bounds}, which holds no size - give another range")
 
-    def _set(self, name: str, number: int) -> None:
+    def _set_number(self, name: str, number: int) -> None:
         if number >= 2**63:
             raise UsageError(f"'{name}' is {number} - a size is less than 2^63")
         before = self.numbers.setdefault(name, number)
@@ -247,7 +247,7 @@ class Inputs:
         if not lower(bounds) <= number <= upper(bounds):
             raise UsageError(f"{self.file}'{name}' is {number}, out of its range - give it another range")
 
-    def _bind(self, shapes: Mapping[str, tuple[int, ...]], pending: list[tuple[str, Expr, int]]) -> None:
+    def _bind_shapes(self, shapes: Mapping[str, tuple[int, ...]], pending: list[tuple[str, Expr, int]]) -> None:
         """Take the numbers of symbols from the shapes of inputs, and the sizes of dims of inputs, in any order."""
         for name, sizes in shapes.items():
             dims = self.symbolic.get(name)
@@ -258,12 +258,12 @@ class Inputs:
                 raise UsageError(f"input '{name}' has {len(dims)} dims - {'x'.join(map(str, sizes))} has {len(sizes)}")
             pending += [(name, dim, size) for dim, size in zip(dims, sizes, strict=True)]
         while pending:
-            unsolved = [equation for equation in pending if not self._solve(*equation)]
+            unsolved = [equation for equation in pending if not self._solve_dim(*equation)]
             if len(unsolved) == len(pending):
-                raise UsageError(self._unsolved(*unsolved[0]))
+                raise UsageError(self._unsolved_text(*unsolved[0]))
             pending = unsolved
 
-    def _unsolved(self, name: str, dim: Expr, size: int) -> str:
+    def _unsolved_text(self, name: str, dim: Expr, size: int) -> str:
         """Return why a dim of an input cannot have a size, and which value would result."""
         rest = dim.substitute(self.numbers)
         if rest.constant is None:
@@ -274,7 +274,7 @@ class Inputs:
             return f"a dim of input '{name}' is {dim} - it cannot be {size}"
         return f"a dim of input '{name}' is {dim}, which is {rest} as given elsewhere - it cannot be {size} too"
 
-    def _solve(self, name: str, dim: Expr, size: int) -> bool:
+    def _solve_dim(self, name: str, dim: Expr, size: int) -> bool:
         """Take the number of the only symbol in a dim, and return whether the dim is solved."""
         rest = dim.substitute(self.numbers)
         if rest == size:
@@ -286,7 +286,7 @@ class Inputs:
         number = divide_exactly(difference, factor).constant
         if number is None or number * factor != difference:
             raise UsageError(f"a dim of input '{name}' is {dim} - it cannot be {size}")
-        self._set(symbol_name, number)
+        self._set_number(symbol_name, number)
         return True
 
     def tensor(self, value: Value, notes: Notes) -> Tensor:

@@ -193,7 +193,7 @@ class _Engine:
     def run_node(self, node: Node) -> None:
         check_time()
         inputs = [None if value is None else self.known(value) for value in node.inputs]
-        ctx = InferenceContext(node, inputs, self._attributes(node), self)
+        ctx = InferenceContext(node, inputs, self._bound_attributes(node), self)
         try:
             results = self._results(ctx)
         except UnknownError as reason:
@@ -205,7 +205,7 @@ class _Engine:
                 tensor = results[index] if index < len(results) else unknown_tensor(f"{node.label} has no such output")
                 self.table[value] = tensor if tensor.dims is None else self.rewriter.tensor(tensor)
 
-    def _attributes(self, node: Node) -> Mapping[str, AttributeProto]:
+    def _bound_attributes(self, node: Node) -> Mapping[str, AttributeProto]:
         if not self.running:
             return node.attributes
         bound = {
@@ -221,14 +221,14 @@ class _Engine:
             raise UnknownError("the bodies and functions around it take too long")
         function = self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
         if function is not None:
-            return self._call(ctx, *function)
+            return self._call_function(ctx, *function)
         rule = RULES.get(node.operator)
         if rule is None:
             return infer_node(ctx)
         results = rule(ctx)
         return results if isinstance(results, list) else [results]
 
-    def _call(self, ctx: InferenceContext, function: onnx.FunctionProto, scope: Scope) -> list[Tensor]:
+    def _call_function(self, ctx: InferenceContext, function: onnx.FunctionProto, scope: Scope) -> list[Tensor]:
         if scope in self.running:
             raise UnknownError("the function calls itself, at once or through others")
         if len(self.running) >= MAX_CALLS:
@@ -243,10 +243,10 @@ class _Engine:
         finally:
             self.running.pop()
             self.bound = outer
-        self._remember(scope)
+        self._remember_facts(scope)
         return results
 
-    def _remember(self, scope: Scope) -> None:
+    def _remember_facts(self, scope: Scope) -> None:
         """Keep the facts that all calls of a function agree on."""
         for inner in scope.walk():
             for value in inner.values.values():

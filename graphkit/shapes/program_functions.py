@@ -67,7 +67,7 @@ class Steps:
         if expr is None or not expr.symbols <= self.symbols:
             return None
         if expr not in self._operands:
-            self._operands[expr] = self._sum(expr)
+            self._operands[expr] = self._plan_sum(expr)
         return self._operands[expr]
 
     def element(self, element: Expr | Ratio | float | None, dtype: str) -> Operand:
@@ -85,21 +85,21 @@ class Steps:
             return None
         return self._step(dtype, (dividend, ratio.divisor))
 
-    def _sum(self, expr: Expr) -> Operand:
+    def _plan_sum(self, expr: Expr) -> Operand:
         if expr.constant is not None:
             return expr.constant
         terms = sorted(expr.terms, key=lambda term: (not term[0], term[1] < 0))  # begin with something positive
-        operands = tuple(self._term(monomial, factor) for monomial, factor in terms)
+        operands = tuple(self._plan_term(monomial, factor) for monomial, factor in terms)
         return operands[0] if len(operands) == 1 else self._step("+", operands)
 
-    def _term(self, monomial: Monomial, factor: int) -> Operand:
+    def _plan_term(self, monomial: Monomial, factor: int) -> Operand:
         if not monomial:
             return factor
-        atoms = tuple(self._atom(atom) for atom in monomial)
+        atoms = tuple(self._plan_atom(atom) for atom in monomial)
         product = atoms[0] if len(atoms) == 1 else self._step("*", atoms)
         return product if factor == 1 else self._step("*", (factor, product))
 
-    def _atom(self, atom: Symbol | Call) -> Operand:
+    def _plan_atom(self, atom: Symbol | Call) -> Operand:
         if isinstance(atom, Symbol):
             return atom.name
         args = tuple(self.of(arg) for arg in atom.args)
@@ -360,11 +360,11 @@ class Language(ABC):
     def body(self) -> Iterator[str]:
         """Yield the statements of the function."""
         yield from self._numbers()
-        yield from self._checks()
+        yield from self._check_lines()
         for claim in self.plan.claims:
             left, right = self.operand(claim.left), self.operand(claim.right)
             relation = self.equal if claim.relation == "==" else claim.relation
-            yield self._call("ensure", f"{left} {relation} {right}", self.text(claim.text), left, right)
+            yield self._call_line("ensure", f"{left} {relation} {right}", self.text(claim.text), left, right)
         for variable, operands in self.plan.lists:
             yield self.assignment.format(variable, self.items(operands))
         begin, entry, end = self.result
@@ -375,20 +375,20 @@ class Language(ABC):
 
     def _numbers(self) -> Iterator[str]:
         for variable, name, dims, rank in self.plan.shapes:
-            yield self._call("read", self.text(name), self.text(dims), rank, variable=variable)
+            yield self._call_line("read", self.text(name), self.text(dims), rank, variable=variable)
         for variable, source, shape, remainder in self.plan.sources:
             size = f"{shape}[{source.axis}]"
             size = size if remainder == 0 else self.difference(size, remainder)
             size = size if source.factor == 1 else self.quotient(size, source.factor)
             subject = f"{source.symbol}, which axis {source.axis} of input '{source.input}' gives,"
             least, most = self.bound(source.least), self.bound(source.most)
-            yield self._call(
+            yield self._call_line(
                 "inside", size, least, most, self.text(subject), self.text(_range_words(source)), variable=variable
             )
         for variable, step in self.plan.steps:
             yield self.assignment.format(variable, self.right_side(step))
 
-    def _checks(self) -> Iterator[str]:
+    def _check_lines(self) -> Iterator[str]:
         begin, entry, end = self.checks
         entries = []
         for number, check in enumerate(self.plan.checks):
@@ -399,7 +399,7 @@ class Language(ABC):
             entries += [entry.format(self.text(name), value) for name in check.names]
         yield from (begin, *entries, end, self.check_loop)
 
-    def _call(self, function: str, *args: object, variable: str = "") -> str:
+    def _call_line(self, function: str, *args: object, variable: str = "") -> str:
         text = f"{function}({', '.join(map(str, args))})"
         return self.assignment.format(variable, text) if variable else self.statement.format(text)
 

@@ -92,10 +92,10 @@ class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
     def transfer(self, value: Value) -> Form | None:
         """Return the form of a tensor's elements, affine or a range."""
         with suppress(UnknownError, TooComplexError, LookupError, ValueError):  # or a node that fits no operator
-            return self._form(value)
+            return self._form_of(value)
         return None
 
-    def _form(self, value: Value) -> Form | None:
+    def _form_of(self, value: Value) -> Form | None:
         tensor, data, node = self.tensor(value), self._data(value), value.producer
         if tensor.dims is not None and data is not None and (fitted := fit_form(tensor.dims, data)) is not None:
             return fitted

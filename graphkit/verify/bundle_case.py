@@ -64,7 +64,9 @@ class Case:
 
     def decoded(self) -> Iterator[float]:
         """Decode the prompts, and yield how far the logits are from the export's."""
-        return (math.inf if logits is None else self._distance(call, logits) for _, call, _, logits in self._decode())
+        return (
+            math.inf if logits is None else self._logits_distance(call, logits) for _, call, _, logits in self._decode()
+        )
 
     def _decode(self) -> Iterator[tuple[AlteredBundle, Call, Call | None, np.ndarray | None]]:
         """Yield the bundle after each call, the call and the next one, and the logits; None for those of a failure."""
@@ -91,9 +93,9 @@ class Case:
             outputs = session.run({name: array for name, array in feed.items() if name in session.inputs})
         except GraphkitError:
             return math.inf
-        return self._distance(call, outputs[next(port.name for port in call.method.outputs if not port.writes)])
+        return self._logits_distance(call, outputs[next(port.name for port in call.method.outputs if not port.writes)])
 
-    def _distance(self, call: Call, logits: np.ndarray) -> float:
+    def _logits_distance(self, call: Call, logits: np.ndarray) -> float:
         if call.logits.shape != logits.shape:
             return math.inf
         return largest_multiple(distance_of_spread(call.counted(call.logits), call.counted(logits)), self.near)

@@ -166,13 +166,13 @@ class _Maker:
 
     def make(self, length: int, rows: int, slots: int, source: int, *, is_padded: bool) -> Prompt:
         """Return a prompt, whose last row is padded."""
-        tokens = self._tokens((rows, length))
+        tokens = self._draw_tokens((rows, length))
         mask = np.ones_like(tokens)
         if self.has_mask and is_padded and length > 1:
             mask[-1, : max(1, length // 3)] = 0
         count = min(slots - length, LONG if length == 1 else STEPS)
         padded = is_padded and self.takes_padding(length)
-        steps = tuple(self._tokens((rows, 1)) for _ in range(count))
+        steps = tuple(self._draw_tokens((rows, 1)) for _ in range(count))
         compares_all = tokens.size * self.logit_bytes <= COMPARED
         inputs = self._inputs(rows, source, is_padded)
         return Prompt(
@@ -199,7 +199,7 @@ class _Maker:
                 step[...] = named[name]
             yield prompt
 
-    def _tokens(self, shape: Sequence[int]) -> np.ndarray:
+    def _draw_tokens(self, shape: Sequence[int]) -> np.ndarray:
         return self.inputs.array(self.tokens, shape)
 
     def _inputs(self, rows: int, source: int, is_padded: bool) -> dict[str, np.ndarray]:

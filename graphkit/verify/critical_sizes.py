@@ -61,20 +61,20 @@ class _Reader:
         if node.domain:
             return
         if node.is_op(*MEETING):
-            yield from self._met(node)
+            yield from self._constants_met(node)
         elif node.is_op("Slice"):
-            yield from self._cut(node)
+            yield from self._cut_bounds(node)
         elif node.is_op("Gather"):
             yield from self._looked_up(node)
 
-    def _met(self, node: Node) -> Iterator[Threshold]:
+    def _constants_met(self, node: Node) -> Iterator[Threshold]:
         constants = [number for value in node.inputs for number in _constant_integers(value)]
         if constants:
             for value in node.inputs:
-                for dim in self._counted(value):
+                for dim in self._counted_dims(value):
                     yield from (threshold for number in constants for threshold in _threshold_of_dim(number, dim))
 
-    def _cut(self, node: Node) -> Iterator[Threshold]:
+    def _cut_bounds(self, node: Node) -> Iterator[Threshold]:
         """Yield the constant bounds of a slice of an axis that grows, or of a table by a dim."""
         data, bounds = node.input(0), [node.input(1), node.input(2)]
         dims = self.shapes.dims(data)
@@ -83,7 +83,7 @@ class _Reader:
             for axis, number in zip(axes, _constant_integers(value), strict=False):
                 if dims and -len(dims) <= axis < len(dims):
                     yield from _threshold_of_dim(number, dims[axis])
-        for axis, dim in zip(axes, (dim for value in bounds for dim in self._counted(value)), strict=False):
+        for axis, dim in zip(axes, (dim for value in bounds for dim in self._counted_dims(value)), strict=False):
             rows = dims[axis].constant if dims and -len(dims) <= axis < len(dims) else None
             if rows is not None:
                 yield from _threshold_of_dim(rows, dim)
@@ -97,10 +97,10 @@ class _Reader:
             yield from _threshold_of_dim(number, dims[axis])
         rows = dims[axis].constant
         if rows is not None and node.input(1) is not None and not _constant_integers(node.input(1)):
-            for dim in self._counted(node.input(1)):
+            for dim in self._counted_dims(node.input(1)):
                 yield from _threshold_of_dim(rows, dim)
 
-    def _counted(self, value: Value | None) -> list[Expr]:
+    def _counted_dims(self, value: Value | None) -> list[Expr]:
         """Return dims that are elements of a value, or the last position that it counts."""
         if value is None or value.is_constant:
             return []

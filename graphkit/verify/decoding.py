@@ -78,7 +78,7 @@ class Decoder:
 
     def start(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:
         """Run the first step and return its outputs and the cache."""
-        outputs = self.first_session.run(self._condition(feed, later=False))
+        outputs = self.first_session.run(self._with_condition(feed, later=False))
         cache = {e.slot: outputs[e.present.name] for e in self.first.roles.cache if e.present is not None}
         return outputs, cache
 
@@ -87,19 +87,19 @@ class Decoder:
     ) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:
         """Run a later step with a cache and return its outputs and the next cache."""
         roles = self.later.roles
-        past = {value.name: self._take(cache, entry) for value, entry in roles.pasts.items()}
-        outputs = self.later_session.run(self._condition({**feed, **past}, later=True))
+        past = {value.name: self._take_entry(cache, entry) for value, entry in roles.pasts.items()}
+        outputs = self.later_session.run(self._with_condition({**feed, **past}, later=True))
         changing = [(e.slot, e.present) for e in roles.cache if e.present is not None and e.present not in roles.empty]
         updates = {slot: outputs[present.name] for slot, present in changing}
         return outputs, {**cache, **updates}
 
-    def _take(self, cache: Mapping[Slot, np.ndarray], entry: CacheEntry) -> np.ndarray:
+    def _take_entry(self, cache: Mapping[Slot, np.ndarray], entry: CacheEntry) -> np.ndarray:
         if entry.slot not in cache:
             name = entry.past.name if entry.past is not None else ""
             raise ModelError("no output of the first step gives this past", file=self.later.label, tensor=name)
         return cache[entry.slot]
 
-    def _condition(self, feed: Mapping[str, np.ndarray], *, later: bool) -> dict[str, np.ndarray]:
+    def _with_condition(self, feed: Mapping[str, np.ndarray], *, later: bool) -> dict[str, np.ndarray]:
         merged = self.later.roles.decoder
         if merged is None:
             return dict(feed)

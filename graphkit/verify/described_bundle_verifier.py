@@ -138,9 +138,9 @@ class _Originals:
         for state in self.bundle.contract.states:
             if state.axis is None:
                 shape = [rows if axis == state.batch else size for axis, size in enumerate(state.shape)]
-                self.state[state.name] = self._initial(state.name, shape, np.dtype(state.dtype))
+                self.state[state.name] = self._initial_state(state.name, shape, np.dtype(state.dtype))
 
-    def _initial(self, name: str, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    def _initial_state(self, name: str, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """Return the initial value of a state, as it was described."""
         return np.broadcast_to(self.initial.get(name, np.zeros((), dtype)), shape).astype(dtype)
 
@@ -148,7 +148,7 @@ class _Originals:
         """Run a method's models."""
         chain = self.chains[name]
         if chain.cache:
-            return self._cached(chain, feed)
+            return self._run_cached(chain, feed)
         known: Arrays = {**feed, **{port: self.state[state] for port, state in chain.reads.items()}}
         for session in self.sessions[name]:
             session_feed = {port: known[chain.links.get(port, port)] for port in session.inputs}
@@ -157,7 +157,7 @@ class _Originals:
             self.state[state] = known[port]
         return known
 
-    def _cached(self, chain: Chain, feed: Mapping[str, np.ndarray]) -> Arrays:
+    def _run_cached(self, chain: Chain, feed: Mapping[str, np.ndarray]) -> Arrays:
         """Run a decoder on its cache, which grows, and on its other state."""
         oracle, roles = self.caches[chain.cache], chain.models[0].roles
         names = [value.name for value in roles.all("tokens")]
@@ -191,9 +191,9 @@ class _Feeds:
     def of(self, method: BundleMethod) -> Arrays:
         """Return the inputs that a caller feeds, by name."""
         fed = [port for port in method.inputs if port.kind in ("user", "tokens")]
-        return {port.name: self._array(port, method) for port in fed}
+        return {port.name: self._draw_input(port, method) for port in fed}
 
-    def _array(self, port: BundlePort, method: BundleMethod) -> np.ndarray:
+    def _draw_input(self, port: BundlePort, method: BundleMethod) -> np.ndarray:
         shape = [dim if isinstance(dim, int) else self._size(dim) for dim in port.shape]
         return self.inputs[method.name].array(input_spec(method, port), shape)
 

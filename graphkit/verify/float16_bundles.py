@@ -94,7 +94,7 @@ class Float16Judge:
             if not run.failure or not math.isfinite(run.logits):
                 return run
             expected = [prompt.counted(array, number) for number, array in enumerate(logits)]
-            verdict = self._verdict(partial(decode_given_steps, prompt), expected, bundle, tolerance, opened)
+            verdict = self._judge_calls(partial(decode_given_steps, prompt), expected, bundle, tolerance, opened)
             if verdict is None:
                 return run
             steps = len(prompt.steps)
@@ -105,7 +105,7 @@ class Float16Judge:
 
     def explains(self, calls: Calls, expected: Sequence[np.ndarray], bundle: Bundle, tolerance: float) -> bool:
         """Whether rounding explains the logits that a bundle decodes so."""
-        return self._verdict(calls, expected, bundle, tolerance, self._opened) is not None
+        return self._judge_calls(calls, expected, bundle, tolerance, self._opened) is not None
 
     def explains_tokens(
         self, bundle: Bundle, prompt: Prompt, beams: int, expected: Sequence[Sequence[int]], tolerance: float
@@ -119,7 +119,7 @@ class Float16Judge:
         half = Oracle(self.originals, prepack=False)
         calls = partial(decode_given_steps, replace(prompt, steps=steps[:-1]))
         logits = calls(partial(begin_prompt, half), half)
-        if self._verdict(calls, logits, bundle, tolerance, self._opened) is None:
+        if self._judge_calls(calls, logits, bundle, tolerance, self._opened) is None:
             return False
         oracle, wide = self._opened()
         tokens = search_tokens(oracle, begin_prompt(oracle, prompt)[:, -1], len(steps), beams)
@@ -132,7 +132,7 @@ class Float16Judge:
         wide = AlteredBundle(self.folder, _wide_contract(self.contract), models)
         return Oracle(_wide_originals(self.originals), prepack=False, can_choose=True), wide
 
-    def _verdict(
+    def _judge_calls(
         self,
         calls: Calls,
         expected: Sequence[np.ndarray],

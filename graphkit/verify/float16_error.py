@@ -61,7 +61,7 @@ class Rounding:
     def explains(self, run: Run, difference: Difference, actual: Output, tolerance: float) -> bool:
         """Whether the rounding of float16 in the original explains the difference of an output."""
         name, expected = difference.output, run.expected[difference.output]
-        if difference.problem or not _is_float(expected) or (references := self._references(run)) is None:
+        if difference.problem or not _is_float(expected) or (references := self._reference_runs(run)) is None:
             return False
         exact, rewritten = references.original[name], references.rewritten[name]
         if not _is_finite_with(exact, expected) or not _is_finite_with(rewritten, exact):
@@ -90,7 +90,7 @@ class Rounding:
             f"magnitude off; in float32 both differ by at most {difference:.2g}."
         )
 
-    def _references(self, run: Run) -> _References | None:
+    def _reference_runs(self, run: Run) -> _References | None:
         if run not in self._known:
             self._known[run] = self._run(run)
         return self._known[run]

@@ -89,7 +89,7 @@ class _Maker:
             if name in initializers:
                 initializers[name].name = fresh
             dims = tuple(initializers[name].dims) if name in initializers and _may_be_moved(initializers[name]) else ()
-            casts += self._casts(fresh, name, dims)
+            casts += self._cast_nodes(fresh, name, dims)
         for info in (*graph.input, *graph.output) if wide_inputs else graph.output:
             if self._is_half(info):
                 info.type.tensor_type.elem_type = SINGLE
@@ -101,17 +101,19 @@ class _Maker:
         graph.node.extend((*casts, *nodes))
         return names
 
-    def _casts(self, source: str, name: str, dims: tuple[int, ...]) -> Iterator[onnx.NodeProto]:
+    def _cast_nodes(self, source: str, name: str, dims: tuple[int, ...]) -> Iterator[onnx.NodeProto]:
         """Yield the nodes that give a float16 value as float32, moved where it is a weight and these move."""
         if self.rng is None or not dims or dims[-1] < 1:
             yield helper.make_node("Cast", [source], [name], to=SINGLE)
             return
         cast, factors = self._fresh(f"{name}_float32"), self._fresh(f"{name}_factors")
         yield helper.make_node("Cast", [source], [cast], to=SINGLE)
-        yield helper.make_node("Constant", [], [factors], value=numpy_helper.from_array(self._factors(dims[-1:])))
+        yield helper.make_node(
+            "Constant", [], [factors], value=numpy_helper.from_array(self._shaking_factors(dims[-1:]))
+        )
         yield helper.make_node("Mul", [cast, factors], [name])
 
-    def _factors(self, shape: tuple[int, ...]) -> np.ndarray:
+    def _shaking_factors(self, shape: tuple[int, ...]) -> np.ndarray:
         assert self.rng is not None
         return (1 + self.rng.uniform(-HALF_UNITS[self.half], HALF_UNITS[self.half], shape)).astype(np.float32)
 
@@ -122,7 +124,7 @@ class _Maker:
             elif attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == self.half:
                 array = numpy_helper.to_array(attribute.t).astype(np.float32)
                 if self.rng is not None and array.ndim and node.op_type == "Constant":
-                    array = np.where(np.abs(array) < LIKE_INFINITY, array * self._factors(array.shape), array)
+                    array = np.where(np.abs(array) < LIKE_INFINITY, array * self._shaking_factors(array.shape), array)
                 attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
             elif attribute.name in DTYPES and attribute.i == self.half:
                 attribute.i = SINGLE

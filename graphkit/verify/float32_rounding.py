@@ -61,7 +61,7 @@ class Float32Rounding:
             return self.excuses
         if difference.problem or not math.isfinite(difference.scaled):
             return False
-        moves = self._moved(run).get(difference.output, 0.0)
+        moves = self._measure_moves(run).get(difference.output, 0.0)
         limit = max if difference.output in self.proven else min  # where a choice flips, outputs move by any amount
         if difference.scaled > max(tolerance, limit(FACTOR * max(moves, UNIT), FLOAT32_TOLERANCE)):
             return False
@@ -86,7 +86,7 @@ class Float32Rounding:
         largest = max(difference for difference, _ in self.explained.values())
         return float(f"{1.05 * largest:.1e}")
 
-    def _moved(self, run: Run) -> Mapping[str, float]:
+    def _measure_moves(self, run: Run) -> Mapping[str, float]:
         """Return how far each output of the original moves in a run."""
         if run not in self._moves:
             moves: dict[str, float] = {}

@@ -246,7 +246,7 @@ class InputGenerator:
             ModelError: No array can be made for its type or shape.
         """
         bound = self.bounds[value.name] if bound is None else bound
-        array = self._array(value, shape, past, rng, draw, bound)
+        array = self._make_array(value, shape, past, rng, draw, bound)
         if self.has_edges(value, draw) and bound is None and not self._is_index(value):
             array = draw_array(array, edges_of(array.dtype, draw, self.marks), rng, draw)
         return array
@@ -274,7 +274,7 @@ class InputGenerator:
                     hint="give smaller sizes with --dim or --input",
                 )
 
-    def _array(
+    def _make_array(
         self,
         value: Value,
         shape: tuple[int, ...] | None,
@@ -285,7 +285,7 @@ class InputGenerator:
     ) -> np.ndarray:
         declared, role = declared_type(value), self.model.roles.of(value)
         if declared is None or shape is None:
-            raise self._impossible(value)
+            raise self._impossible_input(value)
         name, dtype = value.name, declared.dtype
         if role in MASKS and self.is_unpadded:
             draw = replace(draw, padding=UNPADDED.padding)
@@ -298,7 +298,7 @@ class InputGenerator:
             with np.errstate(over="ignore"):
                 return float_mask(shape, kind, rng, draw, polarity).astype(kind)
         if dtype in DRAWN:
-            return self._integers(value, declared, shape, past, rng, draw, bound).astype(declared.numpy_dtype)
+            return self._draw_integers(value, declared, shape, past, rng, draw, bound).astype(declared.numpy_dtype)
         if dtype == TensorProto.BOOL:
             return np.zeros(shape, np.bool_) if is_flag(value) else rng.random(shape) < 0.5
         if dtype in NARROW_INTEGERS:
@@ -311,7 +311,7 @@ class InputGenerator:
             return rng.choice(np.array(["a", "bc", "a bc", ""], dtype=object), shape)
         raise ModelError(f"no input can be made for it: {dtype_name(dtype)}", file=self.model.label, tensor=name)
 
-    def _impossible(self, value: Value) -> ModelError:
+    def _impossible_input(self, value: Value) -> ModelError:
         info = self.model.graph.infos.get(value.name)
         kind = info.type.WhichOneof("value") if info is not None else None
         is_tensor = kind in (None, "tensor_type") or info is None
@@ -331,7 +331,7 @@ class InputGenerator:
             return padding_mask(shape, rng, shape[-1] - past, UNPADDED if self.is_unpadded else USUAL)
         return padding_mask(shape, rng, draw=draw)
 
-    def _integers(
+    def _draw_integers(
         self,
         value: Value,
         declared: TensorType,
@@ -402,7 +402,7 @@ class ExportInputs:
         Raises:
             UsageError: No model takes it.
         """
-        takers = self._takers(spec)
+        takers = self._inputs_to_make(spec)
         if not takers:
             raise UsageError(f"none of the models takes an input '{spec.name}' - name their export")
         maker, value = takers[0]
@@ -417,14 +417,14 @@ class ExportInputs:
         That is how many rows the tables have that they are looked up in; for tokens whose table is not known, how many
         logits there are.
         """
-        takers = self._takers(spec)
+        takers = self._inputs_to_make(spec)
         known = [rows for maker, value in takers if (rows := maker.bounds[value.name]) is not None]
         roles = {maker.model.roles.of(value) for maker, value in takers}
         if spec.takes_tokens or "tokens" in roles:
             return min(known, default=spec.logits or OTHER_VOCABULARY)
         return min(known, default=OTHER_VOCABULARY if "other" in roles else None)
 
-    def _takers(self, spec: InputSpec) -> list[tuple[InputGenerator, Value]]:
+    def _inputs_to_make(self, spec: InputSpec) -> list[tuple[InputGenerator, Value]]:
         return [
             (maker, value)
             for maker in self.makers

@@ -62,7 +62,7 @@ class AlteredHost(Host):
             return super().start(source, user)
         most = self.contract.sizes["source"] if self.contract.takes_text else 0
         rows: list[Sequence[int]] = [
-            self._random(int(self.rng.integers(1, most + 1))) if most else [] for _ in range(self.batch)
+            self._random_tokens(int(self.rng.integers(1, most + 1))) if most else [] for _ in range(self.batch)
         ]
         rows[self.sequence] = source  # type: ignore[assignment]
         return {name: self.own(array) for name, array in super().start(rows if most else (), user).items()}
@@ -83,7 +83,7 @@ class AlteredHost(Host):
         """Run a token in its sequence, and return its logits."""
         if self.batch == 1:
             return super().step(token)
-        rows = self._random(self.batch)
+        rows = self._random_tokens(self.batch)
         rows[self.sequence] = token  # type: ignore[assignment]
         return np.asarray(super().step(rows)[self.sequence])
 
@@ -104,7 +104,7 @@ class AlteredHost(Host):
         part = array.shape[0] // self.batch
         return array[self.sequence * part : (self.sequence + 1) * part]
 
-    def _random(self, count: int) -> list[int]:
+    def _random_tokens(self, count: int) -> list[int]:
         return [int(token) for token in self.rng.integers(0, self.vocabulary, count)]
 
     def _input(self, port: Port, ids: Ids) -> np.ndarray:

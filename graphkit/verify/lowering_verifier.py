@@ -114,7 +114,7 @@ class _Proof:
         return positions if self.contract.sizes["capacity"] else min(positions, STEPS)
 
     def run(self, *, same_weights: bool) -> LoweringProof:
-        lengths, runs = self._lengths(), []
+        lengths, runs = self._source_lengths(), []
         count = max(len(lengths), self.host.batch, MASKED if self.has_user_masks else 0)
         for number in tell_each(range(count if lengths else 0), "proving", self.progress):
             length = lengths[number % len(lengths)]
@@ -123,7 +123,7 @@ class _Proof:
             runs.append(self._source_run(length))
         self.host.sequence = 0
         self._take_sound(lengths[-1] if lengths else 0)
-        runs += [self._special(token, lengths[-1]) for token in (self.special if lengths else ())]
+        runs += [self._run_special(token, lengths[-1]) for token in (self.special if lengths else ())]
         failed = [run for run in runs if run.failure]
         self.progress("comparing tables and weights")
         facts = facts_of(self.reference.originals, self.folder, self.contract, self.host)
@@ -132,8 +132,8 @@ class _Proof:
         if self._pads_with_tokens:  # they count as any other token does
             middle = lengths[-1]
         if lengths:
-            tokens = self._ids(self._steps)
-            scene = self._scene(self._source(middle), tokens, self._user_inputs())
+            tokens = self._draw_ids(self._steps)
+            scene = self._make_scene(self._source(middle), tokens, self._user_inputs())
         self._take_sound(middle)
         if failed and self.case is not None:
             self.progress("looking for the cause")
@@ -141,7 +141,7 @@ class _Proof:
             findings += find_lowering_causes(self.case, scene, facts, self.rng)
         elif scene is not None:
             findings += find_leaks(scene, self.rng)
-        notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._padding()]
+        notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._padding_sentences()]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
         for token in self.special.pads:
@@ -169,7 +169,7 @@ class _Proof:
         encoder = self.reference.originals.encoder
         return self.reference.fixed is not None and encoder is not None and not encoder.roles.all("mask")
 
-    def _lengths(self) -> list[int]:
+    def _source_lengths(self) -> list[int]:
         """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""
         source = self.contract.sizes["source"]
         if self.contract.sizes.get("sound", 0) > 0:
@@ -179,7 +179,7 @@ class _Proof:
         nearest = (self.reference.nearest_source(length) for length in (1, 2, max(1, source // 3), source - 1, source))
         return sorted({length for length in nearest if length is not None and 0 < length <= source})
 
-    def _padding(self) -> Iterator[str]:
+    def _padding_sentences(self) -> Iterator[str]:
         """Yield a sentence where padding changes results."""
         if self._pads_with_tokens and self.contract.takes_text:
             yield f"Shorter texts are padded with token {self.reference.pad}, which no mask hides."
@@ -199,14 +199,14 @@ class _Proof:
             yield f"The original does not run at every length up to {source}: it was compared at {compared_lengths}."
 
     def _source(self, length: int) -> list[int]:
-        return self._ids(length if self.contract.takes_text else 0)
+        return self._draw_ids(length if self.contract.takes_text else 0)
 
     def _take_sound(self, length: int) -> None:
         """Let so many samples or frames of sounds be valid, where the contract says that a part may be."""
         if self.contract.sizes.get("sound", 0):
             self.host.sound = self.reference.valid = length
 
-    def _ids(self, count: int) -> list[int]:
+    def _draw_ids(self, count: int) -> list[int]:
         """Return tokens of the whole vocabulary, but for those that pad."""
         return [int(token) for token in self.rng.choice(self.plain, count)]
 
@@ -215,17 +215,17 @@ class _Proof:
         draw, specs = Draw.usual(next(self.draws)), {n: InputSpec(n, port.dtype) for n, port in self.user.items()}
         return {name: self.inputs.array(specs[name], port.shape, draw) for name, port in self.user.items()}
 
-    def _special(self, token: int, length: int) -> SourceRun:
+    def _run_special(self, token: int, length: int) -> SourceRun:
         """Run sources and prompts with a token at several places."""
         steps = min(SPECIAL, self._steps)
         length = length if self.contract.takes_text else 0
         summary = SourceRun(length, token=token)
         for where in token_places(length or steps):
             usual_token = next((plain for plain in self.plain.tolist() if plain != token), token)
-            source = place_token(token, self._ids(length), where, usual_token)
+            source = place_token(token, self._draw_ids(length), where, usual_token)
             later = where if not length else [min(place, steps - 1) for place in where]
-            tokens = place_token(token, self._ids(steps), later, usual_token)
-            run = self._compared(self._scene(source, tokens, self._user_inputs()))
+            tokens = place_token(token, self._draw_ids(steps), later, usual_token)
+            run = self._compare_scene(self._make_scene(source, tokens, self._user_inputs()))
             failure = f"at {_places_text(where)} of {length or steps}: {run.failure}" if run.failure else ""
             summary = replace(
                 summary,
@@ -238,30 +238,30 @@ class _Proof:
 
     def _source_run(self, length: int) -> SourceRun:
         source, user = self._source(length), self._user_inputs()
-        scene = self._scene(source, self._ids(self._steps), user)
-        run = self._compared(scene)
+        scene = self._make_scene(source, self._draw_ids(self._steps), user)
+        run = self._compare_scene(scene)
         if not self._steps:
             return run
         scene.start()
         greedy = min(GREEDY, run.steps)
-        chosen, others, differs = self._greedy(greedy)
+        chosen, others, differs = self._choose_greedily(greedy)
         return replace(run, greedy=greedy, tokens=len(set(chosen)), others=others, failure=run.failure or differs)
 
-    def _compared(self, scene: Scene) -> SourceRun:
+    def _compare_scene(self, scene: Scene) -> SourceRun:
         """Run a source and the tokens of steps through both."""
-        run = self._both(scene)
+        run = self._run_both(scene)
         if run.failure and self.case is None:
             self.case, self.case_length = scene, self.host.sound or 0
         return run
 
-    def _both(self, scene: Scene) -> SourceRun:
+    def _run_both(self, scene: Scene) -> SourceRun:
         outputs, once = scene.start()
         missing = [f"'{name}' is not given" for name in once if name not in outputs]
         valid = {name: outputs[name][tuple(map(slice, once[name].shape))] for name in once if name in outputs}
         encoder = self._followed(
             [Step("valid positions", once, lambda: valid)], "'{0.output}' differs by {1:.1e} at {2}"
         )
-        logits = self._forced(scene.tokens) if self._steps else Agreement()
+        logits = self._compare_forced(scene.tokens) if self._steps else Agreement()
         return SourceRun(
             length=self.host.sound or len(scene.source),
             encoder=encoder.worst if valid else None,
@@ -274,19 +274,19 @@ class _Proof:
             is_sound=self.host.sound is not None,
         )
 
-    def _scene(self, source: list[int], tokens: list[int], user: Mapping[str, np.ndarray]) -> Scene:
+    def _make_scene(self, source: list[int], tokens: list[int], user: Mapping[str, np.ndarray]) -> Scene:
         return Scene(self.host, self.reference, source, tokens, user, self.allowance)
 
-    def _forced(self, tokens: Sequence[int]) -> Agreement:
+    def _compare_forced(self, tokens: Sequence[int]) -> Agreement:
         expected = [self.reference.step(token) for token in tokens]
         self.allowance.learn(expected)
         steps = (
-            Step(f"step {at}", {"logits": logits}, partial(self._repeated, token))
+            Step(f"step {at}", {"logits": logits}, partial(self._repeat_step, token))
             for at, (token, logits) in enumerate(zip(tokens, expected, strict=True), start=1)
         )
         return self._followed(steps, "logits differ by {1:.1e} at {2}")
 
-    def _repeated(self, token: int) -> dict[str, np.ndarray]:
+    def _repeat_step(self, token: int) -> dict[str, np.ndarray]:
         return {"logits": self.host.step(token)}
 
     def _followed(self, steps: Iterable[Step], words: str) -> Agreement:
@@ -303,9 +303,9 @@ class _Proof:
             raise agreement.error
         return agreement
 
-    def _greedy(self, steps: int) -> tuple[list[int], int, str]:
+    def _choose_greedily(self, steps: int) -> tuple[list[int], int, str]:
         """Return the tokens of the original, at how many steps the host has another as good, and a failure."""
-        before, chosen, others = self._ids(1)[0], list[int](), 0
+        before, chosen, others = self._draw_ids(1)[0], list[int](), 0
         original = decode_greedily(self.reference.step(before), lambda token: self.reference.step(int(token)), steps)
         for number, (choice, expected) in enumerate(original, start=1):
             token, rival = int(choice), int(self.host.step(before).argmax())

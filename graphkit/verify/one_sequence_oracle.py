@@ -80,12 +80,12 @@ class OneSequence:
         encoder = self.originals.encoder
         tokens = () if encoder is None else encoder.roles.all("tokens", "encoder tokens")
         if self.fixed is not None and 0 < len(source) < self.fixed:
-            return self._padded(source, user)
+            return self._padded_inputs(source, user)
         if len(source):
             user = {name: self._beside(source, name, array) for name, array in user.items()}
-        return {**{value.name: np.array([source]) for value in tokens}, **self._shortened(user, is_cut=is_cut)}
+        return {**{value.name: np.array([source]) for value in tokens}, **self._shorten_inputs(user, is_cut=is_cut)}
 
-    def _padded(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _padded_inputs(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the inputs for a text that is padded to the length that an encoder takes, with its mask."""
         assert self.originals.encoder is not None
         assert self.fixed is not None
@@ -109,7 +109,7 @@ class OneSequence:
         """Return the decoder's feed for one token, its KV cache included; it does not run."""
         return self._oracle.later_feed(np.array([[token]]))
 
-    def _shortened(self, user: Mapping[str, np.ndarray], *, is_cut: bool) -> Mapping[str, np.ndarray]:
+    def _shorten_inputs(self, user: Mapping[str, np.ndarray], *, is_cut: bool) -> Mapping[str, np.ndarray]:
         """Return the user's inputs with the mask of their sound, which ends with what is valid or has that hidden."""
         encoder = self.originals.encoder
         if self.valid is None or encoder is None:

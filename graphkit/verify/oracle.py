@@ -124,12 +124,12 @@ class Oracle:
         """
         assert self._decoder is not None
         model = self._decoder.first
-        feed = {**self.first_feed(tokens, mask), **self._choice(tokens, last)}
+        feed = {**self.first_feed(tokens, mask), **self._logits_choice(tokens, last)}
         self.outputs, self.cache = self._decoder.start(feed)
         self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
         return _logits_array(model, self.outputs)[:, -(last or tokens.shape[1]) :]
 
-    def _choice(self, tokens: np.ndarray, last: int | None = None) -> Arrays:
+    def _logits_choice(self, tokens: np.ndarray, last: int | None = None) -> Arrays:
         """Return what says for how many of the last tokens the first decoder gives logits, where it can choose."""
         return {LAST: np.array([-(last or tokens.shape[1])])} if self._can_choose else {}
 
@@ -145,8 +145,8 @@ class Oracle:
         tokens = tokens.reshape(len(self._mask), -1)
         self._mask = np.concatenate([self._mask, np.ones_like(tokens) if mask is None else mask], 1)
         model = self._decoder.later
-        choice = self._choice(tokens) if self._decoder.first is model else {}
-        self.outputs, self.cache = self._decoder.step({**self._feed(model, tokens), **choice}, self.cache)
+        choice = self._logits_choice(tokens) if self._decoder.first is model else {}
+        self.outputs, self.cache = self._decoder.step({**self._decoder_feed(model, tokens), **choice}, self.cache)
         self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
         return _logits_array(model, self.outputs)
 
@@ -159,14 +159,14 @@ class Oracle:
         assert self._decoder is not None
         model, self._mask = self._decoder.first, mask
         self._states = _no_state(model, len(tokens))
-        return {**self._feed(model, tokens), **_empty_past(model, len(tokens))}
+        return {**self._decoder_feed(model, tokens), **_empty_past(model, len(tokens))}
 
     def later_feed(self, tokens: np.ndarray) -> Arrays:
         """Return the feed of a step on the next tokens, its KV cache included; it does not run."""
         assert self._decoder is not None
         model, before = self._decoder.later, self._mask
         self._mask = np.concatenate([before, np.ones_like(tokens)], 1) if before.size else np.ones_like(tokens)
-        feed = self._feed(model, tokens)
+        feed = self._decoder_feed(model, tokens)
         self._mask = before
         past = {value.name: self.cache[entry.slot] for value, entry in model.roles.pasts.items() if self.cache}
         return {**feed, **(past or _empty_past(model, len(tokens)))}
@@ -181,7 +181,7 @@ class Oracle:
         self._given = {role: array[chosen] for role, array in self._given.items()}
         self._mask = self._mask[chosen]
 
-    def _feed(self, model: Model, tokens: np.ndarray) -> Arrays:
+    def _decoder_feed(self, model: Model, tokens: np.ndarray) -> Arrays:
         """Return a decoder's feed without its KV cache."""
         feed, count = {}, tokens.shape[1]
         states = self._states or _no_state(model, len(tokens))

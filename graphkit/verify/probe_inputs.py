@@ -53,20 +53,20 @@ class InputProbe:
         they are those of tokenizers.
         """
         if mask not in self._elements:
-            self._elements[mask] = self._found(mask)
+            self._elements[mask] = self._find_polarity(mask)
         return self._elements[mask]
 
-    def _found(self, mask: Value) -> tuple[float, float]:
+    def _find_polarity(self, mask: Value) -> tuple[float, float]:
         source, declared = self._source, declared_type(mask)
         if source is None or declared is None or declared.rank != 2:
             return KEEPING
         choices = (*ELEMENTS, ADDED) if declared.is_float else ELEMENTS
         is_sound = self.model.roles.of(source) == "audio"
-        for length in self._lengths():
-            if not self._runs(length):
+        for length in self._runnable_lengths():
+            if not self._runs_at(length):
                 continue
             for is_first in (False,) if is_sound else (True, False):
-                apart = {choice: self._influence(mask, source, choice, length, is_first) for choice in choices}
+                apart = {choice: self._measure_influence(mask, source, choice, length, is_first) for choice in choices}
                 least, second, *_ = sorted(apart.values())
                 if least * CLEAR < second and not (least > NONE and math.isinf(second)):
                     return min(apart, key=apart.__getitem__)
@@ -77,12 +77,12 @@ class InputProbe:
     def _source(self) -> Value | None:
         return next(iter(self.model.roles.all(*SOURCES)), None)
 
-    def _lengths(self) -> Iterator[int]:
+    def _runnable_lengths(self) -> Iterator[int]:
         yield from LENGTHS
         if (length := nearest_length(self.model, LENGTHS[1])) is not None:
             yield length
 
-    def _influence(
+    def _measure_influence(
         self, mask: Value, source: Value, elements: tuple[float, float], length: int, is_first: bool
     ) -> float:
         """Return how far what counts changes with the content of padding, relative to the largest output.
@@ -92,7 +92,7 @@ class InputProbe:
         """
         count = length // HIDDEN
         hidden = slice(0, count) if is_first else slice(length - count, length)
-        feed, other = (self._feed(length, seed) for seed in (1, 2))
+        feed, other = (self._feed_at(length, seed) for seed in (1, 2))
         array, changed = np.full_like(feed[mask.name], elements[0]), feed[source.name].copy()
         array[:, hidden] = elements[1]
         changed[:, hidden] = other[source.name][:, hidden]
@@ -113,39 +113,39 @@ class InputProbe:
             for axis in range(1, declared_rank(value) or 0)
             if isinstance(dim_at(value, axis), str) and self.model.roles.axis(value, axis) not in ("batch", "past")
         }
-        length = next((length for length in self._lengths() if self._runs(length)), 0)
+        length = next((length for length in self._runnable_lengths() if self._runs_at(length)), 0)
         if self._source is None or not length or (self._source.name, 1) not in open_axes:
             return frozenset()
         for other in (length - 1, length - 2, length // 2):
-            tied = {place for place in open_axes if not self._runs(length, {place: other})}
+            tied = {place for place in open_axes if not self._runs_at(length, {place: other})}
             for count in range(len(tied) + 1):
                 for places in itertools.combinations(sorted(tied - {(self._source.name, 1)}), count):
-                    if self._runs(length, dict.fromkeys([(self._source.name, 1), *places], other)):
+                    if self._runs_at(length, dict.fromkeys([(self._source.name, 1), *places], other)):
                         return frozenset(places)
         return frozenset()
 
-    def _runs(self, length: int, others: Mapping[tuple[str, int], int] = {}) -> bool:
+    def _runs_at(self, length: int, others: Mapping[tuple[str, int], int] = {}) -> bool:
         """Whether it runs where all dims that are no numbers are a length, but for some axes of inputs."""
         try:
             shapes = dict(self._shapes(length))
             for (name, axis), other in others.items():
                 shape = shapes[name] or ()
                 shapes[name] = (*shape[:axis], other, *shape[axis + 1 :])
-            self.run(self._maker.arrays(shapes))
+            self.run(self._input_maker.arrays(shapes))
         except ModelError:
             return False
         return True
 
-    def _feed(self, length: int, seed: int) -> dict[str, np.ndarray]:
-        return self._maker.arrays(self._shapes(length), seed=seed)
+    def _feed_at(self, length: int, seed: int) -> dict[str, np.ndarray]:
+        return self._input_maker.arrays(self._shapes(length), seed=seed)
 
     def _shapes(self, length: int) -> Mapping[str, tuple[int, ...] | None]:
         """Return the shapes of the inputs of one sequence in which all dims that are no numbers are a length."""
         names = {dim for value in self.model.roles.inputs for dim in _symbols_of_input(value, self.model)}
-        return self._maker.shapes(Sizes(1, length, 0, length, tuple((name, length) for name in sorted(names))))
+        return self._input_maker.shapes(Sizes(1, length, 0, length, tuple((name, length) for name in sorted(names))))
 
     @cached_property
-    def _maker(self) -> InputGenerator:
+    def _input_maker(self) -> InputGenerator:
         return InputGenerator(self.model)
 
 

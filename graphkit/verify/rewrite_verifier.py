@@ -264,30 +264,30 @@ class _Proof:
         forms = self.forms
         shown = EquivalenceSummary.of(forms)
         if shown.is_exact:
-            proof = self._tested(1, has_edges=False) if part or has_float16(before) else self._run_once()
-            if proof.passed and self._turns(proof):
-                proof = self._tested(1, has_edges=False, differing=forms.differing)
+            proof = self._test_runs(1, has_edges=False) if part or has_float16(before) else self._run_once()
+            if proof.passed and self._may_turn(proof):
+                proof = self._test_runs(1, has_edges=False, differing=forms.differing)
             if proof.passed and _proven_at(forms, proof) is forms:
                 return replace(proof, equivalence=shown)
-        proof = self._tested(self.options.runs, differing=forms.differing)
+        proof = self._test_runs(self.options.runs, differing=forms.differing)
         return replace(proof, equivalence=EquivalenceSummary.of(_proven_at(forms, proof))) if proof.passed else proof
 
     def _run_once(self) -> RewriteProof:
         """Load the rewritten model at the default level and run it once, where it is known what it gives."""
         two, (before, after), feeder = self.two, self.two.models, self.two.feeder
-        self._tell(0.3, "loading the rewritten model, default level")
+        self._tell_step(0.3, "loading the rewritten model, default level")
         try:
             session = two.rewritten(optimize=True)
         except ModelError as error:
             return replace(self.blank, failures=(error.problem,))
-        self._tell(0.85, "running it once")
+        self._tell_step(0.85, "running it once")
         record = run_original(session, feeder, 1, has_edges=False)
         del session  # so that the two are not in memory at once
         # no length is too short for a caller, and normal forms begin at 1
         is_large = sum(source_of(path).size for path in before.files) > LARGE
         agrees, refused = (True, {}) if is_large else self._beside_original(record)
         if not agrees:
-            return self._tested(1, has_edges=False)
+            return self._test_runs(1, has_edges=False)
         changes = self._input_changes()
         changes += output_changes(before, after, record.runs, [feeder.shapes(run) for run in record.runs])
         proof = replace(
@@ -312,7 +312,7 @@ class _Proof:
         agrees, taken = True, dict[str, None]()
         if not (record.empty or record.refused):
             return agrees, taken
-        self._tell(0.9, "loading the original, to see what it gives with dims of 0")
+        self._tell_step(0.9, "loading the original, to see what it gives with dims of 0")
         with suppress(ModelError):
             session = self.two.original()
             found = repeat_calls(record.empty, lambda run: session.run(self.two.feed(run)))
@@ -323,20 +323,20 @@ class _Proof:
                     taken[join_words(run.empty)] = None
         return agrees, taken
 
-    def _turns(self, proof: RewriteProof) -> bool:
+    def _may_turn(self, proof: RewriteProof) -> bool:
         """Whether numbers turn at a size at which the models can run."""
         feeder, ran = self.two.feeder, [dict(run.dims) for run in proof.runs]
         edges = (feeder.edges(flags, ran, self.forms.differing, only_differing=True) for flags in feeder.flags())
         return any(edge.choices for each in edges for edge in each)
 
-    def _tell(self, share: float, step: str) -> None:
+    def _tell_step(self, share: float, step: str) -> None:
         """Tell a step, and the share of the proof that is done before it."""
         self.progress(with_share(share, f"proving: {step}"))
 
-    def _tested(self, count: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
+    def _test_runs(self, count: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
         """Run both models at so many sizes, and at edges, and compare."""
         two, feeder = self.two, self.two.feeder
-        self._tell(0.3, "loading the original")
+        self._tell_step(0.3, "loading the original")
         total = count * len(feeder.flags())
         session = Counted(two.whole(), "proving: the original, plain level", total, portion_of(self.progress, 0.4, 0.6))
         record = run_original(session, feeder, count, has_edges=has_edges, differing=differing)
@@ -354,14 +354,14 @@ class _Proof:
             for run, problem in record.fatal:
                 raise fatal_error(two.models[0], two.feed(run), problem)
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
-        self._tell(0.6, "loading the rewritten model")
+        self._tell_step(0.6, "loading the rewritten model")
         runs = [two.handed_over(run) for run in (*record.runs, *record.empty)]
-        return self._compared(proof, runs, changes)
+        return self._compare_models(proof, runs, changes)
 
     @cached_property
     def forms(self) -> Equivalence:
         """The equivalence by normal forms: it holds at every size and for every input."""
-        self._tell(0.0, "normal forms of both models")
+        self._tell_step(0.0, "normal forms of both models")
         (before, after), part = self.two.models, self.two.part
         try:
             before = before if part is None else cut_open(before, after, computed_dims(before, part.cuts))
@@ -392,13 +392,13 @@ class _Proof:
             changes.append(narrowed_change(open_pairs, before, after))
         return changes
 
-    def _compared(self, proof: RewriteProof, runs: Sequence[Run], changes: list[Change]) -> RewriteProof:
+    def _compare_models(self, proof: RewriteProof, runs: Sequence[Run], changes: list[Change]) -> RewriteProof:
         """Run the rewritten model on the inputs of the original, at both levels, and compare the weights."""
         two, (before, after), rounding, blank = self.two, self.two.models, self.rounding, proof
-        proof, steady = self._plain(proof, runs)
+        proof, steady = self._compare_plainly(proof, runs)
         if isinstance(rounding, Float32Rounding) and rounding.explained and not proof.passed:
             rounding.excuses = True
-            proof, steady = self._plain(blank, runs)
+            proof, steady = self._compare_plainly(blank, runs)
         proof = prove_inlined(proof, two, partial(self._run_rewritten, proof, steady), self.progress)
         if two.part is None:
             changes += output_changes(before, after, steady, [two.feeder.shapes(run) for run in steady])
@@ -437,7 +437,7 @@ class _Proof:
                 empty.add(value.name)
         return frozenset(empty)
 
-    def _plain(self, proof: RewriteProof, runs: Sequence[Run]) -> tuple[RewriteProof, Sequence[Run]]:
+    def _compare_plainly(self, proof: RewriteProof, runs: Sequence[Run]) -> tuple[RewriteProof, Sequence[Run]]:
         """Compare without optimizations, and return the runs that count: those that the original repeats."""
         result = self._run_rewritten(proof, runs, self.two)
         if not any(run.failure for run in result.runs):
@@ -459,7 +459,7 @@ class _Proof:
 
     def _at_default(self, proof: RewriteProof, runs: Sequence[Run]) -> RewriteProof:
         """Compare at onnxruntime's default level too."""
-        self._tell(0.85, "loading the rewritten model, default level")
+        self._tell_step(0.85, "loading the rewritten model, default level")
         tolerance = max(level_tolerance(self.two.models[0]), self.options.tolerance or 0.0)
         sessions, outputs = self.two.at_default(len(runs), portion_of(self.progress, 0.9, 1.0)), list(runs[0].expected)
         if isinstance(self.rounding, Rounding):

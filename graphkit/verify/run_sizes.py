@@ -241,14 +241,16 @@ class Edges:
     def __iter__(self) -> Iterator[Edge]:
         number = len(self.usual)
         if self.legal.variables:
-            for edge in self._of_sizes(chain(self._differing(), self._large(), self._thresholds())):
+            for edge in self._of_sizes(
+                chain(self._sizes_that_differ(), self._large_sizes(), self._sizes_at_thresholds())
+            ):
                 number += 1
                 yield from edge
-        yield from self._values(number)
+        yield from self._edges_of_values(number)
 
     def of_differing(self) -> Iterator[Edge]:
         """Yield edges at which expressions differ alone."""
-        return chain.from_iterable(self._of_sizes(self._differing()))
+        return chain.from_iterable(self._of_sizes(self._sizes_that_differ()))
 
     def _of_sizes(self, found: Iterable[tuple[str, list[dict[str, int]]]]) -> Iterator[list[Edge]]:
         for number, (gap, choices) in enumerate(found, start=len(self.usual) + 1):
@@ -260,8 +262,8 @@ class Edges:
         """The elements that a run may compute."""
         return min(max(COST, *(self.legal.cost(dims) for dims in self.usual)), MOST)
 
-    def _values(self, number: int) -> Iterator[Edge]:
-        roomy = self._first([self._at(ROOMY), self._at(SMALL)])
+    def _edges_of_values(self, number: int) -> Iterator[Edge]:
+        roomy = self._first_choice([self._legal_at(ROOMY), self._legal_at(SMALL)])
         ran = sorted(self.usual, key=lambda dims: (-self._rows(dims), self.legal.cost(dims)))
         choices = (*([roomy] if roomy is not None else []), *ran[:2]) or ({},)
         start = number % len(BY_ROW)
@@ -281,31 +283,31 @@ class Edges:
         """Return how large the batch is."""
         return max((dims[variable.name] for variable in self.legal.variables if variable.role == "batch"), default=1)
 
-    def _differing(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
+    def _sizes_that_differ(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for dims in differing_sizes(self.differing, self.legal, self.usual):
             is_cheap = self.legal.cost(dims) <= max(self.budget, TELLING)
             yield "sizes that could tell the models apart", [dims] if is_cheap else []
 
-    def _large(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
-        yield "", self._affordable(Row(size, 2, 1, 3) for size in LARGE_BATCHES)
+    def _large_sizes(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
+        yield "", self._affordable_sizes(Row(size, 2, 1, 3) for size in LARGE_BATCHES)
         lengths = [size for size in LARGEST if not self.lengths.ends or size < self.lengths.ends[-1]]
         has_sequence = any(variable.role == "sequence" for variable in self.legal.variables)
         rows = (Row(1, size, 0, 3 if has_sequence else size) for size in lengths)
-        yield "", self._affordable(rows, others=lengths)
+        yield "", self._affordable_sizes(rows, others=lengths)
         if self.has_past:
-            yield "", self._affordable(Row(2, 1, size, size) for size in lengths)
+            yield "", self._affordable_sizes(Row(2, 1, size, size) for size in lengths)
         for row, size in ((SMALL, SMALL.batch), (SHORT, SHORT.sequence)):
-            yield "", self._affordable([row], others=[size])
+            yield "", self._affordable_sizes([row], others=[size])
 
-    def _thresholds(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
+    def _sizes_at_thresholds(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for threshold in list(dict.fromkeys(self.thresholds))[:MAX_THRESHOLDS]:
             for size in (threshold.size, threshold.size + 1):
-                legal_dims = [dims for wish in self._wishes(threshold, size) for dims in self._legal(wish)]
+                legal_dims = [dims for wish in self._wishes_at_threshold(threshold, size) for dims in self._legal(wish)]
                 cheap = [dims for dims in legal_dims if self.legal.cost(dims) <= self.budget]
                 if not any(size in (dims.get(name) for name in threshold.symbols) for dims in self.usual):
                     yield f"sizes past {threshold.size}" if legal_dims and not cheap else "", cheap[:2]
 
-    def _wishes(self, threshold: Threshold, size: int) -> Iterator[dict[str, int]]:
+    def _wishes_at_threshold(self, threshold: Threshold, size: int) -> Iterator[dict[str, int]]:
         """Yield sizes at which a threshold is met: of the dims that are said to meet it, or of lengths."""
         base = wish_of(self.legal, Row(2, 2, 1, 3), 0, self.has_past)
         known = [variable.name for variable in self.legal.variables if variable.name in threshold.symbols]
@@ -314,7 +316,7 @@ class Edges:
             rest = sum(base[dim] for dim in known if dim != name)
             yield {**base, name: size if len(known) < 2 else max(size - rest, 1)}
 
-    def _affordable(self, rows: Iterable[Row], others: Sequence[int] = ()) -> list[dict[str, int]]:
+    def _affordable_sizes(self, rows: Iterable[Row], others: Sequence[int] = ()) -> list[dict[str, int]]:
         """Return the first two sizes that cost little enough, and are larger than those that were tried."""
         affordable: list[dict[str, int]] = []
         for place, row in enumerate(rows):
@@ -327,10 +329,10 @@ class Edges:
                 break
         return affordable
 
-    def _first(self, choices: Iterable[dict[str, int] | None]) -> dict[str, int] | None:
+    def _first_choice(self, choices: Iterable[dict[str, int] | None]) -> dict[str, int] | None:
         return next((dims for dims in choices if dims is not None and self.legal.cost(dims) <= self.budget), None)
 
-    def _at(self, row: Row) -> dict[str, int] | None:
+    def _legal_at(self, row: Row) -> dict[str, int] | None:
         if not self.legal.variables:
             return {}
         return next(iter(self.legal.near(wish_of(self.legal, row, 0, self.has_past))), None)

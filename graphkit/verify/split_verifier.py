@@ -89,14 +89,14 @@ class Loop:
     def sizes(self) -> Sizes:
         """Batch, prompt and encoder's length, such that the steps pass a length at which the model may change."""
         assert self.first is not None
-        return Sizes(self._fixed("batch", BATCH), self._prompt(), 0, self._fixed("encoder", ENCODER))
+        return Sizes(self._fixed_size("batch", BATCH), self._prompt_length(), 0, self._fixed_size("encoder", ENCODER))
 
-    def _fixed(self, role: Role, size: int) -> int:
+    def _fixed_size(self, role: Role, size: int) -> int:
         assert self.first is not None
         assert self.later is not None
         return self.first.sizes.fixed_roles.get(role, self.later.sizes.fixed_roles.get(role, size))
 
-    def _prompt(self) -> int:
+    def _prompt_length(self) -> int:
         assert self.first is not None
         legal = self.first.sizes
         if "sequence" in legal.fixed_roles:
@@ -109,7 +109,7 @@ class Loop:
         """Return the tokens and logits of the merged decoder."""
         return decode(Decoder(self.merged, self.merged, session, session), sizes=self.sizes, steps=self.steps)
 
-    def _actual(self) -> Decoded:
+    def _actual_path(self) -> Decoded:
         first, later = self.pair
         assert first.path is not None
         assert later.path is not None
@@ -128,7 +128,7 @@ class Loop:
         """Decode with the pair on the same inputs, and compare."""
         prompt = self.sizes.sequence
         try:
-            actual = self._actual()
+            actual = self._actual_path()
         except ModelError as error:
             return LoopProof(prompt, self.steps, None, error.problem)
         return LoopProof(prompt, self.steps, *_compare_loops(expected, actual, tolerance))

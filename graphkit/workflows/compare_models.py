@@ -105,7 +105,7 @@ class _Comparison:
             side = Side(self.model, feed)
             theirs = None if b is None else Side(b, rename_feed(self.model, b, feed, arrays, names))
             try:
-                return self._compare(side, theirs, names)
+                return self._compare_pair(side, theirs, names)
             except RunError as error:
                 failure = failure or error
                 given_up += error.timed_out or bool(error.signal)
@@ -123,7 +123,7 @@ class _Comparison:
             arrays = {name: np.asarray(array) for name, array in self.inputs.items()}
             check_given(arrays, self.model, b)
             return arrays
-        file = self._dumps if self.inputs is None else ArrayFile(self.inputs, self.options.limits)
+        file = self._dumped_arrays if self.inputs is None else ArrayFile(self.inputs, self.options.limits)
         names = tuple(fed_inputs(self.model)) if self.inputs is None else file.names
         if missing := [name for name in names if name not in file.names]:
             raise UsageError(
@@ -137,19 +137,20 @@ class _Comparison:
         input_names = {value.name for value in self.model.graph.inputs}
         return {name: name_in_b for name, name_in_b in names.items() if name in input_names}
 
-    def _compare(self, a: Side, b: Side | None, names: Mapping[str, str]) -> ModelComparison:
-        pairs = self._pairs(a, b, names)
-        tolerance = self._tolerance()
-        reader = Reader(pairs, a, b or self._dumps, all_asked=not self.options.bisect)
+    def _compare_pair(self, a: Side, b: Side | None, names: Mapping[str, str]) -> ModelComparison:
+        pairs = self._match_pairs(a, b, names)
+        tolerance = self._default_tolerance()
+        reader = Reader(pairs, a, b or self._dumped_arrays, all_asked=not self.options.bisect)
         if self.options.bisect:
             measured = bisect_pairs(pairs, a, reader, tolerance, self.progress)
         else:
             measured = sweep_pairs(pairs, a, reader, tolerance, self.options.limits, self.progress)
         first = first_differing(measured, a)
         divergences = [
-            self._divergence(measured_tensor, a, b, place < MOST_CAUSES) for place, measured_tensor in enumerate(first)
+            self._make_divergence(measured_tensor, a, b, place < MOST_CAUSES)
+            for place, measured_tensor in enumerate(first)
         ]
-        unmatched_a, unmatched_b = self._unmatched(pairs, a, b)
+        unmatched_a, unmatched_b = self._unmatched_names(pairs, a, b)
         return ModelComparison(
             a=self.model.label,
             b=self.other.label,
@@ -162,28 +163,28 @@ class _Comparison:
             matched=len(pairs),
             unmatched_a=unmatched_a,
             unmatched_b=unmatched_b,
-            notes=tuple(self._notes(pairs, a, b)),
+            notes=tuple(self._pair_notes(pairs, a, b)),
         )
 
     @property
-    def _dumps(self) -> ArrayFile:
+    def _dumped_arrays(self) -> ArrayFile:
         """The arrays of B, where it is no model."""
         assert isinstance(self.other, ArrayFile)
         return self.other
 
-    def _pairs(self, a: Side, b: Side | None, names: Mapping[str, str]) -> list[Pair]:
+    def _match_pairs(self, a: Side, b: Side | None, names: Mapping[str, str]) -> list[Pair]:
         if b is None:
-            return match_dumps(a, self._dumps, names)
+            return match_dumps(a, self._dumped_arrays, names)
         pairs = match_models(a, b, names, by_order=self.options.by_order)
         return [pair for pair in pairs if pair.a.producer or (isinstance(pair.b, Value) and pair.b.producer)]
 
-    def _tolerance(self) -> float:
+    def _default_tolerance(self) -> float:
         if self.options.tolerance is not None:
             return self.options.tolerance
         models = [model for model in (self.model, self.other) if isinstance(model, Model)]
         return FLOAT16_TOLERANCE if any(map(has_float16, models)) else TOLERANCE
 
-    def _divergence(self, measured: Measured, a: Side, b: Side | None, with_causes: bool) -> Divergence:
+    def _make_divergence(self, measured: Measured, a: Side, b: Side | None, with_causes: bool) -> Divergence:
         self.progress(f"looking into '{measured.pair.a.name}'")
         node = measured.pair.a.producer
         return Divergence(
@@ -191,18 +192,22 @@ class _Comparison:
             measured.pair.theirs,
             node.label if node is not None else "",
             node.operator if node is not None else "",
-            (find_tensor_cause(measured.pair, a, b or self._dumps, self._tolerance()),) if with_causes else (),
+            (find_tensor_cause(measured.pair, a, b or self._dumped_arrays, self._default_tolerance()),)
+            if with_causes
+            else (),
         )
 
-    def _unmatched(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _unmatched_names(
+        self, pairs: Sequence[Pair], a: Side, b: Side | None
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         mine, theirs = {pair.a for pair in pairs}, {pair.b for pair in pairs}
         unmatched_a = tuple(value.name for value in a.place if value.producer is not None and value not in mine)
         if b is None:
             known = {*theirs, *fed_inputs(a.model)}
-            return unmatched_a, tuple(name for name in self._dumps.names if name not in known)
+            return unmatched_a, tuple(name for name in self._dumped_arrays.names if name not in known)
         return unmatched_a, tuple(value.name for value in b.place if value.producer is not None and value not in theirs)
 
-    def _notes(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> Iterator[str]:
+    def _pair_notes(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> Iterator[str]:
         for name, side in (("A", a), ("B", b)):
             if side is not None and side.hidden:
                 yield (

@@ -183,13 +183,13 @@ class Specializer:
         with entry.lock:
             try:
                 if entry.session is None:
-                    entry.session = self._made(key)
+                    entry.session = self._make_session(key)
             finally:
                 if entry.session is None:
-                    self._forget(key, entry)
+                    self._forget_entry(key, entry)
             return entry.session
 
-    def _forget(self, key: DimSpec, entry: _Entry) -> None:
+    def _forget_entry(self, key: DimSpec, entry: _Entry) -> None:
         with self._lock:
             if self._entries.get(key) is entry:
                 del self._entries[key]
@@ -202,7 +202,7 @@ class Specializer:
         unranked = {name: shape for name, shape, kind in kinds if kind and kind.dims is None}
         return self._spec | DimSpec.of(numbers, unranked)
 
-    def _made(self, key: DimSpec) -> Session:
+    def _make_session(self, key: DimSpec) -> Session:
         with _FOLDING:
             if self._folded is None:
                 self._folded = fold(self._model, self._spec).model  # every shape starts from here

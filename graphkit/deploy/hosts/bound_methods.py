@@ -219,7 +219,7 @@ class BoundMethods:
         bound.run()
         given = bound.free_outputs()
         for port in ports.whole:
-            self._take(port, given.get(port.name), sizes)
+            self._take_state(port, given.get(port.name), sizes)
         if method.when == "once":  # logits of a long prompt are large: nothing is kept of them
             del self._bindings[method.name], self._prefixes[method.name], self._results[method.name]
         return {name: given[name] if name in given else results[name] for name in ports.results}
@@ -290,7 +290,7 @@ class BoundMethods:
                 bound.bind_value(prefix.array[:count], prefix.inputs, prefix.outputs)
                 prefix.count = count
 
-    def _take(self, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]) -> None:
+    def _take_state(self, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]) -> None:
         """Take note of a state that a method has replaced as a whole; copy it where onnxruntime has allocated it."""
         tensor = self.contract.state(port.writes)
         shape = _resolved_dims(port, sizes) if given is None else given.shape

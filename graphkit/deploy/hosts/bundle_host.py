@@ -83,9 +83,9 @@ class Bundle:
             check_folder(Path(folder), self.contract, file.name, checksums=checksums)
             check_bundle(Path(folder), self.contract)
         self._sessions = Sessions(Path(folder), threads, prepack, optimize, packed_files(self.contract), self._open)
-        self._begin(self._fresh(self._initial()))
+        self._begin(self._fresh(self._initial_values()))
 
-    def _initial(self) -> dict[str, np.ndarray]:
+    def _initial_values(self) -> dict[str, np.ndarray]:
         """Return the initial values that `init` knows alone, by state."""
         states = [state for state in self.contract.states if state.initial is None]
         method, state = self.contract.method("init"), self._fresh({}) if states else None
@@ -171,7 +171,7 @@ class Bundle:
             UsageError: An input is missing or does not fit, or it is too long. The state is as before.
             RunError: onnxruntime fails.
         """
-        return self._start("encode", tokens, mask, inputs, named, all_logits=all_logits)
+        return self._start_sequence("encode", tokens, mask, inputs, named, all_logits=all_logits)
 
     def prefill(
         self,
@@ -187,7 +187,7 @@ class Bundle:
 
         Args, results and errors are those of `encode`.
         """
-        return self._start("prefill", tokens, mask, inputs, named, all_logits=all_logits)
+        return self._start_sequence("prefill", tokens, mask, inputs, named, all_logits=all_logits)
 
     def start(
         self,
@@ -202,7 +202,7 @@ class Bundle:
         """Start a sequence, with `encode` or `prefill`, whichever the bundle has."""
         method = self.contract.method("once")
         name = method.name if method is not None else "encode"
-        return self._start(name, tokens, mask, inputs, named, all_logits=all_logits)
+        return self._start_sequence(name, tokens, mask, inputs, named, all_logits=all_logits)
 
     def step(self, tokens: Tokens, *, mask: npt.ArrayLike | None = None) -> np.ndarray:
         """Run the decoder on the next token of each row.
@@ -361,14 +361,14 @@ class Bundle:
         steps, width = most_new_tokens(rules, max_new_tokens, begins.shape[1]), begins.shape[1]
         is_started = method.when == "once"
         outputs = self._decode(method, begins, mask, rest, kept=1) if is_started else None
-        logits = self._read(method, begins, mask, rest) if outputs is None else _first_output(outputs)
+        logits = self._read_prompt(method, begins, mask, rest) if outputs is None else _first_output(outputs)
         steps = min([steps, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
         allowed = TokenRules(rules, ends, width, steps)
         if search.beams == 1:
             return greedy_search(self, logits[:, -1], steps, ends, allowed)
         return beam_search(self, logits[:, -1], steps, ends, search, allowed)
 
-    def _read(
+    def _read_prompt(
         self, step: BundleMethod, tokens: np.ndarray, mask: npt.ArrayLike | None, inputs: Mapping[str, npt.ArrayLike]
     ) -> np.ndarray:
         """Run a step on a prompt from the initial state, and return its logits; at once, or token by token."""
@@ -391,7 +391,7 @@ class Bundle:
             raise UsageError(f"the bundle has no method for '{when}'")
         return method
 
-    def _start(
+    def _start_sequence(
         self,
         name: str,
         tokens: Tokens | Inputs | None,

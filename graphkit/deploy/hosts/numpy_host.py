@@ -111,7 +111,9 @@ class Host:
         source, arrays = source_and_inputs(source, inputs, named)
         self._check_inputs(arrays)
         is_sound = self.contract.sizes.get("sound", 0) > 0
-        ids = self._sequences(source, "source") if len(source) and not is_sound else [[] for _ in range(self.batch)]
+        ids = (
+            self._split_sequences(source, "source") if len(source) and not is_sound else [[] for _ in range(self.batch)]
+        )
         for array in self.state.values():
             array[...] = 0
         self.position = 0
@@ -126,7 +128,7 @@ class Host:
         outputs: Arrays = {}
         for method in self.contract.methods:
             if method.when == "once":
-                outputs.update(self._call(method, ids))
+                outputs.update(self._call_method(method, ids))
         return outputs
 
     def _check_inputs(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -180,7 +182,7 @@ class Host:
             raise UsageError(f"the cache is full: it has {self.contract.sizes['capacity']} slots")
         for method in self.contract.methods:
             if method.when == "step":
-                outputs = self._call(method, [[each] for each in tokens])
+                outputs = self._call_method(method, [[each] for each in tokens])
                 scores = next(port.name for port in method.outputs if not port.writes)
         self.position += 1
         logits = np.asarray(outputs[scores])
@@ -232,7 +234,7 @@ class Host:
         warn_of_settings(rules, self.folder, has_beams=False, has_prompt=prompts is not None)
         if prompts is None and first is not None:
             prompts = [[first, *rules.prompt]] * self.batch
-        starts = self._sequences(prompts or [[]] * self.batch, "prompt")
+        starts = self._split_sequences(prompts or [[]] * self.batch, "prompt")
         if not all(starts):
             raise UsageError("the prompt is empty - give at least the token that decoding starts with")
         if any(token is None for tokens in starts for token in tokens):
@@ -252,7 +254,7 @@ class Host:
                     tokens.append(int(rule.allowed(row, len(tokens)).argmax()))
         return answers
 
-    def _sequences(self, ids: Tokens, what: str) -> Ids:
+    def _split_sequences(self, ids: Tokens, what: str) -> Ids:
         """Return the tokens of each sequence.
 
         Raises:
@@ -264,7 +266,7 @@ class Host:
             raise UsageError(f"there are {len(sequences)} sequences of tokens as {what} - give {self.batch}")
         return sequences  # type: ignore[return-value]
 
-    def _call(self, method: Method, ids: Ids) -> Arrays:
+    def _call_method(self, method: Method, ids: Ids) -> Arrays:
         feed = {port.name: self._input(port, ids) for port in method.inputs}
         outputs = dict(self.run(method, feed))
         for port in method.outputs:
@@ -296,17 +298,17 @@ class Host:
             chosen = (
                 [self.position]
                 if source.by == "position"
-                else [self._place(source.by, row, ids[row]) for row in range(self.batch)]
+                else [self._chosen_place(source.by, row, ids[row]) for row in range(self.batch)]
             )
             return np.ascontiguousarray(np.resize(rows[np.array(chosen)], port.shape))
         count = math.prod(port.shape) // (self.batch * math.prod(rows.shape[1:]))
-        padded = [self._padded(port, tokens, count) for tokens in ids]
+        padded = [self._padded_rows(port, tokens, count) for tokens in ids]
         for tokens in padded:
             if not 0 <= min(tokens) <= max(tokens) < len(rows):
                 raise UsageError(f"table '{source.of}' has rows 0 to {len(rows) - 1}, and the tokens are {tokens}")
         return np.ascontiguousarray(rows[np.array(padded)]).reshape(port.shape)
 
-    def _place(self, by: By | Literal[""], row: int, ids: list[int]) -> int:
+    def _chosen_place(self, by: By | Literal[""], row: int, ids: list[int]) -> int:
         """Return the place of a source that chooses a row: of its largest id, of the first of a token, or its last."""
         if by == "largest_id":
             return ids.index(max(ids))
@@ -315,7 +317,7 @@ class Host:
             return ids.index(pooled) if pooled in ids else 0
         return self.valid[row] - 1
 
-    def _padded(self, port: Port, ids: list[int], count: int) -> list[int]:
+    def _padded_rows(self, port: Port, ids: list[int], count: int) -> list[int]:
         """Return the rows that tokens choose, and behind them those that padding does."""
         if port.by == "type":
             return [0] * count

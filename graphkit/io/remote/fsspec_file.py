@@ -116,14 +116,14 @@ class FsspecFile(Served):
         """Return the paths of all files in it, where it is a folder, relative to it; none where there are none."""
         folder = self._path.rstrip("/")
         with self._asking("read"):
-            paths = self._do("_find", "find", seconds, folder)
+            paths = self._call_file_system("_find", "find", seconds, folder)
         return [path[len(folder) + 1 :] for path in paths if path.startswith(f"{folder}/")]
 
     def _head(self, seconds: float) -> Head | None:
         self._system.invalidate_cache()
         with self._asking("read"):
             try:
-                info = self._do("_info", "info", seconds, self._path)
+                info = self._call_file_system("_info", "info", seconds, self._path)
             except FileNotFoundError:
                 return None
         if info.get("type") == "directory":
@@ -137,10 +137,12 @@ class FsspecFile(Served):
         starts, stops = [start for start, _ in spans], [stop for _, stop in spans]
         paths, words = [self._path] * len(spans), {"on_error": "raise"}
         with self._asking("read"):
-            parts: list[bytes] = self._do("_cat_ranges", "cat_ranges", seconds, paths, starts, stops, **words)
+            parts: list[bytes] = self._call_file_system(
+                "_cat_ranges", "cat_ranges", seconds, paths, starts, stops, **words
+            )
         return parts
 
-    def _do(self, waiting: str, plain: str, seconds: float, *arguments: Any, **words: Any) -> Any:
+    def _call_file_system(self, waiting: str, plain: str, seconds: float, *arguments: Any, **words: Any) -> Any:
         """Call a method of the file system, within a time."""
         if isinstance(self._system, AsyncFileSystem):
             return self._within(seconds, getattr(self._system, waiting), *arguments, **words)

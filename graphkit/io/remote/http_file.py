@@ -99,12 +99,12 @@ class HttpFile(Served):
     def open(self, first: int, whole: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
         """Fetch the first bytes, in one request where there is no redirect."""
         self._idle = seconds
-        return self._first(Ask((0, first), known=known, whole=whole), sink, seconds)
+        return self._ask_first(Ask((0, first), known=known, whole=whole), sink, seconds)
 
     def download(self, sink: Sink, idle: float) -> Head | None:
         """Fetch the whole file, in one request."""
         self._idle = idle
-        return self._first(Ask((0, WHOLE)), sink, None)
+        return self._ask_first(Ask((0, WHOLE)), sink, None)
 
     def fetch(self, spans: Sequence[Span], head: Head, sink: Sink, *, total: float | None, idle: float) -> None:
         """Fetch parts of it, up to 32 at once."""
@@ -134,7 +134,7 @@ class HttpFile(Served):
         label = sibling_url(self.label, location) if "://" in self.label else location
         return type(self)(sibling_url(str(self._address), location), label=label, headers=self._headers)
 
-    def _first(self, ask: Ask, sink: Sink, total: float | None) -> Head | None:
+    def _ask_first(self, ask: Ask, sink: Sink, total: float | None) -> Head | None:
         try:
             return self._run(self._asked(ask, sink), total)
         except Missing:
@@ -195,10 +195,10 @@ class HttpFile(Served):
         """
         url = self._final or self._address
         for _ in range(REDIRECTS + 1):
-            async with get(url, self._request(url, ask), self._idle) as answer:
+            async with get(url, self._request_headers(url, ask), self._idle) as answer:
                 self._learn(answer.headers)
                 if (location := redirect_target(answer)) is not None:
-                    url, ask = self._led(url, location), self._sized(ask, answer.headers)
+                    url, ask = self._follow_redirect(url, location), self._sized_request(ask, answer.headers)
                     continue
                 if self._final is not None and answer.status in (401, 403, 404, 410):
                     self._final = None  # what it led to was for a while; ask where it leads to now
@@ -213,7 +213,7 @@ class HttpFile(Served):
                 return head
         raise Fault(f"the server redirects more than {REDIRECTS} times")
 
-    def _request(self, url: URL, ask: Ask) -> dict[str, str]:
+    def _request_headers(self, url: URL, ask: Ask) -> dict[str, str]:
         """Return the headers of a request; the login is for its own server alone."""
         start, stop = ask.range
         headers = {"Accept-Encoding": "identity", **(revision_headers(ask.known) if ask.head is None else {})}
@@ -221,7 +221,7 @@ class HttpFile(Served):
             headers["Range"] = f"bytes={start}-{stop - 1 if stop < WHOLE else ''}"
         return headers | self._headers if url.origin() == self._origin else headers
 
-    def _led(self, url: URL, location: str) -> URL:
+    def _follow_redirect(self, url: URL, location: str) -> URL:
         """Return where a redirect leads."""
         try:
             there = url.join(URL(location, encoded=True))
@@ -232,7 +232,7 @@ class HttpFile(Served):
             raise Fault("the server redirects to something that is not on a web server")
         return there
 
-    def _sized(self, ask: Ask, headers: Mapping[str, str]) -> Ask:
+    def _sized_request(self, ask: Ask, headers: Mapping[str, str]) -> Ask:
         """Return what to ask for where a redirect leads: no more than the beginning, if it says that a file is long."""
         size = self._told_size(headers)
         return ask if size is None or size <= ask.whole else replace(ask, whole=0)

@@ -32,7 +32,7 @@ class Parts:
         try:
             self._file = path.open("x+b", buffering=0)
         except OSError as error:
-            raise self._full(error) from error
+            raise self._full_error(error) from error
 
     def resize(self, size: int) -> None:
         """Make it as long as the file on the server, with a hole at its end.
@@ -43,7 +43,7 @@ class Parts:
         try:
             self._file.truncate(size)
         except (OSError, OverflowError) as error:
-            raise self._full(error) from error
+            raise self._full_error(error) from error
 
     def put(self, offset: int, data: bytes) -> None:
         """Put bytes into it.
@@ -58,7 +58,7 @@ class Parts:
                 while done < len(view):
                     done += self._file.write(view[done:])
         except (OSError, OverflowError) as error:
-            raise self._full(error) from error
+            raise self._full_error(error) from error
 
     def add(self, spans: Iterable[Span]) -> None:
         """Note that it has these parts."""
@@ -90,13 +90,13 @@ class Parts:
 
     def byte(self, at: int) -> int:
         """Return a byte that is here."""
-        return self._mapped()[at]
+        return self._map_parts()[at]
 
     def bytes(self, start: int, stop: int) -> bytes:
         """Return bytes that are here."""
-        return self._mapped()[start:stop] if start < stop else b""
+        return self._map_parts()[start:stop] if start < stop else b""
 
-    def _mapped(self) -> mmap.mmap:
+    def _map_parts(self) -> mmap.mmap:
         if self._map is None:
             try:
                 self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -110,7 +110,7 @@ class Parts:
             self._map.close()
         self._file.close()
 
-    def _full(self, error: Exception) -> OutputError:
+    def _full_error(self, error: Exception) -> OutputError:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "it is too long"
         return OutputError(
             f"{self._label}: what is fetched of it is kept in {self.path.parent.parent.parent}, which takes no more: "

@@ -129,7 +129,7 @@ class RemoteFile(ByteSource):
             self._fetch(missing, None)
             self._served.check(self._known())
         if 0 < size <= SMALL:
-            self._keep(missing)
+            self._keep_in_cache(missing)
         return self._parts.path
 
     def beside(self, location: str) -> tuple[Path, int | None]:
@@ -146,7 +146,7 @@ class RemoteFile(ByteSource):
         self._end = None
         if not self._is_kept:
             self._served.check(self._known())
-            self._keep([])
+            self._keep_in_cache([])
 
     def _graph_part(self, spans: Sequence[Span]) -> None:
         """Fetch parts for the reader of the graph."""
@@ -166,7 +166,7 @@ class RemoteFile(ByteSource):
         self._served.fetch(spans, self._known(), self._parts.put, total=seconds, idle=self._options.timeout)
         self._parts.add(spans)
 
-    def _keep(self, more: Sequence[Span]) -> None:
+    def _keep_in_cache(self, more: Sequence[Span]) -> None:
         """Put the graph, and a little more, into the cache."""
         self._graph += more
         head, options = self._known(), self._options

@@ -52,14 +52,14 @@ class Window:
         if isinstance(index, slice):
             start, stop, _ = index.indices(self._size)
             if start < stop:
-                self._look(start, stop)
+                self._look_at(start, stop)
             return self._parts.bytes(start, stop)
         start, stop = self._here
         if not start <= index < stop or index > self._furthest:
-            self._look(index, index + 1)
+            self._look_at(index, index + 1)
         return self._parts.byte(index)
 
-    def _look(self, start: int, stop: int) -> None:
+    def _look_at(self, start: int, stop: int) -> None:
         """Fetch what is not here of a part that the reader looks at."""
         is_jump = start > self._furthest + NEAR
         if is_jump:
@@ -69,19 +69,19 @@ class Window:
         if not self._parts.missing([(start, stop)]):
             self._right += is_jump
         elif stop <= self._furthest:
-            self._bring([(start, stop)])
+            self._fetch_near([(start, stop)])
         elif is_jump:
-            self._bring([(start, max(stop, start + HEADER)), *self._guessed()])
+            self._fetch_near([(start, max(stop, start + HEADER)), *self._guess_headers()])
         else:
             end = self._parts.around(start)[1]
             self._step = min(GROWTH * self._step, LONGEST)
-            self._bring([(end if end > start - NEAR else start, max(stop, start + self._step))])
+            self._fetch_near([(end if end > start - NEAR else start, max(stop, start + self._step))])
         self._furthest = max(self._furthest, stop)
         if self._jumps:
             self._reaches[-1] = self._furthest - self._jumps[-1]
         self._here = self._parts.around(start)
 
-    def _guessed(self) -> list[Span]:
+    def _guess_headers(self) -> list[Span]:
         """Return where the next headers may be, and the end of the file, once."""
         if self._open:
             self._guesses = min(2 * self._guesses, MANY) if self._right >= self._open else FEW
@@ -93,7 +93,7 @@ class Window:
             spans.append((self._size - TAIL, self._size))
         return spans
 
-    def _bring(self, spans: Sequence[Span]) -> None:
+    def _fetch_near(self, spans: Sequence[Span]) -> None:
         """Fetch parts, and what is between two of them that are close."""
         missing = self._parts.missing([(max(start, 0), min(stop, self._size)) for start, stop in spans])
         self._fetch(join_spans(missing, GAP))

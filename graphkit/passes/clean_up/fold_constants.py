@@ -80,7 +80,7 @@ class FoldConstants(Rewrite):
                     constant.add(out)
                     if has_initializers:
                         _hoist_constant(editor, node, out)
-                elif self._folds(editor, node, constant, room):
+                elif self._can_fold(editor, node, constant, room):
                     nodes.append(node)
                     constant.update(node.results)
         if nodes:
@@ -90,7 +90,7 @@ class FoldConstants(Rewrite):
         """Whether a node may be folded, as far as its operator says."""
         return not (node.domain or node.op_type in KEPT | RANDOM or node.bodies)
 
-    def _folds(self, editor: Editor, node: Node, constant: set[Value], room: _Room) -> bool:
+    def _can_fold(self, editor: Editor, node: Node, constant: set[Value], room: _Room) -> bool:
         if not self.takes(node) or not editor.is_free(node):
             return False
         inputs = node.operands

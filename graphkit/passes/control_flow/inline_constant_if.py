@@ -79,7 +79,7 @@ class _Inliner:
         self.used = {name for kept in self._kept(scopes) if kept not in inlined for name in kept.values}
         self.final: dict[Value, str] = {}
         for scope in scopes:
-            self._assign(scope)
+            self._assign_names(scope)
 
     def _kept(self, scopes: tuple[Scope, ...]) -> Iterator[Scope]:
         todo = list(scopes)
@@ -90,13 +90,13 @@ class _Inliner:
                 chosen = self.decisions.get(node)
                 todo += [chosen] if chosen is not None else list(node.bodies.values())
 
-    def _assign(self, scope: Scope) -> None:
+    def _assign_names(self, scope: Scope) -> None:
         """Name the values of the branches that are inlined into a scope, and of those inlined into these."""
         for node in scope.nodes:
             body = self.decisions.get(node)
             if body is None:
                 for inner in node.bodies.values():
-                    self._assign(inner)
+                    self._assign_names(inner)
                 continue
             for outer, inner_value in zip(node.outputs, body.outputs, strict=False):
                 if outer is not None and self._takes_name(inner_value, body):
@@ -104,7 +104,7 @@ class _Inliner:
             for value in body.values.values():
                 if value not in self.final:
                     self.final[value] = _unique_name(value.name, self.used)
-            self._assign(body)
+            self._assign_names(body)
 
     def _takes_name(self, value: Value, body: Scope) -> bool:
         return value.scope is body and value.kind == "node" and value not in self.final
@@ -127,17 +127,17 @@ class _Inliner:
         for node in scope.nodes:
             body = self.decisions.get(node)
             if body is None:
-                nodes.append(self._rewired(node))
+                nodes.append(self._rewire_node(node))
                 if node.proto.name in renamed:
                     nodes[-1].name = renamed[node.proto.name]
                 continue
             graph = next(a.g for a in node.proto.attribute if a.name == body.path.rpartition("/")[2])
-            self._hoist(graph, body, target, nodes)
+            self._hoist_from_body(graph, body, target, nodes)
             nodes += self.emit(body, target, taken)
-            nodes += self._aliases(node, body)
+            nodes += self._alias_outputs(node, body)
         return nodes
 
-    def _rewired(self, node: Node) -> onnx.NodeProto:
+    def _rewire_node(self, node: Node) -> onnx.NodeProto:
         proto = node.proto
         names = [self.name(value) for value in node.inputs]
         if names != list(proto.input):
@@ -155,7 +155,9 @@ class _Inliner:
                 info.name = name
         return proto
 
-    def _hoist(self, graph: onnx.GraphProto, body: Scope, target: Holder, nodes: list[onnx.NodeProto]) -> None:
+    def _hoist_from_body(
+        self, graph: onnx.GraphProto, body: Scope, target: Holder, nodes: list[onnx.NodeProto]
+    ) -> None:
         """Move initializers, declared types and annotations of an inlined branch; a function takes constants."""
         for tensor in graph.initializer:
             tensor.name = self.name(body.values[tensor.name])
@@ -182,7 +184,7 @@ class _Inliner:
                     entry.value = self.name(body.find(entry.value)) or entry.value
                 target.quantization_annotation.append(annotation)
 
-    def _aliases(self, node: Node, body: Scope) -> Iterator[onnx.NodeProto]:
+    def _alias_outputs(self, node: Node, body: Scope) -> Iterator[onnx.NodeProto]:
         """Yield an Identity for each output that is not computed in the branch under a name of its own."""
         for outer, inner in zip(node.outputs, body.outputs, strict=False):
             if outer is not None and self.name(inner) != self.name(outer):

@@ -143,7 +143,7 @@ class _Chain:
                 moves.append(reader)
                 channels = behind
             else:
-                affine = self._affine(reader, value, channels)
+                affine = self._read_affine(reader, value, channels)
                 if affine is None:
                     return
                 self.after = self.after.then(affine)
@@ -163,7 +163,7 @@ class _Chain:
             source = next((operand for operand in node.operands if operand.constant is None), None)
             if source is None or self._only_reader(value) is not reader:
                 return
-            affine = self._affine(node, source, self.linear.source)
+            affine = self._read_affine(node, source, self.linear.source)
             if affine is None or not self._is_same_shape(node, source, value) or not self._can_shift(node, affine):
                 return
             self.before = affine.then(self.before)
@@ -179,7 +179,7 @@ class _Chain:
                 self.editor.decline(reader, f"what '{self.linear.node.label}' gives is read elsewhere too")
         return None
 
-    def _affine(self, node: Node, value: Value, channels: Channels) -> Affine | None:
+    def _read_affine(self, node: Node, value: Value, channels: Channels) -> Affine | None:
         try:
             return affine_of(self.editor.model, node, value, channels, self.linear.tensor.data_type)
         except MatchFailure as failure:

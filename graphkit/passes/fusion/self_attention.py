@@ -277,14 +277,14 @@ class _Parts:
     def attention(self, data: Value, *, is_turned: bool) -> SelfAttention:
         """Return the attention, of data that may have its rows first."""
         query, key, value = self.found
-        heads, columns = self._heads()
+        heads, columns = self._read_heads()
         scale = self.scaled[0] * query.layout.scale * key.layout.scale
         if value.layout.scale != 1:
             raise MatchFailure("its values are scaled")
         with np.errstate(over="ignore", under="ignore"):
             if not np.float32(scale) or not np.isfinite(np.float32(scale)):
                 raise MatchFailure("its scale is 0 or not finite")
-        result = self._result()
+        result = self._find_result()
         if result is None:
             raise MatchFailure("what it gives is not put side by side by heads")
         before = (node for projection in self.found for node in projection.nodes)
@@ -302,7 +302,7 @@ class _Parts:
             nodes=nodes,
         )
 
-    def _heads(self) -> tuple[int, Columns]:
+    def _read_heads(self) -> tuple[int, Columns]:
         """Return the number of heads, and which columns queries, keys and values are."""
         layouts = [projection.layout for projection in self.found]
         query, key, value = layouts
@@ -323,7 +323,7 @@ class _Parts:
         of_query, of_key, of_value = (layout.columns(*layout.dims[:-2], group) for layout, group in pairs)
         return len(of_query) // sizes[0], (of_query, of_key, of_value)
 
-    def _result(self) -> Joined | None:
+    def _find_result(self) -> Joined | None:
         """Return the first value that has the heads side by side as three dims, else the last one in others."""
         query, value = self.found[0].layout, self.found[2].layout
         out, layout = self.product.outputs[0], Layout((*value.dims[:-2], query.dims[-2], value.dims[-1]))
@@ -336,7 +336,7 @@ class _Parts:
                 return Joined(out, tuple(path), layout.dims != plain, None)
             flat = join_atoms([atom for group in layout.dims for atom in group])
             if flat in (_flatten_groups(plain), _flatten_groups(turned)):
-                fallback = self._reshaped(out, path, is_turned=flat != _flatten_groups(plain)) or fallback
+                fallback = self._reshaped_value(out, path, is_turned=flat != _flatten_groups(plain)) or fallback
             node = _any_reader(out)
             after_it = node.outputs[0] if node is not None and node.is_op(*MOVERS) else None
             moved = (
@@ -350,7 +350,7 @@ class _Parts:
             out, layout = after_it, moved
         return fallback
 
-    def _reshaped(self, out: Value, path: Sequence[Node], *, is_turned: bool) -> Joined | None:
+    def _reshaped_value(self, out: Value, path: Sequence[Node], *, is_turned: bool) -> Joined | None:
         """Return a value of other dims, where a constant shape gives them."""
         dims = self.editor.shapes[out].dims
         if dims is None:

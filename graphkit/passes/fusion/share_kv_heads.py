@@ -167,11 +167,11 @@ class RepeatReaders:
         elif self.once is None:
             self.failures.append(MatchFailure("no constant shape gives its heads, which may be empty"))
         self.is_operand = self.is_waiting = False
-        self._follow(repeat.node.outputs[0])
+        self._follow_copies(repeat.node.outputs[0])
         for mover in self.movers:
-            self._follow(mover.outputs[0])  # which adds to the movers
+            self._follow_copies(mover.outputs[0])  # which adds to the movers
 
-    def _follow(self, copies: Value | None) -> None:
+    def _follow_copies(self, copies: Value | None) -> None:
         if copies is None:
             return
         if self.editor.is_output(copies):
@@ -180,11 +180,11 @@ class RepeatReaders:
         for node, index in copies.consumers:
             self.is_waiting = self.is_waiting or not self.editor.is_free(node)
             try:
-                self._read(copies, node, index)
+                self._sort_reader(copies, node, index)
             except MatchFailure as failure:
                 self.failures.append(failure)
 
-    def _read(self, copies: Value, node: Node, index: int) -> None:
+    def _sort_reader(self, copies: Value, node: Node, index: int) -> None:
         """Sort a reader in.
 
         Raises:
@@ -194,7 +194,7 @@ class RepeatReaders:
             raise MatchFailure(f"{node.label} cannot read '{self.repeat.source.name}' by that name")
         if node.is_op("MatMul") and index == 1:
             self.is_operand = True
-            self.products.append(self._product(copies, node))
+            self.products.append(self._read_product(copies, node))
         elif node.is_op("Shape"):
             self.shapes.append(node)
         elif _is_alike(self.editor, copies, node, index):
@@ -202,7 +202,7 @@ class RepeatReaders:
         else:
             raise MatchFailure(f"{node.label} needs its copies")
 
-    def _product(self, copies: Value, node: Node) -> Product:
+    def _read_product(self, copies: Value, node: Node) -> Product:
         queries = node.input(0)
         left = self.editor.shapes[queries].dims
         right = self.editor.shapes[copies].dims

@@ -88,13 +88,13 @@ class _Fills:
             if node.is_op("Attention"):
                 with self.editor.matching(node):
                     self._boolean_mask(node)
-            elif (side := self._side(node)) is not None:
+            elif (side := self._fill_side(node)) is not None:
                 with self.editor.matching(node):
-                    self._replace(node, side, self._legal(node, side))
+                    self._replace(node, side, self._legal_reach(node, side))
 
     # Where(cond, fill, scores)
 
-    def _side(self, node: Node) -> int | None:
+    def _fill_side(self, node: Node) -> int | None:
         """Return which input is a fill, where the other one is no constant but scores."""
         if node.outputs[0] is None or len(node.inputs) != 3:
             return None
@@ -113,7 +113,7 @@ class _Fills:
         source = unwrap_value(value, ("Expand", "Cast", "Reshape", "Unsqueeze"))
         return source.is_constant or (source.producer is not None and source.producer.is_op("ConstantOfShape"))
 
-    def _legal(self, node: Node, side: int) -> Reach:
+    def _legal_reach(self, node: Node, side: int) -> Reach:
         """Return how the masked scores reach a Softmax.
 
         Raises:

@@ -191,10 +191,10 @@ class _Parts(Builder):
         self.window = max(node.attr("local_window_size", -1) or 0, 0) if is_grouped else 0
         self.tables = node.inputs[ROTARY] if is_grouped and node.attr("do_rotary", 0) else ()
         if is_grouped and not is_unpadded:
-            _check_lengths(editor, node, self._keys())
+            _check_lengths(editor, node, self._count_keys())
         self.may_hide_all = self.mask is not None and self._may_hide_all(self.mask, bounds)
 
-    def _keys(self) -> Expr | None:
+    def _count_keys(self) -> Expr | None:
         """Return how many keys there are, with those of the past."""
         dims = self.editor.shapes.dims
         new = dims(self.node.input(1) or self.node.input(0))
@@ -219,11 +219,11 @@ class _Parts(Builder):
         self.qkv: Sequence[NodeInput] = self.node.inputs[:3]
         if sizes.is_packed:
             self.qkv = self._parts(self.node.inputs[0], [h * w for h, w in zip(heads, widths, strict=True)], "qkv")
-        query, key, value = map(self._split, self.qkv, ("q", "k", "v"), heads, widths)
+        query, key, value = map(self._split_heads, self.qkv, ("q", "k", "v"), heads, widths)
         if self.tables:
-            query, key = self._rotated(query, key)
-        self.keys, self.values = self._joined(key, 0), self._joined(value, 1)
-        values = self._repeated(self.values, "values", sizes.value_size)
+            query, key = self._rotate_both(query, key)
+        self.keys, self.values = self._join_past(key, 0), self._join_past(value, 1)
+        values = self._repeat_heads(self.values, "values", sizes.value_size)
         mixed = self.add("MatMul", self._weights(query), values, role="mixed")
         if sizes.is_flat:
             turned = self.add("Transpose", mixed, role="turned", perm=[0, 2, 1, 3])
@@ -238,14 +238,14 @@ class _Parts(Builder):
         kind = helper.tensor_dtype_to_np_dtype(dtype or self.dtype)
         return self.constant(np.array(number, kind), name)
 
-    def _split(self, value: NodeInput, name: str, heads: int, size: int) -> NodeInput:
+    def _split_heads(self, value: NodeInput, name: str, heads: int, size: int) -> NodeInput:
         """Return `[batch, heads, length, size]`."""
         if not self.sizes.is_flat:
             return value
         apart = self.add("Reshape", value, self.integers([0, 0, heads, size], f"{name}_heads"), role=f"{name}_apart")
         return self.add("Transpose", apart, role=name, perm=[0, 2, 1, 3])
 
-    def _joined(self, new: NodeInput, index: int) -> NodeInput:
+    def _join_past(self, new: NodeInput, index: int) -> NodeInput:
         """Return past and new tokens joined, under the name of the output that gives them, where there is one."""
         outputs = self.node.outputs
         present = outputs[index + 1] if len(outputs) > index + 1 else None
@@ -258,7 +258,7 @@ class _Parts(Builder):
             self.nodes.append(NewNode("Concat", [self.cache[index], new], [name], {"axis": 2}))
         return name
 
-    def _repeated(self, value: NodeInput, name: str, size: int) -> NodeInput:
+    def _repeat_heads(self, value: NodeInput, name: str, size: int) -> NodeInput:
         """Return keys or values with a head for each of the queries."""
         sizes = self.sizes
         times = sizes.heads // sizes.groups
@@ -270,14 +270,16 @@ class _Parts(Builder):
         return self.add("Reshape", wide, shape, role=f"{name}_repeated")
 
     def _weights(self, query: NodeInput) -> str:
-        keys = self.add("Transpose", self._repeated(self.keys, "k", self.sizes.size), role="keys", perm=[0, 1, 3, 2])
+        keys = self.add(
+            "Transpose", self._repeat_heads(self.keys, "k", self.sizes.size), role="keys", perm=[0, 1, 3, 2]
+        )
         scaled = self.add("Mul", query, self._number(self.scale, "scale"), role="scaled")
         scores = self.add("MatMul", scaled, keys, role="scores")
         if self.softcap > 0:
             limit = self._number(self.softcap, "softcap")
             share = self.add("Tanh", self.add("Div", scores, limit, role="share"), role="limited")
             scores = self.add("Mul", share, limit, role="capped")
-        if (bias := self._bias()) is not None:
+        if (bias := self._score_bias()) is not None:
             scores = self.add("Add", scores, bias, role="masked")
         weights = self.add("Softmax", scores, role="weights", axis=-1)
         if not self.may_hide_all:
@@ -291,10 +293,10 @@ class _Parts(Builder):
         """The bias of keys that do not count, as in onnxruntime, which has no kernel for float64."""
         return -np.inf if self.dtype == TensorProto.DOUBLE else float(np.finfo(FLOATS[self.dtype]).min)
 
-    def _bias(self) -> NodeInput:
+    def _score_bias(self) -> NodeInput:
         """Return what is added to scores: the least number where keys do not count."""
         mask = None if self.mask is None else self._whole(self.mask)
-        causal = self._causal() if self.is_causal else None
+        causal = self._causal_mask() if self.is_causal else None
         bias = None if self.mask is not None and self.is_boolean else mask
         counted = causal if bias is mask else mask if causal is None else self.add("And", mask, causal, role="counted")
         if counted is None:
@@ -306,7 +308,7 @@ class _Parts(Builder):
     def _whole(self, mask: Value) -> NodeInput:
         """Return a mask that is as long as the keys, of which it hides those that it does not reach."""
         dims = self.editor.shapes[mask].dims or ()
-        if self.node.scope.opset() < SHORT_MASKS_SINCE or dims[-1] == self._keys():
+        if self.node.scope.opset() < SHORT_MASKS_SINCE or dims[-1] == self._count_keys():
             return mask
         length = self.add("Shape", mask, role="mask_length", start=len(dims) - 1)
         whole = self.add("Unsqueeze", self.total, self.integers([0], "first_axis"), role="whole")
@@ -315,11 +317,11 @@ class _Parts(Builder):
         hidden = self._number(*((0, "hidden", TensorProto.BOOL) if self.is_boolean else (-np.inf, "hidden")))
         return self.add("Pad", mask, pads, hidden, role="mask")
 
-    def _causal(self) -> str:
+    def _causal_mask(self) -> str:
         """Return booleans: which keys come no later than a query, and are in its window."""
         step = self._number(1, "step", TensorProto.INT64)
         columns = self.add("Range", self._number(0, "first", TensorProto.INT64), self.total, step, role="columns")
-        end = self.add("Add", self.past, self._length(self.qkv[0], "queries"), role="end")
+        end = self.add("Add", self.past, self._length_of(self.qkv[0], "queries"), role="end")
         rows = self.add("Range", self.past, end, step, role="places")
         rows = self.add("Unsqueeze", rows, self.integers([1], "column"), role="rows")
         counted = self.add("LessOrEqual", columns, rows, role="causal")
@@ -329,7 +331,7 @@ class _Parts(Builder):
         is_near = self.add("Greater", columns, self.add("Sub", rows, window, role="from"), role="near")
         return self.add("And", counted, is_near, role="in_window")
 
-    def _length(self, value: NodeInput, name: str) -> str:
+    def _length_of(self, value: NodeInput, name: str) -> str:
         """Return how many tokens a value has, as a scalar."""
         place = self._number(-2, "axis", TensorProto.INT64)
         return self.add("Gather", self.add("Shape", value, role=f"{name}_dims"), place, role=name, axis=0)
@@ -337,24 +339,24 @@ class _Parts(Builder):
     @cached_property
     def past(self) -> str:
         """How many tokens came before."""
-        return self._length(self.cache[0], "past") if self.cache else self._number(0, "first", TensorProto.INT64)
+        return self._length_of(self.cache[0], "past") if self.cache else self._number(0, "first", TensorProto.INT64)
 
     @cached_property
     def total(self) -> str:
         """How many keys there are, with those of the past."""
-        new = self._length(self.qkv[1], "new")
+        new = self._length_of(self.qkv[1], "new")
         return self.add("Add", self.past, new, role="total") if self.cache else new
 
-    def _rotated(self, query: NodeInput, key: NodeInput) -> tuple[str, str]:
+    def _rotate_both(self, query: NodeInput, key: NodeInput) -> tuple[str, str]:
         """Return queries and keys turned by the cosines and sines at the new positions."""
         dims = self.editor.shapes.dims(self.tables[0])
         half = (dims[-1].constant if dims else None) or self.sizes.size // 2
         step = self._number(1, "step", TensorProto.INT64)
         places = self.add("Range", self.past, self.total, step, role="rotary_places")
         cos, sin = (self.add("Gather", table, places, role="angles", axis=0) for table in self.tables)
-        return self._turned(query, "q", (cos, sin), half), self._turned(key, "k", (cos, sin), half)
+        return self._rotate_heads(query, "q", (cos, sin), half), self._rotate_heads(key, "k", (cos, sin), half)
 
-    def _turned(self, value: NodeInput, name: str, tables: tuple[str, str], half: int) -> str:
+    def _rotate_heads(self, value: NodeInput, name: str, tables: tuple[str, str], half: int) -> str:
         """Return queries or keys turned by their positions."""
         cos, sin = tables
         rest = self.sizes.size - 2 * half

@@ -149,21 +149,21 @@ class _Plan(Builder):
             ("left", self.node.inputs[0], product.left, batch + first + product.summed, (first, product.summed)),
             ("right", self.node.inputs[1], product.right, batch + product.summed + second, (product.summed, second)),
         ):
-            turned = self._turned(value, axes, order, role)
+            turned = self._transpose_axes(value, axes, order, role)
             dims = (*lead, *(product.count(part) for part in last))
-            sides.append(self._shaped(turned, product.dims(order), dims, role))
+            sides.append(self._reshape_to(turned, product.dims(order), dims, role))
         axes = batch + first + second
         dims = (*lead, product.count(first), product.count(second))
         made = self.add("MatMul", *sides, role="product", like=self.node)
-        self._turned(self._shaped(made, dims, product.dims(axes), "apart"), axes, product.result, "turned")
+        self._transpose_axes(self._reshape_to(made, dims, product.dims(axes), "apart"), axes, product.result, "turned")
 
-    def _turned(self, value: NodeInput, axes: str, order: str, role: str) -> NodeInput:
+    def _transpose_axes(self, value: NodeInput, axes: str, order: str, role: str) -> NodeInput:
         """Return a tensor with its axes in an order."""
         if axes == order:
             return value
         return self.add("Transpose", value, role=role, perm=[axes.index(axis) for axis in order])
 
-    def _shaped(self, value: NodeInput, before: Dims, after: Dims, role: str) -> NodeInput:
+    def _reshape_to(self, value: NodeInput, before: Dims, after: Dims, role: str) -> NodeInput:
         """Return a tensor with other dims."""
         if before == after:
             return value

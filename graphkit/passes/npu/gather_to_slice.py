@@ -270,25 +270,25 @@ class _Plan(Builder):
         """
         source: NodeInput = self.pattern.data
         for axis, positions in self.pattern.positions.items():
-            source = self._take(source, axis, positions, pieces)
+            source = self._take_positions(source, axis, positions, pieces)
             self.dims[axis] = const(len(positions))
         after = self.editor.shapes[self.out].dims
         if after is None or tuple(self.dims) != after or not self.nodes:
-            self._reshape(source, after)
+            self._reshape_to(source, after)
 
-    def _take(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
+    def _take_positions(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
         size, runs = self.pattern.size(axis), runs_of(positions)
         if runs == [range(size)]:
             return source
         step = positions[1] - positions[0] if len(positions) > 1 else 1
         if len(runs) <= pieces:
-            parts = [self._slice(source, axis, run) for run in runs]
+            parts = [self._slice_run(source, axis, run) for run in runs]
             return parts[0] if len(parts) == 1 else self.add("Concat", *parts, role="taken", axis=axis)
         if step > 1 and list(positions) == list(range(positions[0], positions[-1] + 1, step)):
-            return self._slice(source, axis, range(positions[0], positions[-1] + 1, step))
-        return self._interleave(source, axis, positions, len(runs))
+            return self._slice_run(source, axis, range(positions[0], positions[-1] + 1, step))
+        return self._interleave_rows(source, axis, positions, len(runs))
 
-    def _interleave(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
+    def _interleave_rows(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
         """Order an axis of `[a, b]` rows as `[b, a]`."""
         size, step = self.pattern.size(axis), positions[1]
         is_grid = step > 1 and size % step == 0 and len(positions) == size
@@ -307,13 +307,13 @@ class _Plan(Builder):
         spec = [int(dim.constant or 0) for dim in self.dims]
         return self.add("Reshape", turned, self.integers(spec, "rows"), role="rows")
 
-    def _slice(self, source: NodeInput, axis: int, run: range) -> NodeInput:
+    def _slice_run(self, source: NodeInput, axis: int, run: range) -> NodeInput:
         if run == range(self.pattern.size(axis)):
             return source
         bounds = {"start": run.start, "end": run.stop, "axis": axis} | ({"step": run.step} if run.step != 1 else {})
         return self.add("Slice", source, *(self.integers([bound], name) for name, bound in bounds.items()))
 
-    def _reshape(self, source: NodeInput, after: Sequence[Expr] | None) -> None:
+    def _reshape_to(self, source: NodeInput, after: Sequence[Expr] | None) -> None:
         spec = reshape_spec(self.dims, tuple(after)) if after is not None else None
         if spec is None:
             raise MatchFailure(f"no constant Reshape gives {self.editor.shapes[self.out]}")

@@ -174,13 +174,13 @@ class TrilToConstant(FoldConstants):
         bounds = FloatBounds(editor.model, editor.shapes)
         for node in list(editor.nodes("Trilu")):
             with editor.matching(node):
-                self._edit(editor, node, bounds)
+                self._edit_trilu(editor, node, bounds)
         super().edit(editor)
 
     def takes(self, node: Node) -> bool:
         return super().takes(node) and any(_is_of_mask(value) for value in node.results)
 
-    def _edit(self, editor: Editor, node: Node, bounds: FloatBounds) -> None:
+    def _edit_trilu(self, editor: Editor, node: Node, bounds: FloatBounds) -> None:
         """Replace a Trilu, other than those for the folding of constants."""
         data, out = node.input(0), node.outputs[0]
         if data is None or out is None:
@@ -189,13 +189,13 @@ class TrilToConstant(FoldConstants):
         if diagonal is None or node.attr("upper", 1) is None:
             raise MatchFailure("its diagonal is not a constant")
         if data.is_constant:
-            self._fold(editor, node, data, out, diagonal)
+            self._fold_triangle(editor, node, data, out, diagonal)
         elif not _is_constant(data):
-            self._multiply(editor, node, data, out, diagonal, bounds)
+            self._multiply_by_triangle(editor, node, data, out, diagonal, bounds)
         elif editor.shapes[out].sizes() is None:
             raise MatchFailure("its matrices have no fixed size")
 
-    def _multiply(
+    def _multiply_by_triangle(
         self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int, bounds: FloatBounds
     ) -> None:
         sizes = _matrix_sizes(editor.shapes[data].dims)
@@ -214,7 +214,7 @@ class TrilToConstant(FoldConstants):
         editor.replace(node, NewNode(operator, [data, triangle], [out.name], like=node))
         editor.note("triangle(s) of data turned into products")
 
-    def _fold(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int) -> None:
+    def _fold_triangle(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int) -> None:
         tensor = data.constant
         sizes = editor.shapes[data].sizes()
         kind = editor.shapes[data].dtype

@@ -101,18 +101,18 @@ class MaskFloors:
     def raise_all(self) -> None:
         """Let no additive mask go below the floor."""
         uses: dict[Value, list[tuple[Node, int, Reach]]] = defaultdict(list)
-        for node, index, mask, reach in self._additions():
+        for node, index, mask, reach in self._find_additions():
             if self._is_low(mask, reach):
                 uses[mask].append((node, index, reach))
         for mask, places in uses.items():
             dtype = self.editor.shapes[mask].dtype
             floor = max(floor_of(self.floor, dtype, reach) for _, _, reach in places)
-            name = self._raised(mask, floor, places[0][0])
+            name = self._raise_mask(mask, floor, places[0][0])
             for node, index, _ in places:
                 self.editor.set_inputs(node, {index: name})
             self.editor.note("additive mask(s) given a finite floor")
 
-    def _additions(self) -> Iterator[tuple[Node, int, Value, Reach]]:
+    def _find_additions(self) -> Iterator[tuple[Node, int, Value, Reach]]:
         """Yield where a mask is added to scores: the node, which input it is, the mask, and the way to the Softmax."""
         for node in sorted(self.editor.nodes("Add", "Attention"), key=lambda node: node.index):
             if node.scope.path:
@@ -190,7 +190,7 @@ class MaskFloors:
         is_float = self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16)
         return is_float and self.bounds.of(value).low <= NEGLIGIBLE
 
-    def _raised(self, mask: Value, floor: float, before: Node) -> str:
+    def _raise_mask(self, mask: Value, floor: float, before: Node) -> str:
         """Return the name of a mask raised to the floor; a node makes it, before one that reads it."""
         kind = helper.tensor_dtype_to_np_dtype(self.editor.shapes[mask].dtype)
         array = self.editor.read_constant(mask, MAX_CONSTANT, kind.itemsize)

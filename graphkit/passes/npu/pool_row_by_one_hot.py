@@ -62,7 +62,7 @@ class PoolRowByOneHot(Pass):
         for row, states in self.rows:
             name = inputs.get(row, "")
             new[name] = self._input(editor, name, row, states)
-            builder = Builder(editor, self._node(editor, row))
+            builder = Builder(editor, self._row_node(editor, row))
             product = builder.add("MatMul", name, model.graph.values[states], role="product")
             if len(editor.shapes[model.graph.values[row]].dims or ()) == 2:
                 builder.add("Squeeze", product, builder.integers([1], "axes"))
@@ -73,7 +73,7 @@ class PoolRowByOneHot(Pass):
         )
         return Outcome(made, tuple(changes))
 
-    def _node(self, editor: Editor, row: str) -> Node:
+    def _row_node(self, editor: Editor, row: str) -> Node:
         """Return the node that gives a row."""
         node = find_value(editor.model.scopes, row, editor.model.label).producer
         if node is None or node.scope is not editor.model.graph or len(node.outputs) != 1:

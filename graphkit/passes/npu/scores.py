@@ -64,7 +64,7 @@ class Scores:
         for each in walk_postorder([value], self._passed_on):
             if each not in self._reaches:
                 try:
-                    self._reaches[each] = self._compute(each)
+                    self._reaches[each] = self._compute_reach(each)
                 except MatchFailure as failure:
                     self._reaches[each] = failure
         return self._reach(value)
@@ -81,10 +81,10 @@ class Scores:
             raise MatchFailure(reach.reason)
         return reach
 
-    def _compute(self, value: Value) -> Reach:
+    def _compute_reach(self, value: Value) -> Reach:
         if self.editor.is_output(value):
             raise MatchFailure("what it gives is an output of the graph")
-        ways = [self._through(node, index, value) for node, index in score_readers(value)]
+        ways = [self._reach_through(node, index, value) for node, index in score_readers(value)]
         if not ways:
             raise MatchFailure("what it gives reaches no Softmax")
         if any(way.axis != ways[0].axis for way in ways):
@@ -92,14 +92,14 @@ class Scores:
         is_half = self.editor.shapes[value].dtype == TensorProto.FLOAT16 or any(way.is_half for way in ways)
         return Reach(ways[0].axis, min(way.scale for way in ways), is_half)
 
-    def _through(self, node: Node, index: int, value: Value) -> Reach:
+    def _reach_through(self, node: Node, index: int, value: Value) -> Reach:
         out = node.outputs[0] if node.outputs else None
         if node.is_op("Softmax"):
-            return self._softmax(node, value)
+            return self._reach_of_softmax(node, value)
         if out is None or node.scope is not value.scope:
             raise MatchFailure(f"'{node.label}' reads it in another graph")
         if node.is_op(*ELEMENTWISE):
-            return self._elementwise(node, index, out)
+            return self._reach_of_elementwise(node, index, out)
         if node.is_op(*RESHAPING) and index == 0:
             reach = self._reach(out)
             before, after = self.editor.shapes[value].dims, self.editor.shapes[out].dims
@@ -107,12 +107,12 @@ class Scores:
                 return reach
             raise MatchFailure(f"'{node.label}' does not keep the axis of the Softmax")
         if node.is_op("Transpose"):
-            return self._transpose(node, out)
+            return self._reach_of_transpose(node, out)
         if node.is_op("Concat"):
             return self._reach(out)  # beside scores of no mask, such as those of sinks
         raise MatchFailure(f"'{node.label}' ({node.operator}) reads what it gives, before any Softmax")
 
-    def _softmax(self, node: Node, value: Value) -> Reach:
+    def _reach_of_softmax(self, node: Node, value: Value) -> Reach:
         is_flat = node.scope.opset() < 13  # over all axes from this one on
         axis, rank = node.attr("axis", 1 if is_flat else -1), self.editor.shapes[value].rank
         if axis is None:
@@ -127,14 +127,14 @@ class Scores:
             raise MatchFailure(f"'{node.label}' is over several axes at once")
         return Reach(axis)
 
-    def _elementwise(self, node: Node, index: int, out: Value) -> Reach:
+    def _reach_of_elementwise(self, node: Node, index: int, out: Value) -> Reach:
         if node.is_op("Where") and index == 0:
             raise MatchFailure(f"'{node.label}' takes it for a condition")
         if node.is_op("Expand", "Dropout") and index > 0:
             raise MatchFailure(f"'{node.label}' takes it for an option")
         scale = 1.0
         if node.is_op("Mul", "Div"):
-            factor = self._factor(node, index)
+            factor = self._positive_factor(node, index)
             if factor is None:
                 raise MatchFailure(f"'{node.label}' scales it by what is no positive constant")
             scale = factor
@@ -147,7 +147,7 @@ class Scores:
         reach = self._reach(out)
         return Reach(reach.axis, reach.scale * scale, reach.is_half)
 
-    def _factor(self, node: Node, index: int) -> float | None:
+    def _positive_factor(self, node: Node, index: int) -> float | None:
         operand = node.input(1 - index)
         factor = self.editor.uniform(operand) if operand is not None else None
         if factor is None or factor <= 0 or (node.is_op("Div") and index == 1):
@@ -158,7 +158,7 @@ class Scores:
         others = [self.editor.uniform(each) for at, each in enumerate(node.inputs) if at != index and each is not None]
         return all(each is not None and each <= NEGLIGIBLE for each in others)
 
-    def _transpose(self, node: Node, out: Value) -> Reach:
+    def _reach_of_transpose(self, node: Node, out: Value) -> Reach:
         reach, rank = self._reach(out), self.editor.shapes[out].rank
         if rank is None:
             raise MatchFailure(f"the rank of '{node.label}' is not known")

@@ -110,8 +110,8 @@ class _Moved:
         if self.shapes[self.past].dtype != self.shapes[self.present].dtype:
             raise MatchFailure("what it becomes has another dtype")
         joined = set()
-        for node, value in self._readers():
-            if not self._joins(node, value):
+        for node, value in self._cache_readers():
+            if not self._joins_slots(node, value):
                 raise MatchFailure(f"'{node.label}' ({node.operator}) reads it before what is new joins it")
             joined.add(node)
         if not joined:
@@ -124,7 +124,7 @@ class _Moved:
         """Return the dims other than that which grows."""
         return (*dims[: self.axis], *dims[self.axis + 1 :])
 
-    def _readers(self) -> Iterator[tuple[Node, Value]]:
+    def _cache_readers(self) -> Iterator[tuple[Node, Value]]:
         """Yield the readers of the cache, or of parts of it, other than moves."""
 
         def moved(value: Value) -> Iterator[Value | None]:
@@ -137,7 +137,7 @@ class _Moved:
                 if not _moves_elements(node, index, value) and not node.is_op("Shape"):
                     yield node, value
 
-    def _joins(self, node: Node, value: Value) -> bool:
+    def _joins_slots(self, node: Node, value: Value) -> bool:
         """Whether a node appends to the slots of a part of the cache."""
         dims = self.shapes[value].dims
         if not node.is_op("Concat") or len(node.inputs) != 2 or node.inputs[0] is not value or not dims:

@@ -147,12 +147,12 @@ class ConvertOpset(Pass):
         if self.version < min(old, OLDEST):
             return Outcome(model, declined=(Declined("model", f"operators before opset {OLDEST} are not known"),))
         editor = Editor(model)
-        declined = [*_decline_training(model), *self._convert(editor)]
+        declined = [*_decline_training(model), *self._convert_nodes(editor)]
         if declined:
             return Outcome(model, declined=tuple(declined))
         result = editor.result()
         changes = (f"opset {old} became {self.version}", *(count_things(n, text) for text, n in editor.changes.items()))
-        return Outcome(self._declared(result), changes)
+        return Outcome(self._declare_opset(result), changes)
 
     def error_for(self, model: Model) -> float:
         """Return how far results can be off: onnxruntime adds up windows in another order from version 19 on."""
@@ -166,13 +166,13 @@ class ConvertOpset(Pass):
             hint = "give an older one" if newest == NEWEST else "give an older one, or install a newer onnx"
             raise UsageError(f"convert-opset: version {self.version} is not between 1 and {newest} - {hint}")
 
-    def _convert(self, editor: Editor) -> Iterator[Declined]:
+    def _convert_nodes(self, editor: Editor) -> Iterator[Declined]:
         """Edit each node that has to change, and yield those that cannot."""
         for node in all_nodes(editor.model.scopes):
             if node.domain:
                 continue
             try:
-                draft = self._draft(editor, node)
+                draft = self._draft_node(editor, node)
             except MatchFailure as failure:
                 yield Declined(node.path, f"stays of opset {node.scope.opset()}: {failure.reason}")
                 continue
@@ -180,7 +180,7 @@ class ConvertOpset(Pass):
                 draft.finish()
                 editor.note(f"{node.op_type} node(s) spelled anew")
 
-    def _draft(self, editor: Editor, node: Node) -> Draft:
+    def _draft_node(self, editor: Editor, node: Node) -> Draft:
         """Return the node or nodes of the new opset that replace a node.
 
         Raises:
@@ -195,7 +195,7 @@ class ConvertOpset(Pass):
             raise MatchFailure("it has to change, and is in a function: run inline-functions first")
         return draft
 
-    def _declared(self, model: Model) -> Model:
+    def _declare_opset(self, model: Model) -> Model:
         """Return a model that declares its new opset."""
         proto = copy_proto(model)
         declare_version(proto, self.version)

@@ -159,7 +159,7 @@ class _Declarer:
     def _declare(
         self, inferred: Tensor, name: str, infos: Mapping[str, onnx.ValueInfoProto], graph: onnx.GraphProto
     ) -> bool:
-        if not inferred.dtype or inferred.dims is None or (shape := self._shape(inferred.dims)) is None:
+        if not inferred.dtype or inferred.dims is None or (shape := self._shape_proto(inferred.dims)) is None:
             return False
         info = infos.get(name)
         if info is None or not info.HasField("type"):
@@ -174,7 +174,7 @@ class _Declarer:
         _declare_tensor(info.type.tensor_type, inferred.dims, self.read)
         return bool(info.SerializeToString(deterministic=True) != before)
 
-    def _shape(self, dims: tuple[Expr, ...]) -> onnx.TensorShapeProto | None:
+    def _shape_proto(self, dims: tuple[Expr, ...]) -> onnx.TensorShapeProto | None:
         """Return the declaration of dims, None where it is more than anybody reads."""
         if dims not in self._known:
             tensor = onnx.TypeProto.Tensor()

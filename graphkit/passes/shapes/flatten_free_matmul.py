@@ -63,7 +63,7 @@ class FlatRegions:
         for scope in editor.scopes:
             for node in scope.nodes:
                 if editor.is_free(node):
-                    self._visit(node)
+                    self._visit_node(node)
 
     def find(self) -> Iterator[Region]:
         """Yield the regions that are worth it."""
@@ -72,7 +72,7 @@ class FlatRegions:
             if maker.is_op("Reshape") and (first := next(blocking, None)) is not None:
                 self.reasons[maker] = _reading_text(first, value)
         alive = dict.fromkeys(self.lifts)
-        self._drop(alive, self._blocked(alive, self._is_exit), lambda _: True)
+        self._drop_nodes(alive, self._blocked_nodes(alive, self._is_exit), lambda _: True)
         for part in self._parts(alive):
             lead = self._lead(part)
             if lead is None:
@@ -96,11 +96,11 @@ class FlatRegions:
         for node in region.nodes:
             for value in node.inputs if node.is_op("MatMul") else ():
                 second = value.producer if value is not None else None
-                if second in region.nodes and second is not None and self._merges(second, region):
+                if second in region.nodes and second is not None and self._can_merge(second, region):
                     source = second.operand(0)
                     region.sources[source] = (0,) * len(self._lifted(source, region.lead))
 
-    def _merges(self, second: Node, region: Region) -> bool:
+    def _can_merge(self, second: Node, region: Region) -> bool:
         source = second.input(0)
         if source is None or region.sources.get(source, ()) is not None or not second.is_op("Transpose"):
             return False
@@ -116,12 +116,12 @@ class FlatRegions:
         """Return the dims of a value, () where they are not known: a scalar is not flat either."""
         return () if value is None else self.editor.shapes[value].dims or ()
 
-    def _visit(self, node: Node) -> None:
+    def _visit_node(self, node: Node) -> None:
         if node.is_op("Reshape"):
             out = node.outputs[0]
             if self._may_enter(node) and out is not None and merged_dims(self.dims(node.input(0)), self.dims(out)):
                 self.makers[out] = node
-        elif is_liftable(node) and (lifting := self._lift(node)) is not None:
+        elif is_liftable(node) and (lifting := self._lift_reader(node)) is not None:
             self.lifts[node] = lifting
             for value in self._inputs(node):
                 if value.producer is not None:
@@ -136,7 +136,7 @@ class FlatRegions:
     def _is_untouched(self, value: Value | None) -> bool:
         return value is not None and not self.editor.has_alias(value) and value not in self._new_reads
 
-    def _lift(self, node: Node) -> Lift | None:
+    def _lift_reader(self, node: Node) -> Lift | None:
         """Return how a node is lifted that reads flat values; those that Reshapes give count where it needs them."""
         flat = frozenset(index for index, value in enumerate(node.inputs) if value in self.makers)
         outputs = node.results
@@ -149,11 +149,11 @@ class FlatRegions:
         for inputs in (flat, flat | more):
             known = [None if value is None else self.editor.shapes[value] for value in node.inputs]
             lifting = lift_node(Candidate(node, known, self.dims(outputs[0]), inputs))
-            if lifting is not None and self._gives(node, lifting, first):
+            if lifting is not None and self._gives_leading_dim(node, lifting, first):
                 return lifting
         return None
 
-    def _gives(self, node: Node, lifting: Lift, first: Dims) -> bool:
+    def _gives_leading_dim(self, node: Node, lifting: Lift, first: Dims) -> bool:
         """Whether the outputs that are lifted have the leading dim, and the others may have other names."""
         dims = [self.dims(node.outputs[index])[:1] for index in lifting.outputs]
         others = [
@@ -175,7 +175,7 @@ class FlatRegions:
     def _outputs(self, node: Node) -> list[Value]:
         return [value for index in self.lifts[node].outputs if (value := node.outputs[index]) is not None]
 
-    def _values(self, nodes: Nodes) -> dict[Value, None]:
+    def _lifted_values(self, nodes: Nodes) -> dict[Value, None]:
         return dict.fromkeys(value for node in nodes for value in [*self._inputs(node), *self._outputs(node)])
 
     def _is_exit(self, node: Node, value: Value) -> bool:
@@ -186,7 +186,7 @@ class FlatRegions:
         is_free = out is not None and self.editor.is_free(node) and not self.editor.has_alias(out)
         return is_free and out not in self.makers and len(self.dims(out)) > 0
 
-    def _obstacle(self, value: Value, alive: Nodes, is_exit: Exit) -> str:
+    def _find_obstacle(self, value: Value, alive: Nodes, is_exit: Exit) -> str:
         """Return which node needs a value flat, "" where none does."""
         if self.editor.is_output(value):
             return f"'{value.name}' is an output"
@@ -195,12 +195,14 @@ class FlatRegions:
                 return _reading_text(node, value)
         return ""
 
-    def _blocked(self, alive: Nodes, is_exit: Exit) -> list[tuple[Node, str]]:
+    def _blocked_nodes(self, alive: Nodes, is_exit: Exit) -> list[tuple[Node, str]]:
         """Return the nodes whose outputs are needed flat, and why."""
-        obstacles = ((node, self._obstacle(value, alive, is_exit)) for node in alive for value in self._outputs(node))
+        obstacles = (
+            (node, self._find_obstacle(value, alive, is_exit)) for node in alive for value in self._outputs(node)
+        )
         return [(node, reason) for node, reason in obstacles if reason]
 
-    def _drop(self, alive: Nodes, pending: list[tuple[Node, str]], may_stay: Callable[[Value], bool]) -> None:
+    def _drop_nodes(self, alive: Nodes, pending: list[tuple[Node, str]], may_stay: Callable[[Value], bool]) -> None:
         """Take nodes out of those to lift, and with them all that cannot be lifted then.
 
         `may_stay` says of the value that a Reshape gives whether it can be had both flat and lifted.
@@ -241,7 +243,7 @@ class FlatRegions:
     def _lead(self, nodes: Nodes) -> Dims | None:
         """Return the dims that most Reshapes of a region merge, or split into."""
         votes: Counter[Dims] = Counter()
-        for value in self._values(nodes):
+        for value in self._lifted_values(nodes):
             around = [self.dims(node.outputs[0]) for node, _ in value.consumers if self._is_exit(node, value)]
             if self.makers[value].is_op("Reshape"):
                 around.append(self.dims(self.makers[value].input(0)))
@@ -265,27 +267,27 @@ class FlatRegions:
             return self.dims(self.makers[value].input(0)) == self._lifted(value, lead)
 
         is_exit = self._exit_at(lead)
-        pending = self._blocked(nodes, is_exit)
-        for value in self._values(nodes):
+        pending = self._blocked_nodes(nodes, is_exit)
+        for value in self._lifted_values(nodes):
             if self.makers[value] in self.lifts or is_direct(value):
                 continue
-            reason = self._obstacle(value, nodes, is_exit)
+            reason = self._find_obstacle(value, nodes, is_exit)
             lifted = self._lifted(value, lead)
             if reshape_spec(self.dims(self.makers[value].input(0)), lifted) is None:
                 reason = f"no constant shape gives [{', '.join(map(str, lifted))}]"
             if reason:
                 pending += [(consumer, reason) for consumer, _ in value.consumers]
-        self._drop(nodes, pending, is_direct)
+        self._drop_nodes(nodes, pending, is_direct)
 
     def _region(self, nodes: Nodes, lead: Dims) -> Region:
         region = Region(lead, tuple(nodes))
         is_exit = self._exit_at(lead)
-        for value in self._values(nodes):
+        for value in self._lifted_values(nodes):
             lifted, maker = self._lifted(value, lead), self.makers[value]
             if maker not in self.lifts:
                 before = self.dims(maker.input(0))
                 region.sources[value] = None if before == lifted else reshape_spec(before, lifted)
-                if reason := self._obstacle(value, nodes, is_exit):
+                if reason := self._find_obstacle(value, nodes, is_exit):
                     self.reasons.setdefault(maker, reason)
                     continue
                 region.saved += before == lifted

@@ -58,24 +58,24 @@ class Values:
         """Return an expression's values."""
         values = self.found.get(expr)
         if values is None:
-            values = self.found[expr] = self._sum(expr)
+            values = self.found[expr] = self._evaluate_sum(expr)
         return values
 
-    def _sum(self, expr: Expr) -> Ints:
+    def _evaluate_sum(self, expr: Expr) -> Ints:
         is_small = self._size(expr) <= LARGEST
         total = np.full(self.count, expr.constant or 0, np.int64 if is_small else object)
         for monomial, factor in expr.terms:
             if monomial:
-                product = self._atom(monomial[0])
+                product = self._evaluate_atom(monomial[0])
                 product = product if is_small else product.astype(object)
                 for atom in monomial[1:]:
-                    product = product * self._atom(atom)
+                    product = product * self._evaluate_atom(atom)
                 total = total + (product if factor == 1 else product * factor)
             elif len(expr.terms) > 1:
                 total = total + factor
         return total
 
-    def _atom(self, atom: Symbol | Call) -> Ints:
+    def _evaluate_atom(self, atom: Symbol | Call) -> Ints:
         if isinstance(atom, Symbol):
             return self.columns[atom.name]
         function, (result, *operands) = FUNCTIONS[atom.op], [self.of(arg) for arg in atom.args]

@@ -143,7 +143,7 @@ class _Search:
         self.places: dict[Direction, list[Assignment]] = {}
         changes = [(self.changed(sizes), sizes) for sizes in tried]
         for names, sizes in sorted(changes, key=lambda change: self.distance(*change)):
-            direction = tuple((name, self._sign(name, sizes[name])) for name in names)
+            direction = tuple((name, self._size_sign(name, sizes[name])) for name in names)
             self.places.setdefault(direction, []).append(sizes)
         self.told: set[int] = set()  # preconditions that some trigger reports
 
@@ -157,7 +157,7 @@ class _Search:
             expected = {**expected, **{name: follows[name] for name in self.grid.ties}}
         return tuple([name for name, size in assignment.items() if size != expected[name]])
 
-    def _sign(self, name: str, size: int) -> str:
+    def _size_sign(self, name: str, size: int) -> str:
         if name in self.grid.ties:
             return "other"
         return "none" if not size else "more" if size > self.base[name] else "less"

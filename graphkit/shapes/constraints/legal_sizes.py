@@ -72,7 +72,10 @@ class _Search:
         """Yield assignments depth first; if no size of a symbol will do, the symbols that it depends on change."""
         names = [variable.name for variable in self.variables]
         chosen: dict[str, int] = {}
-        open_sizes, guilty = [self._met(0, chosen)], [{*self.named[0]}]  # of each symbol that is being chosen
+        open_sizes, guilty = (
+            [self._sizes_that_meet(0, chosen)],
+            [{*self.named[0]}],
+        )  # of each symbol that is being chosen
         while open_sizes:
             name = names[len(open_sizes) - 1]
             size = next(open_sizes[-1], None)
@@ -81,7 +84,7 @@ class _Search:
                 continue
             chosen[name] = size
             if len(open_sizes) < len(names):
-                open_sizes.append(self._met(len(open_sizes), chosen))
+                open_sizes.append(self._sizes_that_meet(len(open_sizes), chosen))
                 guilty.append({*self.named[len(guilty)]})
                 continue
             yield dict(chosen)
@@ -98,7 +101,7 @@ class _Search:
         if guilty:
             guilty[-1] |= blamed
 
-    def _met(self, depth: int, chosen: Mapping[str, int]) -> Iterator[int]:
+    def _sizes_that_meet(self, depth: int, chosen: Mapping[str, int]) -> Iterator[int]:
         """Yield the sizes of a symbol at which every constraint of its level is met."""
         variable, constraints = self.variables[depth], self.levels[depth]
         before = {name: chosen[name] for name in self.named[depth] - {variable.name}}

@@ -194,10 +194,10 @@ class Grid:
     def base(self, count: int | None = None) -> dict[str, int] | None:
         """Return usual sizes that meet the first `count` preconditions, None if none are found."""
         free = [name for name in self.symbols if name not in self.ties]
-        variables = [self._variable(name) for name in (*free, *self.ties)]
+        variables = [self._make_variable(name) for name in (*free, *self.ties)]
         follow = [Relation.equal(Expr.from_atom(self.symbols[name]), expr) for name, expr in self.ties.items()]
         constraints: list[Constraint] = [*follow, *(place.precondition for place in self.shared[:count])]
-        wish = {name: self._guess(name) for name in self.symbols}
+        wish = {name: self._guess_size(name) for name in self.symbols}
         assignment = next(search_nearest_sizes(variables, constraints, wish, MAX_VISITS), None)
         return None if assignment is None else {name: assignment[name] for name in self.symbols}
 
@@ -206,11 +206,11 @@ class Grid:
         met = bisect(range(1, len(self.shared)), False, key=lambda count: self.base(count) is None)
         return self.shared[met]
 
-    def _variable(self, name: str) -> Variable:
+    def _make_variable(self, name: str) -> Variable:
         symbol = self.symbols[name]
         return Variable(name, "other", int(symbol.lower), symbol.upper, tuple(self.sizes[name]))
 
-    def _guess(self, name: str) -> int:
+    def _guess_size(self, name: str) -> int:
         low, high = int(self.symbols[name].lower), self.symbols[name].upper
         usual = next((size for part, size in NAMED if part in name), low and low + 2)
         return int(min(max(usual, low, self.least.get(name, low)), high))

@@ -141,9 +141,9 @@ class _Adapter:
         self.taken: dict[str, ValueInfoProto] = {}  # by the name in the original
         self.mask = original.role("mask")
         for port in method.inputs:
-            self._feed(port)
+            self._feed_port(port)
         for port in method.outputs:
-            self._show(port)
+            self._show_output(port)
 
     def model(self) -> Model:
         """Return the method with that interface."""
@@ -153,20 +153,20 @@ class _Adapter:
 
     # Inputs
 
-    def _take(self, name: str, own: str) -> str:
+    def _take_input(self, name: str, own: str) -> str:
         """Take an input of the original, under a name of its own."""
         if name not in self.taken:
             self.taken[name] = self.original.like(name, own)
             self.renamed[own] = name
         return self.taken[name].name
 
-    def _feed(self, port: BundlePort) -> None:
+    def _feed_port(self, port: BundlePort) -> None:
         assert port.source is not None
         kind, state = port.source.kind, self.states.get(port.source.of)
         if kind == "tokens":
-            self._take(self.original.role("tokens"), port.name)
+            self._take_input(self.original.role("tokens"), port.name)
         elif kind == "user":
-            self._take(self.original.user.get(port.name, port.name), port.name)
+            self._take_input(self.original.user.get(port.name, port.name), port.name)
         elif kind == "length":
             self._past_length()
         elif kind == "kept":
@@ -175,19 +175,19 @@ class _Adapter:
             one, most = self.edit.number(1), self.edit.number(MOST)
             self.edit.add("Slice", [self._whole_mask(), self._past_length(), most, one], port.name)
         elif state is not None and state.update == "slots":
-            self._fill(port, state)
+            self._fill_slots(port, state)
         elif state is not None and state.update in ("whole", "swap"):
-            self._take(state.name, port.name)
+            self._take_input(state.name, port.name)
         else:
             raise UnknownMethodError(
                 f"it is not known what {port.name} holds" if state is None else f"{state.name} is a ring"
             )
 
     def _whole_mask(self) -> str:
-        return self._take(self.mask, f"{OWN}whole/{self.mask}")
+        return self._take_input(self.mask, f"{OWN}whole/{self.mask}")
 
-    def _past(self, name: str) -> str:
-        return self._take(name, f"{OWN}past/{name}")
+    def _past_input(self, name: str) -> str:
+        return self._take_input(name, f"{OWN}past/{name}")
 
     def _past_length(self) -> str:
         entry = self.original.grown
@@ -195,13 +195,13 @@ class _Adapter:
         if entry is None or entry.past is None:
             return self.edit.number(0)
         is_there = any(name in node.output for node in self.edit.front)
-        return name if is_there else past_length(self.edit, self._past(entry.past.name), entry.axis, name)
+        return name if is_there else past_length(self.edit, self._past_input(entry.past.name), entry.axis, name)
 
-    def _fill(self, port: BundlePort, state: StateTensor) -> None:
+    def _fill_slots(self, port: BundlePort, state: StateTensor) -> None:
         """Make slots of those in use, which are the past, and of others, which may hold anything."""
         axis, source = self._stands_for(state)
         self.free.append(f"{OWN}unused/{state.name}")
-        self.taken[self.free[-1]] = self._unused(self.free[-1], state, axis, source)
+        self.taken[self.free[-1]] = self._declare_unused(self.free[-1], state, axis, source)
         if not self.original.has_past:
             self.edit.add("Identity", self.free[-1:], port.name)
             return
@@ -210,7 +210,7 @@ class _Adapter:
             past = [self._whole_mask(), zero, self._past_length(), one]
             used = self.edit.add("Slice", past, f"{OWN}used/{state.name}")
         else:
-            used = self._past(state.name)
+            used = self._past_input(state.name)
         assert state.axis is not None
         perm = _axis_permutation(axis, state.axis, len(state.shape))
         used = self.edit.add("Transpose", [used], f"{OWN}slots/{state.name}", perm=perm)
@@ -225,7 +225,7 @@ class _Adapter:
             raise UnknownMethodError(f"it is not known what {state.name} is in the original")
         return entry.axis, entry.present.name
 
-    def _unused(self, name: str, state: StateTensor, axis: int, source: str) -> ValueInfoProto:
+    def _declare_unused(self, name: str, state: StateTensor, axis: int, source: str) -> ValueInfoProto:
         """Declare the slots behind those in use: the new ones, and any number of others where a method gets all."""
         declared = [self.original.like(each).type.tensor_type for each in (source, self.original.role("tokens"))]
         dims, tokens = ([dim.dim_param or dim.dim_value for dim in each.shape.dim] for each in declared)
@@ -243,7 +243,7 @@ class _Adapter:
 
     # Outputs
 
-    def _show(self, port: BundlePort) -> None:
+    def _show_output(self, port: BundlePort) -> None:
         """Show an output by its name in the original."""
         state = self.states.get(port.writes)
         if state is None:

@@ -66,7 +66,7 @@ class Constants:
             identity = _hash_bytes(b"".join(b"%d:%s" % (len(s), s) for s in tensor.string_data))
         else:
             identity = _hash_bytes(model.payload(tensor))
-        term = self._term(tensor.data_type, tuple(tensor.dims), identity)
+        term = self._make_term(tensor.data_type, tuple(tensor.dims), identity)
         self.sources.setdefault(term, (model, tensor))
         self.read.add(identity)
         return term
@@ -80,7 +80,7 @@ class Constants:
             is_computed: Whether another order of its steps may give another one.
         """
         identity = self._as_placed(array.nbytes, _hash_bytes(np.ascontiguousarray(array).tobytes()))
-        term = self._term(dtype, array.shape, identity)
+        term = self._make_term(dtype, array.shape, identity)
         self.terms.arrays[term] = array
         if is_computed:
             self.computed.add(identity)
@@ -96,7 +96,7 @@ class Constants:
         sizes = sizes_of(dims)
         if sizes is None or math.prod(sizes) != math.prod(sizes_of(term.dims or ()) or ()):
             return None
-        made = self._term(term.dtype, sizes, term.attributes[2])  # type: ignore[arg-type]
+        made = self._make_term(term.dtype, sizes, term.attributes[2])  # type: ignore[arg-type]
         self.bases.setdefault(made, term)
         return made
 
@@ -187,7 +187,7 @@ class Constants:
             term = term.args[0]
         return self.array(term) if term.is_constant else None
 
-    def _term(self, dtype: int, dims: tuple[int, ...], identity: bytes) -> Term:
+    def _make_term(self, dtype: int, dims: tuple[int, ...], identity: bytes) -> Term:
         return self.terms.make("Constant", (dtype, dims, identity), (), dtype, dims)
 
     def _placed(self, model: Model, tensor: TensorProto) -> bytes:
@@ -195,10 +195,10 @@ class Constants:
         if not isinstance(place, tuple):
             return place
         if place not in self.places:
-            self.places[place] = self._identity(model, tensor, place)
+            self.places[place] = self._tensor_identity(model, tensor, place)
         return self.places[place]
 
-    def _identity(self, model: Model, tensor: TensorProto, place: Place) -> bytes:
+    def _tensor_identity(self, model: Model, tensor: TensorProto, place: Place) -> bytes:
         size = place[2]
         if size <= MAX_HASHED or size in self.computed_sizes:
             digest = _hashed_file(place)

@@ -45,7 +45,7 @@ class Movement:
 
     def reshape(self, term: Term, dims: Dims) -> Term:
         """Return a term with other dims and the same elements in the same order."""
-        if (copies := self._copies(term, dims)) is not None:
+        if (copies := self._match_copies(term, dims)) is not None:
             return copies
         if term.dims == dims:
             return term
@@ -58,7 +58,7 @@ class Movement:
             return self.terms.make("Elements", (term.dtype, sizes, elements), (), term.dtype, sizes)
         return self.terms.make("Reshape", dims, (term,), term.dtype, dims)
 
-    def _copies(self, term: Term, dims: Dims) -> Term | None:
+    def _match_copies(self, term: Term, dims: Dims) -> Term | None:
         """Return copies that a Concat joins and a Reshape parts again, as an Expand: heads that several queries share.
 
         None for any other term.
@@ -84,7 +84,7 @@ class Movement:
         assert term.dims is not None
         if list(perm) == sorted(perm):
             return term
-        if (composed := self._composed(term, perm)) is not None:
+        if (composed := self._compose_transposes(term, perm)) is not None:
             return composed
         if (joined := self.joined(term)) is not None:
             parts = [self.transpose(part, perm) for part in joined[1]]
@@ -106,7 +106,7 @@ class Movement:
         made = self.terms.make("Transpose", moved, (inner,), term.dtype, [merged[axis] for axis in moved])
         return self.reshape(made, dims)
 
-    def _composed(self, term: Term, perm: Sequence[int]) -> Term | None:
+    def _compose_transposes(self, term: Term, perm: Sequence[int]) -> Term | None:
         """Return a Transpose of a Transpose, with Reshapes between them that only merge or split axes, as one."""
         inner = without_reshape(term)
         if inner is None or inner.op != "Transpose" or term.dims is None or inner.dims is None:
@@ -172,13 +172,13 @@ class Movement:
         if length == term.dims[axis]:
             return term
         dims = _with_dim(term.dims, axis, length)
-        if (cut := self._cut(term, axis)) is not None:
+        if (cut := self._cut_term(term, axis)) is not None:
             return self.reshape(self.slice(cut[0], 1, cut[1] + start, length), dims)
-        if (made := self._part(term, axis, start, length, dims)) is not None:
+        if (made := self._cut_parts(term, axis, start, length, dims)) is not None:
             return made
         line = without_reshape(term)
         if line is not None and line.op == "Count" and line.dims == (term.dims[axis],):
-            return self.reshape(self._later(line, start, length), dims)
+            return self.reshape(self._later_numbers(line, start, length), dims)
         if term.is_constant and (made := self.constants.sliced(term, axis, start, length)) is not None:
             return made
         before, behind = count_elements(dims[:axis]), count_elements(dims[axis + 1 :])
@@ -186,7 +186,7 @@ class Movement:
         made = self.terms.make("Slice", (start, length), (source,), term.dtype, (before, length, behind))
         return self.reshape(made, dims)
 
-    def _later(self, count: Term, start: Expr, length: Expr) -> Term:
+    def _later_numbers(self, count: Term, start: Expr, length: Expr) -> Term:
         """Return the numbers that a list which counts up has from a place on."""
         first = count.attributes[1]
         assert isinstance(first, Expr)
@@ -201,7 +201,7 @@ class Movement:
         source = self.reshape(term, (before, term.dims[axis], behind))
         return self.reshape(self.terms.make("Strided", taken, (source,), term.dtype, (before, taken[1], behind)), dims)
 
-    def _cut(self, term: Term, axis: int) -> tuple[Term, Expr, Expr] | None:
+    def _cut_term(self, term: Term, axis: int) -> tuple[Term, Expr, Expr] | None:
         """Return the term that a Slice along an axis cuts, its axes before and behind merged, where, and how long."""
         inner = without_reshape(term)
         if inner is None or inner.op != "Slice" or term.dims is None or (source := inner.args[0]) is None:
@@ -213,7 +213,7 @@ class Movement:
                 return source, start, length
         return None  # a node that is no known Slice
 
-    def _part(self, term: Term, axis: int, start: Expr, length: Expr, dims: Dims) -> Term | None:
+    def _cut_parts(self, term: Term, axis: int, start: Expr, length: Expr, dims: Dims) -> Term | None:
         """Return the parts that a cut of a Concat takes, where these are whole, or it lies in one."""
         joined = self.joined(term)
         if joined is None or joined[0] != axis:
@@ -255,7 +255,7 @@ class Movement:
             for each in [part] if inner is None or inner[0] != axis else inner[1]:
                 if dims is not None and each.dims == _with_dim(dims, axis, const(0)):
                     continue
-                if listed and (joined := self._neighbours(listed[-1], each, axis)) is not None:
+                if listed and (joined := self._join_neighbours(listed[-1], each, axis)) is not None:
                     listed[-1] = joined
                 else:
                     listed.append(each)
@@ -269,9 +269,9 @@ class Movement:
         made = self.terms.make("Concat", JOINED, merged, listed[0].dtype, (before, dims[axis], behind))
         return self.reshape(made, dims)
 
-    def _neighbours(self, before: Term, behind: Term, axis: int) -> Term | None:
+    def _join_neighbours(self, before: Term, behind: Term, axis: int) -> Term | None:
         """Return two Slices as one, None where they are not neighbours in one term."""
-        one, other = self._cut(before, axis), self._cut(behind, axis)
+        one, other = self._cut_term(before, axis), self._cut_term(behind, axis)
         if one is None or other is None or one[0] is not other[0] or one[1] + one[2] != other[1]:
             return None
         assert before.dims is not None

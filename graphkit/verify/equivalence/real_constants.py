@@ -39,13 +39,13 @@ class RealArray:
 
     def times(self, other: RealArray | np.ndarray | float) -> RealArray:
         """Return the product, element by element."""
-        return self._combined(other, "product", np.multiply)
+        return self._combine_ranges(other, "product", np.multiply)
 
     def plus(self, other: RealArray | np.ndarray | float) -> RealArray:
         """Return the sum, element by element."""
-        return self._combined(other, "sum", np.add)
+        return self._combine_ranges(other, "sum", np.add)
 
-    def _combined(self, other: RealArray | np.ndarray | float, least: Origin, function: np.ufunc) -> RealArray:
+    def _combine_ranges(self, other: RealArray | np.ndarray | float, least: Origin, function: np.ufunc) -> RealArray:
         right = other if isinstance(other, RealArray) else RealArray(np.asarray(other))
         origin = max(self.origin, right.origin, least, key=ORIGINS.index)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -53,7 +53,7 @@ class RealArray:
 
     def inverse(self) -> RealArray:
         """Return 1 over each element, none of which is 0."""
-        return RealArray(np.ones(()), "product")._combined(self, "product", np.divide)
+        return RealArray(np.ones(()), "product")._combine_ranges(self, "product", np.divide)
 
     def summed(self, axes: int | tuple[int, ...]) -> RealArray:
         """Return the sums along axes."""
@@ -108,17 +108,17 @@ class RealConstants:
     def of_array(self, array: RealArray, dtype: int, use: str) -> Term:
         """Return the term of an array among the constants that are used alike."""
         if array.origin == "held":
-            return self._counterpart(self.constants.of_array(array.elements.astype(FLOATS[dtype]), dtype), use)
+            return self._find_counterpart(self.constants.of_array(array.elements.astype(FLOATS[dtype]), dtype), use)
         content = np.asarray(array.elements, np.float64, order="C")
         identity = b"computed " + hashlib.blake2b(content.tobytes(), digest_size=32).digest()
         term = self.constants.terms.make("Constant", (dtype, content.shape, identity), (), dtype, content.shape)
         self.constants.terms.arrays[term] = content
         self.origins[term] = max(array.origin, self.origins.get(term, "held"), key=ORIGINS.index)
-        return self._counterpart(term, use)
+        return self._find_counterpart(term, use)
 
     def of_term(self, term: Term, use: str) -> Term:
         """Return the constant that another one stands for, itself where there is none."""
-        return self._counterpart(term, use)
+        return self._find_counterpart(term, use)
 
     def array(self, term: Term | None) -> RealArray | None:
         """Return the elements of a constant of finite floats, None for any other term."""
@@ -135,7 +135,7 @@ class RealConstants:
     def _origin(self, term: Term) -> Origin:
         return self.origins.get(term) or ("sum" if self.constants.is_computed(term) else "held")
 
-    def _counterpart(self, term: Term, use: str) -> Term:
+    def _find_counterpart(self, term: Term, use: str) -> Term:
         array = self.constants.array(term) if term.dtype in FLOATS else None
         if array is None:
             return term

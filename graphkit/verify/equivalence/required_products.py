@@ -66,18 +66,18 @@ class RequiredProducts:
         if expr not in self.done:
             self.done[expr] = expr
             with suppress(TooComplexError, ZeroDivisionError):
-                self.done[expr] = self._replaced(expr.mapped(self._atom))
+                self.done[expr] = self._replace_products(expr.mapped(self._atom))
         return self.done[expr]
 
     def _atom(self, atom: Atom) -> Expr:
         if not isinstance(atom, Call):
             return Expr.from_atom(atom)
         args = [self.expr(arg) for arg in atom.args]
-        if atom.op == "//" and (quotient := self._quotient(*args)) is not None:
+        if atom.op == "//" and (quotient := self._known_quotient(*args)) is not None:
             return quotient
         return Expr.from_atom(atom) if tuple(args) == atom.args else OPERATIONS[atom.op](*args)
 
-    def _quotient(self, dividend: Expr, divisor: Expr) -> Expr | None:
+    def _known_quotient(self, dividend: Expr, divisor: Expr) -> Expr | None:
         """Return the rest of a product that is known to be the dividend, without the divisor in it."""
         atom = divisor.atom
         if atom is None or lower(divisor) < 1:
@@ -87,7 +87,7 @@ class RequiredProducts:
                 return _without_product(product, (atom,)) * times
         return None
 
-    def _replaced(self, expr: Expr) -> Expr:
+    def _replace_products(self, expr: Expr) -> Expr:
         for _ in range(MOST):
             found = [(monomial, factor, self._within(monomial)) for monomial, factor in expr.terms]
             if not any(product for _, _, product in found):

@@ -61,7 +61,7 @@ class ValueFacts:
         self.symbols: dict[str, Expr] = {}
         self.rewriter: Rewriter = rewriter_of(required_equalities(shapes)) if original is None else original.rewriter
 
-    def _expr(self, expr: Expr) -> Expr:
+    def _in_original_words(self, expr: Expr) -> Expr:
         """Return an expression in the words of the original."""
         if expr.constant is not None:
             return expr
@@ -88,20 +88,20 @@ class ValueFacts:
         before = None if self.of_original is None else self.of_original.get(raw)
         before = self.by_term.get(raw) if before is None else before
         if before is not None:
-            self._match(tensor.dims or (), before.dims or ())
+            self._match_unknown(tensor.dims or (), before.dims or ())
             if listed is not None and before.elements is not None:
-                self._match(listed, before.elements[1])
+                self._match_unknown(listed, before.elements[1])
         known = None if before is None else before.dims
         key = shaped() if known is None and not all(map(is_known, tensor.dims or ())) else None
         if key is not None:
             known = self.by_shape.get(key)
-            self._match(tensor.dims or (), known or ())
-        dims = None if tensor.dims is None else tuple(self._expr(dim) for dim in tensor.dims)
+            self._match_unknown(tensor.dims or (), known or ())
+        dims = None if tensor.dims is None else tuple(self._in_original_words(dim) for dim in tensor.dims)
         if dims is not None and known is not None and len(known) == len(dims):
             dims = tuple(theirs if _is_own(mine) else mine for mine, theirs in zip(dims, known, strict=True))
         elements = None
         if data is not None and listed is not None and all(isinstance(each, (int, Expr)) for each in listed):
-            exprs = tuple(self._expr(Expr.of(each)) for each in listed)
+            exprs = tuple(self._in_original_words(Expr.of(each)) for each in listed)
             if all(is_known(each) for each in exprs):  # dims are small; an element of an input may overflow
                 elements = data.shape, exprs
         if key is not None and dims is not None:
@@ -119,7 +119,7 @@ class ValueFacts:
                 found.setdefault(key, app.dims)
         return found
 
-    def _match(self, mine: Sequence[object], theirs: Sequence[Expr]) -> None:
+    def _match_unknown(self, mine: Sequence[object], theirs: Sequence[Expr]) -> None:
         """Take the original's expressions for those that are unknown here."""
         for each, other in zip(mine, theirs, strict=False):
             name = _unknown_name(each)

@@ -199,7 +199,7 @@ class Steps:
         self.order, self.reads, self.readers = side.order, side.reads, side.readers
         self.fed = {value: feed[value.name] for value in self.graph.inputs if value.name in feed} | dict(given)
         self.held = dict(self.fed)
-        self.relevant = self._cone(pending, frozenset())
+        self.relevant = self._needed_nodes(pending, frozenset())
         self.pending = set(pending) if all_asked else set()
         self.done: set[Node] = set()
         self.keep()
@@ -220,7 +220,9 @@ class Steps:
         """
         fresh = [value for value in tensors if value not in self.held]
         constants = {value: self.model.array(value.tensor) for value in fresh if value.tensor is not None}
-        nodes = self._together(self._cone([value for value in fresh if value not in constants], self.held.keys()))
+        nodes = self._nodes_together(
+            self._needed_nodes([value for value in fresh if value not in constants], self.held.keys())
+        )
         arrays = {**constants, **(self._run(nodes, tensors) if nodes else {})}
         result = [self.held[value] if value in self.held else arrays[value] for value in tensors]
         self.done |= nodes
@@ -234,7 +236,7 @@ class Steps:
         later = self.readers.get(value, ())
         return value in self.pending or any(node in self.relevant and node not in self.done for node in later)
 
-    def _cone(self, ends: Iterable[Value], known: Iterable[Value]) -> set[Node]:
+    def _needed_nodes(self, ends: Iterable[Value], known: Iterable[Value]) -> set[Node]:
         """Return the nodes that some values need, where others are known."""
         stop, nodes = set(known), set[Node]()
         todo = [value.producer for value in ends if value.producer is not None and value not in stop]
@@ -246,7 +248,7 @@ class Steps:
             todo += [read.producer for read in self.reads[node] if read.producer is not None and read not in stop]
         return nodes
 
-    def _together(self, nodes: set[Node]) -> set[Node]:
+    def _nodes_together(self, nodes: set[Node]) -> set[Node]:
         """Return these nodes, and those that must run with them: the readers of tensors that cannot be held."""
         while True:
             loose = {
@@ -260,7 +262,11 @@ class Steps:
             if not loose:
                 return nodes
             read = [value for node in loose for value in self.reads[node]]
-            nodes = nodes | loose | self._cone([value for value in read if value not in self.held], self.held.keys())
+            nodes = (
+                nodes
+                | loose
+                | self._needed_nodes([value for value in read if value not in self.held], self.held.keys())
+            )
 
     def _run(self, nodes: set[Node], tensors: Sequence[Value]) -> dict[Value, np.ndarray]:
         computed = [value for node in nodes for value in node.outputs if value is not None]
@@ -271,12 +277,12 @@ class Steps:
         self.done = before
         read = {value for node in nodes for value in self.reads[node]} - set(computed)
         inputs = {value.name: self.held[value] for value in read if value in self.held}
-        part = self._part(sorted(nodes, key=self.order.__getitem__), read, inputs, outputs)
+        part = self._make_part(sorted(nodes, key=self.order.__getitem__), read, inputs, outputs)
         with IsolatedSession(part, prepack=False) as session:
             arrays = session.run(inputs)
         return {value: arrays[value.name] for value in outputs}
 
-    def _part(
+    def _make_part(
         self, nodes: Sequence[Node], read: set[Value], inputs: Mapping[str, np.ndarray], outputs: Sequence[Value]
     ) -> Model:
         """Return a model of some nodes."""

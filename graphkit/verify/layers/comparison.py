@@ -120,7 +120,7 @@ class ModelComparison(Result):
             yield Heading(
                 f"{'First difference' if divergence is self.divergences[0] else 'Another'}: {divergence.tensor}"
             )
-            yield Prose(self._where(divergence))
+            yield Prose(self._divergence_text(divergence))
             yield from (Prose(cause.text, "warning") for cause in divergence.causes)
         if self.tensors:
             rows = _table_rows(self.tensors, {divergence.tensor for divergence in self.divergences})
@@ -136,11 +136,11 @@ class ModelComparison(Result):
                 ),
                 rows,
             )
-            yield self._picture()
-        yield from self._unmatched()
+            yield self._error_picture()
+        yield from self._unmatched_blocks()
         yield from (Prose(note) for note in self.notes)
 
-    def _picture(self) -> Block:
+    def _error_picture(self) -> Block:
         """Return the relative error of each tensor, that of one that cannot be compared as the largest."""
         begins = {divergence.tensor for divergence in self.divergences}
         known = max((tensor.relative or 0.0 for tensor in self.tensors), default=0.0)
@@ -166,7 +166,7 @@ class ModelComparison(Result):
         begins = len(self.divergences)
         return Prose(f"{how} {differ:,} {verb} by more than {within}; it begins at {begins:,} of them.", "warning")
 
-    def _where(self, divergence: Divergence) -> str:
+    def _divergence_text(self, divergence: Divergence) -> str:
         measured = next(tensor for tensor in self.tensors if tensor.a == divergence.tensor)
         node = (
             f"Node '{divergence.node}' ({divergence.operator}) computes it in A."
@@ -181,7 +181,7 @@ class ModelComparison(Result):
             )
         return f"{node}{in_b}{apart}"
 
-    def _unmatched(self) -> Iterator[Block]:
+    def _unmatched_blocks(self) -> Iterator[Block]:
         for name, values in (("A", self.unmatched_a), ("B", self.unmatched_b)):
             if values:
                 count = f"{len(values):,} tensors of {name} match" if len(values) > 1 else f"1 tensor of {name} matches"

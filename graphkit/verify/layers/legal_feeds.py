@@ -181,7 +181,7 @@ class ArrayFile:
             size = math.prod(shape) * dtype.itemsize
             content = file.read(size)
         if len(content) != size:
-            raise self._broken(name, f"it ends after {len(content):,} of {size:,} bytes")
+            raise self._broken_error(name, f"it ends after {len(content):,} of {size:,} bytes")
         array = np.frombuffer(content, dtype).reshape(shape, order="F" if is_fortran else "C")
         return array.astype(object) if dtype.kind == "U" else array.astype(dtype.newbyteorder("="), copy=False)
 
@@ -196,13 +196,13 @@ class ArrayFile:
                 read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
                 shape, is_fortran, dtype = read(file)
                 if dtype.hasobject or dtype.kind not in KINDS:
-                    raise self._broken(name, f"an array of {dtype} holds no plain numbers")
+                    raise self._broken_error(name, f"an array of {dtype} holds no plain numbers")
                 if any(dim < 0 for dim in shape) or math.prod(shape) * dtype.itemsize > self.most:
                     dims = f"dims {list(shape)[:8]} are not to be held in the {self.most:,} bytes that --memory leaves"
-                    raise self._broken(name, dims)
+                    raise self._broken_error(name, dims)
                 yield file, shape, is_fortran, dtype
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, SyntaxError) as error:
-            raise self._broken(name, f"it cannot be read: {error}") from error
+            raise self._broken_error(name, f"it cannot be read: {error}") from error
 
-    def _broken(self, name: str, problem: str) -> ModelError:
+    def _broken_error(self, name: str, problem: str) -> ModelError:
         return ModelError(problem, file=self.label, tensor=name, hint=HINT)
