@@ -199,7 +199,7 @@ def test_an_older_version_is_proven_too(run: Run, tmp_path: Path) -> None:
 def test_an_operator_that_graphkit_does_not_know_comes_from_onnx_where_the_proof_holds(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphkit.passes.opset.convert_opset, "convert", convert_here)
+    monkeypatch.setattr(graphkit.passes.opset.convert_opset, "convert_bytes", convert_here)
     text = "agraph (float[2, N, 1] x) => (float[2, N, 2] y) { y = DFT <axis = 1> (x) }"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), tmp_path / "dft.onnx")
     code, out, _ = run("convert-opset", tmp_path / "dft.onnx", "--to", 20, "-o", tmp_path / "new.onnx")

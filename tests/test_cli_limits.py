@@ -149,7 +149,7 @@ def test_memory_that_runs_out_is_one_line(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     code = (
         "import graphkit.cli.commands, graphkit.io.read, graphkit.runtime.limits as limits\n"
-        "limits.limit_memory(limits.allocated() + (48 << 20))\n"
+        "limits.limit_memory(limits.allocated_bytes() + (48 << 20))\n"
         "graphkit.cli.main()"
     )
     command = [sys.executable, "-c", code, "fold", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out.onnx")]

@@ -59,13 +59,13 @@ STOPPED = """
 import os, signal, sys
 import graphkit.io.copied_bytes
 from graphkit.cli import main
-copy, first = graphkit.io.copied_bytes._copy, getattr(signal, sys.argv[1])
+copy, first = graphkit.io.copied_bytes._copy_piece, getattr(signal, sys.argv[1])
 def stop(*arguments):
     result = copy(*arguments)
     os.kill(os.getpid(), first)
     os.kill(os.getpid(), signal.SIGTERM)  # an impatient user
     return result
-graphkit.io.copied_bytes._copy = stop
+graphkit.io.copied_bytes._copy_piece = stop
 sys.argv[:] = ["graphkit", *sys.argv[2:]]
 main()
 """

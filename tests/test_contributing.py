@@ -16,7 +16,7 @@ from graphkit import Editor, MatchFailure, Model, NewNode, Node, NodeRewrite
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
-from graphkit.ops import RULES
+from graphkit.ops.registry import RULES
 from graphkit.options import ProofOptions
 from graphkit.render.result import Result, tabled
 from graphkit.runtime.isolated_session import IsolatedSession

@@ -1,6 +1,6 @@
 """Read the graph of a model file into memory, and leave the weights in the file.
 
-Binary protobuf goes through `payloads.lighten`; the text formats that `onnx.load` knows (textproto, json,
+Binary protobuf goes through `payloads.lighten_model`; the text formats that `onnx.load` knows (textproto, json,
 onnxtxt) are read whole, so their size is limited.
 """
 

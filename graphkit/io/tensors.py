@@ -1,7 +1,7 @@
 """TensorProtos of a model: find them all, check their claims, and put their bytes back.
 
 A tensor's payload is inline, or lies in a file: at a place of the model file itself (left there by
-`payloads.lighten`) or in a data file beside it (`external`). Nothing here loads a payload that nobody asked for.
+`payloads.lighten_model`) or in a data file beside it (`external`). Nothing here loads a payload that nobody asked for.
 
 Source: onnx/onnx.proto (TensorProto).
 """
@@ -101,7 +101,7 @@ def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping
     """Check the claims of every tensor, and find the model's data files.
 
     Args:
-        model: A model read by `payloads.lighten`, or any other.
+        model: A model read by `payloads.lighten_model`, or any other.
         file: Where it was read; external data lies beside it.
         references: Payloads that were left in `file`.
 

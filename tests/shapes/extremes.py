@@ -16,7 +16,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import FLOATS, INTEGERS, integer_range
 from graphkit.model import Model
-from graphkit.ops import RULES
+from graphkit.ops.registry import RULES
 from graphkit.shapes import Expr, minimum, symbol
 
 __all__ = ["EXPRS", "OPERATORS", "SIZES", "Case", "cases", "of_sizes"]

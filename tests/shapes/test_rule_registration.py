@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import load
-from graphkit.ops import RULES, matmul_and_recurrent
+from graphkit.ops.registry import RULES, matmul_and_recurrent
 from graphkit.ops.tensor import array_of
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes import InferenceContext, Shapes, Tensor, UnknownError, declarations, infer, register_rule

@@ -11,7 +11,7 @@ __all__ = ["convert_here"]
 
 
 def convert_here(model: bytes, version: int) -> bytes:
-    """Return a serialized model in another version, as `graphkit.runtime.external_tools.convert` does."""
+    """Return a serialized model in another version, as `graphkit.runtime.external_tools.convert_bytes` does."""
     try:
         made = onnx.version_converter.convert_version(onnx.load_model_from_string(model), version)
     except RuntimeError as error:

@@ -22,7 +22,7 @@ agraph (float[N, 4] x) => (float[N] y) {
 
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphkit.passes.opset.convert_opset, "convert", convert_here)
+    monkeypatch.setattr(graphkit.passes.opset.convert_opset, "convert_bytes", convert_here)
 
 
 def means() -> Model:
@@ -108,6 +108,6 @@ def test_a_crash_of_the_converter_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
     def crash(*_: object) -> bytes:
         raise ToolError("it was ended by SIGSEGV")
 
-    monkeypatch.setattr(graphkit.passes.opset.convert_opset, "convert", crash)
+    monkeypatch.setattr(graphkit.passes.opset.convert_opset, "convert_bytes", crash)
     with pytest.raises(MatchFailure, match="it was ended by SIGSEGV"):
         converted_by_onnx(means(), 17)

@@ -12,7 +12,7 @@ from small_models import model
 
 from graphkit import fold
 from graphkit.model import Model
-from graphkit.ops import RULES
+from graphkit.ops.registry import RULES
 from graphkit.ops.rule_context import InferenceContext, Rule
 from graphkit.ops.tensor import Tensor, array_of
 from graphkit.shapes import Expr, infer
