@@ -24,6 +24,7 @@ from graphkit.shapes import infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers, impossible_sizes_error
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, tied_symbols
+from graphkit.shapes.input_dims import declared_inputs
 from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.suggest import did_you_mean
 
@@ -389,7 +390,8 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     of_role = {name: by_role[role] for name, role in roles.items() if role in by_role}
     if sizes.sound is not None and MASK_LENGTH in of_role:
         of_role[MASK_LENGTH] = sizes.sound.length
-    numbers = _needed_numbers(model, roles) | of_role | _tied_sizes(original, dict(sizes.dims)) | dict(sizes.dims)
+    asked = _sizes_of_names(original, dict(sizes.dims))
+    numbers = _needed_numbers(model, roles) | of_role | _tied_sizes(original, asked) | asked
     has_cache = bool(original.roles.pasts)
     is_padded = has_cache or (not is_decoder and bool(model.roles.all("tokens", "encoder tokens", "embeddings")))
     if is_padded:
@@ -419,6 +421,13 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         pad=sizes.pad,
         sound=sizes.sound,
     )
+
+
+def _sizes_of_names(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes by symbol: a name that stands for several means those that have no size of their own."""
+    read = declared_inputs(model)
+    groups = ((group, size) for name, size in dims.items() for group in read.groups.get(name, ()))
+    return {**{str(read.at(group[0]).name): size for group, size in groups}, **dims}
 
 
 def _tied_sizes(model: Model, dims: Mapping[str, int]) -> dict[str, int]:

@@ -74,7 +74,7 @@ def test_an_encoder_of_images_needs_their_largest_sizes(tmp_path: Path) -> None:
     proof = bundle_folder(export, tmp_path / "out", given).proof
     assert proof is not None
     assert proof.passed
-    assert "Smaller inputs are not tried: all have num_channels 3, height 16, width 24." in proof.notes
+    assert "Smaller inputs are not tried: all have height 16, width 24." in proof.notes
     assert places(tmp_path / "out") == 24
     with pytest.raises(UsageError, match="'height', 'width' have no numbers - give them with --dim height=NUMBER"):
         lower_folder(export, tmp_path / "lowered", LowerOptions(verify=False))
