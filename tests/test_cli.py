@@ -24,7 +24,7 @@ from graphkit.cli import main
 from graphkit.cli.output import TABLE_WIDTH
 from graphkit.examples import EXAMPLES
 from graphkit.model import load
-from graphkit.render.terminal import text
+from graphkit.render.terminal import as_text
 from graphkit.rewrite.base import Outcome
 
 EXAMPLE = "example:merged-decoder"
@@ -214,7 +214,7 @@ def test_the_suffix_of_the_output_says_the_format(run: Run, tmp_path: Path, suff
 def test_the_output_is_text_where_the_suffix_says_nothing(run: Run, tmp_path: Path, name: str) -> None:
     output = tmp_path / name
     run("report", EXAMPLE, "-o", output)
-    assert output.read_text(encoding="utf-8") == text(report(load(EXAMPLE)), table_width=TABLE_WIDTH)
+    assert output.read_text(encoding="utf-8") == as_text(report(load(EXAMPLE)), table_width=TABLE_WIDTH)
 
 
 def test_the_format_goes_before_the_suffix(run: Run, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from graphkit.graph.name_families import family_label
 from graphkit.graph.operator_traits import VALUE_INPUTS
 from graphkit.model import Model
 from graphkit.render.document_blocks import Column, Prose, Table
-from graphkit.render.markdown import _cell, escape
+from graphkit.render.markdown import _cell_text, escape_markdown
 from graphkit.render.result import Result
 
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -170,17 +170,17 @@ def test_dequantizers_alone_are_not_qdq() -> None:
 
 @pytest.mark.parametrize("name", ["__init__", "x __y__ z"])
 def test_double_underscores_are_not_emphasis(name: str) -> None:
-    assert RENDERER.render(escape(name)) == f"<p>{name}</p>\n"
+    assert RENDERER.render(escape_markdown(name)) == f"<p>{name}</p>\n"
 
 
 @pytest.mark.parametrize("name", ["# x", "- x", "+ x", "1. x", "1) x", "---", "    x"])
 def test_the_start_of_a_paragraph_is_no_block(name: str) -> None:
-    assert RENDERER.render(escape(name)) == f"<p>{name.strip()}</p>\n"
+    assert RENDERER.render(escape_markdown(name)) == f"<p>{name.strip()}</p>\n"
 
 
 @pytest.mark.parametrize("name", ["a``<b>x</b>", "``"])
 def test_two_backticks_stay_in_the_code(name: str) -> None:
-    cell = _cell(name, Column("n", "code"))
+    cell = _cell_text(name, Column("n", "code"))
     rendered = RENDERER.render(f"| a |\n|---|\n| {cell} |")
     assert f"<td><code>{name.replace('<', '&lt;').replace('>', '&gt;')}</code></td>" in rendered
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from graphkit.render.document_blocks import Drawing
-from graphkit.render.drawings import draw
+from graphkit.render.drawings import draw_svg
 
 __all__ = ["drawn"]
 
@@ -30,7 +30,7 @@ def drawn(model: onnx.ModelProto) -> str:
         nodes.append((f"o {value.name}", value.name, "consumer"))
         edges.append((made_by[f"v {value.name}"], f"o {value.name}"))
     read_ones = {start for start, _ in edges}
-    return draw(Drawing(graph.name, [one for one in nodes if one[2] != "const" or one[0] in read_ones], edges))
+    return draw_svg(Drawing(graph.name, [one for one in nodes if one[2] != "const" or one[0] in read_ones], edges))
 
 
 def _captured(node: onnx.NodeProto) -> set[str]:

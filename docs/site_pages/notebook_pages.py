@@ -7,7 +7,7 @@ from html import unescape
 from pathlib import Path
 
 from graphkit.render.document_blocks import Drawing
-from graphkit.render.drawings import draw
+from graphkit.render.drawings import draw_svg
 from site_pages.markdown import contents
 
 __all__ = ["pages"]
@@ -46,7 +46,7 @@ def _page(path: Path) -> str:
 def _drawn(flowchart: str) -> str:
     """Return a flowchart that `graphkit.render.markdown` wrote as an `<svg>` element."""
     nodes = [(name, _label(label), "const" if label == "CONST" else "step") for name, label in NODE.findall(flowchart)]
-    return draw(Drawing("flowchart", nodes, EDGE.findall(flowchart)))
+    return draw_svg(Drawing("flowchart", nodes, EDGE.findall(flowchart)))
 
 
 def _label(label: str) -> str:

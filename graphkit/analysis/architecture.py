@@ -95,8 +95,8 @@ def architecture(model: ModelLike) -> Architecture:
     """
     model = as_model(model)
     cache = kv_cache(model)
-    role, reason = _role(model, cache)
-    heads, kv_heads, head_dim = _heads(model, cache)
+    role, reason = _model_role(model, cache)
+    heads, kv_heads, head_dim = _count_heads(model, cache)
     return Architecture(
         role=role,
         reason=reason,
@@ -105,11 +105,11 @@ def architecture(model: ModelLike) -> Architecture:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        vocabulary=_vocabulary(model),
+        vocabulary=_vocabulary_size(model),
     )
 
 
-def _role(model: Model, cache: KVCache) -> tuple[str, str]:
+def _model_role(model: Model, cache: KVCache) -> tuple[str, str]:
     search = next((node for node in model.graph.nodes if node.domain and "decoder" in node.bodies), None)
     if search is not None:
         return "other", f"it runs a whole search: {search.operator} with a decoder inside"
@@ -185,7 +185,7 @@ def _count_layers(model: Model) -> int | None:
     return max((len(numbers) for numbers in (layers[True] or layers[False]).values()), default=None)
 
 
-def _heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, int | None]:
+def _count_heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, int | None]:
     """Return query heads, KV heads and head dim."""
     kv_heads, head_dim = cache.kv_heads, cache.head_dim
     votes: Counter[tuple[int | None, int | None]] = Counter()
@@ -193,7 +193,7 @@ def _heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, int | 
         for attribute in ("num_heads", "q_num_heads"):
             if (heads := node.attr(attribute, 0)) is not None and heads > 0:
                 votes[heads, None] += 1
-        if node.op_type in WEIGHTED and (vote := _projection(node, kv_heads, head_dim)) is not None:
+        if node.op_type in WEIGHTED and (vote := _projection_heads(node, kv_heads, head_dim)) is not None:
             votes[vote] += 1
     if not votes:
         return None, kv_heads, head_dim
@@ -201,13 +201,13 @@ def _heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, int | 
     return most, kv_heads, head_dim if head_dim is not None else size
 
 
-def _projection(node: Node, kv_heads: int | None, head_dim: int | None) -> tuple[int | None, int | None] | None:
+def _projection_heads(node: Node, kv_heads: int | None, head_dim: int | None) -> tuple[int | None, int | None] | None:
     """Return (query heads, head dim) as one projection shows them."""
-    weight = _weight(node)
+    weight = _projection_weight(node)
     parts = module_path(node), weight.name if weight is not None else ""
     query = any(QUERY.search(part) for part in parts)
     fused = any(FUSED.search(part) for part in parts)
-    width = _width(node)
+    width = _projection_width(node)
     if not (query or fused):
         return None
     if head_dim and width and not width % head_dim:
@@ -215,20 +215,20 @@ def _projection(node: Node, kv_heads: int | None, head_dim: int | None) -> tuple
         if fused and not query and kv_heads is None:
             return None
         return (heads, head_dim) if heads > 0 else None
-    return _split(node, width if query or width is None else width // 3)
+    return _split_heads(node, width if query or width is None else width // 3)
 
 
-def _weight(node: Node) -> Value | None:
+def _projection_weight(node: Node) -> Value | None:
     """Return the initializer behind a node's second input, through casts and dequantizers."""
     value = node.input(1)
     return unwrap_value(value, WRAPPING) if value is not None else None
 
 
-def _width(node: Node) -> int | None:
+def _projection_width(node: Node) -> int | None:
     """Return the output width of a projection."""
     if node.op_type in ("MatMulNBits", "MatMulBnb4"):
         return node.attr("N", int)
-    weight = _weight(node)
+    weight = _projection_weight(node)
     tensor = weight.constant if weight is not None else None
     if tensor is None or len(tensor.dims) != 2:
         return None
@@ -239,12 +239,12 @@ def _width(node: Node) -> int | None:
     return int(tensor.dims[0] if transposed else tensor.dims[1])
 
 
-def _split(node: Node, width: int | None) -> tuple[int | None, int | None] | None:
+def _split_heads(node: Node, width: int | None) -> tuple[int | None, int | None] | None:
     """Return (heads, head dim) from the Reshape that splits a projection's output into heads."""
     for value in follow_chain(next(iter(node.results), None), _after_bias):
         reshape = next((user for user, index in value.consumers if user.is_op("Reshape") and index == 0), None)
         if reshape is not None:
-            return _last_two(_elements(reshape.input(1)), width)
+            return _last_two(_shape_elements(reshape.input(1)), width)
     return None
 
 
@@ -266,25 +266,25 @@ def _last_two(elements: list[int | None], width: int | None) -> tuple[int | None
     return (heads, size) if width is None or heads * size == width else None
 
 
-def _elements(value: Value | None, depth: int = 2) -> list[int | None]:
+def _shape_elements(value: Value | None, depth: int = 2) -> list[int | None]:
     """Return the elements of a shape as far as constants show them; an empty list for another producer."""
     if value is None:
         return []
     if value.constant is not None:
-        return _integers(value.constant)
+        return _tensor_integers(value.constant)
     producer = value.producer
     if producer is not None and producer.is_op("Concat") and depth:
-        parts = [_elements(part, depth - 1) or [None] for part in producer.inputs]
+        parts = [_shape_elements(part, depth - 1) or [None] for part in producer.inputs]
         return [element for part in parts for element in part]
     return []
 
 
-def _integers(tensor: onnx.TensorProto) -> list[int | None]:
+def _tensor_integers(tensor: onnx.TensorProto) -> list[int | None]:
     array = inline_array(tensor) if len(tensor.dims) < 2 and tensor.data_type in (6, 7) else None
     return [] if array is None else [int(number) for number in array.reshape(-1)]
 
 
-def _vocabulary(model: Model) -> int | None:
+def _vocabulary_size(model: Model) -> int | None:
     """Return the entries of the vocabulary: the rows of the table that tokens look up, or the width of the logits."""
     tokens = model.roles.all("tokens")
     if not tokens:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from onnx import defs
 
-from graphkit.analysis.costs.operations import macs
+from graphkit.analysis.costs.operations import count_macs
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.target_lint import CAUSES, INPUT_DIMS, Cause, Lint, Obstacle
 from graphkit.deploy.targets import Target, load_target
@@ -88,13 +88,13 @@ class Blockers(Judged):
 
     def found(self) -> tuple[Finding, ...]:
         groups: dict[tuple[str, str], int] = {}
-        for (cause, what, _, _), rows in _groups(self.blockers).items():
+        for (cause, what, _, _), rows in _group_obstacles(self.blockers).items():
             groups[cause, what] = groups.get((cause, what), 0) + len(rows)
         return tuple(self._finding(cause, what, count) for (cause, what), count in groups.items())
 
     def _finding(self, cause: str, what: str, count: int) -> Finding:
         shown = "dynamic dims" if (cause, what) == FREEZABLE else what
-        text = f"{self.target} refuses {what if cause == 'opset' else f'{_count(count)}: {shown}'}"
+        text = f"{self.target} refuses {what if cause == 'opset' else f'{_nodes_text(count)}: {shown}'}"
         return Finding("blockers", f"{shown} ({count:,})", text, f"{self.target}: {cause} {what}", count)
 
     def blocks(self) -> Iterator[Block]:
@@ -108,17 +108,19 @@ class Blockers(Judged):
             yield self._shares()
         if self.uncounted:
             yield Prose(
-                f"The multiply-accumulates of {_count(len(self.uncounted))} are not known, such as {self.uncounted[0]}."
+                f"The multiply-accumulates of {_nodes_text(len(self.uncounted))} are not known, such as "
+                f"{self.uncounted[0]}."
             )
-        yield from _tables(self.blockers, "What it does not take", "Pass that removes it")
+        yield from _obstacle_tables(self.blockers, "What it does not take", "Pass that removes it")
         if self.unknown:
-            yield from _tables(self.unknown, "What no source says, and no shape tells", "")
+            yield from _obstacle_tables(self.unknown, "What no source says, and no shape tells", "")
 
     def _verdict(self) -> str:
         if not self.blockers:
-            open_ = f"; of {_count(self.open_nodes)} it is not known" if self.unknown else ""
-            return f"0 blockers: nothing is known that keeps {self.target} from any of {_count(self.nodes)}{open_}."
-        return f"{self.target} does not take {self.as_is.nodes:,} of {_count(self.nodes)}."
+            open_ = f"; of {_nodes_text(self.open_nodes)} it is not known" if self.unknown else ""
+            nodes = _nodes_text(self.nodes)
+            return f"0 blockers: nothing is known that keeps {self.target} from any of {nodes}{open_}."
+        return f"{self.target} does not take {self.as_is.nodes:,} of {_nodes_text(self.nodes)}."
 
     def _shares(self) -> Table:
         rows = [("as it is", self.as_is)]
@@ -127,7 +129,13 @@ class Blockers(Judged):
         return table(
             "Stays on the CPU | Nodes:number | Of all:number | MACs:number | Of all:number",
             [
-                (name, share.nodes, _percent(share.nodes / self.nodes), _macs_text(share.macs), _percent(share.part))
+                (
+                    name,
+                    share.nodes,
+                    _percent_text(share.nodes / self.nodes),
+                    _macs_text(share.macs),
+                    _percent_text(share.part),
+                )
                 for name, share in rows
             ],
         )
@@ -190,8 +198,8 @@ class _Model:
                 self._walk(body)
 
     def result(self, dims: str) -> Blockers:
-        counts = {node: macs(node, self.shapes) for node in self.linted}
-        total = _sum(counts.values())
+        counts = {node: count_macs(node, self.shapes) for node in self.linted}
+        total = _sum_counts(counts.values())
         as_is = self._share({node for node in self.linted if self.found[node]}, counts, total)
         kept = {node for node in self.linted if any((o.cause, o.what) != FREEZABLE for o in self.found[node])}
         return Blockers(
@@ -201,7 +209,7 @@ class _Model:
             folded=self.folded,
             blockers=(*self._opset(), *(obstacle for node in self.linted for obstacle in self.found[node])),
             unknown=tuple(self.unknown),
-            macs=_text(total),
+            macs=_count_text(total),
             uncounted=tuple(node.path for node, count in counts.items() if count is None),
             as_is=as_is,
             frozen=self._share(kept, counts, total),
@@ -225,8 +233,8 @@ class _Model:
     def _share(self, blocked: set[Node], counts: Mapping[Node, Expr | None], total: Expr | None) -> Share:
         """Return the share of blocked nodes and of those in their bodies."""
         stays = [node for node in self.linted if node in blocked or self._is_inside(node, blocked)]
-        staying = _sum(counts[node] for node in stays)
-        return Share(len(stays), _text(staying), _part(staying, total))
+        staying = _sum_counts(counts[node] for node in stays)
+        return Share(len(stays), _count_text(staying), _share_of(staying, total))
 
     @staticmethod
     def _is_inside(node: Node, blocked: set[Node]) -> bool:
@@ -238,7 +246,7 @@ class _Model:
         return False
 
 
-def _sum(counts: Iterable[Expr | None]) -> Expr | None:
+def _sum_counts(counts: Iterable[Expr | None]) -> Expr | None:
     """Return the sum of the known counts, None where it outgrows an expression."""
     total = const(0)
     try:
@@ -249,7 +257,7 @@ def _sum(counts: Iterable[Expr | None]) -> Expr | None:
     return total
 
 
-def _part(staying: Expr | None, total: Expr | None) -> float | None:
+def _share_of(staying: Expr | None, total: Expr | None) -> float | None:
     if staying is None or total is None or total == 0:
         return None
     if staying == 0 or staying == total:
@@ -258,7 +266,7 @@ def _part(staying: Expr | None, total: Expr | None) -> float | None:
     return None if part is None or whole is None else part / whole
 
 
-def _text(count: Expr | None) -> str:
+def _count_text(count: Expr | None) -> str:
     return "?" if count is None else str(count)
 
 
@@ -268,11 +276,11 @@ def _macs_text(text: str) -> str:
     return "depends on dims"
 
 
-def _percent(part: float | None) -> str:
+def _percent_text(part: float | None) -> str:
     return "" if part is None else f"{100 * part:.3g} %"
 
 
-def _count(number: int) -> str:
+def _nodes_text(number: int) -> str:
     return f"{number:,} node{'' if number == 1 else 's'}"
 
 
@@ -284,7 +292,7 @@ def _spec_text(spec: DimSpec) -> str:
 Group = tuple[Cause, str, str, str | None]
 
 
-def _groups(obstacles: Sequence[Obstacle]) -> dict[Group, list[Obstacle]]:
+def _group_obstacles(obstacles: Sequence[Obstacle]) -> dict[Group, list[Obstacle]]:
     """Return obstacles by cause, subject, operator and pass, in the order in which they are met."""
     groups: dict[Group, list[Obstacle]] = {}
     for obstacle in obstacles:
@@ -293,8 +301,8 @@ def _groups(obstacles: Sequence[Obstacle]) -> dict[Group, list[Obstacle]]:
     return dict(sorted(groups.items(), key=lambda item: CAUSES.index(item[0][0])))
 
 
-def _tables(obstacles: Sequence[Obstacle], title: str, passes: str) -> Iterator[Block]:
-    groups = _groups(obstacles)
+def _obstacle_tables(obstacles: Sequence[Obstacle], title: str, passes: str) -> Iterator[Block]:
+    groups = _group_obstacles(obstacles)
     if not groups:
         return
     yield table(

@@ -112,7 +112,7 @@ class BundleOverview(Result):
         ]
         yield Table(columns, states)
         yield Heading("Arena")
-        parts = [(f.offset, f.bytes, _bar(f.bytes, contract.arena), f.name) for f in self.families]
+        parts = [(f.offset, f.bytes, _bar_text(f.bytes, contract.arena), f.name) for f in self.families]
         yield table("Offset:number | Bytes:number | Part | State:code", parts)
         yield Heading("How to run it")
         yield from (Prose(text) for text in contract.loop)
@@ -142,11 +142,11 @@ def overview_of(name: str, contract: BundleContract) -> BundleOverview:
         key = (family_pattern(state.name), state.dtype, state.shape, state.update, access)
         families.setdefault(key, []).append(state)
     grows = [state for state in contract.states if state.update == "slots" and state.axis is not None]
-    per_token = sum(state.bytes // (state.shape[state.axis or 0] * _rows(state)) for state in grows)
-    return BundleOverview(name, contract, tuple(_family(each, contract) for each in families.values()), per_token)
+    per_token = sum(state.bytes // (state.shape[state.axis or 0] * _state_rows(state)) for state in grows)
+    return BundleOverview(name, contract, tuple(_state_family(each, contract) for each in families.values()), per_token)
 
 
-def _family(states: list[StateTensor], contract: BundleContract) -> StateFamily:
+def _state_family(states: list[StateTensor], contract: BundleContract) -> StateFamily:
     first = states[0]
     return StateFamily(
         family_labels(state.name for state in states),
@@ -157,10 +157,10 @@ def _family(states: list[StateTensor], contract: BundleContract) -> StateFamily:
     )
 
 
-def _rows(state: StateTensor) -> int:
+def _state_rows(state: StateTensor) -> int:
     return state.shape[state.batch] if state.batch is not None else 1
 
 
-def _bar(part: int, whole: int) -> str:
+def _bar_text(part: int, whole: int) -> str:
     """Return a bar for a part of a whole."""
     return "█" * max(1, round(WIDTH * part / whole)) if whole else ""

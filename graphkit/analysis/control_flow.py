@@ -99,20 +99,20 @@ class ControlFlow(Judged):
             return
         yield table(
             "Node:code | What:note | Branch | Nodes:number | Captures:number | Past:number | Constants:number",
-            [row for node in self.nodes for row in _rows(node)],
+            [row for node in self.nodes for row in _branch_rows(node)],
         )
         for merged in self.merged:
-            yield from _explain(merged)
+            yield from _explain_merged(merged)
 
 
-def _rows(node: ControlNode) -> Iterator[tuple[str | int | None, ...]]:
+def _branch_rows(node: ControlNode) -> Iterator[tuple[str | int | None, ...]]:
     what = ", ".join(part for part in (node.op, node.role, node.condition) if part)
     for number, branch in enumerate(node.branches):
         counts = branch.nodes, len(branch.captures), branch.past_captures, branch.captured_constants
         yield (node.path if not number else None, what if not number else None, branch.name, *counts)
 
 
-def _explain(merged: Merged) -> Iterator[Block]:
+def _explain_merged(merged: Merged) -> Iterator[Block]:
     yield Prose(_both_steps(merged))
     if merged.zero_length:
         label = family_labels(merged.zero_length)
@@ -149,21 +149,21 @@ def control_flow(model: ModelLike) -> ControlFlow:
     model = as_model(model)
     merged = {decoder.node: decoder for decoder in model.roles.merged}
     past = model.roles.pasts
-    nodes = tuple(_node(node, merged.get(node), past) for node in all_nodes(model.scopes) if node.bodies)
-    return ControlFlow(nodes, tuple(_merged(decoder) for decoder in merged.values()))
+    nodes = tuple(_control_node(node, merged.get(node), past) for node in all_nodes(model.scopes) if node.bodies)
+    return ControlFlow(nodes, tuple(_read_merged(decoder) for decoder in merged.values()))
 
 
-def _node(node: Node, merged: MergedDecoder | None, past: Mapping[Value, object]) -> ControlNode:
+def _control_node(node: Node, merged: MergedDecoder | None, past: Mapping[Value, object]) -> ControlNode:
     role = "merged decoder" if merged else "search with a decoder inside" if _is_search(node) else ""
-    branches = tuple(_branch(name, body, past) for name, body in node.bodies.items())
-    return ControlNode(node.path, node.operator, node.scope.depth, _condition(node), branches, role)
+    branches = tuple(_read_branch(name, body, past) for name, body in node.bodies.items())
+    return ControlNode(node.path, node.operator, node.scope.depth, _condition_text(node), branches, role)
 
 
 def _is_search(node: Node) -> bool:
     return node.domain == "com.microsoft" and (node.op_type in SEARCHES or "decoder" in node.bodies)
 
 
-def _condition(node: Node) -> str:
+def _condition_text(node: Node) -> str:
     if not node.is_op("If"):
         return ""
     condition = trace_condition(node)
@@ -175,7 +175,7 @@ def _condition(node: Node) -> str:
     return f"on {value.producer.operator} ({value.name})" if value.producer else f"on {value.name}"
 
 
-def _branch(name: str, body: Scope, past: Mapping[Value, object]) -> Branch:
+def _read_branch(name: str, body: Scope, past: Mapping[Value, object]) -> Branch:
     outer = count_captured_values(body)
     live = tuple(value for value in outer if not value.is_constant)
     return Branch(
@@ -188,7 +188,7 @@ def _branch(name: str, body: Scope, past: Mapping[Value, object]) -> Branch:
     )
 
 
-def _merged(decoder: MergedDecoder) -> Merged:
+def _read_merged(decoder: MergedDecoder) -> Merged:
     return Merged(
         decoder.node.path,
         decoder.condition.input.name,

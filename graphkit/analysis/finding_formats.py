@@ -19,19 +19,19 @@ from graphkit.analysis.report_sections import VERDICT
 from graphkit.analysis.verdict import Verdict
 from graphkit.render.document_blocks import printable
 
-__all__ = ["junit", "sarif"]
+__all__ = ["as_junit", "as_sarif"]
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 UNREADABLE = "unreadable-model"
 Plain = dict[str, Any]
 
 
-def sarif(made: Report | Comparison) -> str:
+def as_sarif(made: Report | Comparison) -> str:
     """Return the findings of a report, and the models without one, as a SARIF log of one run."""
     from graphkit import __version__
 
-    driver = {"name": "graphkit", "semanticVersion": __version__, "rules": [*_rules()]}
-    results = [*map(_unreadable_result, made.failures), *(_result(finding, made) for finding in made.found())]
+    driver = {"name": "graphkit", "semanticVersion": __version__, "rules": [*_sarif_rules()]}
+    results = [*map(_unreadable_result, made.failures), *(_sarif_result(finding, made) for finding in made.found())]
     run = {
         "tool": {"driver": driver},
         "invocations": [{"executionSuccessful": not made.failures}],
@@ -41,30 +41,33 @@ def sarif(made: Report | Comparison) -> str:
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _rules() -> Iterator[Plain]:
+def _sarif_rules() -> Iterator[Plain]:
     for kind in KINDS:
         page = finding_page(kind.name)
-        yield {**_rule(kind.name, kind.says, _level(kind.is_fault)), "help": {"text": page, "markdown": page}}
-    yield _rule(UNREADABLE, "the model cannot be read", "error")
+        yield {
+            **_sarif_rule(kind.name, kind.says, _sarif_level(kind.is_fault)),
+            "help": {"text": page, "markdown": page},
+        }
+    yield _sarif_rule(UNREADABLE, "the model cannot be read", "error")
 
 
-def _rule(name: str, text: str, level: str) -> Plain:
+def _sarif_rule(name: str, text: str, level: str) -> Plain:
     return {"id": name, "shortDescription": {"text": text}, "defaultConfiguration": {"level": level}}
 
 
-def _level(is_fault: bool) -> str:
+def _sarif_level(is_fault: bool) -> str:
     return "warning" if is_fault else "note"
 
 
-def _result(finding: Finding, made: Report | Comparison) -> Plain:
+def _sarif_result(finding: Finding, made: Report | Comparison) -> Plain:
     models = [finding.model] if finding.model else [report.model for report in made.reports]
     identity = hashlib.sha256(f"{finding.kind}\0{finding.key}".encode()).hexdigest()
     return {
         "ruleId": finding.kind,
         "ruleIndex": KIND_NAMES.index(finding.kind),
-        "level": _level(finding.is_fault),
+        "level": _sarif_level(finding.is_fault),
         "message": {"text": finding.text},
-        "locations": [_location(model, finding.where) for model in models],
+        "locations": [_sarif_location(model, finding.where) for model in models],
         "partialFingerprints": {"finding/v1": identity},
     }
 
@@ -75,17 +78,17 @@ def _unreadable_result(failure: Failure) -> Plain:
         "ruleIndex": len(KINDS),
         "level": "error",
         "message": {"text": failure.problem},
-        "locations": [_location(failure.model, "")],
+        "locations": [_sarif_location(failure.model, "")],
     }
 
 
-def _location(model: str, where: str) -> Plain:
+def _sarif_location(model: str, where: str) -> Plain:
     """Return a place in a model; code hosts show no result without a line, and a model has one."""
-    place: Plain = {"physicalLocation": {"artifactLocation": {"uri": _uri(model)}, "region": {"startLine": 1}}}
+    place: Plain = {"physicalLocation": {"artifactLocation": {"uri": _model_uri(model)}, "region": {"startLine": 1}}}
     return {**place, "logicalLocations": [{"fullyQualifiedName": where}]} if where else place
 
 
-def _uri(model: str) -> str:
+def _model_uri(model: str) -> str:
     """Return the URI of a model: relative to the current folder where it lies in it, as code hosts want it."""
     if "://" in model or model.startswith("example:"):
         return model
@@ -95,11 +98,11 @@ def _uri(model: str) -> str:
     return path.as_uri() if path.is_absolute() else quote(path.as_posix())
 
 
-def junit(made: Report | Comparison) -> str:
+def as_junit(made: Report | Comparison) -> str:
     """Return the findings of a report: faults are failures, notes output of a case, broken models errors."""
-    suites = [*map(_suite, made.reports), *map(_unreadable_suite, made.failures)]
+    suites = [*map(_report_suite, made.reports), *map(_unreadable_suite, made.failures)]
     if isinstance(made, Comparison) and made.fit is not None:
-        suites.append(_cases("fit", [kind for kind in KINDS if kind.section == "fit"], made.fit.found()))
+        suites.append(_suite_cases("fit", [kind for kind in KINDS if kind.section == "fit"], made.fit.found()))
     root = ET.Element("testsuites", name="graphkit")
     for count in ("tests", "failures", "errors"):
         root.set(count, str(sum(int(suite.get(count, "0")) for suite in suites)))
@@ -108,15 +111,15 @@ def junit(made: Report | Comparison) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _suite(report: Report) -> ET.Element:
+def _report_suite(report: Report) -> ET.Element:
     verdict = report.sections.get(VERDICT.name)
     judged = {*report.sections, *(verdict.sections if isinstance(verdict, Verdict) else ())}
-    return _cases(report.model, [kind for kind in KINDS if kind.section in judged], report.found())
+    return _suite_cases(report.model, [kind for kind in KINDS if kind.section in judged], report.found())
 
 
-def _cases(name: str, kinds: list[Kind], findings: tuple[Finding, ...]) -> ET.Element:
+def _suite_cases(name: str, kinds: list[Kind], findings: tuple[Finding, ...]) -> ET.Element:
     failed = {finding.kind for finding in findings if finding.is_fault}
-    suite = _element(name, tests=len(kinds), failures=len(failed), errors=0)
+    suite = _suite_element(name, tests=len(kinds), failures=len(failed), errors=0)
     for kind in kinds:
         case = ET.SubElement(suite, "testcase", name=kind.name, classname=printable(name), time="0")
         texts = [printable(finding.text) for finding in findings if finding.kind == kind.name]
@@ -128,11 +131,11 @@ def _cases(name: str, kinds: list[Kind], findings: tuple[Finding, ...]) -> ET.El
 
 
 def _unreadable_suite(failure: Failure) -> ET.Element:
-    suite = _element(failure.model, tests=1, failures=0, errors=1)
+    suite = _suite_element(failure.model, tests=1, failures=0, errors=1)
     case = ET.SubElement(suite, "testcase", name="read", classname=printable(failure.model), time="0")
     ET.SubElement(case, "error", type="unreadable-model", message=printable(failure.problem))
     return suite
 
 
-def _element(name: str, **counts: int) -> ET.Element:
+def _suite_element(name: str, **counts: int) -> ET.Element:
     return ET.Element("testsuite", {"name": printable(name), **{key: str(count) for key, count in counts.items()}})

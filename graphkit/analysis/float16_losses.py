@@ -60,7 +60,7 @@ class Float16Losses(Judged):
     )
 
     def found(self) -> tuple[Finding, ...]:
-        return tuple(map(_finding, self.lost))
+        return tuple(map(_loss_finding, self.lost))
 
     def remarks(self) -> Iterator[str]:
         becomes = {lost.becomes for lost in self.lost}
@@ -71,7 +71,7 @@ class Float16Losses(Judged):
         yield "Replace these numbers by ones that float16 has, from 6e-8 to 65504, before a conversion."
 
 
-def _finding(lost: Lost) -> Finding:
+def _loss_finding(lost: Lost) -> Finding:
     number, becomes, count = f"{lost.number:.6g}", lost.becomes, len(lost.constants)
     text = f"{number} becomes {becomes} in float16: {lost.where}"
     return Finding("float16", f"{number} becomes {becomes} ({count:,})", text, number, count)
@@ -94,7 +94,7 @@ def float16_losses(model: ModelLike) -> Float16Losses:
     """
     constants: dict[tuple[float, str], list[str]] = defaultdict(list)
     readers: dict[tuple[float, str], Counter[str]] = defaultdict(Counter)
-    for name, tensor, reading in _constants(as_model(model)):
+    for name, tensor, reading in _float_constants(as_model(model)):
         if reading and (key := _lost_number(tensor)) is not None:
             constants[key].append(name)
             readers[key].update(node.operator for node in reading)
@@ -104,7 +104,7 @@ def float16_losses(model: ModelLike) -> Float16Losses:
     return Float16Losses(tuple(sorted(losses, key=lambda lost: (-len(lost.constants), lost.number))))
 
 
-def _constants(model: Model) -> Iterator[tuple[str, TensorProto, list[Node]]]:
+def _float_constants(model: Model) -> Iterator[tuple[str, TensorProto, list[Node]]]:
     """Yield each constant with its name and the nodes that read it."""
     for scope in all_scopes(model.scopes):
         for value in scope.values.values():

@@ -141,14 +141,14 @@ class Hazards(Judged):
     is_complete: bool = True
 
     def found(self) -> tuple[Finding, ...]:
-        others = (_finding(hazard) for hazard in self.hazards if hazard.kind != "sizes")
+        others = (_hazard_finding(hazard) for hazard in self.hazards if hazard.kind != "sizes")
         limited = [finding for rule in self.legal if (finding := self._finding_of(rule)) is not None]
         if limited and not self.is_complete:  # a line of the verdict names the first of them in any case
             limited[0] = replace(limited[0], where=f"as far as shapes are known, {limited[0].where}")
         return (*others, *limited)
 
     def _finding_of(self, rule: LegalSizes) -> Finding | None:
-        hazards = [hazard for hazard in self.hazards if hazard.kind == "sizes" and rule.dim in _names(hazard)]
+        hazards = [hazard for hazard in self.hazards if hazard.kind == "sizes" and rule.dim in _names_of_hazard(hazard)]
         if not hazards:
             return None
         known = "" if self.is_complete else "as far as shapes are known, "
@@ -169,7 +169,7 @@ class Hazards(Judged):
         yield Prose("Dims that the inputs allow, the nodes that cannot handle them, and what onnxruntime does.")
         yield table(
             "#:number | Dims:code | Problem:note | Node:note | onnxruntime:note | Checked:note | Kind | Nodes:number",
-            [_row(number, hazard) for number, hazard in enumerate(self.hazards[:SHOWN], start=1)],
+            [_hazard_row(number, hazard) for number, hazard in enumerate(self.hazards[:SHOWN], start=1)],
         )
         if len(self.hazards) > SHOWN:
             yield Prose(f"{len(self.hazards) - SHOWN} more in the JSON report.")
@@ -177,18 +177,18 @@ class Hazards(Judged):
         yield Prose("; ".join(f"{kind}: {KINDS[kind][0]}" for kind in kinds) + ".")
 
 
-def _names(hazard: Hazard) -> set[str]:
+def _names_of_hazard(hazard: Hazard) -> set[str]:
     return {name for dims in hazard.examples for name, _ in dims}
 
 
-def _finding(hazard: Hazard) -> Finding:
+def _hazard_finding(hazard: Hazard) -> Finding:
     """Return a hazard as a finding, which is the same one as long as the operator and the dims that matter are."""
     at = dims_text(hazard.examples[0]) if hazard.examples else f"'{hazard.nodes[0]}'"
-    key = f"{hazard.op} {hazard.input}({', '.join(sorted(_names(hazard)))})"
+    key = f"{hazard.op} {hazard.input}({', '.join(sorted(_names_of_hazard(hazard)))})"
     return Finding(KINDS[hazard.kind][1], f"{at} ({hazard.op})", str(hazard), key, len(hazard.nodes))
 
 
-def _row(number: int, hazard: Hazard) -> Sequence[str | int | None]:
+def _hazard_row(number: int, hazard: Hazard) -> Sequence[str | int | None]:
     more = f" or {len(hazard.examples) - EXAMPLES} more" if len(hazard.examples) > EXAMPLES else ""
     dims = " or ".join(dims_text(dims) for dims in hazard.examples[:EXAMPLES]) + more
     fails = "fails" if len(hazard.also) == 1 else "fail"
@@ -199,14 +199,14 @@ def _row(number: int, hazard: Hazard) -> Sequence[str | int | None]:
         dims or "any",
         problem if len(problem) <= WIDTH else f"{problem[: WIDTH - 3].rpartition(' ')[0]} ...",
         f"at {family_labels(hazard.nodes)}{others}",
-        None if hazard.check is not None and hazard.check.confirmed else _foretold(hazard),
+        None if hazard.check is not None and hazard.check.confirmed else _foretold_text(hazard),
         str(hazard.check) if hazard.check is not None else None,
         hazard.kind,
         len(hazard.nodes),
     )
 
 
-def _foretold(hazard: Hazard) -> str:
+def _foretold_text(hazard: Hazard) -> str:
     if hazard.shape is not None:
         return f"onnxruntime: no error, and a shape of {list(hazard.shape)}"
     return f'onnxruntime: an error with "{hazard.says}"' if hazard.says else "onnxruntime: an error"
@@ -254,32 +254,32 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
     search = find_triggers(shapes)
     order = list(KINDS)
     ruled = {rule.name for rule in search.rules}
-    grouped = sorted(_grouped(search.triggers, ruled), key=lambda hazard: order.index(hazard.kind))
+    grouped = sorted(_group_triggers(search.triggers, ruled), key=lambda hazard: order.index(hazard.kind))
     if search.base is None:
-        return Hazards((*never, *grouped), _undecided(search.unmet, search.obstacle))
+        return Hazards((*never, *grouped), _undecided_text(search.unmet, search.obstacle))
     legal = tuple(map(LegalSizes.of, search.rules))
     works = Sizes(search.base.items()) if legal else Sizes()
     return Hazards((*never, *grouped), "", legal, works, all(tensor.is_known for tensor in shapes.table.values()))
 
 
-def _undecided(unmet: Sequence[SharedPrecondition], obstacle: str) -> str:
+def _undecided_text(unmet: Sequence[SharedPrecondition], obstacle: str) -> str:
     if obstacle:
         return f"Not looked for: {obstacle}."
     nodes = ", ".join(f"{place.nodes[0].operator} {place.nodes[0].path}" for place in unmet[:EXAMPLES])
     return f"Not looked for: no dims were found at which the preconditions of these nodes hold: {nodes}."
 
 
-def _grouped(triggers: Iterable[Trigger], ruled: Collection[str]) -> Iterator[Hazard]:
+def _group_triggers(triggers: Iterable[Trigger], ruled: Collection[str]) -> Iterator[Hazard]:
     """Yield a hazard for each precondition, and for equal ones of several scopes together."""
     groups: dict[object, list[Trigger]] = {}
     for trigger in triggers:
         node = trigger.shared.nodes[0]
         groups.setdefault((node.operator, trigger.shared.precondition, trigger.is_wrong), []).append(trigger)
     for group in groups.values():
-        yield _hazard(group, ruled)
+        yield _make_hazard(group, ruled)
 
 
-def _hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
+def _make_hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
     first = group[0]
     precondition, node = first.shared.precondition, first.shared.nodes[0]
     values = Values.at(first.dims)
@@ -287,21 +287,21 @@ def _hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
     places = {id(trigger.shared): trigger.shared for trigger in group}.values()
     also = {node_there.path: None for trigger in group for shared in trigger.also for node_there in shared.nodes}
     return Hazard(
-        kind=_kind(group, ruled),
+        kind=_hazard_kind(group, ruled),
         op=node.operator,
-        input=_input(node),
+        input=_input_names(node),
         nodes=tuple(trigger.path for shared in places for trigger in shared.nodes),
         problem=violation.problem,
         says=violation.says,
         shape=violation.shape,
         dims=Sizes(first.dims.items()),
         fine=Sizes(first.fine.items()),
-        examples=tuple(dict.fromkeys(_example(trigger) for trigger in group)),
+        examples=tuple(dict.fromkeys(_example_dims(trigger) for trigger in group)),
         also=tuple(also),
     )
 
 
-def _kind(group: Sequence[Trigger], ruled: Collection[str]) -> Kind:
+def _hazard_kind(group: Sequence[Trigger], ruled: Collection[str]) -> Kind:
     first = group[0]
     precondition = first.shared.precondition
     precondition = precondition.inner if isinstance(precondition, Guarded) else precondition
@@ -314,11 +314,11 @@ def _kind(group: Sequence[Trigger], ruled: Collection[str]) -> Kind:
     return "limit" if all(trigger.is_limit for trigger in group) else "fit"
 
 
-def _example(trigger: Trigger) -> Dims:
+def _example_dims(trigger: Trigger) -> Dims:
     return Sizes((name, size) for name, size in trigger.dims.items() if name in trigger.matters)
 
 
-def _input(node: Node) -> str:
+def _input_names(node: Node) -> str:
     if node.is_op("Gather", "GatherND", "GatherElements"):
         return "indices"
     if not node.is_op(*BLAMED):

@@ -219,12 +219,12 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         head_dim=main.head_dim if main else None,
         dtype=dtype_name(declared.dtype) if declared else "",
         layout=declared.dims if declared else None,
-        feeds=_feeds(roles),
+        feeds=_cache_feeds(roles),
         bytes_per_token=per_token,
         bytes_per_encoder_token=_add_bytes(cross),
         fixed_bytes=sum(layout.fixed_bytes or 0 for layout in layouts),
         memory=tuple(Memory(n, n * per_token) for n in contexts) if per_token else (),
-        warnings=tuple(_warnings(roles)),
+        warnings=tuple(_cache_warnings(roles)),
         states=tuple(_state_feeds(roles)),
         length=next((name for entry, layout in growing if (name := _growing_symbol(entry, layout))), ""),
         positions=most if entries else None,
@@ -259,13 +259,15 @@ def _count_layers(self_attention: Sequence[tuple[CacheEntry, Layout]]) -> int | 
     return len(indices)
 
 
-def _feeds(roles: Roles) -> tuple[Feed, ...]:
+def _cache_feeds(roles: Roles) -> tuple[Feed, ...]:
     families: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
     for entry in roles.cache:
         past, present = (value.name if value else "" for value in (entry.past, entry.present))
-        families[family_pattern(past), family_pattern(present), _rule(entry, roles)].append((past, present))
+        families[family_pattern(past), family_pattern(present), _feed_rule(entry, roles)].append((past, present))
     return tuple(
-        Feed(_label(past for past, _ in pairs), _label(present for _, present in pairs), tuple(pairs), rule)
+        Feed(
+            _family_label(past for past, _ in pairs), _family_label(present for _, present in pairs), tuple(pairs), rule
+        )
         for (_, _, rule), pairs in families.items()
     )
 
@@ -278,17 +280,17 @@ def _state_feeds(roles: Roles) -> Iterator[StateFeed]:
             names = entry.past.name, entry.next.name
             families[family_pattern(names[0]), family_pattern(names[1]), declared].append(names)
     for (_, _, declared), pairs in families.items():
-        past, after = (_label(column) for column in zip(*pairs, strict=True))
+        past, after = (_family_label(column) for column in zip(*pairs, strict=True))
         dims = declared.dims or ()
         size = math.prod(dim for dim in dims if isinstance(dim, int)) * BITS.get(declared.dtype, 0) // 8
         yield StateFeed(past, after, tuple(pairs), dtype_name(declared.dtype), dims, size * len(pairs))
 
 
-def _label(names: Iterable[str]) -> str:
+def _family_label(names: Iterable[str]) -> str:
     return family_labels(name for name in names if name)
 
 
-def _rule(entry: CacheEntry, roles: Roles) -> str:
+def _feed_rule(entry: CacheEntry, roles: Roles) -> str:
     if entry.slot.kind == "state":
         return "state: replaced by every step"
     if not roles.pasts:
@@ -305,7 +307,7 @@ def _rule(entry: CacheEntry, roles: Roles) -> str:
     return "decoder KV: changes with every step, feed it back"
 
 
-def _warnings(roles: Roles) -> Iterator[Finding]:
+def _cache_warnings(roles: Roles) -> Iterator[Finding]:
     if roles.empty:
         label = family_labels(value.name for value in roles.empty)
         text = (
@@ -447,7 +449,7 @@ def _find_offsets(model: Model, indices: Sequence[Value]) -> Mapping[Value, int 
     starts = [*model.roles.all("positions"), *(value for node in counters for value in node.results)]
     counted, offsets = set(walk_breadth_first(starts, _values_computed_from)), dict[Value, int | None]()
     for value in walk_postorder(indices, lambda value: (_counted_input(value, counted),)):
-        offsets[value] = _offset(model, value, counted, offsets)
+        offsets[value] = _position_offset(model, value, counted, offsets)
     return offsets
 
 
@@ -459,18 +461,20 @@ def _counted_input(value: Value, counted: Collection[Value]) -> Value | None:
     return next((each for each in value.sources if each is not None and not each.is_constant and each in counted), None)
 
 
-def _offset(model: Model, value: Value, counted: Collection[Value], offsets: Mapping[Value, int | None]) -> int | None:
+def _position_offset(
+    model: Model, value: Value, counted: Collection[Value], offsets: Mapping[Value, int | None]
+) -> int | None:
     node = value.producer
     if node is None:
         return 0 if model.roles.of(value) == "positions" else None
     if node.is_op(*COUNTERS):
         return int(node.is_op("CumSum"))
-    before, shift = _counted_input(value, counted), _shift(model, node)
+    before, shift = _counted_input(value, counted), _position_shift(model, node)
     offset = offsets.get(before) if before is not None else None
     return offset + shift if offset is not None and shift is not None else None
 
 
-def _shift(model: Model, node: Node) -> int | None:
+def _position_shift(model: Model, node: Node) -> int | None:
     """Return the number that a node adds to positions, None where it may compute something else."""
     if not node.is_op("Add", "Sub"):
         return 0 if node.is_op(*KEEPING) else None

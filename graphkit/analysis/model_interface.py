@@ -105,12 +105,12 @@ class Interface(Judged):
             if not count:
                 yield Prose(f"{name}: none.")
                 continue
-            rows = [(p.index, p.label, p.dtype, shape_text(p.shape), _remark(p)) for p in ports]
+            rows = [(p.index, p.label, p.dtype, shape_text(p.shape), _port_remark(p)) for p in ports]
             yield table("# | Name:code | Dtype | Shape:note | Description:note", rows, f"{name}: {count}")
         yield from (Prose(text, "warning") for text in self.contradictions)
 
 
-def _remark(port: Port) -> str:
+def _port_remark(port: Port) -> str:
     return "; ".join(part for part in (port.description, "has a default" if port.optional else "") if part)
 
 
@@ -139,8 +139,8 @@ def interface(model: ModelLike) -> Interface:
     meanings |= {entry.past.name: "recurrent state, from the step before" for entry in model.roles.states}
     meanings |= {entry.next.name: "recurrent state, for the next step" for entry in model.roles.states}
     return Interface(
-        _ports(model.graph, model.graph.inputs, meanings),
-        _ports(model.graph, model.graph.outputs, meanings),
+        _make_ports(model.graph, model.graph.inputs, meanings),
+        _make_ports(model.graph, model.graph.outputs, meanings),
         contradictions,
     )
 
@@ -151,20 +151,20 @@ def _cache_meaning(entry: CacheEntry, side: str) -> str:
     return f"{what}, from the step before" if side == "past" else f"{what}, for the next step"
 
 
-def _ports(scope: Scope, values: Sequence[Value], meanings: dict[str, str]) -> tuple[Port, ...]:
+def _make_ports(scope: Scope, values: Sequence[Value], meanings: dict[str, str]) -> tuple[Port, ...]:
     families: dict[tuple[object, ...], list[tuple[Port, tuple[Dim, ...] | None]]] = {}
     for index, value in enumerate(values):
-        port = _port(scope, index, value, meanings)
+        port = _make_port(scope, index, value, meanings)
         dims = declared_dims(value)
         fixed = port.shape if dims is None else tuple(dim if isinstance(dim, int) else "*" for dim in dims)
         pattern = family_pattern(port.label)
         key = (pattern, port.dtype, fixed, port.description, port.optional)
         families.setdefault(key if "\0" in pattern else (port.label,), []).append((port, dims))
-    ports = [port for members in families.values() for port in _join(members)]
+    ports = [port for members in families.values() for port in _join_ports(members)]
     return tuple(sorted(ports, key=lambda port: port.indices[0]))
 
 
-def _port(scope: Scope, index: int, value: Value, meanings: dict[str, str]) -> Port:
+def _make_port(scope: Scope, index: int, value: Value, meanings: dict[str, str]) -> Port:
     info = scope.infos.get(value.name)
     dtype, shape = type_dims(info.type) if info is not None else ("?", None)
     doc = str(info.doc_string).strip() if info is not None else ""
@@ -181,7 +181,7 @@ def _port(scope: Scope, index: int, value: Value, meanings: dict[str, str]) -> P
     )
 
 
-def _join(members: list[tuple[Port, tuple[Dim, ...] | None]]) -> list[Port]:
+def _join_ports(members: list[tuple[Port, tuple[Dim, ...] | None]]) -> list[Port]:
     """Return one port for a family, or its members where they do not make one."""
     ports = [port for port, _ in members]
     label = family_label([port.label for port in ports])

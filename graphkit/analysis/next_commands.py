@@ -125,42 +125,42 @@ def facts_of(model: Model, sections: Mapping[str, Result], findings: Sequence[Fi
 
 def model_steps(facts: Facts) -> tuple[str, ...]:
     """Return the commands to run next on a model, the most useful first."""
-    return () if facts.name is None else tuple(_steps(facts, facts.name, facts.stem or facts.name))
+    return () if facts.name is None else tuple(_command_steps(facts, facts.name, facts.stem or facts.name))
 
 
-def _steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
+def _command_steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
     role = facts.architecture.role
     if facts.runs:
         if "merged-if" in facts.kinds:
             if len({merged.condition for merged in facts.control.merged}) == 1:
-                yield _command("split-merged", name, "-o", _output(stem, ".split"))
+                yield _command_text("split-merged", name, "-o", _output_name(stem, ".split"))
         elif "blockers" in facts.kinds and role in ALONE:
-            yield from _lower(name, stem, [facts])
+            yield from _lower_commands(name, stem, [facts])
         elif "shape-chains" in facts.kinds or facts.folds:
-            yield _command("fold", name, "-o", _output(stem, ".folded.onnx"))
+            yield _command_text("fold", name, "-o", _output_name(stem, ".folded.onnx"))
         if role == "decoder-only" and facts.has_slots:
-            yield _bundle(name, stem, [facts])
+            yield _bundle_command(name, stem, [facts])
         elif role in RECURRENT:
-            yield _command("bundle", name, "-o", _output(stem, ".bundle"))
+            yield _command_text("bundle", name, "-o", _output_name(stem, ".bundle"))
         if CHECKABLE & set(facts.kinds):
-            yield _command("report", name, "--only", "hazards", "--check-hazards")
+            yield _command_text("report", name, "--only", "hazards", "--check-hazards")
     elif facts.can_fold:
-        yield _command("fold", name, "-o", _output(stem, ".folded.onnx"))
+        yield _command_text("fold", name, "-o", _output_name(stem, ".folded.onnx"))
     cause = next(iter(facts.unknown.causes), None)
     if cause is not None and _is_word(cause.name) and not (cause.op == "If" and "merged-if" in facts.kinds):
-        yield _command("shapes", name, "--why", cause.name)
+        yield _command_text("shapes", name, "--why", cause.name)
 
 
 def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
     """Return the commands to run next on a folder of models that fit together."""
-    folder = _folder([facts.model for facts in models])
+    folder = _common_folder([facts.model for facts in models])
     roles = [facts.architecture.role for facts in models]
     if folder is None or len(set(roles)) < len(roles) or not all(facts.runs for facts in models):
         return ()
     if not set(ENCODERS) & set(roles) or not any(needed <= set(roles) for needed in DECODERS):
         return ()
-    lowered = _lower(folder, folder, models) if any("blockers" in facts.kinds for facts in models) else ()
-    return (*lowered, _bundle(folder, folder, models))
+    lowered = _lower_commands(folder, folder, models) if any("blockers" in facts.kinds for facts in models) else ()
+    return (*lowered, _bundle_command(folder, folder, models))
 
 
 def asked_options(blockers: Blockers) -> dict[str, str]:
@@ -168,23 +168,25 @@ def asked_options(blockers: Blockers) -> dict[str, str]:
     return {**ASKED, "convert-opset": f"--opset {blockers.max_opset}"}
 
 
-def _lower(name: str, stem: str, models: Sequence[Facts]) -> Iterator[str]:
+def _lower_commands(name: str, stem: str, models: Sequence[Facts]) -> Iterator[str]:
     """Yield the command that lowers for a target, where a pass is known for each blocker."""
     targets = [facts.blockers for facts in models if facts.blockers is not None]
     passes = {blocker.pass_name for target in targets for blocker in target.blockers}
     if None in passes:
         return
-    lengths = [*_lengths(models, "--src-len", "--max-cache-len", LOWERED, LOWERED)]
+    lengths = [*_length_options(models, "--src-len", "--max-cache-len", LOWERED, LOWERED)]
     asked = [word for name, option in asked_options(targets[0]).items() if name in passes for word in option.split()]
-    yield _command("lower", name, "-o", _output(stem, ".lowered"), "--target", targets[0].target, *lengths, *asked)
+    yield _command_text(
+        "lower", name, "-o", _output_name(stem, ".lowered"), "--target", targets[0].target, *lengths, *asked
+    )
 
 
-def _bundle(name: str, stem: str, models: Sequence[Facts]) -> str:
-    lengths = _lengths(models, "--max-source", "--max-cache", SOURCE, BUNDLED)
-    return _command("bundle", name, "-o", _output(stem, ".bundle"), *lengths)
+def _bundle_command(name: str, stem: str, models: Sequence[Facts]) -> str:
+    lengths = _length_options(models, "--max-source", "--max-cache", SOURCE, BUNDLED)
+    return _command_text("bundle", name, "-o", _output_name(stem, ".bundle"), *lengths)
 
 
-def _lengths(models: Sequence[Facts], source: str, cache: str, most: int, slots: int) -> Iterator[str]:
+def _length_options(models: Sequence[Facts], source: str, cache: str, most: int, slots: int) -> Iterator[str]:
     """Yield options for the lengths at which models run that fail at the defaults."""
     for option, default, is_cache in ((source, most, False), (cache, slots, True)):
         options_of = [f.within(option, default) for f in models if bool(f.model.roles.cache) is is_cache]
@@ -196,7 +198,7 @@ def _is_joined(past: Value) -> bool:
     return all(node.is_op("Concat", "Shape") for node in readers) and any(node.is_op("Concat") for node in readers)
 
 
-def _folder(models: Sequence[Model]) -> str | None:
+def _common_folder(models: Sequence[Model]) -> str | None:
     """Return the folder that holds these models and no others."""
     folders = {model.path.parent for model in models if model.path is not None}
     folder = next(iter(folders), None)
@@ -210,13 +212,13 @@ def _is_word(name: str) -> bool:
     return name.isprintable() and not name.startswith("-")
 
 
-def _command(command: str, name: str, *options: str) -> str:
+def _command_text(command: str, name: str, *options: str) -> str:
     """Return a command; those that read all weights of a model on a server fetch it."""
     fetched = ("--download",) if command in FETCHING and is_url(name) else ()
     return shlex.join(("graphkit", command, name, *options, *fetched))
 
 
-def _output(name: str, suffix: str) -> str:
+def _output_name(name: str, suffix: str) -> str:
     """Return the name of an output in the current folder that does not exist yet."""
     base = Path(name.removeprefix("example:")).name.removesuffix(".onnx") or Path(name).resolve().name
     names = itertools.chain([base + suffix], (f"{base}-{number}{suffix}" for number in itertools.count(2)))

@@ -85,7 +85,7 @@ class NodeList(Result):
     def blocks(self) -> Iterator[Block]:
         of_all = "" if len(self.rows) == self.nodes else f" of {self.nodes:,}"
         yield Prose(f"{count_things(len(self.rows), 'node(s)')}{of_all}.")
-        families = by_family((row.node, _cells(row)) for row in self.rows)
+        families = by_family((row.node, _row_cells(row)) for row in self.rows)
         if families:
             yield table(
                 "Node:code | Op | Gives:code | Times:number | Attributes:note",
@@ -94,27 +94,36 @@ class NodeList(Result):
 
     def csv_tables(self) -> Iterator[Table]:
         columns = "Node:code | Op | Module:code | Attributes | Reads:code | Gives:code | Bytes:number | Readers:number"
-        yield table(columns, [_flat(row) for row in self.rows])
+        yield table(columns, [_flat_row(row) for row in self.rows])
 
 
-def _flat(row: NodeRow) -> tuple[str | int | None, ...]:
+def _flat_row(row: NodeRow) -> tuple[str | int | None, ...]:
     """Return all that is known of a node in a row of plain cells."""
     sizes = [tensor.bytes for tensor in row.outputs]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     readers = sum(tensor.readers for tensor in row.outputs)
-    return row.node, row.op, row.module, _attributes(row), _tensors(row.inputs), _tensors(row.outputs), total, readers
+    return (
+        row.node,
+        row.op,
+        row.module,
+        _attributes_text(row),
+        _tensors_text(row.inputs),
+        _tensors_text(row.outputs),
+        total,
+        readers,
+    )
 
 
-def _cells(row: NodeRow) -> tuple[str, str, str]:
+def _row_cells(row: NodeRow) -> tuple[str, str, str]:
     outputs = ", ".join(f"{tensor.dtype} {shape_text(tensor.shape)}" for tensor in row.outputs)
-    return row.op, outputs, _attributes(row)
+    return row.op, outputs, _attributes_text(row)
 
 
-def _attributes(row: NodeRow) -> str:
+def _attributes_text(row: NodeRow) -> str:
     return ", ".join(f"{name} = {value}" for name, value in row.attributes)
 
 
-def _tensors(tensors: Sequence[TensorOf]) -> str:
+def _tensors_text(tensors: Sequence[TensorOf]) -> str:
     named = (f"{tensor.name} {tensor.dtype} {shape_text(tensor.shape)}" if tensor.name else "" for tensor in tensors)
     return "; ".join(named)
 
@@ -151,15 +160,17 @@ def node_list(
     nodes = list(all_nodes(shapes.model.scopes))
     shown: Sequence[Node] = nodes
     if filters:
-        shown = _matching(shown, [(glob, glob_test(glob)) for glob in filters], _names)
+        shown = _matching_nodes(shown, [(glob, glob_test(glob)) for glob in filters], _names_of_node)
     if ops:
-        shown = _matching(shown, [(op, op.__eq__) for op in ops], lambda node: (node.operator, node.op_type))
+        shown = _matching_nodes(shown, [(op, op.__eq__) for op in ops], lambda node: (node.operator, node.op_type))
     if modules:
-        shown = _matching(shown, [(module, _module_test(module)) for module in modules], lambda node: [module_of(node)])
+        shown = _matching_nodes(
+            shown, [(module, _module_test(module)) for module in modules], lambda node: [module_of(node)]
+        )
     return NodeList(len(nodes), tuple(_node_row(shapes, node) for node in shown))
 
 
-def _matching(
+def _matching_nodes(
     nodes: Sequence[Node],
     tests: Sequence[tuple[str, Callable[[str], bool]]],
     names: Callable[[Node], Iterable[str]],
@@ -179,7 +190,7 @@ def _matching(
     return [node for node in nodes if node in matches]
 
 
-def _names(node: Node) -> Iterator[str]:
+def _names_of_node(node: Node) -> Iterator[str]:
     yield node.path
     yield from (value.name for value in node.results)
 
@@ -196,12 +207,12 @@ def _node_row(shapes: Shapes, node: Node) -> NodeRow:
         node.operator,
         module_of(node),
         tuple((as_text(attribute.name), attribute_text(attribute)) for attribute in node.proto.attribute),
-        tuple(_tensor(shapes, value) for value in node.inputs),
-        tuple(_tensor(shapes, value) for value in node.results),
+        tuple(_tensor_of(shapes, value) for value in node.inputs),
+        tuple(_tensor_of(shapes, value) for value in node.results),
     )
 
 
-def _tensor(shapes: Shapes, value: Value | None) -> TensorOf:
+def _tensor_of(shapes: Shapes, value: Value | None) -> TensorOf:
     if value is None:
         return TensorOf("", "?", None, None, 0)
     tensor = shapes[value]
@@ -210,12 +221,12 @@ def _tensor(shapes: Shapes, value: Value | None) -> TensorOf:
         value.name,
         dtype_name(tensor.dtype) if tensor.dtype else "?",
         dims,
-        _bytes(shapes, value),
+        _tensor_bytes(shapes, value),
         len(value.consumers),
     )
 
 
-def _bytes(shapes: Shapes, value: Value) -> int | None:
+def _tensor_bytes(shapes: Shapes, value: Value) -> int | None:
     """Return the size of a tensor, None where it is not known as a number."""
     try:
         return bytes_of(value, shapes).constant

@@ -60,7 +60,7 @@ class PageSizes:
         """Return the sizes of a page, those of its costs where it shows some, else some sizes and typical ones."""
         typical = TypicalSizes(shapes.model, AS_DECLARED, shapes)
         if costs is None:
-            linked = {name: size for name, dim in links.items() if (size := _at(dim, sizes)) is not None}
+            linked = {name: size for name, dim in links.items() if (size := _evaluate_at(dim, sizes)) is not None}
             known = {**typical.sizes, **sizes, **linked}
             return cls(shapes, known, frozenset(fixed), typical.legal, links)
         cost_sizes = dict(costs.sizes)
@@ -144,10 +144,10 @@ class PageSizes:
         return [self._at(dim) for dim in dims]
 
     def _at(self, expr: Expr) -> int | None:
-        return _at(expr, self.sizes)
+        return _evaluate_at(expr, self.sizes)
 
 
-def _at(expr: Expr, sizes: Mapping[str, int]) -> int | None:
+def _evaluate_at(expr: Expr, sizes: Mapping[str, int]) -> int | None:
     try:
         return expr.evaluate(sizes)
     except (KeyError, *FAILURES):
@@ -204,8 +204,8 @@ def page_graph(
     return {
         "model": shapes.model.label if costs is None else costs.model,
         "scopes": [[scope.path, NONE if scope.owner is None else node_numbers[scope.owner]] for scope in scopes],
-        "nodes": [_node(node, scope_numbers, value_numbers, texts) for node in nodes],
-        "values": [_value(shapes, value, scope_numbers, value_numbers, texts, at, dims) for value in values],
+        "nodes": [_node_entry(node, scope_numbers, value_numbers, texts) for node in nodes],
+        "values": [_value_entry(shapes, value, scope_numbers, value_numbers, texts, at, dims) for value in values],
         "constants": {
             value_numbers[value]: texts.number(text)
             for value in values
@@ -226,7 +226,7 @@ def page_graph(
     }
 
 
-def _node(node: Node, scopes: Mapping[Scope, int], values: Mapping[Value, int], texts: _Texts) -> list[object]:
+def _node_entry(node: Node, scopes: Mapping[Scope, int], values: Mapping[Value, int], texts: _Texts) -> list[object]:
     attributes = ((as_text(attribute.name), attribute_text(attribute)) for attribute in node.proto.attribute)
     return [
         node.label,
@@ -234,12 +234,12 @@ def _node(node: Node, scopes: Mapping[Scope, int], values: Mapping[Value, int], 
         texts.number(node.operator),
         texts.number(module_of(node)),
         [texts.number(text) for pair in attributes for text in pair],
-        _numbers(node.inputs, values),
-        _numbers(node.outputs, values),
+        _value_numbers(node.inputs, values),
+        _value_numbers(node.outputs, values),
     ]
 
 
-def _value(
+def _value_entry(
     shapes: Shapes,
     value: Value,
     scopes: Mapping[Scope, int],
@@ -259,11 +259,11 @@ def _value(
         texts.number("constant" if value.is_constant else value.kind),
         type_,
         (payload_size(value.constant) if value.constant is not None else None) or 0,
-        _numbers(shapes.shape_sources(value), values),
+        _value_numbers(shapes.shape_sources(value), values),
     ]
     reason = shapes.reason(value)
     return [*row, texts.number(reason)] if reason else row
 
 
-def _numbers(values: Sequence[Value | None], numbers: Mapping[Value, int]) -> list[int]:
+def _value_numbers(values: Sequence[Value | None], numbers: Mapping[Value, int]) -> list[int]:
     return [NONE if value is None else numbers[value] for value in values]

@@ -115,15 +115,15 @@ def fit(models: Sequence[ModelLike]) -> Fit:
     """
     names = _short_names([as_model(model) for model in models])
     roles = {name: architecture(model).role for name, model in names.items()}
-    groups = [_Group({name: names[name] for name in group}, roles) for group in _groups(names, roles)]
+    groups = [_Group({name: names[name] for name in group}, roles) for group in _pipeline_groups(names, roles)]
     pairs = [pair for group in groups for pair in group.pairs()]
     fed = {(target, value.name) for _, _, target, value in pairs}
     taken = {(source, value.name) for source, value, _, _ in pairs}
     return Fit(
         tuple(roles.items()),
-        tuple(_links(pairs)),
-        tuple(name for group in groups for name in _missing(group.names, group.roles, fed)),
-        tuple(name for group in groups for name in _leftover(group.names, group.roles, taken)),
+        tuple(_join_links(pairs)),
+        tuple(name for group in groups for name in _missing_models(group.names, group.roles, fed)),
+        tuple(name for group in groups for name in _leftover_ports(group.names, group.roles, taken)),
         tuple(name for name in names if not any(name in group.names for group in groups)),
     )
 
@@ -134,7 +134,7 @@ def _short_names(models: Sequence[Model]) -> dict[str, Model]:
     return {short[model.label if model.path else model.name]: model for model in models}
 
 
-def _groups(names: dict[str, Model], roles: dict[str, str]) -> list[list[str]]:
+def _pipeline_groups(names: dict[str, Model], roles: dict[str, str]) -> list[list[str]]:
     """Return the models that look like one pipeline, for each: one of each role side by side, or those of a folder."""
     folders: dict[Path | None, list[str]] = defaultdict(list)
     for name, model in names.items():
@@ -147,7 +147,7 @@ def _groups(names: dict[str, Model], roles: dict[str, str]) -> list[list[str]]:
 
 def _is_pipeline(group: Sequence[str], roles: Mapping[str, str]) -> bool:
     """Whether no two of them are decoders of the same role, variants apart."""
-    variants = _variants({name: roles[name] for name in group})
+    variants = _variant_suffixes({name: roles[name] for name in group})
     decoders = [(roles[name], variants[name]) for name in group if roles[name] in ONCE]
     return len(set(decoders)) == len(decoders)
 
@@ -158,7 +158,7 @@ class _Group:
     def __init__(self, names: dict[str, Model], roles: dict[str, str]) -> None:
         self.names = names
         self.roles = {name: roles[name] for name in names}
-        self.variants = _variants(self.roles)
+        self.variants = _variant_suffixes(self.roles)
 
     def pairs(self) -> Iterator[Pair]:
         """Yield each output that feeds an input."""
@@ -185,7 +185,7 @@ class _Group:
             fitting = [
                 source
                 for source, found in pairs.items()
-                if len(found) == most and not any(_problem(*pair) for pair in found)
+                if len(found) == most and not any(_link_problem(*pair) for pair in found)
             ]
             alike = {source: _count_letters_shared(source, target) for source in fitting}
             pairs = {source: pairs[source] for source in fitting if alike[source] == max(alike.values())}
@@ -198,7 +198,7 @@ def _count_letters_shared(name: str, other_name: str) -> int:
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(name, other_name, strict=False)))
 
 
-def _variants(roles: dict[str, str]) -> dict[str, str]:
+def _variant_suffixes(roles: dict[str, str]) -> dict[str, str]:
     """Return the suffix that distinguishes each file from another of its role, such as `_quantized`; "" for most."""
     stems = {name: name.removesuffix(".onnx") for name in roles}
     marks = {
@@ -228,7 +228,7 @@ def _encoder_pairs(names: dict[str, Model], source: str, target: str) -> Iterato
 
 def _cache_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
     pasts = {entry.slot: past for past, entry in names[target].roles.pasts.items()}
-    for slot, present in _presents(names[source]).items():
+    for slot, present in _present_outputs(names[source]).items():
         if slot in pasts:
             yield source, present, target, pasts[slot]
 
@@ -259,18 +259,18 @@ def first_states(first: Model, step: Model) -> dict[Value, Value]:
     return first_of if len(first_of) == len(step.roles.states) else {}
 
 
-def _presents(model: Model) -> dict[Slot, Value]:
+def _present_outputs(model: Model) -> dict[Slot, Value]:
     """Return the outputs that give a cache; not those that a cache branch gives empty."""
     roles = model.roles
     return {e.slot: e.present for e in roles.cache if e.present is not None and e.present not in roles.empty}
 
 
-def _links(pairs: Sequence[Pair]) -> Iterator[Link]:
+def _join_links(pairs: Sequence[Pair]) -> Iterator[Link]:
     groups: dict[tuple[str, str, str, str], list[tuple[Value, Value]]] = defaultdict(list)
     for source, output, target, value in pairs:
         groups[source, family_pattern(output.name), target, family_pattern(value.name)].append((output, value))
     for (source, _, target, _), members in groups.items():
-        problems = (_problem(source, output, target, value) for output, value in members)
+        problems = (_link_problem(source, output, target, value) for output, value in members)
         yield Link(
             source,
             family_labels(output.name for output, _ in members),
@@ -281,7 +281,7 @@ def _links(pairs: Sequence[Pair]) -> Iterator[Link]:
         )
 
 
-def _problem(source: str, output: Value, target: str, value: Value) -> str:
+def _link_problem(source: str, output: Value, target: str, value: Value) -> str:
     """Return why an output cannot feed an input, "" if it can; symbols fit anything."""
     output_type, input_type = declared_type(output), declared_type(value)
     if output_type is None or input_type is None:
@@ -298,23 +298,23 @@ def _problem(source: str, output: Value, target: str, value: Value) -> str:
     return ""
 
 
-def _missing(names: dict[str, Model], roles: dict[str, str], fed: set[tuple[str, str]]) -> Iterator[str]:
+def _missing_models(names: dict[str, Model], roles: dict[str, str], fed: set[tuple[str, str]]) -> Iterator[str]:
     for name, model in names.items():
         has_encoder = any(role in ("encoder", "vision") for role in roles.values())
         needed = [past.name for past in model.roles.pasts] if roles[name] == "decoder with past" else []
         needed += [value.name for value in model.roles.all("encoder state") if has_encoder]
-        yield from _grouped(name, [port for port in needed if (name, port) not in fed])
+        yield from _group_ports(name, [port for port in needed if (name, port) not in fed])
 
 
-def _leftover(names: dict[str, Model], roles: dict[str, str], taken: set[tuple[str, str]]) -> Iterator[str]:
+def _leftover_ports(names: dict[str, Model], roles: dict[str, str], taken: set[tuple[str, str]]) -> Iterator[str]:
     if not any(role == "decoder with past" for role in roles.values()):
         return
     for name, model in names.items():
         if roles[name] in ("first-step decoder", "decoder with past"):
-            presents = [value.name for value in _presents(model).values()]
-            yield from _grouped(name, [port for port in presents if (name, port) not in taken])
+            presents = [value.name for value in _present_outputs(model).values()]
+            yield from _group_ports(name, [port for port in presents if (name, port) not in taken])
 
 
-def _grouped(model: str, ports: list[str]) -> Iterator[str]:
+def _group_ports(model: str, ports: list[str]) -> Iterator[str]:
     if ports:
         yield f"{model}: {family_labels(ports)}"

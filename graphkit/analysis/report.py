@@ -66,7 +66,7 @@ class Report(Judged):
         return ()
 
     def document(self) -> dict[str, object]:
-        return _document((self,), self.found())
+        return _report_document((self,), self.found())
 
     def graphs(self) -> tuple[Mapping[str, object], ...]:
         from graphkit.analysis.page_graph import page_graph
@@ -152,7 +152,7 @@ class Comparison(Judged):
         return Report.schema()
 
     def document(self) -> dict[str, object]:
-        return _document(self.reports, self.found(), self)
+        return _report_document(self.reports, self.found(), self)
 
     def graphs(self) -> tuple[Mapping[str, object], ...]:
         return tuple(graph for single in self.reports for graph in single.graphs())
@@ -199,11 +199,11 @@ class Comparison(Judged):
         names = short_paths(report.model for report in self.reports)
         places = {finding: names.get(finding.model, finding.where).removesuffix(".onnx") for finding in self.found()}
         distinct = dict.fromkeys(Finding(finding.kind, place, "") for finding, place in places.items())
-        commands = self.commands or tuple(command for finding in self.reports for command in _commands(finding))
-        return verdict_lines(f"{_together(self.rows)}; {weights} of weights.", distinct, commands)
+        commands = self.commands or tuple(command for finding in self.reports for command in _verdict_commands(finding))
+        return verdict_lines(f"{_joint_name(self.rows)}; {weights} of weights.", distinct, commands)
 
 
-def _document(
+def _report_document(
     reports: Sequence[Report], findings: Sequence[Finding], together: Comparison | None = None
 ) -> dict[str, object]:
     """Return the JSON of a report, which is laid out alike for one model and for several."""
@@ -219,13 +219,13 @@ def _document(
     }
 
 
-def _together(rows: Sequence[ComparisonRow]) -> str:
+def _joint_name(rows: Sequence[ComparisonRow]) -> str:
     """Return the name of several models together."""
     roles = dict.fromkeys(row.role for row in rows)
     return f"{count_things(len(rows), 'model(s)')}: {', '.join(roles)}"
 
 
-def _commands(made: Report) -> tuple[str, ...]:
+def _verdict_commands(made: Report) -> tuple[str, ...]:
     verdict = made.sections.get(VERDICT.name)
     return verdict.commands if isinstance(verdict, Verdict) else ()
 
@@ -254,18 +254,18 @@ def report(
         ['verdict', 'summary', 'architecture']
     """
     model = as_model(model)
-    return _shown(model, options, _made(model, options, progress))
+    return _shown_report(model, options, _make_sections(model, options, progress))
 
 
-def _shown(model: Model, options: ReportOptions, made: Mapping[str, Result]) -> Report:
+def _shown_report(model: Model, options: ReportOptions, made: Mapping[str, Result]) -> Report:
     return Report(model.label, {section.name: made[section.name] for section in sections_of(options)}, model)
 
 
-def _made(model: Model, options: ReportOptions, progress: Callable[[str], None]) -> dict[str, Result]:
+def _make_sections(model: Model, options: ReportOptions, progress: Callable[[str], None]) -> dict[str, Result]:
     """Return the sections that options ask for, and those that the verdict rests on where it is one of them."""
     sections = sections_of(options)
     judged = judged_sections(options) if VERDICT in sections else ()
-    pending = _optimizing(model) if options.optimize and any(section.compares for section in sections) else None
+    pending = _start_optimizer(model) if options.optimize and any(section.compares for section in sections) else None
     material = Material(model, options)
     made: dict[str, Result] = {}
     for section in dict.fromkeys((*sections, *judged)):
@@ -276,7 +276,7 @@ def _made(model: Model, options: ReportOptions, progress: Callable[[str], None])
             material = replace(material, optimized=pending.result())
         if material.inferred is None and section.needs_shapes:
             progress("shapes")
-            material = _inferred(material)
+            material = _with_shapes(material)
         progress(section.name)
         made[section.name] = section.make(material)
     if VERDICT in sections:
@@ -285,14 +285,14 @@ def _made(model: Model, options: ReportOptions, progress: Callable[[str], None])
     return made
 
 
-def _inferred(material: Material) -> Material:
+def _with_shapes(material: Material) -> Material:
     from graphkit.shapes import declarations, infer  # which take as long to import as most sections take
 
     shapes = infer(declarations(material.model).model)
     return replace(material, model=shapes.model, inferred=shapes)
 
 
-def _optimizing(model: Model) -> Future[Model]:
+def _start_optimizer(model: Model) -> Future[Model]:
     """Start onnxoptimizer in a process of its own."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -335,30 +335,30 @@ def compare(
     failures: list[Failure] = []
     for model in models:
         try:
-            parts.append(_part(model, options, progress))
+            parts.append(_make_part(model, options, progress))
         except ModelError as error:
             if not keep_going:
                 raise
             failures.append(Failure(model.label if isinstance(model, Model) else str(model), str(error)))
     together = fit([part.model for part in parts]) if any(part.row.role in DECODERS for part in parts) else None
-    facts = _facts(parts) if VERDICT in sections_of(options) else ()
+    facts = _command_facts(parts) if VERDICT in sections_of(options) else ()
     for part, known in zip(parts, facts, strict=False):
-        part.made[VERDICT.name] = replace(_verdict(part), commands=model_steps(known))
-    reports = tuple(_shown(part.model, options, part.made) for part in parts)
+        part.made[VERDICT.name] = replace(_verdict_of_part(part), commands=model_steps(known))
+    reports = tuple(_shown_report(part.model, options, part.made) for part in parts)
     comparison = Comparison(tuple(part.row for part in parts), together, reports, (), tuple(failures))
     if any(finding.kind == "fit" for finding in comparison.found()):
         return comparison
     return replace(comparison, commands=folder_steps(facts))
 
 
-def _facts(parts: Sequence[_Part]) -> Sequence[Facts]:
+def _command_facts(parts: Sequence[_Part]) -> Sequence[Facts]:
     """Return the facts that commands depend on; models of one file name get outputs of different names."""
     stems = distinct_stems(part.model.label for part in parts)
-    facts = [facts_of(part.model, part.made, _verdict(part).faults) for part in parts]
+    facts = [facts_of(part.model, part.made, _verdict_of_part(part).faults) for part in parts]
     return [replace(known, stem=stems[part.model.label]) for known, part in zip(facts, parts, strict=True)]
 
 
-def _verdict(part: _Part) -> Verdict:
+def _verdict_of_part(part: _Part) -> Verdict:
     verdict = part.made[VERDICT.name]
     assert isinstance(verdict, Verdict)
     return verdict
@@ -373,14 +373,14 @@ class _Part:
     made: dict[str, Result]
 
 
-def _part(source: ModelLike, options: ReportOptions, progress: Callable[[str], None]) -> _Part:
+def _make_part(source: ModelLike, options: ReportOptions, progress: Callable[[str], None]) -> _Part:
     progress(f"reading {source.label if isinstance(source, Model) else source}")
     model = as_model(source)
     facts, shapes, ports = summary(model), shape_ops(model), interface(model)
     ops = sum(op.total for op in shapes.ops), shapes.on_shapes
     role, puts = architecture(model).role, (ports.input_count, ports.output_count)
     row = ComparisonRow(model.label, role, facts.nodes, *ops, *puts, weight_bytes=facts.total_weight_bytes)
-    made = _made(model, options, lambda step: progress(f"{model.label}: {step}"))
+    made = _make_sections(model, options, lambda step: progress(f"{model.label}: {step}"))
     if isinstance(costs := made.get("costs"), Costs):
         row = replace(row, macs=costs.macs, peak_bytes=costs.peak.bytes)
     return _Part(model, row, made)

@@ -22,7 +22,7 @@ from graphkit.analysis.report_sections import VERDICT
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_things, paths_below
-from graphkit.render.result import Result, tabled, versioned
+from graphkit.render.result import Result, tabled, versioned_schema
 
 __all__ = [
     "MEASURES", "Baseline", "Gate", "LockedFinding", "LockedModel", "Measure", "VerdictLock", "read_baseline",
@@ -101,12 +101,15 @@ class VerdictLock(Result):
 def verdict_lock(made: Report | Comparison) -> VerdictLock:
     """Return the lock of a report, which must have the section `verdict`."""
     keys = paths_below(report.model for report in made.reports)
-    models = {keys[each.model]: _locked_model(keys[each.model], _verdict(each), each.found()) for each in made.reports}
+    models = {
+        keys[each.model]: _locked_model(keys[each.model], _verdict_of_report(each), each.found())
+        for each in made.reports
+    }
     together = _locked_findings(finding for finding in made.found() if not finding.model)
     return VerdictLock(tuple(models[key] for key in sorted(models)), together)
 
 
-def _verdict(report: Report) -> Verdict:
+def _verdict_of_report(report: Report) -> Verdict:
     verdict = report.sections[VERDICT.name]
     assert isinstance(verdict, Verdict)
     return verdict
@@ -195,7 +198,7 @@ class Baseline:
         pairs = self._pair_models(made.reports)
         yield from _grown_findings(self.lock.fit, [finding for finding in made.found() if not finding.model])
         for report, earlier in pairs:
-            verdict = _verdict(report)
+            verdict = _verdict_of_report(report)
             self._check_options(report.model, verdict, earlier)
             yield from _grown_findings(earlier.findings, report.found())
             for measure in MEASURES:
@@ -229,7 +232,7 @@ class Baseline:
         shared = {id(record): _count_shared_parts(record.model, report.model) for record in unmatched}
         most = max(shared.values(), default=0)
         named = [record for record in unmatched if most and shared[id(record)] == most]
-        role = _verdict(report).role
+        role = _verdict_of_report(report).role
         alike = named if len(named) == 1 else [record for record in named or unmatched if record.role == role]
         if len({record.model for record in alike}) != 1:  # one that is reported on twice is in it twice
             like = count_things(len(alike), "model(s)")
@@ -285,9 +288,9 @@ def read_baseline(path: Path) -> Baseline:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: it cannot be read as a baseline: {error} - {HOW}") from error
-    expected = versioned("report")
+    expected = versioned_schema("report")
     schema = plain.get("schema") if isinstance(plain, dict) else None
-    if schema not in (expected, versioned(VerdictLock.schema())):
+    if schema not in (expected, versioned_schema(VerdictLock.schema())):
         raise UsageError(f"{path}: it is no report of the version {expected}, but {schema!r} - {HOW}")
     try:
         return Baseline(str(path), _read_report(plain) if schema == expected else _read_lock(plain))
@@ -296,46 +299,51 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def _read_lock(plain: Mapping[str, Any]) -> VerdictLock:
-    models = (_read_model(each["model"], each, _read_findings(each["findings"])) for each in _list(plain["models"]))
+    models = (
+        _read_model(each["model"], each, _read_findings(each["findings"])) for each in _read_list(plain["models"])
+    )
     return VerdictLock(tuple(models), _read_findings(plain["fit"]))
 
 
 def _read_report(plain: Mapping[str, Any]) -> VerdictLock:
     by_model: dict[str, list[LockedFinding]] = {}
     for finding, each in zip(_read_findings(plain["findings"]), plain["findings"], strict=True):
-        by_model.setdefault(_typed(each["model"], str), []).append(finding)
+        by_model.setdefault(_read_typed(each["model"], str), []).append(finding)
     models = (
         _read_model(each["model"], each["sections"][VERDICT.name], _locked_findings(by_model.get(each["model"], ())))
-        for each in _list(plain["models"])
+        for each in _read_list(plain["models"])
     )
     return VerdictLock(tuple(models), _locked_findings(by_model.get("", ())))
 
 
 def _read_model(model: object, verdict: Mapping[str, Any], findings: tuple[LockedFinding, ...]) -> LockedModel:
-    sections = tuple(_typed(name, str) for name in _list(verdict["sections"]))
+    sections = tuple(_read_typed(name, str) for name in _read_list(verdict["sections"]))
     counts = {each.field: verdict[each.field] for each in MEASURES}
-    counts = {name: count if count is None else _count(count) for name, count in counts.items()}
-    role, target = _typed(verdict["role"], str), _typed(verdict["target"], str)
-    return LockedModel(_typed(model, str), role, target, sections, **counts, findings=findings)
+    counts = {name: count if count is None else _read_count(count) for name, count in counts.items()}
+    role, target = _read_typed(verdict["role"], str), _read_typed(verdict["target"], str)
+    return LockedModel(_read_typed(model, str), role, target, sections, **counts, findings=findings)
 
 
 def _read_findings(plain: object) -> tuple[LockedFinding, ...]:
-    names = ((_typed(each["kind"], str), _typed(each["key"], str), _count(each["count"])) for each in _list(plain))
+    names = (
+        (_read_typed(each["kind"], str), _read_typed(each["key"], str), _read_count(each["count"]))
+        for each in _read_list(plain)
+    )
     return tuple(LockedFinding(*name) for name in names)
 
 
-def _typed(plain: object, kind: type[Any]) -> Any:
+def _read_typed(plain: object, kind: type[Any]) -> Any:
     if not isinstance(plain, kind) or isinstance(plain, bool):
         raise TypeError
     return plain
 
 
-def _list(plain: object) -> list[Any]:
-    plain_list: list[Any] = _typed(plain, list)
+def _read_list(plain: object) -> list[Any]:
+    plain_list: list[Any] = _read_typed(plain, list)
     return plain_list
 
 
-def _count(plain: object) -> int:
-    if _typed(plain, int) < 0:
+def _read_count(plain: object) -> int:
+    if _read_typed(plain, int) < 0:
         raise TypeError
     return plain  # type: ignore[return-value]

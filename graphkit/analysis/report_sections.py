@@ -61,7 +61,7 @@ class ReportOptions:
     def __post_init__(self) -> None:
         if self.target is None and BLOCKERS.name in (*self.only, *self.also):
             raise UsageError("the section 'blockers' is about a target - name one with --target")
-        known = [section.name for section in _every(self.target)]
+        known = [section.name for section in _sections_for(self.target)]
         unknown = [name for name in (*self.only, *self.also) if name not in known]
         if unknown:
             raise UsageError(f"no section '{unknown[0]}' - {did_you_mean(unknown[0], known)}")
@@ -116,7 +116,7 @@ class Section:
 # Importing the shape engine takes as long as most sections, so it is imported only when a section needs it.
 
 
-def _origins(material: Material) -> Result:
+def _origins_section(material: Material) -> Result:
     from graphkit.analysis.shape_origins import origins
     from graphkit.shapes import infer
 
@@ -130,7 +130,7 @@ def _what_if(material: Material) -> Result:
     return what_if(material.model, shapes=material.shapes)
 
 
-def _hazards(material: Material) -> Result:
+def _hazards_section(material: Material) -> Result:
     from graphkit.analysis.hazards import hazards
 
     result, check = hazards(material.model, shapes=material.shapes), material.options.check
@@ -143,7 +143,7 @@ def _unknown_shapes(material: Material) -> Result:
     return unknown_shapes(material.model, shapes=material.shapes)
 
 
-def _blockers(material: Material) -> Result:
+def _blockers_section(material: Material) -> Result:
     from graphkit.analysis.blockers import blockers
 
     target = material.options.target
@@ -151,25 +151,25 @@ def _blockers(material: Material) -> Result:
     return blockers(material.model, target, **material.sized())
 
 
-def _costs(material: Material) -> Result:
+def _costs_section(material: Material) -> Result:
     from graphkit.analysis.costs.model_costs import costs
 
     return costs(material.model, top=COST_ROWS, **material.sized())
 
 
-def _float16(material: Material) -> Result:
+def _float16_section(material: Material) -> Result:
     from graphkit.analysis.float16_losses import float16_losses
 
     return float16_losses(material.model)
 
 
-def _verdict(material: Material) -> Result:
+def _verdict_section(material: Material) -> Result:
     from graphkit.analysis.verdict import verdict_of
 
     return verdict_of(material.model, material.judged)
 
 
-VERDICT = Section("verdict", _verdict)  # made last, from those that are judged
+VERDICT = Section("verdict", _verdict_section)  # made last, from those that are judged
 SECTIONS = (
     VERDICT,
     Section(
@@ -178,22 +178,22 @@ SECTIONS = (
     Section("architecture", lambda material: architecture(material.model), is_judged=True),
     Section("interface", lambda material: interface(material.model), is_judged=True),
     Section("kv-cache", lambda material: kv_cache(material.model, material.options.context), is_judged=True),
-    Section("costs", _costs, needs_shapes=True, is_judged=True),
+    Section("costs", _costs_section, needs_shapes=True, is_judged=True),
     Section("shape-ops", lambda material: shape_ops(material.model, material.optimized), compares=True, is_judged=True),
-    Section("origins", _origins, needs_shapes=True, compares=True),
+    Section("origins", _origins_section, needs_shapes=True, compares=True),
     Section("what-if", _what_if, needs_shapes=True),
-    Section("hazards", _hazards, needs_shapes=True, is_judged=True),
+    Section("hazards", _hazards_section, needs_shapes=True, is_judged=True),
     Section("unknown-shapes", _unknown_shapes, needs_shapes=True, is_judged=True),
     Section("control-flow", lambda material: control_flow(material.model), is_judged=True),
 )
 SECTION_NAMES = tuple(section.name for section in SECTIONS)
-EXTRAS = (Section("float16", _float16, is_judged=True),)  # of a report that names them
-BLOCKERS = Section("blockers", _blockers, needs_shapes=True, is_judged=True)  # of a report for a target
+EXTRAS = (Section("float16", _float16_section, is_judged=True),)  # of a report that names them
+BLOCKERS = Section("blockers", _blockers_section, needs_shapes=True, is_judged=True)  # of a report for a target
 
 
 def sections_of(options: ReportOptions) -> tuple[Section, ...]:
     """Return the sections that options ask for, in order."""
-    every = _every(options.target)
+    every = _sections_for(options.target)
     names = options.only or tuple(section.name for section in every if section not in EXTRAS)
     return tuple(section for section in every if section.name in (*names, *options.also))
 
@@ -203,10 +203,10 @@ def judged_sections(options: ReportOptions) -> tuple[Section, ...]:
     shown = sections_of(options)
     return tuple(
         section
-        for section in _every(options.target)
+        for section in _sections_for(options.target)
         if section.is_judged and (section not in EXTRAS or section in shown)
     )
 
 
-def _every(target: Target | None) -> tuple[Section, ...]:
+def _sections_for(target: Target | None) -> tuple[Section, ...]:
     return (*SECTIONS, *EXTRAS) if target is None else (*SECTIONS, *EXTRAS, BLOCKERS)

@@ -100,7 +100,7 @@ class ShapeOps(Judged):
         )
         yield table(
             "Op | Total:number | On shapes:number | On data:number | Reads value of | Static:number | Dynamic:number",
-            [row for op in self.ops for row in _rows(op)],
+            [row for op in self.ops for row in _read_rows(op)],
         )
         if self.nodes_after is not None:
             rows = (*self.changes, Change("all nodes", self.nodes, self.nodes_after))
@@ -114,7 +114,7 @@ def changes_table(changes: Sequence[Change], title: str = "") -> Table:
     return table_of("Op | Before:number | After:number | Change:number", changes, title)
 
 
-def _rows(op: ShapeOp) -> Iterator[Sequence[str | int | None]]:
+def _read_rows(op: ShapeOp) -> Iterator[Sequence[str | int | None]]:
     first = op.reads[0] if op.reads else None
     counts = op.total, op.on_shapes, op.on_data
     yield (op.op, *counts, *((first.input, first.static, first.dynamic) if first else (None, None, None)))

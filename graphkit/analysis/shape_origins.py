@@ -19,7 +19,7 @@ from graphkit.render.document_blocks import Block, Cell, Drawing, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer
 
-__all__ = ["Meaning", "OriginGroup", "Origins", "Source", "meaning", "meanings", "meanings_text", "origins"]
+__all__ = ["Meaning", "OriginGroup", "Origins", "Source", "meanings_text", "origins", "shape_meaning", "shape_meanings"]
 
 # Consumers in the order of the report; all others come last. Axes are left out: they are nearly
 # always constants, and do not tell where a shape comes from.
@@ -135,11 +135,11 @@ def origins(model: ModelLike, *, full: bool = False, optimized: bool = False, sh
     model = as_model(model)
     inferred = shapes or infer(model)
     tensors = model.shape_tensors
-    consumers = _consumers(model, full)
+    consumers = _find_consumers(model, full)
     order = list(consumers)
-    groups = tuple(_group(key, consumers[key], inferred) for key in order)
+    groups = tuple(_make_group(key, consumers[key], inferred) for key in order)
     largest = sorted((key for key in order if key[2] != "CONST"), key=lambda key: -len(consumers[key]))
-    drawings = (_drawing(key[2], consumers[key][0], key[1], tensors) for key in largest[:DRAWN_GROUPS])
+    drawings = (_draw_cone(key[2], consumers[key][0], key[1], tensors) for key in largest[:DRAWN_GROUPS])
     return Origins(groups, tuple(d for d in drawings if len(d.nodes) <= DRAWN_NODES), optimized, full)
 
 
@@ -151,14 +151,14 @@ def group_drawing(model: Model, number: int) -> Drawing:
     Raises:
         UsageError: There is no such group.
     """
-    consumers = _consumers(model, False)
+    consumers = _find_consumers(model, False)
     if not 1 <= number <= len(consumers):
         raise UsageError(f"no group {number} - this model has {len(consumers)}, numbered from 1, see `graphkit report`")
     (_, name, text), nodes = list(consumers.items())[number - 1]
-    return _drawing(text, nodes[0], name, model.shape_tensors)
+    return _draw_cone(text, nodes[0], name, model.shape_tensors)
 
 
-def _consumers(model: Model, full: bool) -> dict[tuple[str, str, str], list[Node]]:
+def _find_consumers(model: Model, full: bool) -> dict[tuple[str, str, str], list[Node]]:
     """Return the nodes that read a shape by (operator, input, expression), in the order of the report."""
     consumers: dict[tuple[str, str, str], list[Node]] = {}
     position: dict[tuple[str, str], int] = {}
@@ -167,17 +167,19 @@ def _consumers(model: Model, full: bool) -> dict[tuple[str, str, str], list[Node
         for index, name in value_inputs(node).items():
             position[node.op_type, name] = index
             if name not in AXES:
-                text = expression(node.inputs[index], full, known=known)
+                text = origin_expression(node.inputs[index], full, known=known)
                 consumers.setdefault((node.op_type, name, text), []).append(node)
-    order = sorted(consumers, key=lambda key: (_rank(key[0]), key[0], position[key[:2]], -len(consumers[key]), key[2]))
+    order = sorted(
+        consumers, key=lambda key: (_operator_rank(key[0]), key[0], position[key[:2]], -len(consumers[key]), key[2])
+    )
     return {key: consumers[key] for key in order}
 
 
-def _rank(op: str) -> int:
+def _operator_rank(op: str) -> int:
     return FIRST.index(op) if op in FIRST else len(FIRST)
 
 
-def expression(value: Value | None, full: bool = False, known: dict[Value, str] | None = None) -> str:
+def origin_expression(value: Value | None, full: bool = False, known: dict[Value, str] | None = None) -> str:
     """Return the computation of a value: Concat, Unsqueeze, Gather and Shape expanded, other producers named.
 
     Lists are shown in full, or just three items of each; `known` has the expressions found so far.
@@ -185,13 +187,13 @@ def expression(value: Value | None, full: bool = False, known: dict[Value, str] 
     if value is None:
         return ""
     known = {} if known is None else known
-    for each in walk_postorder([value], lambda each: () if each in known else _operands(each, full)):
+    for each in walk_postorder([value], lambda each: () if each in known else _shown_operands(each, full)):
         if each not in known:
-            known[each] = _expression(each, full, known)
+            known[each] = _cut_expression(each, full, known)
     return known[value]
 
 
-def _operands(value: Value, full: bool) -> Sequence[Value | None]:
+def _shown_operands(value: Value, full: bool) -> Sequence[Value | None]:
     """Return the inputs of a value's node that its expression shows."""
     node = value.producer
     if node is None or not node.is_op("Unsqueeze", "Gather", "Concat"):
@@ -199,13 +201,13 @@ def _operands(value: Value, full: bool) -> Sequence[Value | None]:
     return node.inputs[:1] if not node.is_op("Concat") else node.inputs if full else node.inputs[:LIST_LIMIT]
 
 
-def _expression(value: Value, full: bool, known: Mapping[Value, str]) -> str:
+def _cut_expression(value: Value, full: bool, known: Mapping[Value, str]) -> str:
     node = value.producer
     if value.is_constant:
         return "CONST"
     if node is None:
         return value.name
-    items = [known[item] if item is not None else "" for item in _operands(value, full)]
+    items = [known[item] if item is not None else "" for item in _shown_operands(value, full)]
     if node.is_op("Concat"):
         text = f"Concat([{', '.join(items + (['...'] if len(items) < len(node.inputs) else []))}])"
     elif node.is_op("Unsqueeze", "Gather"):
@@ -215,23 +217,23 @@ def _expression(value: Value, full: bool, known: Mapping[Value, str]) -> str:
     return text if len(text) <= MAX_LENGTH else node.operator
 
 
-def _group(key: tuple[str, str, str], nodes: list[Node], shapes: Shapes) -> OriginGroup:
+def _make_group(key: tuple[str, str, str], nodes: list[Node], shapes: Shapes) -> OriginGroup:
     op, name, text = key
     sources: Counter[Value] = Counter()
-    reads = [read for node in nodes if (read := _read(node, name)) is not None]
+    reads = [read for node in nodes if (read := _value_read(node, name)) is not None]
     for read in reads:
         sources.update(shapes.model.shape_tensors.sources(read))
     ranked = sorted(sources.items(), key=lambda item: (-item[1], item[0].name))
-    sources_found = tuple(Source(value.name, _producer(value), count) for value, count in ranked)
-    return OriginGroup(op, name, text, tuple(node.path for node in nodes), sources_found, meanings(reads, shapes))
+    sources_found = tuple(Source(value.name, _producer_text(value), count) for value, count in ranked)
+    return OriginGroup(op, name, text, tuple(node.path for node in nodes), sources_found, shape_meanings(reads, shapes))
 
 
-def _read(node: Node, name: str) -> Value | None:
+def _value_read(node: Node, name: str) -> Value | None:
     """Return the value that a node reads through the input of that name."""
     return next(node.inputs[index] for index, input_name in value_inputs(node).items() if input_name == name)
 
 
-def _producer(value: Value) -> str:
+def _producer_text(value: Value) -> str:
     if value.producer is not None:
         return value.producer.operator
     if value.kind == "input":
@@ -239,7 +241,7 @@ def _producer(value: Value) -> str:
     return value.kind
 
 
-def _drawing(title: str, consumer: Node, name: str, shapes: ShapeTensors) -> Drawing:
+def _draw_cone(title: str, consumer: Node, name: str, shapes: ShapeTensors) -> Drawing:
     """Return the cone of a consumer's shape input: nodes, the constants they read, the tensors they measure."""
     ids: dict[object, str] = {}
     nodes: list[tuple[str, str, str]] = []
@@ -252,7 +254,7 @@ def _drawing(title: str, consumer: Node, name: str, shapes: ShapeTensors) -> Dra
         return ids[item]
 
     target = vertex(consumer, f"{consumer.op_type} {consumer.label}", "consumer")
-    todo = [(_read(consumer, name), target)]
+    todo = [(_value_read(consumer, name), target)]
     for value, below in todo:
         if value is None:
             continue
@@ -290,31 +292,31 @@ class Meaning:
     unknown: str = ""
 
 
-def meanings(values: Iterable[Value], shapes: Shapes) -> tuple[Meaning, ...]:
+def shape_meanings(values: Iterable[Value], shapes: Shapes) -> tuple[Meaning, ...]:
     """Return the meanings of some shape tensors, the most frequent first, ties in order of first use."""
-    counts = Counter(meaning(value, shapes) for value in values)
+    counts = Counter(shape_meaning(value, shapes) for value in values)
     return tuple(Meaning(shape, count, why) for (shape, why), count in counts.most_common())
 
 
-def meaning(value: Value, shapes: Shapes) -> tuple[str, str]:
+def shape_meaning(value: Value, shapes: Shapes) -> tuple[str, str]:
     """Return the elements of a shape tensor as text, and why some are unknown."""
     tensor = shapes[value]
     elements = tensor.elements
     if elements is None:
-        return "?", _plain(tensor.reason or shapes.reason(value) or "its elements are not followed")
-    texts = [_element(element, shapes) for element in elements]
+        return "?", _plain_reason(tensor.reason or shapes.reason(value) or "its elements are not followed")
+    texts = [_element_text(element, shapes) for element in elements]
     text = ", ".join(text for text, _ in texts)
     reasons = dict.fromkeys(reason for _, reason in texts if reason)
     return (text if tensor.rank == 0 else f"[{text}]"), "; ".join(reasons)
 
 
-def _element(element: Expr | Ratio | float, shapes: Shapes) -> tuple[str, str]:
+def _element_text(element: Expr | Ratio | float, shapes: Shapes) -> tuple[str, str]:
     expr = element.dividend if isinstance(element, Ratio) else element
     reasons = shapes.unknowns(expr).values() if isinstance(expr, Expr) else ()
-    return ("?", _plain("; ".join(dict.fromkeys(reasons)))) if reasons else (str(element), "")
+    return ("?", _plain_reason("; ".join(dict.fromkeys(reasons)))) if reasons else (str(element), "")
 
 
-def _plain(reason: str) -> str:
+def _plain_reason(reason: str) -> str:
     return UNKNOWN_DIM.sub("?", reason)
 
 
@@ -323,22 +325,22 @@ def meanings_text(meanings_found: tuple[Meaning, ...], full: bool = False) -> st
     if not meanings_found:
         return None
     shown = meanings_found if full else meanings_found[:SHOWN]
-    texts = [_text(meaning_shown, full, len(meanings_found) > 1) for meaning_shown in shown]
+    texts = [_meaning_text(meaning_shown, full, len(meanings_found) > 1) for meaning_shown in shown]
     more = f" and {len(meanings_found) - len(shown)} more" if len(shown) < len(meanings_found) else ""
     return f"= {'; '.join(texts)}{more}"
 
 
-def _text(found_meaning: Meaning, full: bool, is_counted: bool) -> str:
+def _meaning_text(found_meaning: Meaning, full: bool, is_counted: bool) -> str:
     plain = without_huge_numbers(found_meaning.shape)
-    shape = plain if full else _cut(plain)
-    reason = found_meaning.unknown if full else _cut(found_meaning.unknown)
+    shape = plain if full else _cut_text(plain)
+    reason = found_meaning.unknown if full else _cut_text(found_meaning.unknown)
     notes = ([f"{found_meaning.count}x"] if is_counted else []) + (
         [f"not known: {reason}"] if found_meaning.unknown else []
     )
     return shape + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def _cut(text: str) -> str:
+def _cut_text(text: str) -> str:
     """Return a text without its end if it is too long, cut at a space so that no name is, if there is one."""
     if len(text) <= WIDTH:
         return text

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import onnx
 
-from graphkit.analysis.costs.weights import weights
+from graphkit.analysis.costs.weights import stored_weights
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import dtype_name
 from graphkit.graph.names import count_things
@@ -186,7 +186,7 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
         213
     """
     model = as_model(model)
-    proto, operators = model.proto, _operators(model)
+    proto, operators = model.proto, _count_operators(model)
     local = {(as_text(function.domain), as_text(function.name)) for function in proto.functions}
     foreign = [o for o in operators if o.domain not in STANDARD_DOMAINS and (o.domain, o.op) not in local]
     tensors = [(tensor, node, payload_size(tensor) or 0) for tensor, node in walk_tensors(proto)]
@@ -197,7 +197,7 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
         bytes=proto.ByteSize() + sum(size for tensor, _, size in tensors if _is_in_a_file(tensor)),
         graph_bytes=proto.ByteSize(),
         weight_bytes=_weight_bytes(tensors),
-        parameters=sum(weight.parameters for weight, _ in weights(model)),
+        parameters=sum(weight.parameters for weight, _ in stored_weights(model)),
         data_files=tuple(DataFileRow(data.location, data.size) for data in model.source.data_files),
         ir_version=proto.ir_version,
         opsets=tuple((as_text(entry.domain), entry.version) for entry in proto.opset_import),
@@ -213,14 +213,14 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
         operators=operators,
         contrib=tuple(o for o in foreign if o.domain in CONTRIB_DOMAINS),
         custom=tuple(o for o in foreign if o.domain not in CONTRIB_DOMAINS),
-        quantization=_quantization(operators),
-        largest=tuple(_row(tensor, node, size) for tensor, node, size in by_size if size),
-        tied=_tied(model, tensors) if hash_weights else None,
-        problems=tuple(_problems(model)),
+        quantization=_quantization_styles(operators),
+        largest=tuple(_tensor_row(tensor, node, size) for tensor, node, size in by_size if size),
+        tied=_tied_groups(model, tensors) if hash_weights else None,
+        problems=tuple(_model_problems(model)),
     )
 
 
-def _operators(model: Model) -> tuple[OperatorCount, ...]:
+def _count_operators(model: Model) -> tuple[OperatorCount, ...]:
     """Return how many nodes there are of each operator, the most first."""
     counts = Counter((node.op_type, node.domain) for node in all_nodes(model.scopes))
     by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -241,12 +241,12 @@ def _is_in_a_file(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location == onnx.TensorProto.EXTERNAL
 
 
-def _row(tensor: onnx.TensorProto, node: str | None, size: int) -> TensorRow:
+def _tensor_row(tensor: onnx.TensorProto, node: str | None, size: int) -> TensorRow:
     name = tensor.name or (f"value of node {node}" if node else "")
     return TensorRow(as_text(name), dtype_name(tensor.data_type), tuple(tensor.dims), size)
 
 
-def _quantization(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:
+def _quantization_styles(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:
     present = {o.op for o in operators}
     left_out = "dequantised weights" if "QuantizeLinear" in present else "QDQ"
     styles = []
@@ -259,7 +259,7 @@ def _quantization(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:
     return tuple(styles)
 
 
-def _tied(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tuple[TiedTensors, ...]:
+def _tied_groups(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tuple[TiedTensors, ...]:
     """Return the groups of equal tensors among those that stay in files; only those of equal size are read."""
     import hashlib  # only `--hash` needs it
 
@@ -276,7 +276,7 @@ def _tied(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]])
     return tuple(sorted(tied, key=lambda group: -group.bytes))
 
 
-def _problems(model: Model) -> Iterator[Finding]:
+def _model_problems(model: Model) -> Iterator[Finding]:
     for data in model.source.data_files:
         if data.size is None:
             text = f"The data file '{data.location}' is missing: the model cannot run, and its weights cannot be read."

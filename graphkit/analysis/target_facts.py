@@ -126,7 +126,7 @@ class Targets(Result):
     def blocks(self) -> Iterator[Block]:
         yield table(
             "Target:code | Rank | Static | Opset | Allowed:number | In part:number | Refused:number | Unknown:number",
-            [_row(facts) for facts in self.targets],
+            [_target_row(facts) for facts in self.targets],
             title="Limits, and operators of ONNX",
         )
         yield table(
@@ -137,7 +137,7 @@ class Targets(Result):
         yield Prose("`graphkit targets NAME` shows the facts of one; a TOML file of your own works by its path.")
 
 
-def _row(facts: TargetFacts) -> tuple[str | int, ...]:
+def _target_row(facts: TargetFacts) -> tuple[str | int, ...]:
     values = {row.limit: row.value for row in facts.limits}
     ops = facts.operators
     return (
@@ -159,8 +159,8 @@ def target_facts(target: Target) -> TargetFacts:
     return TargetFacts(
         target.name,
         target.description,
-        _counts(target),
-        tuple(_limit(text, getattr(target, name)) for name, text in LIMITS.items()),
+        _count_answers(target),
+        tuple(_limit_row(text, getattr(target, name)) for name, text in LIMITS.items()),
         (*(_joint_facts(target) if target.others else _own_facts(target)),),
         tuple(
             SourceRow(source.key, source.title, source.url, source.date.isoformat())
@@ -170,16 +170,18 @@ def target_facts(target: Target) -> TargetFacts:
 
 
 def _own_facts(target: Target) -> Iterator[FactRow]:
-    yield from _facts("Operators of ONNX", target.operators, "as in TFLite" if target.tflite is not None else "unknown")
+    yield from _fact_rows(
+        "Operators of ONNX", target.operators, "as in TFLite" if target.tflite is not None else "unknown"
+    )
     if target.tflite is not None:
-        yield from _facts("Operators of TFLite", target.tflite)
-    yield from _facts("Dtypes of data", target.dtypes)
+        yield from _fact_rows("Operators of TFLite", target.tflite)
+    yield from _fact_rows("Dtypes of data", target.dtypes)
 
 
 def _joint_facts(target: Target) -> Iterator[FactRow]:
     """Yield the joint facts of several targets, by those that refuse an operator, whatever the node."""
     for of, names, answer in (
-        ("Operators of ONNX", _operators(), _answer),
+        ("Operators of ONNX", _onnx_operators(), _answer_for),
         ("Dtypes of data", sorted(map(dtype_name, BITS)), _dtype_answer),
     ):
         groups: dict[tuple[str, ...], list[str]] = {}
@@ -197,11 +199,11 @@ def _dtype_answer(target: Target, name: str) -> Answer:
     return "unknown" if fact is None else fact.verdict
 
 
-def _operators() -> list[str]:
+def _onnx_operators() -> list[str]:
     return sorted({schema.name for schema in get_all_schemas() if not schema.domain})
 
 
-def _limit(text: str, limit: Limit | None) -> LimitRow:
+def _limit_row(text: str, limit: Limit | None) -> LimitRow:
     if limit is None:
         return LimitRow(text, "unknown", "", "")
     value = limit.value
@@ -209,7 +211,7 @@ def _limit(text: str, limit: Limit | None) -> LimitRow:
     return LimitRow(text, shown, limit.note, limit.source.key)
 
 
-def _facts(of: str, facts: Facts, otherwise: str = "unknown") -> Iterator[FactRow]:
+def _fact_rows(of: str, facts: Facts, otherwise: str = "unknown") -> Iterator[FactRow]:
     for fact in facts.facts:
         yield FactRow(of, fact.verdict, fact.names, fact.note, str(fact.condition), fact.source.key)
     if facts.source is not None:
@@ -218,15 +220,15 @@ def _facts(of: str, facts: Facts, otherwise: str = "unknown") -> Iterator[FactRo
         yield FactRow(of, otherwise, ("all others",), "", "", "")
 
 
-def _counts(target: Target) -> OperatorCounts:
-    answers = [_answer(target, name) for name in _operators()]
+def _count_answers(target: Target) -> OperatorCounts:
+    answers = [_answer_for(target, name) for name in _onnx_operators()]
     return OperatorCounts(*(answers.count(answer) for answer in ("allowed", "in part", "refused", "unknown")))
 
 
-def _answer(target: Target, name: str) -> Answer:
+def _answer_for(target: Target, name: str) -> Answer:
     """Return whether a target takes an operator, whatever the node."""
     if target.others:
-        answers = [_answer(part, name) for part in target.others]
+        answers = [_answer_for(part, name) for part in target.others]
         verdict = joint_verdict(["allowed" if answer == "in part" else answer for answer in answers])
         return "in part" if verdict == "allowed" and "in part" in answers else verdict
     if target.tflite is None or name in target.operators:
@@ -234,13 +236,13 @@ def _answer(target: Target, name: str) -> Answer:
         if fact is None:
             return "unknown"
         return "in part" if fact.condition != ANYTHING else fact.verdict
-    verdicts = {_spelled(target.tflite, row) for row in tflite_spellings().get(name, ())}
+    verdicts = {_answer_by_spelling(target.tflite, row) for row in tflite_spellings().get(name, ())}
     if len(verdicts) > 1:
         return "in part"
     return verdicts.pop() if verdicts else "unknown"
 
 
-def _spelled(tflite: Facts, row: Spelling) -> Answer:
+def _answer_by_spelling(tflite: Facts, row: Spelling) -> Answer:
     verdicts = {"unknown" if (fact := tflite[name]) is None else fact.verdict for name in row.becomes}
     if "refused" in verdicts:
         return "refused"

@@ -25,7 +25,7 @@ from graphkit.graph.view import Node, Value, as_text
 from graphkit.ops.tensor import TensorSequence, element_numbers, plain_dims
 from graphkit.shapes import Shapes, is_known
 
-__all__ = ["CAUSES", "INPUT_DIMS", "REMEDIES", "Cause", "Known", "Lint", "Obstacle", "Ruling", "ruling"]
+__all__ = ["CAUSES", "INPUT_DIMS", "REMEDIES", "Cause", "Known", "Lint", "Obstacle", "Ruling", "rule_node"]
 
 MAX_OPSET = 1 << 31  # onnx counts opsets in 32 bits
 CONTROL_FLOW = ("If", "Loop", "Scan")
@@ -96,7 +96,7 @@ def _second_is_static(known: Known, node: Node) -> bool:
     return node.input(1) in known.tensors.static
 
 
-def _fills(known: Known, node: Node) -> bool:
+def _fills_from_data(known: Known, node: Node) -> bool:
     """Whether one of the values that a Where chooses from is computed from no data, as the floor of a mask is."""
     return any(node.input(index) in known.tensors.derived for index in (1, 2))
 
@@ -125,7 +125,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "GatherND", "extract-embedding", _looks_up),
     Remedy("operator", "Gather", "gather-to-slice", _second_is_static),
     Remedy("operator", "GatherND", "gather-to-slice", _second_is_static),
-    Remedy("operator", "Where", "masked-fill-to-add", _fills),
+    Remedy("operator", "Where", "masked-fill-to-add", _fills_from_data),
     Remedy("operator", "Where", "where-to-arithmetic"),
     Remedy("operator", "IsNaN", "masked-fill-to-add", _guards_softmax),
     Remedy("operator", "Attention", "decompose-attention"),
@@ -153,7 +153,9 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("dtype", "", "extract-embedding", _looks_tokens_up),
     Remedy("dtype", "", "extract-host-values", Known.rests_on_hosted),
     Remedy("dtype", "IsNaN", "masked-fill-to-add", _guards_softmax),
-    Remedy("dtype", "bool", "masked-fill-to-add", lambda known, node: node.is_op("Where") and _fills(known, node)),
+    Remedy(
+        "dtype", "bool", "masked-fill-to-add", lambda known, node: node.is_op("Where") and _fills_from_data(known, node)
+    ),
     Remedy("dtype", "bool", "where-to-arithmetic", lambda _, node: node.is_op("Where")),
     Remedy("dtype", "int64", "cast-int64-away"),
 )
@@ -205,7 +207,7 @@ class Lint:
 
     def __init__(self, target: Target, shapes: Shapes, passed: Collection[str] = ()) -> None:
         self.target, self.shapes = target, shapes
-        self.known = _known(shapes, passed)
+        self.known = _known_facts(shapes, passed)
         self.local = {(as_text(function.domain), as_text(function.name)) for function in shapes.model.proto.functions}
 
     def folds(self, node: Node) -> bool:
@@ -230,7 +232,7 @@ class Lint:
         if (node.domain, node.op_type) in self.local:
             yield self._obstacle(node, "function", node.operator, "a function of the model", None), True
             return
-        said = ruling(node, self.target, self.shapes)
+        said = rule_node(node, self.target, self.shapes)
         if said.verdict != "allowed":
             cause: Cause = "control flow" if node.is_op(*CONTROL_FLOW) else "operator"
             yield self._obstacle(node, cause, node.operator, said.reason, None), said.verdict == "refused"
@@ -311,15 +313,15 @@ class Lint:
         )
 
 
-def _known(shapes: Shapes, passed: Collection[str]) -> Known:
+def _known_facts(shapes: Shapes, passed: Collection[str]) -> Known:
     graph, tensors = shapes.model.graph, shapes.model.shape_tensors
     readers = {
         node for value in graph.inputs for node, table in find_lookups(value) if table_entries(node, table) is not None
     }
-    return Known(tensors, readers, _hosted(shapes, readers), set(_parts(shapes)), passed)
+    return Known(tensors, readers, _hosted_values(shapes, readers), set(_sequence_parts(shapes)), passed)
 
 
-def _parts(shapes: Shapes) -> Iterator[Value]:
+def _sequence_parts(shapes: Shapes) -> Iterator[Value]:
     """Yield the sequences of known parts that are read one by one, each at a constant place."""
     for scope in shapes.model.graph.walk():
         for sequence in (value for node in scope.nodes if node.is_op("SplitToSequence") for value in node.results):
@@ -332,7 +334,7 @@ def _parts(shapes: Shapes) -> Iterator[Value]:
                 yield sequence
 
 
-def _hosted(shapes: Shapes, rows: Collection[Node]) -> set[Value]:
+def _hosted_values(shapes: Shapes, rows: Collection[Node]) -> set[Value]:
     """Return the values that rest on ids, positions, masks, shapes and constants, and on no rows looked up by ids."""
     hosted = {value for value in shapes.model.graph.inputs if _is_counting(shapes[value].dtype)}
     for scope in shapes.model.graph.walk():
@@ -366,10 +368,10 @@ class Ruling:
     reason: str
 
 
-def ruling(node: Node, target: Target, shapes: Shapes) -> Ruling:
+def rule_node(node: Node, target: Target, shapes: Shapes) -> Ruling:
     """Return the ruling of a target on a node's operator."""
     if target.others:
-        return _joint([(part.name, ruling(node, part, shapes)) for part in target.others])
+        return _joint_ruling([(part.name, rule_node(node, part, shapes)) for part in target.others])
     if target.tflite is not None and node.operator not in target.operators:
         return _by_tflite(node, target, shapes)
     fact = target.operators[node.operator]
@@ -378,7 +380,7 @@ def ruling(node: Node, target: Target, shapes: Shapes) -> Ruling:
     return _by_fact(node, fact, shapes)
 
 
-def _joint(rulings: Sequence[tuple[str, Ruling]]) -> Ruling:
+def _joint_ruling(rulings: Sequence[tuple[str, Ruling]]) -> Ruling:
     """Return the joint ruling of several targets, and which of them it comes from."""
     verdict = joint_verdict([said.verdict for _, said in rulings])
     names = ", ".join(name for name, said in rulings if said.verdict == verdict)
@@ -389,7 +391,7 @@ def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
     note = f"{fact.note} ({fact.source.key})" if fact.note else fact.source.key
     if fact.condition == ANYTHING:
         return Ruling(fact.verdict, note)
-    held = _holds(node, fact.condition, shapes)
+    held = _condition_holds(node, fact.condition, shapes)
     if held:
         return Ruling("allowed", note)
     if held is None:
@@ -402,7 +404,7 @@ def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
 def _by_tflite(node: Node, target: Target, shapes: Shapes) -> Ruling:
     assert target.tflite is not None
     spellings = tflite_spellings().get(node.operator, ())
-    chosen = next((spelling for spelling in spellings if _holds(node, spelling.condition, shapes)), None)
+    chosen = next((spelling for spelling in spellings if _condition_holds(node, spelling.condition, shapes)), None)
     if chosen is None:
         return Ruling("unknown", "no source says what it becomes in TFLite")
     facts = [(name, target.tflite[name]) for name in chosen.becomes]
@@ -416,7 +418,7 @@ def _by_tflite(node: Node, target: Target, shapes: Shapes) -> Ruling:
     return Ruling("allowed", f"becomes {', '.join(chosen.becomes) or 'nothing'}")
 
 
-def _holds(node: Node, condition: Condition, shapes: Shapes) -> bool | None:
+def _condition_holds(node: Node, condition: Condition, shapes: Shapes) -> bool | None:
     """Return whether a condition holds of a node, None where that is not known."""
     parts = [
         *(_is_constant(_named_input(node, name), shapes) for name in condition.constant),
@@ -426,7 +428,7 @@ def _holds(node: Node, condition: Condition, shapes: Shapes) -> bool | None:
         *([_is_read_by(node, condition.readers)] if condition.readers else []),
         *([_has_dtype(node, condition.dtypes, shapes)] if condition.dtypes else []),
         *([_has_rank(node, condition.max_rank, shapes)] if condition.max_rank is not None else []),
-        *([_gives(node, condition.output_dtypes, shapes)] if condition.output_dtypes else []),
+        *([_gives_dtypes(node, condition.output_dtypes, shapes)] if condition.output_dtypes else []),
         *([_has_planes(node, condition.planes_of, shapes)] if condition.planes_of is not None else []),
     ]
     if False in parts:
@@ -468,7 +470,7 @@ def _has_rank(node: Node, limit: int, shapes: Shapes) -> bool | None:
     return None if None in ranks else True
 
 
-def _gives(node: Node, dtypes: Sequence[str], shapes: Shapes) -> bool | None:
+def _gives_dtypes(node: Node, dtypes: Sequence[str], shapes: Shapes) -> bool | None:
     """Return whether what a node gives to the caller of the model has one of these dtypes."""
     given = [shapes[value].dtype for value in node.results if value in node.scope.outputs]
     if any(dtype and dtype_name(dtype) not in dtypes for dtype in given):
@@ -497,27 +499,27 @@ def _has_planes(node: Node, number: int, shapes: Shapes) -> bool | None:
 
 def _named_input(node: Node, name: str) -> Value | None:
     """Return the input that the specification gives a name, the last one of several."""
-    schema = _schema(node.op_type, node.scope.opset(node.domain), node.domain)
+    schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
     names = [] if schema is None else [formal.name for formal in schema.inputs]
     return node.input(names.index(name)) if name in names else None
 
 
 def _has_attribute(node: Node, name: str, value: str | float) -> bool:
     if isinstance(value, str):
-        return _attribute(node, name, str) == value
-    return (_attribute(node, name, int) if isinstance(value, int) else _attribute(node, name, float)) == value
+        return _attribute_of(node, name, str) == value
+    return (_attribute_of(node, name, int) if isinstance(value, int) else _attribute_of(node, name, float)) == value
 
 
-def _attribute(node: Node, name: str, kind: type[T]) -> T | None:
+def _attribute_of(node: Node, name: str, kind: type[T]) -> T | None:
     """Return the value of an attribute, its default where it is not given; None where it is of another kind."""
     if name in node.attributes:
         return node.attr(name, kind)
-    schema = _schema(node.op_type, node.scope.opset(node.domain), node.domain)
+    schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
     formal = None if schema is None else schema.attributes.get(name)
     return None if formal is None else attribute_value(formal.default_value, kind)
 
 
 @lru_cache(maxsize=256)
-def _schema(op: str, opset: int, domain: str) -> defs.OpSchema | None:
+def _operator_schema(op: str, opset: int, domain: str) -> defs.OpSchema | None:
     known = 0 < opset < MAX_OPSET and defs.has(op, opset, domain)
     return defs.get_schema(op, opset, domain) if known else None

@@ -328,7 +328,9 @@ def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> Unknown
     for value in unknown:
         origin = origins.setdefault(_unknown_origin(shapes, value), value.producer)
         groups.setdefault(origin, []).append(value)
-    return UnknownShapes(len(computed), len(unknown), tuple(_cause(shapes, values) for values in groups.values()))
+    return UnknownShapes(
+        len(computed), len(unknown), tuple(_unknown_cause(shapes, values) for values in groups.values())
+    )
 
 
 def _unknown_origin(shapes: Shapes, value: Value) -> object:
@@ -339,7 +341,7 @@ def _unknown_origin(shapes: Shapes, value: Value) -> object:
     return next(name for dim in tensor.dims for name in sorted(dim.symbols) if name[:1] == "?")
 
 
-def _cause(shapes: Shapes, values: list[Value]) -> UnknownCause:
+def _unknown_cause(shapes: Shapes, values: list[Value]) -> UnknownCause:
     first = values[0]
     op, path = (first.producer.operator, first.producer.path) if first.producer is not None else ("", "")
     return UnknownCause(shapes.reason(first), op, path, first.name, first.scope.path, len(values))

@@ -73,23 +73,23 @@ class Verdict(Judged):
 
     def _costs(self, room: int) -> Sentence:
         """Return the costs, as many of their sizes as fit into the rows, and the operators that are not counted."""
-        peak = _amount(self.peak_bytes.as_peak(), "B")
-        costs: list[str | Formula] = ["MACs ", _amount(self.macs), ", peak of activations ", peak]
+        peak = _amount_text(self.peak_bytes.as_peak(), "B")
+        costs: list[str | Formula] = ["MACs ", _amount_text(self.macs), ", peak of activations ", peak]
         text = Sentence.of(*costs, ".")
         for count in range(1, len(self.sizes) + 1):
             more = f" and {len(self.sizes) - count:,} more" if count < len(self.sizes) else ""
-            longer = Sentence.of(*costs, ", for ", *_listed(self.sizes[:count]), f"{more}.")
+            longer = Sentence.of(*costs, ", for ", *_list_sizes(self.sizes[:count]), f"{more}.")
             text = longer if rows(longer) <= room else text
         return text.and_then(f" {cut(f'Not counted: {self.uncounted}.')}") if self.uncounted else text
 
 
-def _listed(sizes: Sequence[tuple[str, int]]) -> Iterator[str | Formula]:
+def _list_sizes(sizes: Sequence[tuple[str, int]]) -> Iterator[str | Formula]:
     for number, (name, size) in enumerate(sizes):
         yield f"{', ' if number else ''}{name} "
         yield Formula(f"{size:,}", size, name, ",")
 
 
-def _amount(quantity: Quantity, unit: Literal["", "B"] = "") -> str | Formula:
+def _amount_text(quantity: Quantity, unit: Literal["", "B"] = "") -> str | Formula:
     return "unknown" if quantity.uncounted and not quantity.value else quantity.cell(unit)
 
 
@@ -154,7 +154,7 @@ def _found_lines(groups: Sequence[tuple[Kind, Sequence[Finding]]], room: int) ->
     spare = room - len(shown) - (len(shown) < len(groups))
     lines: list[Line] = []
     for kind, findings in shown:
-        text = _line(kind, findings, 1 + min(spare, 1))
+        text = _finding_line(kind, findings, 1 + min(spare, 1))
         spare -= rows(text) - 1
         lines.append((text, "warning" if kind.is_fault else "note"))
     if hidden := [kind.name for kind, _ in groups[len(shown) :]]:
@@ -162,7 +162,7 @@ def _found_lines(groups: Sequence[tuple[Kind, Sequence[Finding]]], room: int) ->
     return lines
 
 
-def _line(kind: Kind, findings: Sequence[Finding], most: int) -> str:
+def _finding_line(kind: Kind, findings: Sequence[Finding], most: int) -> str:
     """Return a kind of finding with as many places as fit into some rows, and the section that shows it."""
     places = [finding.where for finding in findings]
     for count in range(len(places), 0, -1):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
-from graphkit.analysis.shape_origins import meaning
+from graphkit.analysis.shape_origins import shape_meaning
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, Scope, Value
@@ -131,7 +131,7 @@ def what_if(model: ModelLike, *, shapes: Shapes | None = None) -> WhatIf:
     return WhatIf(
         len(gone),
         tuple(OpCount(op, count) for op, count in sorted(today.items(), key=lambda item: (-item[1], item[0]))),
-        tuple(_freezes(sets, Counter(gone.values()))),
+        tuple(_choose_freezes(sets, Counter(gone.values()))),
         tuple(Stay(reason, tuple(nodes)) for reason, nodes in stays.items()),
     )
 
@@ -145,7 +145,7 @@ class _Sets:
 
     def __init__(self, shapes: Shapes) -> None:
         self.shapes, self.tensors = shapes, shapes.model.shape_tensors
-        self.symbols = _grouped(shapes)
+        self.symbols = _group_symbols(shapes)
         self.bits = {name: 1 << index for index, names in enumerate(self.symbols) for name in names}
         self.everything = (1 << len(self.symbols)) - 1
         self.always = (1 << (self.everything + 1)) - 1
@@ -176,7 +176,7 @@ class _Sets:
         needed = 0
         for value in values:
             elements = self.shapes[value].elements
-            for name in _names(elements) if elements is not None else ("?",):
+            for name in _symbol_names(elements) if elements is not None else ("?",):
                 if name not in self.bits:
                     return 0
                 needed |= self.bits[name]
@@ -203,23 +203,23 @@ class _Sets:
         """Return why a shape op stays with all symbols frozen."""
         for value in node.outputs:
             if value is not None and not (self._table_of(value) >> self.everything & 1):
-                return meaning(value, self.shapes)[1] or "its elements are not followed"
+                return shape_meaning(value, self.shapes)[1] or "its elements are not followed"
         return "an output of the graph is computed from it"
 
     def _table_of(self, value: Value) -> int:
         elements = self.shapes[value].elements
-        known = elements is not None and all(name in self.bits for name in _names(elements))
+        known = elements is not None and all(name in self.bits for name in _symbol_names(elements))
         return self.always if known else 0
 
 
-def _names(elements: Sequence[Expr | Ratio | float]) -> Iterator[str]:
+def _symbol_names(elements: Sequence[Expr | Ratio | float]) -> Iterator[str]:
     for element in elements:
         expr = element.dividend if isinstance(element, Ratio) else element
         if isinstance(expr, Expr):
             yield from expr.symbols
 
 
-def _grouped(shapes: Shapes) -> list[tuple[str, ...]]:
+def _group_symbols(shapes: Shapes) -> list[tuple[str, ...]]:
     """Return the symbols of the inputs, in order; if there are too many, the last ones form one group."""
     names: dict[str, None] = {}
     for value in shapes.model.graph.inputs:
@@ -231,7 +231,7 @@ def _grouped(shapes: Shapes) -> list[tuple[str, ...]]:
     return [*alone[: MAX_SYMBOLS - 1], tuple(names)[MAX_SYMBOLS - 1 :]]
 
 
-def _freezes(sets: _Sets, tables: Counter[int]) -> list[Freeze]:
+def _choose_freezes(sets: _Sets, tables: Counter[int]) -> list[Freeze]:
     """Return the sets to show: of the larger ones, those that remove nodes that no part of them removes."""
 
     def freeze(chosen: Sequence[int]) -> Freeze:

@@ -49,14 +49,14 @@ def show_result(result: Result, chosen: str) -> None:
         return
     from rich.console import Console
 
-    from graphkit.render.terminal import Rendered, text
+    from graphkit.render.terminal import Rendered, as_text
 
     console = Console(highlight=False)
     if console.is_terminal:
         Rendered(result).print_on(console)
     else:
         asked = "COLUMNS" in os.environ
-        sys.stdout.write(text(result, console.width, table_width=console.width if asked else TABLE_WIDTH))
+        sys.stdout.write(as_text(result, console.width, table_width=console.width if asked else TABLE_WIDTH))
 
 
 def render_result(result: Result, chosen: Format) -> str:
@@ -66,7 +66,7 @@ def render_result(result: Result, chosen: Format) -> str:
         UsageError: CSV is asked for, and there is no table.
     """
     from graphkit.errors import UsageError
-    from graphkit.render.terminal import text
+    from graphkit.render.terminal import as_text
 
     writers = {
         Format.markdown: result.to_markdown,
@@ -75,7 +75,7 @@ def render_result(result: Result, chosen: Format) -> str:
         Format.csv: result.to_csv,
     }
     if chosen not in writers:
-        return text(result, table_width=TABLE_WIDTH)
+        return as_text(result, table_width=TABLE_WIDTH)
     written = writers[chosen]()
     if not written:
         raise UsageError("there is no table in this result, and CSV has tables alone - take another --format")

@@ -246,11 +246,11 @@ def _name_pages(result: Result) -> None:
 
 
 def _findings_text(result: Result, chosen: Format) -> str:
-    from graphkit.analysis.finding_formats import junit, sarif
+    from graphkit.analysis.finding_formats import as_junit, as_sarif
     from graphkit.analysis.report import Comparison, Report
 
     assert isinstance(result, Report | Comparison)
-    return sarif(result) if chosen is Format.sarif else junit(result)
+    return as_sarif(result) if chosen is Format.sarif else as_junit(result)
 
 
 def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpec | None]:
@@ -322,9 +322,9 @@ def _load_models(
 
 def _draw_group(model: Model, chosen: Format, group: int, optimize: bool) -> str:
     from graphkit.analysis.shape_origins import group_drawing
-    from graphkit.render.drawings import dot
-    from graphkit.render.markdown import mermaid
+    from graphkit.render.drawings import as_dot
+    from graphkit.render.markdown import as_mermaid
     from graphkit.runtime.external_tools import optimized
 
     drawing = group_drawing(optimized(model) if optimize else model, group)
-    return dot(drawing) if chosen is Format.dot else mermaid(drawing)
+    return as_dot(drawing) if chosen is Format.dot else as_mermaid(drawing)

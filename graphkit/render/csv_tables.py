@@ -24,31 +24,31 @@ def csv_text(tables: Iterable[Table]) -> str:
     by_columns: dict[tuple[Column, ...], list[Table]] = {}
     for table in tables:
         by_columns.setdefault(tuple(table.columns), []).append(table)
-    return "\n".join(_one(columns, alike) for columns, alike in by_columns.items())
+    return "\n".join(_tables_as_csv(columns, alike) for columns, alike in by_columns.items())
 
 
-def _one(columns: Sequence[Column], tables: Sequence[Table]) -> str:
+def _tables_as_csv(columns: Sequence[Column], tables: Sequence[Table]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     title = ["Table"] if len({table.title for table in tables}) > 1 else []
     writer.writerow([*title, *(column.name for column in columns)])
     for table in tables:
         for row in table.rows:
-            cells = [_cell(cell, column) for cell, column in zip(row, columns, strict=True)]
-            writer.writerow([*(_text(table.title) for _ in title), *cells])
+            cells = [_csv_cell(cell, column) for cell, column in zip(row, columns, strict=True)]
+            writer.writerow([*(_safe_text(table.title) for _ in title), *cells])
     return file.getvalue()
 
 
-def _cell(cell: Cell, column: Column) -> Cell:
+def _csv_cell(cell: Cell, column: Column) -> Cell:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, Formula | Link):
         cell = cell.text
     if not isinstance(cell, str):
         return cell
-    return printable(cell).replace(",", "") if column.kind == "number" else _text(cell)
+    return printable(cell).replace(",", "") if column.kind == "number" else _safe_text(cell)
 
 
-def _text(text: str) -> str:
+def _safe_text(text: str) -> str:
     text = printable(text)
     return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text

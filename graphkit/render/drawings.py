@@ -11,20 +11,20 @@ import networkx as nx
 
 from graphkit.render.document_blocks import Drawing, printable
 
-__all__ = ["dot", "draw"]
+__all__ = ["as_dot", "draw_svg"]
 
 CHARACTER, BOX_HEIGHT, GAP, ROW = 6.7, 22, 14, 52  # pixels
 MAX_LABEL = 34
 
 
-def draw(drawing: Drawing) -> str:
+def draw_svg(drawing: Drawing) -> str:
     """Return an `<svg>` element."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(node for node, _, _ in drawing.nodes)
     graph.add_edges_from(drawing.edges)
-    labels = {node: _short(label) for node, label, _ in drawing.nodes}
+    labels = {node: _short_label(label) for node, label, _ in drawing.nodes}
     widths = {node: len(label) * CHARACTER + 14 for node, label in labels.items()}
-    layers = _layers(graph)
+    layers = _node_layers(graph)
     total = max((sum(widths[n] + GAP for n in layer) for layer in layers), default=0) + GAP
     centre: dict[str, tuple[float, float]] = {}
     for row, layer in enumerate(layers):
@@ -52,12 +52,12 @@ def draw(drawing: Drawing) -> str:
     return "".join(parts) + "</svg>"
 
 
-def _short(label: str) -> str:
+def _short_label(label: str) -> str:
     label = printable(label)
     return label if len(label) <= MAX_LABEL else f"…{label[1 - MAX_LABEL :]}"
 
 
-def _layers(graph: nx.DiGraph[str]) -> list[list[str]]:
+def _node_layers(graph: nx.DiGraph[str]) -> list[list[str]]:
     """Return the nodes by their longest distance to a sink, those that feed neighbours beside each other."""
     graph = _without_cycles(graph)
     depth: dict[str, int] = {}
@@ -68,7 +68,7 @@ def _layers(graph: nx.DiGraph[str]) -> list[list[str]]:
         layers[depth[node]].append(node)
     place: dict[str, float] = {}
     for layer in layers:  # from the sink upwards: order by the mean place of a node's consumers
-        layer.sort(key=lambda node: _mean([place[after] for after in graph.successors(node)]))
+        layer.sort(key=lambda node: _mean_of([place[after] for after in graph.successors(node)]))
         for number, node in enumerate(layer):
             place[node] = number - len(layer) / 2
     return layers[::-1]
@@ -82,21 +82,21 @@ def _without_cycles(graph: nx.DiGraph[str]) -> nx.DiGraph[str]:
     return graph
 
 
-def _mean(numbers: list[float]) -> float:
+def _mean_of(numbers: list[float]) -> float:
     return sum(numbers) / len(numbers) if numbers else 0.0
 
 
 SHAPES = {"const": "plaintext", "data": "ellipse", "consumer": "box3d"}
 
 
-def dot(drawing: Drawing) -> str:
+def as_dot(drawing: Drawing) -> str:
     """Return a drawing as a DOT digraph."""
     lines = ["digraph {", "    node [shape=box];"]
     for node, label, role in drawing.nodes:
-        lines.append(f'    "{node}" [label="{_quoted(label)}", shape={SHAPES.get(role, "box")}];')
+        lines.append(f'    "{node}" [label="{_quote_label(label)}", shape={SHAPES.get(role, "box")}];')
     lines += [f'    "{start}" -> "{end}";' for start, end in drawing.edges]
     return "\n".join([f"// {printable(drawing.title)}", *lines, "}"]) + "\n"
 
 
-def _quoted(text: str) -> str:
+def _quote_label(text: str) -> str:
     return printable(text).replace("\\", "\\\\").replace('"', '\\"')

@@ -24,9 +24,9 @@ from graphkit.render.document_blocks import (
     filled_columns,
     printable,
 )
-from graphkit.render.drawings import draw
+from graphkit.render.drawings import draw_svg
 
-__all__ = ["STYLE", "block_html", "escape", "fragment", "section"]
+__all__ = ["STYLE", "block_html", "escape_html", "html_fragment", "html_section"]
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*", re.ASCII)
 
@@ -81,80 +81,80 @@ STYLE = """
 """
 
 
-def fragment(result: Document) -> str:
+def html_fragment(result: Document) -> str:
     """Return a piece of HTML that brings its own style, for a notebook."""
-    body = "".join(section(result, 1))
+    body = "".join(html_section(result, 1))
     return f'<style>{STYLE}</style>\n<div class="graphkit">\n{body}</div>\n'
 
 
-def section(result: Document, level: int) -> Iterator[str]:
+def html_section(result: Document, level: int) -> Iterator[str]:
     """Yield the heading of a result and its blocks."""
-    yield f"<h{level}>{escape(result.heading())}</h{level}>\n"
+    yield f"<h{level}>{escape_html(result.heading())}</h{level}>\n"
     for block in result.blocks():
         if not isinstance(block, Picture):  # which a page draws, with its script
             yield block_html(block, level)
 
 
-def escape(text: str) -> str:
+def escape_html(text: str) -> str:
     """Return text that HTML shows as it is."""
     return html_escape(printable(text))
 
 
-def prose(text: str) -> str:
+def prose_html(text: str) -> str:
     """Return text that HTML shows as it is, in which no line ends within an option: browsers would break `--dim`."""
-    return OPTION.sub(r'<span class="option">\g<0></span>', escape(text))
+    return OPTION.sub(r'<span class="option">\g<0></span>', escape_html(text))
 
 
 def block_html(block: Block, level: int) -> str:
     """Return a block; `level` is that of the heading that it is under."""
     if isinstance(block, Heading):
         rank = level + 1 + block.is_inner
-        return f"<h{rank}>{escape(block.text)}</h{rank}>\n"
+        return f"<h{rank}>{escape_html(block.text)}</h{rank}>\n"
     if isinstance(block, Prose):
         kind = {"plain": "", "warning": ' class="warning"', "sizes": ' class="sized"'}[block.tone]
-        return f"<p{kind}>{prose(block.text)}</p>\n"
+        return f"<p{kind}>{prose_html(block.text)}</p>\n"
     if isinstance(block, Lines):
-        return _lines(block)
+        return _lines_html(block)
     if isinstance(block, Table):
-        return _table(block)
+        return _table_html(block)
     if isinstance(block, Bars):
-        return _bars(block)
+        return _bars_html(block)
     if isinstance(block, Picture):
-        return _picture(block)
-    return f"<figure><figcaption>{escape(block.title)}</figcaption>{draw(block)}</figure>\n"
+        return _picture_data(block)
+    return f"<figure><figcaption>{escape_html(block.title)}</figcaption>{draw_svg(block)}</figure>\n"
 
 
-def _picture(block: Picture) -> str:
+def _picture_data(block: Picture) -> str:
     """Return the data of a chart, which a page draws, "" where there is nothing to draw."""
     if not (block.data.get("parts") or block.data.get("points")):
         return ""
-    data = escape(json.dumps(block.data, separators=(",", ":")))
-    return f'<figure data-chart="{data}"><figcaption>{escape(block.title)}</figcaption></figure>\n'
+    data = escape_html(json.dumps(block.data, separators=(",", ":")))
+    return f'<figure data-chart="{data}"><figcaption>{escape_html(block.title)}</figcaption></figure>\n'
 
 
-def _lines(block: Lines) -> str:
-    commands = "\n".join(escape(text) for text, role in block.rows if role == "command")
+def _lines_html(block: Lines) -> str:
+    commands = "\n".join(escape_html(text) for text, role in block.rows if role == "command")
     kinds = {"warning": ' class="warning"', "note": "", "plain": ""}
-    shown = "".join(f"<li{kinds[role]}>{_sentence(text)}</li>\n" for text, role in block.rows if role != "command")
+    shown = "".join(f"<li{kinds[role]}>{_sentence_html(text)}</li>\n" for text, role in block.rows if role != "command")
     return f'<ul class="lines">\n{shown}</ul>\n' + (f"<pre>{commands}</pre>\n" if commands else "")
 
 
-def _sentence(text: str) -> str:
+def _sentence_html(text: str) -> str:
     parts = text.parts if isinstance(text, Sentence) else (text,)
-    return "".join(_formula(part) if isinstance(part, Formula) else prose(part) for part in parts)
+    return "".join(_formula_html(part) if isinstance(part, Formula) else prose_html(part) for part in parts)
 
 
-def _table(block: Table) -> str:
+def _table_html(block: Table) -> str:
     shown = filled_columns(block)
     columns = [block.columns[at] for at in shown]
     classes = [' class="number"' if column.kind == "number" else "" for column in columns]
-    caption = f"<caption>{_sentence(block.title)}</caption>" if block.title else ""
-    head = "".join(f"<th{kind}>{escape(c.name)}</th>" for c, kind in zip(columns, classes, strict=True))
+    caption = f"<caption>{_sentence_html(block.title)}</caption>" if block.title else ""
+    head = "".join(f"<th{kind}>{escape_html(c.name)}</th>" for c, kind in zip(columns, classes, strict=True))
     rows = []
     for row in block.rows:
         cells = []
         for at, column, kind in zip(shown, columns, classes, strict=True):
-            content = _content(row[at])
+            content = _cell_content(row[at])
             cells.append(f"<td{kind}>{f'<code>{content}</code>' if column.kind == 'code' else content}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>\n")
     return (
@@ -163,14 +163,14 @@ def _table(block: Table) -> str:
     )
 
 
-def _content(cell: Cell) -> str:
+def _cell_content(cell: Cell) -> str:
     if isinstance(cell, Formula):
-        return _formula(cell)
+        return _formula_html(cell)
     text = html_escape(cell_text(cell))
     return f'<a href="{html_escape(cell.address)}">{text}</a>' if isinstance(cell, Link) else text
 
 
-def _formula(cell: Formula) -> str:
+def _formula_html(cell: Formula) -> str:
     """Return a number with its expression, which `page/sizes.mjs` evaluates."""
     named = {
         "value": "" if cell.value is None else str(cell.value),
@@ -180,18 +180,18 @@ def _formula(cell: Formula) -> str:
         "data-model": "" if cell.model is None else str(cell.model),
         "data-over": f"{cell.over[0]} {cell.over[1]}" if cell.over is not None else "",
     }
-    attributes = "".join(f' {name}="{escape(text)}"' for name, text in named.items() if text)
-    return f"<data{attributes}>{escape(cell.text)}</data>"
+    attributes = "".join(f' {name}="{escape_html(text)}"' for name, text in named.items() if text)
+    return f"<data{attributes}>{escape_html(cell.text)}</data>"
 
 
-def _bars(block: Bars) -> str:
+def _bars_html(block: Bars) -> str:
     top = max((max(values) for _, values in block.rows), default=0) or 1
     parts = []
     for label, values in block.rows:
         for number, value in enumerate(values):
-            name = escape(label) if not number else ""
+            name = escape_html(label) if not number else ""
             bar = f'<svg class="bar bar{number}" width="{100 * value / top:.1f}%" height="13"></svg>'
             parts.append(f'<span>{name}</span><span class="number">{value:,}</span>{bar}\n')
-    keys = "".join(f' <span class="key key{n}">{escape(name)}</span>' for n, name in enumerate(block.series))
-    caption = escape(block.title) + (keys if len(block.series) > 1 else "")
+    keys = "".join(f' <span class="key key{n}">{escape_html(name)}</span>' for n, name in enumerate(block.series))
+    caption = escape_html(block.title) + (keys if len(block.series) > 1 else "")
     return f'<figure><figcaption>{caption}</figcaption><div class="bars">\n{"".join(parts)}</div></figure>\n'

@@ -19,46 +19,48 @@ from graphkit.render.document_blocks import (
     printable,
 )
 
-__all__ = ["markdown", "mermaid"]
+__all__ = ["as_markdown", "as_mermaid"]
 
 # beginnings of a heading, a list, a line or an underlined heading; not -5 and 39.52
 STARTS = re.compile(r"^( *)(#(?=#{0,5}(?:\s|$))|[+-](?=\s|$)|-(?=[- ]*$)|=(?==*\s*$)|\d{1,9}(?=[.)](?:\s|$)))")
 
 
-def markdown(result: Document, level: int = 1) -> str:
+def as_markdown(result: Document, level: int = 1) -> str:
     """Return a result as Markdown, with a title of the given level."""
-    parts = [f"{'#' * level} {escape(result.heading())}"]
+    parts = [f"{'#' * level} {escape_markdown(result.heading())}"]
     for block in result.blocks():
-        parts += _block(block, level)
+        parts += _block_lines(block, level)
     return "\n\n".join(parts) + "\n"
 
 
-def _block(block: Block, level: int) -> Iterator[str]:
+def _block_lines(block: Block, level: int) -> Iterator[str]:
     if isinstance(block, Heading):
-        yield f"{'#' * (level + 1 + block.is_inner)} {escape(block.text)}"
+        yield f"{'#' * (level + 1 + block.is_inner)} {escape_markdown(block.text)}"
     elif isinstance(block, Prose):
-        yield f"> **Warning:** {escape(block.text)}" if block.tone == "warning" else escape(block.text)
+        yield (
+            f"> **Warning:** {escape_markdown(block.text)}" if block.tone == "warning" else escape_markdown(block.text)
+        )
     elif isinstance(block, Lines):
-        yield from _lines(block)
+        yield from _list_lines(block)
     elif isinstance(block, Table):
-        yield _table(block)
+        yield _table_text(block)
     elif isinstance(block, Drawing):
-        yield f"{escape(block.title)}\n\n```mermaid\n{mermaid(block)}```"
+        yield f"{escape_markdown(block.title)}\n\n```mermaid\n{as_mermaid(block)}```"
 
 
-def _lines(block: Lines) -> Iterator[str]:
+def _list_lines(block: Lines) -> Iterator[str]:
     """Yield lines as a list, and the commands among them as a block of code."""
     signs = {"warning": "**Warning:** ", "note": "", "plain": ""}
-    shown = [f"- {signs[role]}{escape(text)}" for text, role in block.rows if role != "command"]
+    shown = [f"- {signs[role]}{escape_markdown(text)}" for text, role in block.rows if role != "command"]
     commands = [printable(text) for text, role in block.rows if role == "command"]
     if shown:
         yield "\n".join(shown)
     if commands:
-        fence = _fence("\n".join(commands), 3)
+        fence = _code_fence("\n".join(commands), 3)
         yield "\n".join([f"{fence}sh", *commands, fence])
 
 
-def escape(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return text in which Markdown and HTML see nothing to interpret, also where it starts a paragraph."""
     plain = re.sub(r"^ {4,}", "   ", printable(text)).replace("&", "&amp;")
     plain = re.sub(r"([\\`*<>|~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])[(:\[])", r"\\\1", plain)
@@ -69,32 +71,32 @@ def _escaped_start(start: str) -> str:
     return f"{start}\\" if start.isdigit() else f"\\{start}"
 
 
-def _cell(text: str, column: Column) -> str:
+def _cell_text(text: str, column: Column) -> str:
     if column.kind != "code" or not text:
-        return escape(text)
-    fence = _fence(text)
+        return escape_markdown(text)
+    fence = _code_fence(text)
     pad = " " if "`" in text else ""
     text = text.replace("|", "\\|")
     return f"{fence}{pad}{text}{pad}{fence}"
 
 
-def _fence(text: str, least: int = 1) -> str:
+def _code_fence(text: str, least: int = 1) -> str:
     """Return backticks that stand around a text, more than there are in a row in it."""
     return "`" * max(least, max((len(run) for run in re.findall("`+", text)), default=0) + 1)
 
 
-def _table(block: Table) -> str:
-    lines = [f"**{escape(block.title)}**\n"] if block.title else []
+def _table_text(block: Table) -> str:
+    lines = [f"**{escape_markdown(block.title)}**\n"] if block.title else []
     columns = filled_columns(block)
-    lines.append("| " + " | ".join(escape(block.columns[at].name) for at in columns) + " |")
+    lines.append("| " + " | ".join(escape_markdown(block.columns[at].name) for at in columns) + " |")
     lines.append("|" + "|".join("---:" if block.columns[at].kind == "number" else "---" for at in columns) + "|")
     for row in block.rows:
-        cells = (_cell(cell_text(row[at]), block.columns[at]) for at in columns)
+        cells = (_cell_text(cell_text(row[at]), block.columns[at]) for at in columns)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def mermaid(drawing: Drawing) -> str:
+def as_mermaid(drawing: Drawing) -> str:
     """Return a drawing as a Mermaid flowchart."""
     ids = {node: f"n{number}" for number, (node, _, _) in enumerate(drawing.nodes)}
     lines = ["flowchart TD"]

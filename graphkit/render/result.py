@@ -18,7 +18,7 @@ from graphkit.render.document_blocks import Block, Cell, Prose, Table, table, ta
 if TYPE_CHECKING:
     from graphkit.render.terminal import Rendered
 
-__all__ = ["SCHEMA", "Result", "Sizes", "tabled", "versioned"]
+__all__ = ["SCHEMA", "Result", "Sizes", "tabled", "versioned_schema"]
 
 SCHEMA = 1  # raised when a field of any result changes its name or meaning
 NEW_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -63,11 +63,11 @@ def tabled(
     return {"table": _Shown(headings, title, cells, most, empty)}
 
 
-def _tables(result: type[Result]) -> list[tuple[str, _Shown]]:
+def _result_tables(result: type[Result]) -> list[tuple[str, _Shown]]:
     return [(each.name, each.metadata["table"]) for each in dataclasses.fields(result) if "table" in each.metadata]
 
 
-def _paragraph(said: str | Block) -> Block:
+def _as_prose(said: str | Block) -> Block:
     return Prose(said) if isinstance(said, str) else said
 
 
@@ -75,7 +75,7 @@ class Sizes(tuple[tuple[str, int], ...]):
     """Sizes by name, as pairs that can be hashed; JSON has an object."""
 
 
-def versioned(schema: str) -> str:
+def versioned_schema(schema: str) -> str:
     """Return the schema's name and version, with which JSON begins: `report/1`."""
     return f"{schema}/{SCHEMA}"
 
@@ -105,15 +105,15 @@ class Result:
 
     def _parts(self, *, has_all_rows: bool) -> Iterator[Block]:
         """Yield what is said and the tables: where all are empty, what one of them says of that alone."""
-        tables = [(shown, getattr(self, name)) for name, shown in _tables(type(self))]
+        tables = [(shown, getattr(self, name)) for name, shown in _result_tables(type(self))]
         empty = next((shown.empty for shown, _ in tables if shown.empty), "")
         if empty and not any(rows for _, rows in tables):
             yield Prose(empty)
             return
-        yield from map(_paragraph, self.introduction())
+        yield from map(_as_prose, self.introduction())
         for shown, rows in tables:
             yield from shown.blocks(rows, len(rows) if has_all_rows else shown.most)
-        yield from map(_paragraph, self.remarks())
+        yield from map(_as_prose, self.remarks())
 
     def csv_tables(self) -> Iterable[Table]:
         """Yield the tables of CSV: those that are shown, with a row for each thing where these have one for many."""
@@ -140,7 +140,7 @@ class Result:
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields as plain dicts, lists, strings and numbers."""
-        plain: dict[str, object] = json.loads(json.dumps(_plain(self)))
+        plain: dict[str, object] = json.loads(json.dumps(_plain_json(self)))
         return plain
 
     def document(self) -> dict[str, object]:
@@ -151,26 +151,26 @@ class Result:
         """Return JSON: the versions of graphkit and of the schema, and the document."""
         from graphkit import __version__
 
-        begin = {"graphkit": __version__, "schema": versioned(self.schema())}
+        begin = {"graphkit": __version__, "schema": versioned_schema(self.schema())}
         return json.dumps({**begin, **self.document()}, indent=2) + "\n"
 
     def to_text(self, width: int = 80, color: bool = False) -> str:
         """Return text for a terminal of the given width, with ANSI colours if `color`."""
-        from graphkit.render.terminal import text
+        from graphkit.render.terminal import as_text
 
-        return text(self, width, color)
+        return as_text(self, width, color)
 
     def to_markdown(self) -> str:
         """Return GitHub-flavoured Markdown."""
-        from graphkit.render.markdown import markdown
+        from graphkit.render.markdown import as_markdown
 
-        return markdown(self)
+        return as_markdown(self)
 
     def to_html(self) -> str:
         """Return one self-contained HTML page."""
-        from graphkit.render.html_page import page
+        from graphkit.render.html_page import html_page
 
-        return page(self, self.graphs(), self.explanations())
+        return html_page(self, self.graphs(), self.explanations())
 
     def to_csv(self) -> str:
         """Return the tables as CSV, "" where there is none: one after the other, an empty line between them."""
@@ -190,20 +190,20 @@ class Result:
         return self.to_markdown()
 
     def _repr_html_(self) -> str:
-        from graphkit.render.html import fragment
+        from graphkit.render.html import html_fragment
 
-        return fragment(self)
+        return html_fragment(self)
 
 
-def _plain(value: object) -> Any:
+def _plain_json(value: object) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.metadata.get("in_json", True)]
         more = value.computed if isinstance(value, Result) else ()
-        return {name: _plain(getattr(value, name)) for name in (*names, *more)}
+        return {name: _plain_json(getattr(value, name)) for name in (*names, *more)}
     if isinstance(value, Sizes):
         return dict(value)
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_plain_json(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain_json(item) for key, item in value.items()}
     return value

@@ -12,13 +12,13 @@ from rich.text import Text
 
 from graphkit.render.document_blocks import Block, Document, Heading, Lines, Prose, Table, cell_text, printable
 
-__all__ = ["Rendered", "row_lines", "text", "widths_within", "wrapped"]
+__all__ = ["Rendered", "as_text", "row_lines", "widths_within", "wrap_text"]
 
 MARKS = {"plain": ("", ""), "note": ("- ", ""), "warning": ("! ", "yellow"), "command": ("$ ", "bold")}
 NOTE = 2  # spaces before a note beneath a name
 
 
-def text(result: Document, width: int = 80, color: bool = False, *, table_width: int | None = None) -> str:
+def as_text(result: Document, width: int = 80, color: bool = False, *, table_width: int | None = None) -> str:
     """Return a result as text; its tables may be wider than its paragraphs."""
     out = io.StringIO()
     console = Console(
@@ -45,48 +45,48 @@ class Rendered:
         console.print(self, overflow="ignore", crop=False)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        yield from _paragraph(self.result.heading(), options.max_width, "bold")
+        yield from _paragraph_lines(self.result.heading(), options.max_width, "bold")
         for block in self.result.blocks():
-            yield from _block(block, options.max_width, self.table_width or options.max_width)
+            yield from _block_lines(block, options.max_width, self.table_width or options.max_width)
 
 
-def _block(block: Block, width: int, table_width: int) -> Iterator[Text]:
+def _block_lines(block: Block, width: int, table_width: int) -> Iterator[Text]:
     if isinstance(block, Heading):
-        yield from _paragraph(block.text, width, "bold underline")
+        yield from _paragraph_lines(block.text, width, "bold underline")
     elif isinstance(block, Prose):
         warning = block.tone == "warning"
-        yield from _paragraph(f"{'Warning: ' if warning else ''}{block.text}", width, "yellow" if warning else "")
+        yield from _paragraph_lines(f"{'Warning: ' if warning else ''}{block.text}", width, "yellow" if warning else "")
     elif isinstance(block, Lines):
         for words, role in block.rows:
-            yield from _marked(words, role, width)
+            yield from _marked_lines(words, role, width)
         yield Text("")
     elif isinstance(block, Table):
         if block.title:
-            yield from _lines(block.title, width, "italic")
-        yield from _table(block, width, table_width)
+            yield from _wrapped_lines(block.title, width, "italic")
+        yield from _table_lines(block, width, table_width)
         yield Text("")
     # the others are pictures of a table beside them: a page has all, Markdown drawings
 
 
-def _paragraph(words: str, width: int, style: str) -> Iterator[Text]:
-    yield from _lines(words, width, style)
+def _paragraph_lines(words: str, width: int, style: str) -> Iterator[Text]:
+    yield from _wrapped_lines(words, width, style)
     yield Text("")
 
 
-def _lines(words: str, width: int, style: str, indent: int = 0) -> Iterator[Text]:
-    for line in wrapped(printable(words), width - indent):
+def _wrapped_lines(words: str, width: int, style: str, indent: int = 0) -> Iterator[Text]:
+    for line in wrap_text(printable(words), width - indent):
         yield Text(" " * indent).append(line.rstrip(), style)
 
 
-def _marked(words: str, role: str, width: int) -> Iterator[Text]:
+def _marked_lines(words: str, role: str, width: int) -> Iterator[Text]:
     """Yield a line after its mark, its wrapped rest beneath its first word; a command stays one line, to be copied."""
     mark, style = MARKS[role]
-    lines = [printable(words)] if role == "command" else wrapped(printable(words), width - len(mark))
+    lines = [printable(words)] if role == "command" else wrap_text(printable(words), width - len(mark))
     for number, line in enumerate(lines):
         yield Text(" " * len(mark) if number else mark, style).append(line.rstrip(), style)
 
 
-def _table(block: Table, width: int, table_width: int) -> Iterator[Text]:
+def _table_lines(block: Table, width: int, table_width: int) -> Iterator[Text]:
     shown = [number for number, column in enumerate(block.columns) if column.kind != "note"]
     notes = [number for number, column in enumerate(block.columns) if column.kind == "note"]
     right = [block.columns[number].kind == "number" for number in shown]
@@ -102,13 +102,13 @@ def _table(block: Table, width: int, table_width: int) -> Iterator[Text]:
         yield from row_lines([row[number] for number in shown], widths, right, table_width)
         for number in notes:
             if row[number]:
-                yield from _lines(row[number], width, "dim", indent)
+                yield from _wrapped_lines(row[number], width, "dim", indent)
 
 
 GAP = 2  # spaces between columns
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrap_text(text: str, width: int) -> list[str]:
     """Return lines that break at spaces; a word that is wider than the width has a line of its own, whole."""
     if cell_len(text) <= width:
         return [text]
@@ -149,7 +149,7 @@ def row_lines(
     for number, (cell, column_width, align) in enumerate(zip(cells, widths, right, strict=True)):
         is_last = number == len(cells) - 1
         overflows = _widest_word(cell) > column_width
-        lines = wrapped(cell, max(column_width, width - offset) if is_last or overflows else column_width)
+        lines = wrap_text(cell, max(column_width, width - offset) if is_last or overflows else column_width)
         block.append([f"{' ' * (column_width - cell_len(line))}{line}" if align else line for line in lines])
         offset += column_width + GAP
         if overflows or is_last:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from graphkit.errors import UsageError
 from graphkit.graph.view import Node
 from graphkit.model import Model
-from graphkit.render.result import versioned
+from graphkit.render.result import versioned_schema
 from graphkit.viewer.explorer_format import NodeDataResult
 from graphkit.viewer.overlays import Overlay
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MeasuredErrors", "error_overlay", "measured_errors"]
 
-SCHEMA = versioned("model-comparison")
+SCHEMA = versioned_schema("model-comparison")
 FIRST, DIFFERS, PROBLEM = "#b71c1c", "#ff8a65", "#bdbdbd"
 AGREES = ("#e8f5e9", "#c8e6c9", "#dcedc8", "#f0f4c3")  # below each of the bounds, and above
 BOUNDS = (1e-9, 1e-7, 1e-5)  # of relative errors

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from graphkit.analysis.blockers import blockers
-from graphkit.analysis.costs.amounts import Amount, total
+from graphkit.analysis.costs.amounts import Amount, sum_amounts
 from graphkit.analysis.costs.node_costs import MEASURES, Measure, NodeCost, node_costs
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
-from graphkit.analysis.costs.weights import weights
+from graphkit.analysis.costs.weights import stored_weights
 from graphkit.analysis.hazards import hazards
 from graphkit.analysis.shape_origins import OriginGroup, meanings_text, origins
 from graphkit.deploy.targets import Target
@@ -74,7 +74,7 @@ def node_amounts(shapes: Shapes, spec: DimSpec) -> NodeAmounts:
         runs[cost.node].append(cost)
     amounts = {
         node: {
-            measure: total(cost.costs[measure] for cost in costs)
+            measure: sum_amounts(cost.costs[measure] for cost in costs)
             for measure in MEASURES
             if all(measure in cost.costs for cost in costs)
         }
@@ -114,7 +114,7 @@ def _heat_overlay(name: str, values: Iterable[tuple[Node, int]]) -> Overlay:
 def _weight_overlay(shapes: Shapes) -> Overlay:
     """Return the bytes of the weights that each node is the first to read."""
     read: defaultdict[Node, int] = defaultdict(int)
-    for weight, reader in weights(shapes.model):
+    for weight, reader in stored_weights(shapes.model):
         if reader is not None:
             read[reader] += weight.bytes
     return _heat_overlay("weight bytes", read.items())

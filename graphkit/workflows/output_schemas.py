@@ -39,7 +39,7 @@ from graphkit.errors import UsageError
 from graphkit.fleet.survey_table import SurveyTable
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.ops.tensor import Ratio
-from graphkit.render.result import Result, Sizes, versioned
+from graphkit.render.result import Result, Sizes, versioned_schema
 from graphkit.rewrite.outcome import DeclinedText
 from graphkit.shapes.program_contents import Consumer, Source, Unread
 from graphkit.shapes.shape_program import Input
@@ -218,10 +218,10 @@ def document_schema(name: str, properties: Mapping[str, Schema], named: Mapping[
         named: Schemas that others refer to, by name.
         text: The description of the document, in a sentence.
     """
-    begin: Schema = {"graphkit": {"type": "string"}, "schema": {"const": versioned(name)}}
+    begin: Schema = {"graphkit": {"type": "string"}, "schema": {"const": versioned_schema(name)}}
     return {
         "$schema": DIALECT,
-        "title": versioned(name),
+        "title": versioned_schema(name),
         "description": text,
         **closed_object({**begin, **properties}),
         "$defs": dict(sorted(named.items())),

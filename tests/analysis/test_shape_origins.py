@@ -12,9 +12,9 @@ from graphkit.analysis.shape_origins import (
     Meaning,
     Origins,
     Source,
-    expression,
     group_drawing,
     meanings_text,
+    origin_expression,
     origins,
 )
 from graphkit.errors import UsageError
@@ -41,7 +41,7 @@ model = partial(model_of, domains=("custom",))
 def expressed(nodes: str, full: bool = False) -> str:
     """Return the expression of the value `e` that some nodes compute."""
     graph = f"g (float[N] x, int64[1] i) => (int64[1] e) <int64[1] w = {{0}}, int64 n = {{0}}> {{ {nodes} }}"
-    return expression(model(graph).graph.values["e"], full)
+    return origin_expression(model(graph).graph.values["e"], full)
 
 
 def groups(found: Origins, op: str, name: str) -> list[str]:
@@ -74,19 +74,19 @@ def test_expression(nodes: str, text: str) -> None:
 
 
 def test_an_initializer_is_a_constant() -> None:
-    assert expression(model(CHAIN).graph.values["rest"]) == "CONST"
+    assert origin_expression(model(CHAIN).graph.values["rest"]) == "CONST"
 
 
 def test_a_graph_input_is_named() -> None:
-    assert expression(model(CHAIN).graph.values["x"]) == "x"
+    assert origin_expression(model(CHAIN).graph.values["x"]) == "x"
 
 
 def test_a_default_of_an_input_is_named() -> None:
-    assert expression(model("g (int64[1] s = {1}) => () {}").graph.values["s"]) == "s"
+    assert origin_expression(model("g (int64[1] s = {1}) => () {}").graph.values["s"]) == "s"
 
 
 def test_an_input_that_is_left_out_is_nothing() -> None:
-    assert expression(None) == ""
+    assert origin_expression(None) == ""
 
 
 def test_full_writes_lists_out() -> None:

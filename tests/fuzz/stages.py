@@ -46,8 +46,8 @@ from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.declare_shapes import DeclareShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims, SetDims
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
-from graphkit.render.drawings import dot
-from graphkit.render.markdown import mermaid
+from graphkit.render.drawings import as_dot
+from graphkit.render.markdown import as_mermaid
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Outcome
 from graphkit.shapes import DimSpec, infer, program
@@ -108,8 +108,8 @@ def _report(rng: random.Random, model: Model) -> None:
         drawing = group_drawing(model, rng.choice((1, 2)))
     except UsageError:
         return
-    _check_text(dot(drawing))
-    _check_text(mermaid(drawing))
+    _check_text(as_dot(drawing))
+    _check_text(as_mermaid(drawing))
 
 
 def _lists(rng: random.Random, model: Model) -> None:

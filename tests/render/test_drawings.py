@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphkit.render.document_blocks import Drawing
-from graphkit.render.drawings import MAX_LABEL, dot, draw
+from graphkit.render.drawings import MAX_LABEL, as_dot, draw_svg
 
 CHAIN = Drawing(
     "Cone",
@@ -20,35 +20,35 @@ CHAIN = Drawing(
 
 def rows(drawing: Drawing) -> dict[str, float]:
     """Return the y of each label."""
-    return {str(text.text): float(text.attrib["y"]) for text in ET.fromstring(draw(drawing)).iter("text")}
+    return {str(text.text): float(text.attrib["y"]) for text in ET.fromstring(draw_svg(drawing)).iter("text")}
 
 
 def boxes(drawing: Drawing) -> list[tuple[float, float, float]]:
     """Return the left edge, the width and the y of each box."""
-    found = ET.fromstring(draw(drawing)).iter("rect")
+    found = ET.fromstring(draw_svg(drawing)).iter("rect")
     return [(float(box.attrib["x"]), float(box.attrib["width"]), float(box.attrib["y"])) for box in found]
 
 
 def test_one_node() -> None:
-    assert draw(Drawing("One", (("0", "Add", "op"),), ())) == (
+    assert draw_svg(Drawing("One", (("0", "Add", "op"),), ())) == (
         '<svg viewBox="0 0 62 52" width="62" height="52" role="img" aria-label="One">'
         '<rect class="op" x="14.0" y="11.0" width="34.1" height="22" rx="4"/><text x="31.1" y="26.0">Add</text></svg>'
     )
 
 
 def test_an_empty_drawing() -> None:
-    assert draw(Drawing("", (), ())) == (
+    assert draw_svg(Drawing("", (), ())) == (
         '<svg viewBox="0 0 14 0" width="14" height="0" role="img" aria-label=""></svg>'
     )
 
 
 def test_each_node_has_a_box_of_its_role() -> None:
-    classes = [box.attrib["class"] for box in ET.fromstring(draw(CHAIN)).iter("rect")]
+    classes = [box.attrib["class"] for box in ET.fromstring(draw_svg(CHAIN)).iter("rect")]
     assert classes == ["consumer", "op", "const", "data"]
 
 
 def test_each_edge_is_a_line() -> None:
-    assert len(list(ET.fromstring(draw(CHAIN)).iter("path"))) == 3
+    assert len(list(ET.fromstring(draw_svg(CHAIN)).iter("path"))) == 3
 
 
 def test_what_feeds_stands_above() -> None:
@@ -69,7 +69,7 @@ def test_boxes_of_a_row_do_not_overlap() -> None:
 
 
 def test_all_boxes_lie_inside() -> None:
-    total = float(ET.fromstring(draw(CHAIN)).attrib["width"])
+    total = float(ET.fromstring(draw_svg(CHAIN)).attrib["width"])
     assert all(left >= 0 and left + width <= total for left, width, _ in boxes(CHAIN))
 
 
@@ -80,7 +80,7 @@ def test_a_long_label_keeps_its_end() -> None:
 
 @pytest.mark.parametrize("text", ["</text><script>x</script>", "a & b", '"quoted"', "\x1b[31m", "a\nb"])
 def test_text_is_inert(text: str) -> None:
-    drawn = ET.fromstring(draw(Drawing(text, (("0", text, "op"),), ())))
+    drawn = ET.fromstring(draw_svg(Drawing(text, (("0", text, "op"),), ())))
     assert {element.tag for element in drawn.iter()} == {"svg", "rect", "text"}
     assert re.search(r"[\x00-\x1f]", drawn.attrib["aria-label"]) is None
 
@@ -109,7 +109,7 @@ DRAWING = Drawing(
 
 
 def test_a_drawing() -> None:
-    assert dot(DRAWING) == (
+    assert as_dot(DRAWING) == (
         """\
 // Concat([CONST, x])
 digraph {
@@ -127,7 +127,7 @@ digraph {
 
 
 def test_an_empty_graph_as_dot() -> None:
-    assert dot(Drawing("", (), ())) == "// \ndigraph {\n    node [shape=box];\n}\n"
+    assert as_dot(Drawing("", (), ())) == "// \ndigraph {\n    node [shape=box];\n}\n"
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_an_empty_graph_as_dot() -> None:
     ],
 )
 def test_a_label_cannot_leave_its_quotes(label: str, quoted: str) -> None:
-    assert dot(Drawing("", (("0", label, "op"),), ())).splitlines()[3] == f'    "0" [label="{quoted}", shape=box];'
+    assert as_dot(Drawing("", (("0", label, "op"),), ())).splitlines()[3] == f'    "0" [label="{quoted}", shape=box];'
 
 
 def test_a_title_cannot_leave_its_comment() -> None:
-    assert dot(Drawing("a\nevil", (), ())).splitlines()[0] == "// a\\nevil"
+    assert as_dot(Drawing("a\nevil", (), ())).splitlines()[0] == "// a\\nevil"

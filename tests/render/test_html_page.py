@@ -9,13 +9,13 @@ import pytest
 from builders import Shown
 
 from graphkit.render.document_blocks import Bars, Heading, Prose, table
-from graphkit.render.html_page import MODULES, _file, page
+from graphkit.render.html_page import MODULES, _page_file, html_page
 
 TABLE = table("Name:code | Count:number", [("a", 1), ("b", 2)])
 
 
 def test_a_page_is_a_document_with_a_title() -> None:
-    text = page(Shown((Prose("One."),)))
+    text = html_page(Shown((Prose("One."),)))
     assert text.startswith('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n')
     assert "<title>Title</title>" in text
     assert '<main>\n<h1>Title</h1>\n<section id="top">\n<p>One.</p>\n</section>\n</main>\n' in text
@@ -23,14 +23,14 @@ def test_a_page_is_a_document_with_a_title() -> None:
 
 
 def test_a_heading_begins_a_section_that_folds() -> None:
-    text = page(Shown((Prose("One."), Heading("KV cache"), TABLE, Heading("KV cache!"), Heading("Δ"))))
+    text = html_page(Shown((Prose("One."), Heading("KV cache"), TABLE, Heading("KV cache!"), Heading("Δ"))))
     assert '<section id="kv-cache"><details open><summary><h2>KV cache</h2></summary>\n<div class="scroll">' in text
     assert '<section id="kv-cache-2"><details open><summary><h2>KV cache!</h2></summary>\n</details></section>' in text
     assert '<section id="section"><details open><summary><h2>Δ</h2></summary>' in text
 
 
 def test_the_contents_name_each_section_and_count_its_rows() -> None:
-    text = page(Shown((Prose("One."), Heading("KV cache"), TABLE, Heading("Top"))))
+    text = html_page(Shown((Prose("One."), Heading("KV cache"), TABLE, Heading("Top"))))
     assert '<li><a href="#top">Verdict</a></li>\n' in text
     assert '<li><a href="#kv-cache">KV cache</a> <span class="count">2</span></li>\n' in text
     assert '<li><a href="#top-2">Top</a></li>\n' in text
@@ -38,7 +38,7 @@ def test_the_contents_name_each_section_and_count_its_rows() -> None:
 
 def test_an_inner_heading_is_a_place_in_its_section_and_in_the_contents() -> None:
     inner = [Heading(name, is_inner=True) for name in ("Costs", "KV cache", "Costs")]
-    text = page(Shown((Heading("A"), inner[0], TABLE, inner[1], Heading("A costs"), Heading("B"), inner[2])))
+    text = html_page(Shown((Heading("A"), inner[0], TABLE, inner[1], Heading("A costs"), Heading("B"), inner[2])))
     assert '<summary><h2>A</h2></summary>\n<h3 id="a.costs">Costs</h3>\n<div class="scroll">' in text
     rows = [
         f'<li><a href="#{place}">{name}</a></li>\n'
@@ -51,27 +51,27 @@ def test_an_inner_heading_is_a_place_in_its_section_and_in_the_contents() -> Non
 
 
 def test_only_a_page_with_a_graph_has_a_search() -> None:
-    assert 'id="search"' not in page(Shown(()))
-    assert 'id="search"' in page(Shown(()), [{"nodes": []}])
+    assert 'id="search"' not in html_page(Shown(()))
+    assert 'id="search"' in html_page(Shown(()), [{"nodes": []}])
 
 
 def test_the_data_of_a_graph_cannot_end_its_element() -> None:
     graph = {"texts": ["</script><script>alert(1)</script>", "<!--", "é"]}
-    text = page(Shown(()), [graph])
+    text = html_page(Shown(()), [graph])
     (data,) = re.findall(r'<script type="application/json" class="graph">(.*?)</script>', text)
     assert "<" not in data
     assert json.loads(data) == graph
 
 
 def test_a_page_names_no_other_place() -> None:
-    text = page(Shown((Heading("x"), Prose("x"), TABLE, Bars("x", ("one",), [("x", (1,))]))), [{"texts": []}])
+    text = html_page(Shown((Heading("x"), Prose("x"), TABLE, Bars("x", ("one",), [("x", (1,))]))), [{"texts": []}])
     of_drawings = '"http://www.w3.org/2000/svg"'  # a name, of which nothing is asked
     assert re.findall(r"(?i)<link|src=|url\(|@import|https?://", text.replace(of_drawings, "")) == []
     assert {place[0] for place in re.findall(r'href="([^"]*)"', text)} == {"#"}
 
 
 def test_the_policy_allows_the_style_and_the_script_of_the_page_alone() -> None:
-    text = page(Shown((Prose("x"),)), [{"texts": []}])
+    text = html_page(Shown((Prose("x"),)), [{"texts": []}])
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     (style,), (script,) = (
@@ -90,24 +90,24 @@ def test_the_policy_allows_the_style_and_the_script_of_the_page_alone() -> None:
 
 
 def test_style_and_script_are_light() -> None:
-    assert len(page(Shown(()))) < 100_000
+    assert len(html_page(Shown(()))) < 100_000
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_comes_after_those_that_it_imports(name: str) -> None:
-    imported = re.findall(r'from "\./(\w+)\.mjs"', _file(f"{name}.mjs"))
+    imported = re.findall(r'from "\./(\w+)\.mjs"', _page_file(f"{name}.mjs"))
     assert set(imported) <= set(MODULES[: MODULES.index(name)])
 
 
 def test_the_margins_of_a_page_are_as_dark_as_the_page() -> None:
-    text = page(Shown(()))
+    text = html_page(Shown(()))
     for color in re.findall(r"--paper: (#[0-9a-f]+)", text):
         assert f"background: {color};" in text
     assert text.count("prefers-color-scheme: dark") == 2
 
 
 def test_explanations_are_folded_below_the_first_section() -> None:
-    text = page(Shown((Prose("One."), Heading("Two"))), explanations={"a <b>": "# a\n\nuse `x < 1`"})
+    text = html_page(Shown((Prose("One."), Heading("Two"))), explanations={"a <b>": "# a\n\nuse `x < 1`"})
     assert text.index('id="top"') < text.index('id="explanations"') < text.index('id="two"')
     assert "<details><summary>a &lt;b&gt;</summary><pre># a\n\nuse `x &lt; 1`</pre></details>" in text
-    assert 'id="explanations"' not in page(Shown((Prose("One."),)))
+    assert 'id="explanations"' not in html_page(Shown((Prose("One."),)))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from graphkit.render.document_blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
-from graphkit.render.markdown import escape, markdown, mermaid
+from graphkit.render.markdown import as_markdown, as_mermaid, escape_markdown
 
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 SPECIALS = [
@@ -53,8 +53,8 @@ def test_a_result_without_blocks_is_its_title() -> None:
 
 
 def test_the_level_of_the_title_can_be_chosen() -> None:
-    assert markdown(Shown((Heading("Part"),)), 2) == "## Title\n\n### Part\n"
-    assert markdown(Shown((Heading("Part", is_inner=True),)), 2) == "## Title\n\n#### Part\n"
+    assert as_markdown(Shown((Heading("Part"),)), 2) == "## Title\n\n### Part\n"
+    assert as_markdown(Shown((Heading("Part", is_inner=True),)), 2) == "## Title\n\n#### Part\n"
 
 
 def test_prose_is_a_paragraph() -> None:
@@ -108,7 +108,7 @@ flowchart TD
 
 
 def test_a_drawing_without_edges() -> None:
-    assert mermaid(Drawing("", (("a", "x", "data"),), ())) == 'flowchart TD\n    n0["x"]\n'
+    assert as_mermaid(Drawing("", (("a", "x", "data"),), ())) == 'flowchart TD\n    n0["x"]\n'
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_drawing_without_edges() -> None:
     ],
 )
 def test_a_label_cannot_leave_its_box(label: str, shown: str) -> None:
-    assert mermaid(Drawing("", (("a", label, "op"),), ())) == f'flowchart TD\n    n0["{shown}"]\n'
+    assert as_mermaid(Drawing("", (("a", label, "op"),), ())) == f'flowchart TD\n    n0["{shown}"]\n'
 
 
 @pytest.mark.parametrize("text", SPECIALS)
@@ -150,23 +150,23 @@ def test_code_in_a_table_is_shown_as_it_is(text: str) -> None:
 
 @given(st.text(st.sampled_from("ab*`<>|~[]()!\\& "), max_size=12))
 def test_text_is_never_interpreted(text: str) -> None:
-    assert RENDERER.render(f"x{escape(text)}x") == f"<p>x{plain(text)}x</p>\n"
+    assert RENDERER.render(f"x{escape_markdown(text)}x") == f"<p>x{plain(text)}x</p>\n"
 
 
 def test_shapes_stay_readable() -> None:
-    assert escape("[batch_size, 1, past_sequence_length]") == "[batch_size, 1, past_sequence_length]"
+    assert escape_markdown("[batch_size, 1, past_sequence_length]") == "[batch_size, 1, past_sequence_length]"
 
 
 @pytest.mark.parametrize("text", ["39.52", "-630", "+4", "= [8]", "#2", "1.5 MB", "x"])
 def test_a_number_or_a_sign_that_starts_nothing_is_as_it_is(text: str) -> None:
-    assert escape(text) == text
-    assert RENDERER.render(escape(text)) == f"<p>{text}</p>\n"
+    assert escape_markdown(text) == text
+    assert RENDERER.render(escape_markdown(text)) == f"<p>{text}</p>\n"
 
 
 @given(st.text(st.sampled_from("#=-+ 12.)x"), min_size=1, max_size=8).map(str.strip).filter(bool))
 def test_no_text_starts_a_list_or_a_heading(text: str) -> None:
-    assert RENDERER.render(f"x\n\n{escape(text)}") == f"<p>x</p>\n<p>{text}</p>\n"
-    assert RENDERER.render(f"x\n{escape(text)}") == f"<p>x\n{text}</p>\n"
+    assert RENDERER.render(f"x\n\n{escape_markdown(text)}") == f"<p>x</p>\n<p>{text}</p>\n"
+    assert RENDERER.render(f"x\n{escape_markdown(text)}") == f"<p>x\n{text}</p>\n"
 
 
 def test_notes_that_no_row_has_are_no_column() -> None:

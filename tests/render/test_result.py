@@ -10,7 +10,7 @@ from rich.console import Console
 
 from graphkit import __version__
 from graphkit.render.document_blocks import Block, Prose, table
-from graphkit.render.result import Result, Sizes, tabled, versioned
+from graphkit.render.result import Result, Sizes, tabled, versioned_schema
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def test_to_dict_gives_plain_values() -> None:
 
 
 def test_to_json_gives_the_fields_and_the_schema() -> None:
-    assert json.loads(WHOLE.to_json()) == {"graphkit": __version__, "schema": versioned(WHOLE.schema()), **PLAIN}
+    assert json.loads(WHOLE.to_json()) == {"graphkit": __version__, "schema": versioned_schema(WHOLE.schema()), **PLAIN}
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def test_lines_may_be_folded_by_another_console() -> None:
 
 def test_tables_may_be_wider_than_paragraphs() -> None:
     row = Table((Column("Name", "code"), Column("Shape", "code")), [("a" * 20, "[b, c, d, e]")])
-    shown = terminal.text(Shown((Prose("one two three"), row)), 10, table_width=40)
+    shown = terminal.as_text(Shown((Prose("one two three"), row)), 10, table_width=40)
     assert shown.splitlines()[2:] == [
         "one two",
         "three",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from graphkit.shapes import Expr
 from graphkit.symbolic.expr import Monomial, TooComplexError, sum_text
 
-__all__ = ["NOTHING", "ONCE", "Amount", "total"]
+__all__ = ["NOTHING", "ONCE", "Amount", "sum_amounts"]
 
 MAX_TERMS = 1000  # of a product, and of a text
 
@@ -69,13 +69,15 @@ class Amount:
             size = Amount(dict([term])).at(sizes)
             return -len(term[0]), -(size or 0), repr(term[0])
 
-        return sum_text([(_powers(monomial), factor) for monomial, factor in sorted(self.terms.items(), key=order)])
+        return sum_text(
+            [(_group_powers(monomial), factor) for monomial, factor in sorted(self.terms.items(), key=order)]
+        )
 
 
 NOTHING, ONCE = Amount({}), Amount.of(1)
 
 
-def total(amounts: Iterable[Amount]) -> Amount:
+def sum_amounts(amounts: Iterable[Amount]) -> Amount:
     """Return a sum."""
     terms: dict[Monomial, int] = {}
     for amount in amounts:
@@ -91,12 +93,12 @@ class _Power(str):
     __repr__ = str.__str__
 
 
-def _powers(monomial: Monomial) -> tuple[object, ...]:
+def _group_powers(monomial: Monomial) -> tuple[object, ...]:
     """Return the atoms of a product, equal ones as one power."""
     counts = Counter(monomial)
-    return tuple(atom if count == 1 else _Power(f"{_base(atom)}**{count}") for atom, count in counts.items())
+    return tuple(atom if count == 1 else _Power(f"{_base_text(atom)}**{count}") for atom, count in counts.items())
 
 
-def _base(atom: object) -> str:
+def _base_text(atom: object) -> str:
     text = repr(atom)
     return text if text.isidentifier() else f"({text})"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from graphkit.analysis.costs.amounts import Amount, total
+from graphkit.analysis.costs.amounts import Amount, sum_amounts
 from graphkit.analysis.costs.cost_table import Quantity
 from graphkit.analysis.costs.node_costs import node_costs
 from graphkit.analysis.costs.peak_memory import PeakMemory
@@ -141,7 +141,7 @@ class SizedModel:
         shapes = infer(model, spec, values=values)
         typical = TypicalSizes(shapes.model, spec, shapes, wish).sizes
         sizes = {name: known_sizes.get(name, size) for name, size in typical.items()}
-        sizes |= {name: known_sizes[name] for name in _symbols(values) if name in known_sizes}
+        sizes |= {name: known_sizes[name] for name in _symbols_of_values(values) if name in known_sizes}
         return cls(shapes, sizes, {**Inputs(model, spec).numbers, **sizes})
 
     def figures(self) -> CostFigures:
@@ -149,7 +149,7 @@ class SizedModel:
         model = self.shapes.model
         nodes = node_costs(self.shapes, self.sizes).nodes
         known = [node.costs["macs"] for node in nodes if "macs" in node.costs]
-        macs, peak = total(known), PeakMemory(self.shapes).at(self.sizes)
+        macs, peak = sum_amounts(known), PeakMemory(self.shapes).at(self.sizes)
         return CostFigures(
             stored_bytes(model),
             sum(1 for _ in all_nodes(model.scopes)),
@@ -218,7 +218,7 @@ def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
     try:
         originals, result = models.sized()
         known = {name: size for each in originals for name, size in each.known.items()}
-        figures = _joined([each.figures() for each in originals]), result.figures()
+        figures = _join_figures([each.figures() for each in originals]), result.figures()
         return CostChange(what, Sizes(known.items()), *figures, models=models, links=models.links(originals))
     except GraphkitError as error:
         return CostChange(what, Sizes(), None, None, unknown=str(error), models=models)
@@ -228,12 +228,12 @@ def frozen_dims(before: Model, after: Model, wish: Mapping[Role, int] = {}) -> D
     """Return the sizes of symbols that are numbers in the result, those aside that a wish says."""
     wished = {name for name, role in symbol_roles(before).items() if role in wish} if wish else set[str]()
     both, dims = (read.dims for read in read_alike(before, after))
-    pairs = (pair for name, known in both.items() for pair in _axes(known, dims.get(name)))
+    pairs = (pair for name, known in both.items() for pair in _axis_pairs(known, dims.get(name)))
     sizes = {was.name: now.constant for was, now in pairs if was.name is not None and now.constant}
     return DimSpec.of({name: size for name, size in sizes.items() if name not in wished})
 
 
-def _symbols(values: Mapping[str, np.ndarray]) -> Iterator[str]:
+def _symbols_of_values(values: Mapping[str, np.ndarray]) -> Iterator[str]:
     """Yield the symbols in values of inputs."""
     elements = (element for array in values.values() if array.dtype == object for element in array.ravel())
     yield from sorted({name for element in elements if isinstance(element, Expr) for name in element.symbols})
@@ -249,19 +249,19 @@ def _dims_of_inputs(after: Model, before: SizedModel) -> dict[str, Expr]:
         known = before.shapes.model.graph.values.get(value.name)
         is_cache = known in before.shapes.model.roles.pasts
         dims = before.shapes.dims(known) if known is not None and not is_cache else None
-        for now, was in _axes(symbolic.get(value.name), dims):
+        for now, was in _axis_pairs(symbolic.get(value.name), dims):
             if now.name is not None and Amount.of(was).at(before.sizes) is not None:
                 by_symbol[now.name] = was
     return by_symbol
 
 
-def _axes(left: Sequence[Expr] | None, right: Sequence[Expr] | None) -> Iterator[tuple[Expr, Expr]]:
+def _axis_pairs(left: Sequence[Expr] | None, right: Sequence[Expr] | None) -> Iterator[tuple[Expr, Expr]]:
     """Yield the dims of two tensors of one rank, axis by axis."""
     if left is not None and right is not None and len(left) == len(right):
         yield from zip(left, right, strict=True)
 
 
-def _joined(parts: Sequence[CostFigures]) -> CostFigures:
+def _join_figures(parts: Sequence[CostFigures]) -> CostFigures:
     """Return the costs of models that run one after the other."""
     macs = [part.macs for part in parts]
     return CostFigures(
@@ -325,7 +325,7 @@ def cost_change_blocks(
             continue
         yield table(
             f"Cost | {sides[0]}:number | {sides[1]}:number | Ratio:number",
-            [*_rows(change, places)],
+            [*_change_rows(change, places)],
             title=_at_sizes(f"Costs{which}", change.sizes, places.result(change)),
         )
         if (time := change.latency) is not None:
@@ -347,12 +347,12 @@ def _at_sizes(text: str, sizes: Sizes, place: int | None) -> str:
     return Sentence.of(*parts)
 
 
-def _rows(change: CostChange, places: _Places) -> Iterator[tuple[Cell, ...]]:
+def _change_rows(change: CostChange, places: _Places) -> Iterator[tuple[Cell, ...]]:
     before, after, time = change.before, change.after, change.latency
     if before is None or after is None:
         return
-    yield "file and weights", sized(before.bytes, "B"), sized(after.bytes, "B"), _ratio(before.bytes, after.bytes)
-    yield "nodes", before.nodes, after.nodes, _ratio(before.nodes, after.nodes)
+    yield "file and weights", sized(before.bytes, "B"), sized(after.bytes, "B"), _ratio_text(before.bytes, after.bytes)
+    yield "nodes", before.nodes, after.nodes, _ratio_text(before.nodes, after.nodes)
     peaks, place = places.peaks(change, before.peak_bytes, after.peak_bytes), places.result(change)
     macs = (before.macs, after.macs)
     yield "multiply-accumulates (MACs)", *(each.cell(model=place) for each in macs), _quantity_ratio(*macs, place)
@@ -373,5 +373,5 @@ def _quantity_ratio(was: Quantity, now: Quantity, place: int | None) -> Formula 
     return Formula(f"{now.value / was.value:.2f}", now.value, now.expression, "ratio", was.expression, model=place)
 
 
-def _ratio(before: int | None, after: int | None) -> str:
+def _ratio_text(before: int | None, after: int | None) -> str:
     return f"{after / before:.2f}" if before and after is not None else ""

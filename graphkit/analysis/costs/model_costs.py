@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from graphkit.analysis.costs.amounts import Amount, total
+from graphkit.analysis.costs.amounts import Amount, sum_amounts
 from graphkit.analysis.costs.cost_table import (
     AliveTensor,
     BranchRow,
@@ -23,7 +23,7 @@ from graphkit.analysis.costs.node_costs import FAILURES, MEASURES, Measure, Node
 from graphkit.analysis.costs.node_sizes import bytes_of
 from graphkit.analysis.costs.peak_memory import Peak, PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
-from graphkit.analysis.costs.weights import Weight, weight_bits, weights
+from graphkit.analysis.costs.weights import Weight, stored_weights, weight_bits
 from graphkit.graph.name_families import by_family, expand_label
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value, all_nodes
@@ -96,7 +96,7 @@ class _Count:
         self.sizes = self.typical.sizes
         self.nodes = node_costs(shapes, self.sizes)
         self.memory = PeakMemory(shapes)
-        self.weights = weights(shapes.model)
+        self.weights = stored_weights(shapes.model)
         self.known: dict[tuple[int, ...], tuple[Quantity, Quantity, Quantity]] = {}
 
     def result(self, by: By, top: int | None) -> Costs:
@@ -112,7 +112,7 @@ class _Count:
             weight_bytes=sum(weight.bytes for weight in stored),
             weights=weight_bits(stored),
             **{measure: self.quantity(*totals[measure]) for measure in MEASURES},
-            intensity=_intensity(*(amount.at(self.sizes) for amount, _ in totals.values())),
+            intensity=_arithmetic_intensity(*(amount.at(self.sizes) for amount, _ in totals.values())),
             input_bytes=self.quantity(*self.bytes(self.inputs())),
             peak=self.peak(peak),
             memory=self.over_time(peak),
@@ -132,7 +132,7 @@ class _Count:
     def sum(self, nodes: Sequence[NodeCost], measure: Measure) -> tuple[Amount, int]:
         """Return the sum of a measure, and how many nodes are not in it."""
         known = [node.costs[measure] for node in nodes if measure in node.costs]
-        return total(known), len(nodes) - len(known)
+        return sum_amounts(known), len(nodes) - len(known)
 
     def quantity(self, amount: Amount, uncounted: int = 0) -> Quantity:
         return Quantity(amount.at(self.sizes), amount.text(self.sizes), uncounted)
@@ -155,7 +155,7 @@ class _Count:
                 unknown += not is_known(size)
             except FAILURES:
                 unknown += 1
-        return total(amounts), unknown
+        return sum_amounts(amounts), unknown
 
     def inputs(self) -> list[Value]:
         return [value for value in self.model.graph.inputs if value.tensor is None and value.sparse is None]
@@ -178,7 +178,9 @@ class _Count:
             name = group_of(reader, by) if reader is not None else OUTSIDE
             groups.setdefault(name, _Group([], [])).weights.append(weight)
         made = {name: self.row(name, group) for name, group in groups.items()}
-        yield from sorted(_joined(made) if by in ("layer", "module") else made.values(), key=_weight, reverse=True)
+        yield from sorted(
+            _join_alike(made) if by in ("layer", "module") else made.values(), key=_row_weight, reverse=True
+        )
 
     def row(self, name: str, group: _Group) -> CostRow:
         parameters, stored = (
@@ -194,7 +196,7 @@ class _Count:
             macs=macs,
             operations=operations,
             bytes_moved=bytes_moved,
-            intensity=_intensity(macs.value, operations.value, bytes_moved.value),
+            intensity=_arithmetic_intensity(macs.value, operations.value, bytes_moved.value),
         )
 
     def peak(self, peak: Peak) -> PeakRow:
@@ -240,11 +242,11 @@ class _Count:
             yield CurvePoint(size, macs, operations, moved, self.memory.at(sizes).bytes, kv)
 
 
-def _intensity(macs: int | None, operations: int | None, moved: int | None) -> float | None:
+def _arithmetic_intensity(macs: int | None, operations: int | None, moved: int | None) -> float | None:
     return None if macs is None or operations is None or not moved else (2 * macs + operations) / moved
 
 
-def _joined(rows: Mapping[str, CostRow]) -> Iterator[CostRow]:
+def _join_alike(rows: Mapping[str, CostRow]) -> Iterator[CostRow]:
     """Yield one row for those of a family that cost the same, the first reader of a constant that they share too."""
     costs = ((name, (row.parameters, row.macs, row.operations, row.bytes_moved)) for name, row in rows.items())
     for label, _, times in by_family(costs):
@@ -253,7 +255,7 @@ def _joined(rows: Mapping[str, CostRow]) -> Iterator[CostRow]:
         yield replace(members[0], name=label, times=times, nodes=nodes, weight_bytes=stored)
 
 
-def _weight(row: CostRow) -> tuple[int, ...]:
+def _row_weight(row: CostRow) -> tuple[int, ...]:
     """Return the costs of a row, the measure that decides first."""
     values = (quantity.value or 0 for quantity in (row.macs, row.operations, row.bytes_moved))
     return (*(row.times * value for value in values), row.times * row.weight_bytes)
@@ -268,20 +270,20 @@ def group_of(node: Node, by: By) -> str:
     return _GROUPS[by](node)
 
 
-def _module(node: Node) -> str:
+def _module_name(node: Node) -> str:
     return module_of(node) or OUTSIDE
 
 
-def _layer(node: Node) -> str:
+def _layer_name(node: Node) -> str:
     """Return the module up to its first number; a module without one counts as its own."""
-    module = _module(node)
+    module = _module_name(node)
     match = NUMBERED.match(module)
     return match[0] if match is not None else module
 
 
 _GROUPS: Mapping[By, Callable[[Node], str]] = {
-    "layer": _layer,
-    "module": _module,
+    "layer": _layer_name,
+    "module": _module_name,
     "op": lambda node: node.operator,
     "node": lambda node: node.path,
 }

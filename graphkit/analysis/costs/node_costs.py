@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from graphkit.analysis.costs.amounts import NOTHING, ONCE, Amount, total
+from graphkit.analysis.costs.amounts import NOTHING, ONCE, Amount, sum_amounts
 from graphkit.analysis.costs.node_sizes import NodeSizes, bytes_moved
 from graphkit.analysis.costs.operations import MACS, OPERATIONS, UNCOUNTED
 from graphkit.graph.dataflow import in_order
@@ -165,7 +165,7 @@ class _Walk:
     def node(self, node: Node, times: Amount | None, reason: str) -> Iterable[NodeCost]:
         function = self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
         if self.work > MAX_WORK:
-            return [_unknown(node, "the bodies and functions around it are too many nodes")]
+            return [_unknown_cost(node, "the bodies and functions around it are too many nodes")]
         if function is not None:
             return self.call(node, function, times, reason)
         if node.is_op("If"):
@@ -178,16 +178,16 @@ class _Walk:
 
     def single(self, node: Node, times: Amount | None, reason: str) -> NodeCost:
         if node.bodies:
-            return _unknown(node, f"how often {node.operator} runs what is inside is not known")
+            return _unknown_cost(node, f"how often {node.operator} runs what is inside is not known")
         if times is None:
-            return _unknown(node, reason)
+            return _unknown_cost(node, reason)
         like = self.likeness(node)
         if times is ONCE and like in self.known:
             return NodeCost(node, self.known[like], NOTHING_UNKNOWN)
         sizes = NodeSizes(node, self.shapes)
         rules: Mapping[Measure, Callable[[], Expr]] = {
-            "macs": lambda: _macs(sizes),
-            "operations": lambda: _operations(sizes),
+            "macs": lambda: _count_macs(sizes),
+            "operations": lambda: _count_operations(sizes),
             "bytes_moved": lambda: bytes_moved(node, self.shapes),
         }
         costs: dict[Measure, Amount] = {}
@@ -228,9 +228,9 @@ class _Walk:
 
     def call(self, node: Node, function: Scope, times: Amount | None, reason: str) -> list[NodeCost]:
         if function in self.running:
-            return [_unknown(node, "the function calls itself, at once or through others")]
+            return [_unknown_cost(node, "the function calls itself, at once or through others")]
         if len(self.running) >= MAX_CALLS:
-            return [_unknown(node, "functions call each other too deep")]
+            return [_unknown_cost(node, "functions call each other too deep")]
         self.running.append(function)
         try:
             return self.scope(function, times, reason)
@@ -255,7 +255,7 @@ class _Walk:
 
     def weight(self, costs: Sequence[NodeCost]) -> tuple[int, ...]:
         """Return the costs of a branch at the sizes, the measure that decides first."""
-        sums = (total(cost.costs.get(measure, NOTHING) for cost in costs) for measure in MEASURES)
+        sums = (sum_amounts(cost.costs.get(measure, NOTHING) for cost in costs) for measure in MEASURES)
         return tuple(each.at(self.sizes) or 0 for each in sums)
 
     def loop(self, node: Node, body: Scope, times: Amount | None, reason: str) -> list[NodeCost]:
@@ -304,18 +304,18 @@ class _Walk:
         return [cost]
 
 
-def _unknown(node: Node, reason: str) -> NodeCost:
+def _unknown_cost(node: Node, reason: str) -> NodeCost:
     return NodeCost(node, {}, dict.fromkeys(MEASURES, reason))
 
 
-def _macs(sizes: NodeSizes) -> Expr:
+def _count_macs(sizes: NodeSizes) -> Expr:
     operator = sizes.node.operator
     if operator in MACS:
         return MACS[operator](sizes)
     return const(0) if operator in OPERATIONS or operator in UNCOUNTED else _without_rule(operator)
 
 
-def _operations(sizes: NodeSizes) -> Expr:
+def _count_operations(sizes: NodeSizes) -> Expr:
     operator = sizes.node.operator
     if operator in UNCOUNTED:
         raise UnknownError(UNCOUNTED[operator])

@@ -70,11 +70,11 @@ Rule = Callable[[NodeSizes], Expr]
 
 def product(dims: Iterable[Expr]) -> Expr:
     """Return the product of dims."""
-    return _product(tuple(dims))
+    return _multiply_dims(tuple(dims))
 
 
 @lru_cache(maxsize=8192)  # layers repeat
-def _product(dims: Dims) -> Expr:
+def _multiply_dims(dims: Dims) -> Expr:
     return math.prod(dims, start=const(1))
 
 
@@ -93,11 +93,11 @@ def bytes_of(value: Value, shapes: Shapes) -> Expr:
     if bits is None:
         dtype = dtype_name(tensor.dtype) if tensor.dtype else "unknown"
         raise UnknownError(f"the dtype of '{value.name}' is {dtype}, which has no fixed size")
-    return _bytes(tensor.dims, bits)
+    return _count_bytes(tensor.dims, bits)
 
 
 @lru_cache(maxsize=8192)
-def _bytes(dims: Dims, bits: int) -> Expr:
+def _count_bytes(dims: Dims, bits: int) -> Expr:
     count = product(dims)
     return count * (bits // 8) if bits % 8 == 0 else ceil_div(count * bits, 8)
 
@@ -121,10 +121,12 @@ def bytes_moved(node: Node, shapes: Shapes) -> Expr:
     if node.operator in VIEWS or node.is_op("Constant"):
         return const(0)
     outputs = node.results
-    return _sum(tuple(bytes_of(value, shapes) for values in (_read(node, outputs), outputs) for value in values))
+    return _sum_sizes(
+        tuple(bytes_of(value, shapes) for values in (_values_read(node, outputs), outputs) for value in values)
+    )
 
 
-def _read(node: Node, outputs: Sequence[Value]) -> Iterator[Value]:
+def _values_read(node: Node, outputs: Sequence[Value]) -> Iterator[Value]:
     """Yield what a node reads: for an operator that picks elements, as much as it gives in place of its first input."""
     for index, value in enumerate(node.inputs):
         if index == 0 and node.operator in PICKING:
@@ -134,5 +136,5 @@ def _read(node: Node, outputs: Sequence[Value]) -> Iterator[Value]:
 
 
 @lru_cache(maxsize=8192)  # layers repeat
-def _sum(sizes: tuple[Expr, ...]) -> Expr:
+def _sum_sizes(sizes: tuple[Expr, ...]) -> Expr:
     return sum(sizes, start=const(0))

@@ -16,7 +16,7 @@ from graphkit.graph.view import Node
 from graphkit.shapes import Expr, Shapes, UnknownError, const
 from graphkit.symbolic.expr import TooComplexError
 
-__all__ = ["MACS", "OPERATIONS", "UNCOUNTED", "macs"]
+__all__ = ["MACS", "OPERATIONS", "UNCOUNTED", "count_macs"]
 
 # The input that holds the past keys, [batch, heads, length, size of a head]
 PAST_KEYS: Mapping[str, int] = {
@@ -27,7 +27,7 @@ PAST_KEYS: Mapping[str, int] = {
 EXPERTS: Mapping[str, tuple[int, ...]] = {"com.microsoft.MoE": (2, 4, 6), "com.microsoft.QMoE": (2, 5, 8)}  # weights
 
 
-def macs(node: Node, shapes: Shapes) -> Expr | None:
+def count_macs(node: Node, shapes: Shapes) -> Expr | None:
     """Return how many multiply-accumulates a node does: 0 where it is none of these operators, None where unknown."""
     rule = MACS.get(node.operator)
     try:
@@ -42,7 +42,7 @@ def _matrix_product(sizes: NodeSizes) -> Expr:
     return sizes.results() * product(sizes.dims(0)[place:][:1])
 
 
-def _convolution(weights: int) -> Rule:
+def _convolution_rule(weights: int) -> Rule:
     """Return the rule of a convolution whose weights, [output channels, channels of a group, *kernel], are an input."""
     return lambda sizes: sizes.results() * product(sizes.dims(weights)[1:])
 
@@ -51,7 +51,7 @@ def _transposed_convolution(sizes: NodeSizes) -> Expr:
     return sizes.elements(0) * product(sizes.dims(1)[1:])
 
 
-def _einsum(sizes: NodeSizes) -> Expr:
+def _count_einsum(sizes: NodeSizes) -> Expr:
     """Return one for each combination of all indices."""
     equation = sizes.node.attr("equation", str)
     terms = [] if equation is None else equation.replace(" ", "").partition("->")[0].split(",")
@@ -66,7 +66,7 @@ def _einsum(sizes: NodeSizes) -> Expr:
     return product(indices.values())
 
 
-def attended(sizes: NodeSizes) -> Expr:
+def attended_positions(sizes: NodeSizes) -> Expr:
     """Return the number of positions that each query of an attention looks at, the past included."""
     keys = sizes.ranked(1 if sizes.has(1) else 0, 3, 4)
     length = keys[1] if len(keys) == 3 else keys[2]
@@ -76,7 +76,7 @@ def attended(sizes: NodeSizes) -> Expr:
 
 def _attention_macs(sizes: NodeSizes) -> Expr:
     """Return the products of queries and keys, and of their weights and the values."""
-    queries, length = sizes.ranked(0, 3, 4), attended(sizes)
+    queries, length = sizes.ranked(0, 3, 4), attended_positions(sizes)
     if not sizes.has(1):  # queries, keys and values in one tensor: the queries are as wide as the result
         if sizes.node.op_type != "GroupQueryAttention" or len(queries) != 3:
             raise UnknownError("its queries, keys and values are packed into one tensor")
@@ -100,7 +100,7 @@ def _recurrent_macs(sizes: NodeSizes) -> Expr:
     return steps[0] * steps[1] * (sizes.elements(1) + sizes.elements(2))
 
 
-def _experts(sizes: NodeSizes) -> Expr:
+def _count_experts(sizes: NodeSizes) -> Expr:
     """Return one for each weight of the experts that a token is sent to."""
     tokens = product(sizes.dims(0)[:-1])
     weights = const(0)
@@ -121,14 +121,14 @@ MACS: Mapping[str, Rule] = {
         ),
         _matrix_product,
     ),
-    **dict.fromkeys(("Conv", "ConvInteger", "DeformConv", "com.microsoft.FusedConv"), _convolution(1)),
-    **dict.fromkeys(("QLinearConv", "com.microsoft.QLinearConv"), _convolution(3)),
+    **dict.fromkeys(("Conv", "ConvInteger", "DeformConv", "com.microsoft.FusedConv"), _convolution_rule(1)),
+    **dict.fromkeys(("QLinearConv", "com.microsoft.QLinearConv"), _convolution_rule(3)),
     "ConvTranspose": _transposed_convolution,
-    "Einsum": _einsum,
+    "Einsum": _count_einsum,
     **dict.fromkeys(PAST_KEYS, _attention_macs),
     "com.microsoft.Attention": _packed_attention,
     **dict.fromkeys(("GRU", "LSTM", "RNN", "com.microsoft.DynamicQuantizeLSTM"), _recurrent_macs),
-    **dict.fromkeys(EXPERTS, _experts),
+    **dict.fromkeys(EXPERTS, _count_experts),
 }
 
 SOFTMAX = 5  # for each element: the maximum, a difference, an Exp, the sum, a division
@@ -154,11 +154,11 @@ def _per_element(count: int) -> Rule:
     return lambda sizes: sizes.elements() * count
 
 
-def _none(_: NodeSizes) -> Expr:
+def _count_nothing(_: NodeSizes) -> Expr:
     return const(0)
 
 
-def _variadic(sizes: NodeSizes) -> Expr:
+def _count_variadic(sizes: NodeSizes) -> Expr:
     """Return one less than there are inputs for each element of the output, and a division for a mean."""
     input_count = sum(value is not None for value in sizes.node.inputs)
     return sizes.results() * (input_count if sizes.node.op_type == "Mean" else input_count - 1)
@@ -169,18 +169,18 @@ def _with_bias(bias: int, per_result: int = 0) -> Rule:
     return lambda sizes: sizes.results() * (per_result + sizes.has(bias))
 
 
-def _gemm(sizes: NodeSizes) -> Expr:
+def _count_gemm(sizes: NodeSizes) -> Expr:
     scaled = sizes.node.attr("alpha", 1.0) != 1.0
     added = 1 + (sizes.node.attr("beta", 1.0) != 1.0) if sizes.has(2) else 0
     return sizes.results() * (scaled + added)
 
 
-def _normalised(count: int, *optional: int) -> Rule:
+def _normalisation_rule(count: int, *optional: int) -> Rule:
     """Return the rule of a normalisation: so many for each element, and one more for each optional input given."""
     return lambda sizes: sizes.elements() * (count + sum(map(sizes.has, optional)))
 
 
-def _pool(each: int) -> Rule:
+def _pool_rule(each: int) -> Rule:
     """Return the rule of a pooling: so many for each element of a window."""
 
     def rule(sizes: NodeSizes) -> Expr:
@@ -192,27 +192,27 @@ def _pool(each: int) -> Rule:
     return rule
 
 
-def _quantised(sizes: NodeSizes) -> Expr:
+def _count_quantised(sizes: NodeSizes) -> Expr:
     """Return a scaling for each element, and an addition where a zero point is given."""
     return sizes.elements() * (1 + sizes.has(2))
 
 
-def _unpacked(sizes: NodeSizes) -> Expr:
+def _count_unpacked(sizes: NodeSizes) -> Expr:
     """Return a subtraction and a scaling for each weight of a MatMulNBits, and a bias."""
     weights = sizes.number("K", int) * sizes.number("N", int)
     return const(2 * weights) + sizes.results() * int(sizes.has(5))
 
 
-def _scattered(updates: int) -> Rule:
+def _scatter_rule(updates: int) -> Rule:
     """Return one for each update that is added to, multiplied or compared with what is there."""
     return lambda sizes: sizes.elements(updates) * int(sizes.node.attr("reduction", "none") != "none")
 
 
-def _scores(sizes: NodeSizes) -> Expr:
+def _count_scores(sizes: NodeSizes) -> Expr:
     """Return a scaling and a softmax for each pair of a query and a position that it looks at."""
     queries, heads = sizes.ranked(0, 3, 4), "q_num_heads" if not sizes.node.domain else "num_heads"
     each = product(queries[:3]) if len(queries) == 4 else queries[0] * queries[1] * sizes.number(heads, int)
-    return each * attended(sizes) * (1 + SOFTMAX)
+    return each * attended_positions(sizes) * (1 + SOFTMAX)
 
 
 def _packed_scores(sizes: NodeSizes) -> Expr:
@@ -222,7 +222,7 @@ def _packed_scores(sizes: NodeSizes) -> Expr:
     return scores * (1 + SOFTMAX) + data[0] * data[1] * (sizes.ranked(1, 2)[1] if sizes.has(2) else const(0))
 
 
-def _recurrent(gates: int, each: int) -> Rule:
+def _recurrent_rule(gates: int, each: int) -> Rule:
     """Return so many operations for each element of the state at each step, and a bias for each gate."""
 
     def rule(sizes: NodeSizes) -> Expr:
@@ -233,7 +233,7 @@ def _recurrent(gates: int, each: int) -> Rule:
     return rule
 
 
-def _interpolated(sizes: NodeSizes) -> Expr:
+def _count_interpolated(sizes: NodeSizes) -> Expr:
     """Return the rule of a Resize, which interpolates along the axes whose dims it changes."""
     before, after = sizes.dims(0), sizes.output()
     if len(before) != len(after):
@@ -242,7 +242,7 @@ def _interpolated(sizes: NodeSizes) -> Expr:
     return _from_neighbours(sizes, "nearest", changed)
 
 
-def _sampled(sizes: NodeSizes) -> Expr:
+def _count_sampled(sizes: NodeSizes) -> Expr:
     """Return the rule of a GridSample, which interpolates along all axes but the batch and the channels."""
     return _from_neighbours(sizes, "linear", len(sizes.dims(0)) - 2)
 
@@ -255,7 +255,7 @@ def _from_neighbours(sizes: NodeSizes, default: str, axes: int) -> Expr:
     return sizes.results() * (2 * NEIGHBOURS[mode] ** axes if NEIGHBOURS[mode] else 0)
 
 
-def _window(sizes: NodeSizes) -> Expr:
+def _count_window(sizes: NodeSizes) -> Expr:
     """Return the squares, their sum over a window of channels, a power and a division of an LRN."""
     return sizes.elements() * (sizes.number("size", int) + 3)
 
@@ -263,63 +263,63 @@ def _window(sizes: NodeSizes) -> Expr:
 OPERATIONS: Mapping[str, Rule] = {
     **dict.fromkeys(sorted((UNARY - IDENTICAL) | UNIDIRECTIONAL.keys()), _per_result(1)),
     **dict.fromkeys(sorted(BROADCASTING.keys() - VARIADIC), _per_result(1)),
-    **dict.fromkeys(sorted(VARIADIC), _variadic),
+    **dict.fromkeys(sorted(VARIADIC), _count_variadic),
     **dict.fromkeys(sorted(REDUCTIONS), _per_element(1)),
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceSumSquare"), _per_element(2)),
     **dict.fromkeys(("ArgMax", "ArgMin", "CumProd", "CumSum", "TopK", "Col2Im"), _per_element(1)),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _per_element(1)),
     "GlobalLpPool": _per_element(2),
-    **dict.fromkeys(("AveragePool", "MaxPool"), _pool(1)),
-    "LpPool": _pool(2),
+    **dict.fromkeys(("AveragePool", "MaxPool"), _pool_rule(1)),
+    "LpPool": _pool_rule(2),
     **dict.fromkeys(("Softmax", "LogSoftmax", "com.microsoft.QLinearSoftmax"), _per_element(SOFTMAX)),
     "Hardmax": _per_element(2),
     "BatchNormalization": _per_element(2),
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), _per_element(7)),
-    "LayerNormalization": _normalised(6, 2),
+    "LayerNormalization": _normalisation_rule(6, 2),
     "MeanVarianceNormalization": _per_element(5),
     **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _per_element(4)),
     "com.microsoft.SimplifiedLayerNormalization": _per_element(4),
-    "com.microsoft.SkipLayerNormalization": _normalised(7, 3, 4),
-    "com.microsoft.SkipSimplifiedLayerNormalization": _normalised(5, 3),
+    "com.microsoft.SkipLayerNormalization": _normalisation_rule(7, 3, 4),
+    "com.microsoft.SkipSimplifiedLayerNormalization": _normalisation_rule(5, 3),
     "LpNormalization": _per_element(3),
-    "LRN": _window,
-    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _quantised),
-    **dict.fromkeys(("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"), _quantised),
+    "LRN": _count_window,
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _count_quantised),
+    **dict.fromkeys(("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"), _count_quantised),
     "DynamicQuantizeLinear": _per_element(4),
     **dict.fromkeys(("com.microsoft.QLinearAdd", "com.microsoft.QLinearMul"), _per_result(1)),
-    **dict.fromkeys(("com.microsoft.BiasGelu", "com.microsoft.FastGelu"), _normalised(1, 1)),
+    **dict.fromkeys(("com.microsoft.BiasGelu", "com.microsoft.FastGelu"), _normalisation_rule(1, 1)),
     "SwiGLU": _per_result(2),
-    **dict.fromkeys(("Resize", "Upsample"), _interpolated),
-    "GridSample": _sampled,
+    **dict.fromkeys(("Resize", "Upsample"), _count_interpolated),
+    "GridSample": _count_sampled,
     **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), _per_result(3)),
     **dict.fromkeys(sorted(operator_set("Range BlackmanWindow HammingWindow HannWindow")), _per_result(1)),
     **dict.fromkeys(
         sorted(operator_set("Bernoulli RandomNormal RandomNormalLike RandomUniform RandomUniformLike")), _per_result(1)
     ),
-    **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), _scattered(2)),
+    **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), _scatter_rule(2)),
     # Products: what they do besides multiplying and adding
-    **dict.fromkeys(("MatMul", "MatMulInteger", "Einsum"), _none),
-    **dict.fromkeys(("com.microsoft.FusedMatMul", "com.microsoft.MatMulBnb4"), _none),
-    "Gemm": _gemm,
-    "com.microsoft.FusedGemm": _gemm,
+    **dict.fromkeys(("MatMul", "MatMulInteger", "Einsum"), _count_nothing),
+    **dict.fromkeys(("com.microsoft.FusedMatMul", "com.microsoft.MatMulBnb4"), _count_nothing),
+    "Gemm": _count_gemm,
+    "com.microsoft.FusedGemm": _count_gemm,
     **dict.fromkeys(("Conv", "ConvTranspose", "com.microsoft.FusedConv"), _with_bias(2)),
     "DeformConv": _with_bias(3),
-    "ConvInteger": _none,
+    "ConvInteger": _count_nothing,
     **dict.fromkeys(("QLinearConv", "com.microsoft.QLinearConv"), _with_bias(8, 2)),
     "QLinearMatMul": _with_bias(8, 2),
     "com.microsoft.QGemm": _with_bias(6, 2),
     "com.microsoft.MatMulIntegerToFloat": _with_bias(6, 1),
     "com.microsoft.DynamicQuantizeMatMul": lambda sizes: sizes.elements() * 4 + _with_bias(4, 1)(sizes),
-    "com.microsoft.MatMulNBits": _unpacked,
-    **dict.fromkeys(PAST_KEYS, _scores),
+    "com.microsoft.MatMulNBits": _count_unpacked,
+    **dict.fromkeys(PAST_KEYS, _count_scores),
     "com.microsoft.Attention": _packed_scores,
-    "LSTM": _recurrent(4, 9),
-    "com.microsoft.DynamicQuantizeLSTM": _recurrent(4, 9),
-    "GRU": _recurrent(3, 8),
-    "RNN": _recurrent(1, 1),
+    "LSTM": _recurrent_rule(4, 9),
+    "com.microsoft.DynamicQuantizeLSTM": _recurrent_rule(4, 9),
+    "GRU": _recurrent_rule(3, 8),
+    "RNN": _recurrent_rule(1, 1),
     # Only moved, compared with nothing and computed from nothing
-    **dict.fromkeys(sorted(MOVING | IDENTICAL | NOT_COMPUTING), _none),
-    **dict.fromkeys(("com.microsoft.QLinearConcat", "com.microsoft.GatherBlockQuantized"), _none),
+    **dict.fromkeys(sorted(MOVING | IDENTICAL | NOT_COMPUTING), _count_nothing),
+    **dict.fromkeys(("com.microsoft.QLinearConcat", "com.microsoft.GatherBlockQuantized"), _count_nothing),
 }
 
 _DATA, _ALGORITHM = "its work depends on its data", "its work depends on the algorithm that the runtime chooses"

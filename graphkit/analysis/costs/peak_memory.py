@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from graphkit.analysis.costs.amounts import Amount, total
+from graphkit.analysis.costs.amounts import Amount, sum_amounts
 from graphkit.analysis.costs.node_costs import FAILURES, Choice, chosen_branches, functions_of
 from graphkit.analysis.costs.node_sizes import VIEWS, bytes_of
 from graphkit.graph.dataflow import values_read
@@ -136,7 +136,7 @@ class Peak:
     @property
     def amount(self) -> Amount:
         """The bytes of live tensors, as an expression: at other sizes, the peak may be elsewhere."""
-        return total(each.amount for each in self.alive)
+        return sum_amounts(each.amount for each in self.alive)
 
 
 class PeakMemory:

@@ -47,8 +47,8 @@ class TypicalSizes:
     def __init__(self, model: Model, spec: DimSpec, shapes: Shapes, wish: Mapping[Role, int] = {}) -> None:
         by_input = sizes_by_input(shapes)
         self.legal = _preferring_powers(legal_sizes(model, spec, shapes=shapes), by_input)
-        self.wish = _wish(self.legal, wish, by_input)
-        self.sizes = _runnable(self.legal, shapes, self.wish) or next(self.legal.near(self.wish), self.wish)
+        self.wish = _wished_sizes(self.legal, wish, by_input)
+        self.sizes = _runnable_sizes(self.legal, shapes, self.wish) or next(self.legal.near(self.wish), self.wish)
         ends = {name: (low, high) for name, (low, high) in spec.bounds.items() if low is not None and high is not None}
         self.over = next((name for name in ends if name in self.sizes), None)
         self.ends = ends.get(self.over or "", (0, 0))
@@ -80,7 +80,7 @@ def _preferring_powers(legal: LegalSizes, by_input: Mapping[str, int]) -> LegalS
     return replace(legal, variables=tuple(variables))
 
 
-def _runnable(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dict[str, int] | None:
+def _runnable_sizes(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dict[str, int] | None:
     """Return the nearest legal sizes at which every node runs, None where none are found; images are square if may be.
 
     Bodies may not run at all, so that at last only nodes of the main graph are looked at.
@@ -102,7 +102,7 @@ def _runnable(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dic
     return None
 
 
-def _wish(legal: LegalSizes, wish: Mapping[Role, int], by_input: Mapping[str, int]) -> dict[str, int]:
+def _wished_sizes(legal: LegalSizes, wish: Mapping[Role, int], by_input: Mapping[str, int]) -> dict[str, int]:
     sequence = TYPICAL["sequence"] if legal.past is None or wish.get("past") == 0 else 1
     by_role = {**TYPICAL, "sequence": sequence, **wish}
     by_role["total"] = by_role["sequence"] + (0 if legal.past is None else by_role["past"])
@@ -134,17 +134,17 @@ def sizes_by_input(shapes: Shapes) -> dict[str, int]:
     for value, role in inputs.items():
         dims = known.get(value.name) or ()
         if role == "image" and len(dims) == 4 and dims[3].constant in (1, 3) and dims[1].constant is None:
-            sizes |= dict.fromkeys(_symbols(dims[1:3]), PIXELS)  # channels last
+            sizes |= dict.fromkeys(_symbols_of(dims[1:3]), PIXELS)  # channels last
         if _is_raw_audio(value, dims, is_audio=role == "audio"):
-            sizes |= dict.fromkeys(_symbols(dims[-1:]), SAMPLES)
+            sizes |= dict.fromkeys(_symbols_of(dims[-1:]), SAMPLES)
     for value in inputs if not shapes.model.roles.pasts else ():  # rows of a cache are sequences of a batch
-        rows = {name for name in _symbols(indexed_dims(value, shapes)) if "batch" not in name}
+        rows = {name for name in _symbols_of(indexed_dims(value, shapes)) if "batch" not in name}
         if rows:
-            sizes |= dict.fromkeys(_symbols(known.get(value.name) or ()), EDGES) | dict.fromkeys(rows, NODES)
+            sizes |= dict.fromkeys(_symbols_of(known.get(value.name) or ()), EDGES) | dict.fromkeys(rows, NODES)
     return sizes
 
 
-def _symbols(dims: Iterable[Expr]) -> list[str]:
+def _symbols_of(dims: Iterable[Expr]) -> list[str]:
     return [dim.name for dim in dims if dim.name is not None]
 
 
@@ -158,7 +158,7 @@ def _is_raw_audio(value: Value, dims: tuple[Expr, ...], *, is_audio: bool) -> bo
 
 def indexed_dims(value: Value, shapes: Shapes) -> Iterator[Expr]:
     """Yield the dims along which the elements of an input index computed tensors: they are below each."""
-    for node, index in find_readers(value, _passes):
+    for node, index in find_readers(value, _passes_elements):
         table = node.input(0) if index == 1 and node.is_op(*INDEXING) else None
         dims = shapes.dims(table) if table is not None and not table.is_constant else None
         axis = node.axis(len(dims or ()), name="batch_dims" if node.op_type.endswith("ND") else "axis")
@@ -166,7 +166,7 @@ def indexed_dims(value: Value, shapes: Shapes) -> Iterator[Expr]:
             yield dims[axis]
 
 
-def _passes(node: Node, index: int) -> bool:
+def _passes_elements(node: Node, index: int) -> bool:
     if node.is_op("Where"):  # negative indices count from the end
         return index > 0
     return node.operator in (*MOVING, "Cast") and (index == 0 or node.is_op("Concat"))

@@ -19,7 +19,7 @@ from graphkit.io.tensors import element_count, payload_size, walk_tensors
 from graphkit.io.wire import encode_varint
 from graphkit.model import Model
 
-__all__ = ["Weight", "WeightBits", "stored_bytes", "weight_bits", "weights"]
+__all__ = ["Weight", "WeightBits", "stored_bytes", "stored_weights", "weight_bits"]
 
 # Operator -> the inputs that hold packed weights, and the attribute and its default that says of how many bits
 PACKED: Mapping[str, tuple[tuple[int, ...], str, int]] = {
@@ -66,32 +66,32 @@ class WeightBits:
     bytes: int
 
 
-def weights(model: Model) -> list[tuple[Weight, Node | None]]:
+def stored_weights(model: Model) -> list[tuple[Weight, Node | None]]:
     """Return the tensors that are stored in a model, tied ones once, each with the first node that reads it."""
     if model not in _KNOWN:
-        _KNOWN[model] = _weights(model)
+        _KNOWN[model] = _stored_weights(model)
     return list(_KNOWN[model])
 
 
 _KNOWN: WeakKeyDictionary[Model, list[tuple[Weight, Node | None]]] = WeakKeyDictionary()  # a report asks twice
 
 
-def _weights(model: Model) -> list[tuple[Weight, Node | None]]:
-    packed = _packed(all_nodes(model.scopes))
+def _stored_weights(model: Model) -> list[tuple[Weight, Node | None]]:
+    packed = _packed_bits(all_nodes(model.scopes))
     places: set[object] = set()
     weight_readers = []
-    for number, (tensor, reader) in enumerate(_stored(model)):
-        place = _place(tensor) or number
+    for number, (tensor, reader) in enumerate(_stored_tensors(model)):
+        place = _bytes_place(tensor) or number
         if place not in places:
             places.add(place)
-            weight_readers.append((_weight(tensor, packed), reader))
+            weight_readers.append((_make_weight(tensor, packed), reader))
     return weight_readers
 
 
 def stored_bytes(model: Model) -> int:
     """Return the bytes of a model: those of its graph, and of its weights wherever these are, tied ones once."""
     external = [tensor for tensor, _ in walk_tensors(model.proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
-    payloads = {_place(tensor): payload_size(tensor) or 0 for tensor in external}
+    payloads = {_bytes_place(tensor): payload_size(tensor) or 0 for tensor in external}
     inside = sum(_inside_bytes(tensor) for tensor in external if model.is_inside(tensor))
     return model.proto.ByteSize() + sum(payloads.values()) + inside
 
@@ -104,7 +104,7 @@ def _inside_bytes(tensor: onnx.TensorProto) -> int:
     return header + len(encode_varint(size + header + payload)) - len(encode_varint(size))
 
 
-def _stored(model: Model) -> Iterator[tuple[onnx.TensorProto, Node | None]]:
+def _stored_tensors(model: Model) -> Iterator[tuple[onnx.TensorProto, Node | None]]:
     """Yield every tensor, and the first node that reads it, the node that holds it, or None."""
     readers: dict[int, Node] = {}
     constants: dict[str, Node] = {}
@@ -121,7 +121,7 @@ def _stored(model: Model) -> Iterator[tuple[onnx.TensorProto, Node | None]]:
         yield tensor, constants.get(holder) if holder is not None else readers.get(id(tensor))
 
 
-def _packed(nodes: Iterable[Node]) -> dict[str, int]:
+def _packed_bits(nodes: Iterable[Node]) -> dict[str, int]:
     """Return the bits of the elements that tensors of bytes hold, by name."""
     bits_of = {}
     for node in nodes:
@@ -133,7 +133,7 @@ def _packed(nodes: Iterable[Node]) -> dict[str, int]:
     return bits_of
 
 
-def _place(tensor: onnx.TensorProto) -> object:
+def _bytes_place(tensor: onnx.TensorProto) -> object:
     """Return where the bytes of a tensor lie, None for one that has them itself."""
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return None
@@ -141,7 +141,7 @@ def _place(tensor: onnx.TensorProto) -> object:
     return at.location, at.offset, payload_size(tensor), tensor.data_type
 
 
-def _weight(tensor: onnx.TensorProto, packed: Mapping[str, int]) -> Weight:
+def _make_weight(tensor: onnx.TensorProto, packed: Mapping[str, int]) -> Weight:
     dtype, whole = tensor.data_type, BITS.get(tensor.data_type, 0)
     bits = packed.get(tensor.name, whole) if dtype in WHOLE else whole
     is_weight = whole and dtype != onnx.TensorProto.BOOL and (dtype not in INTEGERS or whole <= 8)

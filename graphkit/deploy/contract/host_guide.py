@@ -8,7 +8,7 @@ from graphkit.deploy.contract.contract_parts import Generation
 from graphkit.deploy.contract.host_contract import Contract, Method, Port, Source
 from graphkit.graph.name_families import family_label, family_pattern
 from graphkit.render.document_blocks import printable
-from graphkit.render.markdown import escape
+from graphkit.render.markdown import escape_markdown
 
 __all__ = ["write_guide"]
 
@@ -128,7 +128,7 @@ def _table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterat
         whole = [(first, *members[0][1:-1], last)] if first is not None and last is not None else members
         for row in whole:
             cells = (
-                f"`{_cell_text(text)}`" if title[0] == "`" else escape(text)
+                f"`{_cell_text(text)}`" if title[0] == "`" else escape_markdown(text)
                 for title, text in zip(header, row, strict=True)
             )
             yield f"| {' | '.join(cells)} |"

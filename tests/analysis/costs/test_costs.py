@@ -17,7 +17,7 @@ from real_models import unpacked
 import graphkit
 from graphkit.analysis.costs.cost_table import Quantity
 from graphkit.analysis.costs.model_costs import OUTSIDE, group_of
-from graphkit.analysis.costs.weights import stored_bytes, weight_bits, weights
+from graphkit.analysis.costs.weights import stored_bytes, stored_weights, weight_bits
 from graphkit.io.external import external_extent
 from graphkit.io.tensors import element_count, walk_tensors
 from graphkit.model import Model, load
@@ -172,7 +172,7 @@ def test_tied_weights_count_once() -> None:
         place = {"location": "weights", "offset": "0" if tensor.name != "u" else "4096", "length": "256"}
         for key, value in place.items():
             tensor.external_data.add(key=key, value=value)
-    stored = [weight for weight, _ in weights(Model.from_proto(proto))]
+    stored = [weight for weight, _ in stored_weights(Model.from_proto(proto))]
     assert sum(row.parameters for row in weight_bits(stored)) == 2 * 64
 
 

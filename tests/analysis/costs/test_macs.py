@@ -3,7 +3,7 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
-from graphkit.analysis.costs.operations import macs
+from graphkit.analysis.costs.operations import count_macs
 from graphkit.model import Model
 from graphkit.shapes import infer
 
@@ -11,7 +11,7 @@ from graphkit.shapes import infer
 def count(io: str, body: str) -> str:
     head = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
     model = Model.from_proto(onnx.parser.parse_model(f"{head} g {io} => (float y) {{ {body} }}"))
-    return str(macs(model.graph.nodes[-1], infer(model)))
+    return str(count_macs(model.graph.nodes[-1], infer(model)))
 
 
 @pytest.mark.parametrize(
