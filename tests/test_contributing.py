@@ -106,7 +106,7 @@ def rule(name: str) -> Any:
 
 
 def test_the_example_of_a_shape_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "com.microsoft.CDist", rule("distances"))
+    monkeypatch.setitem(RULES, "com.microsoft.CDist", rule("infer_distances"))
     text = "g (float[n, d] a, float[m, e] b) => (float[p, q] y) { y = com.microsoft.CDist (a, b) }"
     shapes = infer(model_of(text))
     assert str(shapes["y"]) == "[n, m]"
