@@ -148,7 +148,7 @@ def test_the_example_of_the_docstring() -> None:
 
 def test_the_example_of_the_guide_for_contributors() -> None:
     guide = (ROOT / "docs" / "maintainers" / "adding-a-shape-rule.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^def distances.*?(?=^RULES)", guide, re.DOTALL | re.MULTILINE)
+    (code,) = re.findall(r"^def infer_distances.*?(?=^RULES)", guide, re.DOTALL | re.MULTILINE)
     assert code.strip() == inspect.getsource(matmul_and_recurrent.infer_distances).strip()
     register_rule("CDist", domain="custom")(matmul_and_recurrent.infer_distances)
     assert dims(TEXT) == "[n, m]"
