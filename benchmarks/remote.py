@@ -48,7 +48,7 @@ seconds = time.perf_counter() - start
 """,
     "fsspec as it comes": """
 import fsspec
-from graphkit.io.payloads import lighten
+from graphkit.io.payloads import lighten_model
 class Bytes:
     def __init__(self, file): self.file = file
     def __len__(self): return self.file.size
@@ -61,7 +61,7 @@ class Bytes:
         return self.file.read(1)[0]
 start = time.perf_counter()
 with fsspec.open(URL) as file:
-    lighten(Bytes(file), "model.onnx", 1024)
+    lighten_model(Bytes(file), "model.onnx", 1024)
 seconds = time.perf_counter() - start
 """,
     "whole download": """

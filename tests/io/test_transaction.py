@@ -200,14 +200,14 @@ RACE = """
 import sys
 from pathlib import Path
 from graphkit.errors import OutputError
-from graphkit.io.transaction import transaction
+from graphkit.io.transaction import write_all_or_none
 folder, me = Path(sys.argv[1]), sys.argv[2]
 targets = [folder / name for name in ("m.data", "first.onnx", "second.onnx")]
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(30):
     try:
-        with transaction(targets[number % 2:], key=targets[1], overwrite=False, hint="") as place:
+        with write_all_or_none(targets[number % 2:], key=targets[1], overwrite=False, hint="") as place:
             for target in targets[number % 2:]:
                 place(target).write_text(me)
     except OutputError:
