@@ -13,14 +13,13 @@ import numpy as np
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.blockers import blockers
-from graphkit.deploy.asked_changes import DEQUANTIZE, GELU_TO_TANH, AskedChanges, asked_changes
 from graphkit.deploy.compiler_judges import Judgement, Judgements, judge_models, judge_words
 from graphkit.deploy.contract import Contract, LoweredWith
 from graphkit.deploy.contract.host_guide import write_guide
 from graphkit.deploy.contract.sealed_record import record_files
 from graphkit.deploy.deploy_costs import lowering_costs
 from graphkit.deploy.deploy_sizes import LowerSizes, SizeRequest, check_dtypes, checked_request, size_request
-from graphkit.deploy.export_pipeline import Pipeline, find_pipeline, has_shorter_output
+from graphkit.deploy.export_pipeline import Pipeline, changed_by, find_pipeline, has_shorter_output
 from graphkit.deploy.largest_score import largest_score
 from graphkit.deploy.lower_model import lower_model
 from graphkit.deploy.lower_report import DATA, GUIDE, LoweredFile, LowerReport, lowered_file
@@ -37,9 +36,12 @@ from graphkit.model import Model
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import SplitCrossKv
+from graphkit.passes.npu.decompose_operators import GeluToTanh
+from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.passes.npu.mask_floors import LEAST_QUANTIZED, floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.progress import portion_of, with_share
+from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.rewrite.outcome import PassChange, group_reasons
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import Placement, fits_inline, save_models, unused_text
@@ -48,9 +50,101 @@ from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages
 from graphkit.verify.fatal_node import run_isolated
 from graphkit.verify.lowering_leaks import zeros_change_results
-from graphkit.verify.lowering_verifier import verify_lowering
+from graphkit.verify.lowering_verifier import measure_deviation, verify_lowering
+from graphkit.verify.originals import Originals
 
-__all__ = ["Draft", "LowerOptions", "LowerReport", "LoweredFile", "lower_again", "lower_folder", "prove_stages_again"]
+__all__ = [
+    "DEQUANTIZE",
+    "GELU_TO_TANH",
+    "AskedChanges",
+    "Draft",
+    "LowerOptions",
+    "LowerReport",
+    "LoweredFile",
+    "asked_changes",
+    "lower_again",
+    "lower_folder",
+    "prove_stages_again",
+]
+
+# Changes of results that the user asks for before a pipeline is lowered, and how far they move results.
+
+
+GELU_TO_TANH, DEQUANTIZE = "--gelu-to-tanh", "--dequantize"
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A rewrite that changes results, and how to tell of it."""
+
+    rewrite: Rewrite
+    option: str
+    done: str
+    nothing: str
+    progress: str
+
+
+TANH = _Change(
+    GeluToTanh(),
+    GELU_TO_TANH,
+    f"Gelus are computed by tanh, which changes each by at most {GeluToTanh.largest_error:g}.",
+    "No Gelu is computed by erf",
+    "what tanh changes",
+)
+FLOATS = _Change(
+    Dequantize(qdq=True),
+    DEQUANTIZE,
+    "Products of quantised numbers are computed with floats, which no longer rounds their data.",
+    "Nothing is quantised that could be computed with floats",
+    "what floats change",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class AskedChanges:
+    """An export, the same with the changes that were asked for, and these; some may have changed nothing."""
+
+    export: Pipeline
+    pipeline: Pipeline
+    done: tuple[_Change, ...]
+    idle: tuple[_Change, ...]
+
+    @property
+    def originals(self) -> Originals:
+        """The changed models, to compare with."""
+        return replace(self.pipeline.originals, is_changed=bool(self.done))
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of the changes that were made."""
+        return tuple(change.option for change in self.done)
+
+    def notes(self, output: Path, options: LowerOptions, progress: Callable[[str], None]) -> Iterator[str]:
+        """Yield how far results are from those of the export, measured where a proof was asked for."""
+        yield from (f"{change.nothing}: {change.option} changed nothing." for change in self.idle)
+        if not self.done:
+            return
+        said = " ".join(change.done for change in self.done)
+        if not options.verify:
+            yield said
+            return
+        progress(f"measuring {' and '.join(change.progress for change in self.done)}")
+        measured = measure_deviation(self.export.originals, output, limits=options.limits, progress=progress)
+        which = "that change" if len(self.done) == 1 else "these changes"
+        without = "it" if len(self.done) == 1 else "them"
+        yield f"{said} The proof is against the export with {which}. Without {without}, {measured.words()}."
+
+
+def asked_changes(export: Pipeline, options: LowerOptions) -> AskedChanges:
+    """Make the changes that the options ask for."""
+    asked = [change for change, is_asked in ((FLOATS, options.dequantize), (TANH, options.gelu_to_tanh)) if is_asked]
+    pipeline, done, idle = export, list[_Change](), list[_Change]()
+    for change in asked:
+        changed = changed_by(pipeline, change.rewrite)
+        (done if changed is not pipeline else idle).append(change)
+        pipeline = changed
+    return AskedChanges(export, pipeline, tuple(done), tuple(idle))
+
 
 DRAFTED = 0.3  # the share of the work that is done before the files are written
 

@@ -2,28 +2,272 @@
 
 from __future__ import annotations
 
+import zlib
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, cost_change
-from graphkit.analysis.report_sections import BLOCKERS
+from graphkit.analysis.findings import Finding
+from graphkit.analysis.report import report
+from graphkit.analysis.report_sections import BLOCKERS, ReportOptions, judged_sections
 from graphkit.deploy.targets import load_target
+from graphkit.graph.declared_types import type_text
+from graphkit.graph.names import count_things
+from graphkit.graph.view import Value, as_text
 from graphkit.matching.graph_side import known_tensor
+from graphkit.matching.interfaces import Interfaces
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.model_diff.file_changes import (
-    finding_changes,
-    findings_of,
-    interface_changes,
-    metadata_changes,
-    note_changes,
-    opset_changes,
-)
+from graphkit.model_diff.changes import COSTS, Change, FindingChange, NoteChange
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.model_diff.node_changes import node_changes
-from graphkit.model_diff.node_matching import NodeMatching, match_nodes, value_path
+from graphkit.model_diff.node_matching import NodeMatching, function_keys, match_nodes, value_path
 from graphkit.model_diff.shape_changes import declaration_changes, shape_changes
-from graphkit.model_diff.weight_changes import weight_changes
+from graphkit.model_diff.weight_changes import tensor_of, weight_changes
 from graphkit.options import DiffOptions
 from graphkit.shapes import infer
 
-__all__ = ["diff"]
+if TYPE_CHECKING:
+    from graphkit.deploy.targets import Target
+
+__all__ = [
+    "changed_entries",
+    "diff",
+    "finding_changes",
+    "findings_of",
+    "interface_changes",
+    "metadata_changes",
+    "note_changes",
+    "opset_changes",
+    "props",
+    "shortened",
+]
+
+# Differences beside nodes and weights: inputs, outputs, operator sets, functions, metadata.
+
+
+TOLD = {"graph", "functions", "opset_import"}  # fields of a model that other sections tell of
+TOLD_OF_GRAPH = {
+    *("node", "initializer", "sparse_initializer", "input", "output", "value_info"),
+    "quantization_annotation",  # which is told for each tensor
+}
+
+
+def interface_changes(interfaces: Interfaces) -> Iterator[Change]:
+    """Yield the inputs and outputs that differ: in name, dtype, dims, order, doc string, or by having a default."""
+    for kind, ports in (("input", interfaces.inputs), ("output", interfaces.outputs)):
+        for value_a, value_b in (*ports.pairs, *((value, None) for value in ports.lost)):
+            yield from _port_changes(value_a, value_b, kind)
+        for value_b in ports.new:
+            yield Change(f"{kind} '{value_b.name}'", None, shortened(_port(value_b, kind)))
+        if ports.order_a != ports.order_b:
+            orders = (", ".join(f"'{name}'" for name in order) for order in (ports.order_a, ports.order_b))
+            yield Change(f"order of {kind}s", *map(shortened, orders))
+
+
+def _port_changes(value_a: Value, value_b: Value | None, kind: str) -> Iterator[Change]:
+    """Yield how an input or output differs; one that was renamed has both names."""
+    before, after = _port(value_a, kind), None if value_b is None else _port(value_b, kind)
+    is_renamed = value_b is not None and value_a.name != value_b.name
+    if is_renamed or before != after:
+        name = f"'{value_a.name}' -> '{value_b.name}'" if value_b is not None and is_renamed else f"'{value_a.name}'"
+        yield Change(f"{kind} {name}", shortened(before), shortened(after))
+
+
+def _port(value: Value, kind: str) -> str:
+    scope = value.scope
+    info = scope.infos.get(value.name)
+    dtype, shape = type_text(info.type) if info is not None else ("?", "?")
+    has_default = kind == "input" and (value.tensor is not None or value.sparse is not None)
+    doc = as_text(info.doc_string) if info is not None else ""
+    return f"{dtype}{shape}{' with a default' if has_default else ''}{f' {doc!r}' if doc else ''}"
+
+
+def opset_changes(a: Model, b: Model) -> Iterator[Change]:
+    """Yield the versions of operator sets that differ, and the functions that one model lacks or declares otherwise."""
+    yield from changed_entries(_opsets(a.proto.opset_import), _opsets(b.proto.opset_import))
+    yield from changed_entries(_functions(a), _functions(b))
+
+
+def _opsets(imports: Any) -> dict[str, str]:
+    return {as_text(entry.domain) or "ai.onnx": str(entry.version) for entry in imports}
+
+
+def _functions(model: Model) -> dict[str, str]:
+    keys = function_keys(model)
+    return {
+        f"function '{'.'.join(filter(None, map(as_text, key)))}'": _signature(function)
+        for key, function in zip(keys, model.proto.functions, strict=False)
+    }
+
+
+def _signature(function: onnx.FunctionProto) -> str:
+    parts = [count_things(len(function.input), "input(s)"), count_things(len(function.output), "output(s)")]
+    names = [*function.attribute, *(attribute.name for attribute in function.attribute_proto)]
+    if names:
+        parts.append(f"attributes {', '.join(map(as_text, names))}")
+    parts += [f"{domain} {version}" for domain, version in _opsets(function.opset_import).items()]
+    return ", ".join(parts)
+
+
+def metadata_changes(a: Model, b: Model) -> Iterator[NoteChange]:
+    """Yield the notes of models and their graphs that differ: producer, versions, doc strings, metadata."""
+    before, after = (
+        dict(_notes(model.proto, TOLD))
+        | {f"graph {name}": text for name, text in _notes(model.proto.graph, TOLD_OF_GRAPH)}
+        for model in (a, b)
+    )
+    yield from (NoteChange(change.what, change.before, change.after) for change in changed_entries(before, after))
+
+
+def _notes(message: Message, without: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a message as texts; metadata by key."""
+    for field, value in message.ListFields():
+        if field.name in without:
+            continue
+        if field.name == "metadata_props":
+            yield from ((f"metadata '{key}'", text) for key, text in props(value).items())
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            parts = value if isinstance(value, Sequence) or hasattr(value, "__len__") else [value]
+            yield field.name, _content(parts)
+        else:
+            yield field.name, as_text(value) if isinstance(value, str | bytes) else str(value)
+
+
+def _content(parts: Any) -> str:
+    """Return a text that tells messages apart: how many there are, and a checksum of what they say."""
+    content = b"".join(part.SerializeToString(deterministic=True) for part in parts)
+    return f"{count_things(len(parts), 'entry(s)').replace('entrys', 'entries')}, checksum {zlib.crc32(content):08x}"
+
+
+Pairs = Iterable[tuple[Value, Value]]
+
+
+def note_changes(matching: NodeMatching, weights: Pairs, a: Model, b: Model) -> Iterator[NoteChange]:
+    """Yield the notes that differ of what both models have, one for each note.
+
+    Args:
+        matching: The nodes, inputs and outputs that match.
+        weights: The constants that do.
+        a: A model.
+        b: The other one.
+    """
+    for kind, ends in (("input", matching.interface.inputs.pairs), ("output", matching.interface.outputs.pairs)):
+        for value_a, value_b in ends:
+            yield from _of(kind, value_a.name, _port_notes(value_a), _port_notes(value_b))
+    for value_a, value_b in weights:
+        first, second = tensor_of(value_a), tensor_of(value_b)
+        if first is not None and second is not None:
+            yield from _of("weight", value_path(value_a), _doc_and_metadata(first), _doc_and_metadata(second))
+    for node, twin in matching.forth.items():
+        yield from _of("node", node.path, _doc_and_metadata(node.proto), _doc_and_metadata(twin.proto))
+    yield from _quantization_changes(matching, a, b)
+
+
+def _of(kind: str, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[NoteChange]:
+    for each in changed_entries(before, after) if before != after else ():
+        yield NoteChange(f"{each.what} of {kind} '{name}'", each.before, each.after, note=each.what, of=kind)
+
+
+def _doc_and_metadata(message: Any) -> dict[str, str]:
+    """Return the doc string and the metadata of a node or a tensor."""
+    doc = {"doc string": as_text(message.doc_string)} if message.doc_string else {}
+    return doc | {f"metadata '{key}'": text for key, text in props(message.metadata_props).items()}
+
+
+def _port_notes(value: Value) -> dict[str, str]:
+    """Return the metadata and the denotations of an input or output; the interface has its doc string."""
+    info = value.scope.infos.get(value.name)
+    if info is None:
+        return {}
+    dims = info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ()
+    denotations = {"denotation": info.type.denotation}
+    denotations |= {f"denotation of dim {axis}": dim.denotation for axis, dim in enumerate(dims)}
+    notes = {f"metadata '{key}'": text for key, text in props(info.metadata_props).items()}
+    return notes | {name: as_text(text) for name, text in denotations.items() if text}
+
+
+def _quantization_changes(matching: NodeMatching, a: Model, b: Model) -> Iterator[NoteChange]:
+    """Yield the tensors whose quantisation is annotated in another way, whatever they and its tensors are called."""
+    mine, theirs = (_annotations(model, matching) for model in (a, b))
+    for token in dict.fromkeys([*mine, *theirs]):
+        before, after = mine.get(token, []), theirs.get(token, [])
+        if Counter(said for said, _ in before) != Counter(said for said, _ in after):
+            name = (before or after)[0][1].tensor_name
+            was, now = (", ".join(map(_annotation_text, annotations)) or None for annotations in (before, after))
+            note = "quantization annotation"
+            yield NoteChange(f"{note} of '{as_text(name)}'", was, now, note=note, of="tensor")
+
+
+Annotated = tuple[frozenset[tuple[str, Hashable]], onnx.TensorAnnotation]  # what it says, and itself
+
+
+def _annotations(model: Model, matching: NodeMatching) -> dict[Hashable, list[Annotated]]:
+    """Return the annotations by the tensors that they are for, those of A as the tensors of B that they are."""
+
+    def token(name: str) -> Hashable:
+        value = model.graph.find(name)
+        if value is None:
+            return name
+        twin = matching.values.forth.get(value, value)
+        return twin if twin in matching.values.back else matching.values.numbers.value(value)
+
+    annotations: dict[Hashable, list[Annotated]] = {}
+    for each in model.proto.graph.quantization_annotation:
+        said = frozenset((as_text(e.key), token(e.value)) for e in each.quant_parameter_tensor_names)
+        annotations.setdefault(token(each.tensor_name), []).append((said, each))
+    return annotations
+
+
+def _annotation_text(annotated: Annotated) -> str:
+    return ", ".join(f"{key} '{name}'" for key, name in props(annotated[1].quant_parameter_tensor_names).items())
+
+
+SHORT = 160  # characters of a text
+
+
+def changed_entries(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+    """Yield the differences of two mappings of texts by name."""
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) != after.get(name):
+            yield Change(name, shortened(before.get(name)), shortened(after.get(name)))
+
+
+def props(entries: Any) -> dict[str, str]:
+    """Return key and value of entries of a message."""
+    return {as_text(entry.key): as_text(entry.value) for entry in entries}
+
+
+def shortened(text: str | None) -> str | None:
+    """Return a text, or its beginning and how long it is."""
+    if text is None or len(text) <= SHORT:
+        return text
+    return f"{text[:SHORT]}... ({len(text):,} characters)"
+
+
+def findings_of(model: Model, target: Target | None) -> tuple[Finding, ...]:
+    """Return the findings of a report, blockers of a target included where there is one."""
+    sections = [section.name for section in judged_sections(ReportOptions(target=target))]
+    only = tuple(name for name in sections if name != COSTS)  # which find nothing, and take a while
+    return report(model, ReportOptions(only=only, target=target)).found()
+
+
+def finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> Iterator[FindingChange]:
+    """Yield the findings that are new, gone, or concern another number; matched by kind and key as in a baseline."""
+    counts: dict[tuple[str, str], list[int]] = {}
+    first: dict[tuple[str, str], Finding] = {}
+    for side, findings in enumerate((before, after)):
+        for finding in findings:
+            key = finding.kind, finding.key
+            counts.setdefault(key, [0, 0])[side] += finding.count
+            first[key] = finding
+    for key, (was, now) in counts.items():
+        if was != now:
+            yield FindingChange(kind=key[0], text=first[key].text, before=was, after=now)
 
 
 def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> ModelDiff:

@@ -12,19 +12,39 @@ from graphkit.deploy.targets import load_target
 from graphkit.graph.names import join_words
 from graphkit.graph.view import Node, Scope, as_text
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.model_diff.node_matching import match_nodes
+from graphkit.model_diff.node_changes import node_changes
+from graphkit.model_diff.node_matching import NodeMatching, match_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer, symbol
-from graphkit.viewer.diff_overlays import diff_overlays
 from graphkit.viewer.explorer_format import Graph, GraphNodeData, NodeDataResult
 from graphkit.viewer.graph_of_model import graph_ids, model_graphs
 from graphkit.viewer.measured_errors import error_overlay, measured_errors
 from graphkit.viewer.node_ids import NodeIds, matched_ids, node_ids
-from graphkit.viewer.overlays import HEAT, NodeAmounts, Overlay, make_overlays, node_amounts
+from graphkit.viewer.overlays import HEAT, NodeAmounts, Overlay, colored_text, make_overlays, node_amounts
 
 if TYPE_CHECKING:
     from graphkit.verify.layers.comparison import ModelComparison
 
-__all__ = ["ModelView", "NodeData", "View", "view"]
+__all__ = ["ModelView", "NodeData", "View", "diff_overlays", "view"]
+
+# The nodes that differ between two models, laid over the graphs of both.
+
+
+REMOVED, ADDED, CHANGED = "#ef9a9a", "#a5d6a7", "#ffe082"
+
+
+def diff_overlays(matching: NodeMatching) -> tuple[Overlay, Overlay]:
+    """Return the nodes of each model that the other one lacks, or has in another way."""
+    changes, _ = node_changes(matching)
+    texts = {(each.node, each.other): "; ".join(map(str, each.changes)) for each in changes.changed}
+    pairs = [
+        (pair, texts[paths]) for pair in matching.forth.items() if (paths := (pair[0].path, pair[1].path)) in texts
+    ]
+    results: tuple[dict[Node, NodeDataResult], dict[Node, NodeDataResult]] = {}, {}
+    for (node_a, node_b), text in pairs:
+        results[0][node_a] = results[1][node_b] = colored_text(f"changed: {text}", CHANGED)
+    for result, nodes, word, color in zip(results, matching.alone, ("removed", "added"), (REMOVED, ADDED), strict=True):
+        result.update({node: colored_text(word, color) for node in nodes if not node.is_op("Constant")})
+    return Overlay("diff", results[0]), Overlay("diff", results[1])
 
 
 @dataclass(frozen=True)

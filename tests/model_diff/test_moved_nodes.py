@@ -16,7 +16,7 @@ from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.model_diff.node_matching import match_nodes
 from graphkit.options import SplitOptions
 from graphkit.shapes import infer
-from graphkit.viewer.diff_overlays import diff_overlays
+from graphkit.viewer.make_view import diff_overlays
 from graphkit.viewer.node_ids import matched_ids, node_ids
 from graphkit.workflows.split_decoder_file import split_file
 

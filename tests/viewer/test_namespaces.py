@@ -10,7 +10,7 @@ from builders import model_of
 from graphkit.graph.names import module_of
 from graphkit.graph.view import build_scopes
 from graphkit.model import Model
-from graphkit.viewer.namespaces import find_namespaces, module_parts
+from graphkit.viewer.graph_of_model import find_namespaces, module_parts
 
 
 def placed(model: Model) -> dict[str, str]:

@@ -9,9 +9,10 @@ from functools import partial
 
 from onnx import NodeProto, helper
 
-from graphkit.dtypes import FLOATS
+from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import in_order
+from graphkit.graph.operator_traits import operator_set
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.shapes import Shapes
@@ -21,12 +22,59 @@ from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.inlining import draws_random_numbers
 from graphkit.verify.equivalence.normal_forms import NormalForms
 from graphkit.verify.equivalence.reading import Context, Reading, Run
-from graphkit.verify.equivalence.signs_of_zeros import CHANGING, is_blind, is_faithful
 from graphkit.verify.equivalence.terms import Key, Term
 from graphkit.verify.equivalence.value_facts import Facts, ValueFacts, shaped_by
 from graphkit.verify.equivalence.versions import spell_alike
 
-__all__ = ["read_terms"]
+__all__ = ["CHANGING", "is_blind", "is_faithful", "read_terms"]
+
+# The sign of zeros: which operators give the same bits for 0 and -0, and which give zeros of another sign at most.
+#
+# -0 and 0 compare equal, but 1 / x tells them apart, so that `x + 0`, which makes 0 of -0, is x for some readers alone.
+# An operator that is blind to the sign gives the same bits for both; a faithful one gives at most zeros of another
+# sign.
+
+
+COMPARISONS = operator_set("Equal Greater GreaterOrEqual Less LessOrEqual")
+BLIND = COMPARISONS | operator_set(
+    """
+    Abs Cos Cosh DynamicQuantizeLinear Exp IsInf IsNaN QuantizeLinear ReduceL1 ReduceL2 ReduceSumSquare Shape Sigmoid
+    Size Softmax Softplus
+    """
+)
+EVERY = operator_set(
+    "Add Sub Mul Sum Mean Max Min Where Concat MatMul Gemm"
+)  # faithful in all inputs, others in the first
+WRITTEN = {"ScatterND": (0, 2), "TensorScatter": (0, 1)}  # the data, and what is written into it
+FAITHFUL = EVERY | operator_set(
+    """
+    AveragePool Ceil Clip Conv Div Elu Erf Expand Flatten Floor Gather Gelu GlobalAveragePool HardSwish Identity
+    LayerNormalization LeakyRelu MaxPool Neg Pad ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Sin
+    Slice Split Sqrt Squeeze Tanh Tile Transpose Unsqueeze
+    """
+)
+CHANGING = operator_set("Add Sub Max Min Where")  # which are another term where the sign of zeros does not matter
+
+
+def is_blind(app: Application, index: int) -> bool:
+    """Whether the sign of zeros in an input makes no difference."""
+    op, constants = app.node.operator, app.tools.constants
+    if op == "Pow" and index == 0 and (exponent := app.arg(1)) is not None:
+        return constants.is_all(exponent, 2.0)
+    if op in ("Add", "Sub") and app.dtype in FLOATS and app.node.scope.opset() >= 7:
+        return constants.has_no_zero(app.arg(1 - index))  # 0 + y and -0 + y are y
+    if op in ("Cast", "QuantizeLinear"):  # a float of 8 bits has a sign of zeros, too
+        return index == 0 and app.dtype in INTEGERS
+    return op in BLIND and (index == 0 or op in COMPARISONS)
+
+
+def is_faithful(app: Application, index: int) -> bool:
+    """Whether the sign of zeros in an input makes a difference for the sign of zeros alone."""
+    op = app.node.operator
+    if op == "Cast":
+        return app.dtype in FLOATS
+    return index in WRITTEN.get(op, range(len(app.args)) if op in EVERY else (0,) if op in FAITHFUL else ())
+
 
 ONE_SPELLING = "one spelling for all versions"
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from graphkit.io.remote.parts import join_spans
-from graphkit.io.remote.prediction import predict_offsets
+from graphkit.io.remote.window import predict_offsets
 
 
 def offsets(steps: list[int]) -> list[int]:

@@ -22,7 +22,7 @@ from graphkit.verify.equivalence import axioms, check_equivalence, flat, reader
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
 from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.signs_of_zeros import BLIND, EVERY, FAITHFUL
+from graphkit.verify.equivalence.reader import BLIND, EVERY, FAITHFUL
 from graphkit.verify.equivalence.terms import Term
 
 EDGES = (0.0, -0.0, 1.0, -1.5, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 65504.0, 0.1)

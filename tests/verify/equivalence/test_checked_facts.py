@@ -16,7 +16,8 @@ from graphkit.ops.registry import RULES
 from graphkit.ops.rule_context import InferenceContext, Rule
 from graphkit.ops.tensor import Tensor, array_of
 from graphkit.shapes import Expr, infer
-from graphkit.verify.equivalence import check_equivalence, checked_facts, claim_sizes
+from graphkit.verify.equivalence import check_equivalence, checked_facts
+from graphkit.verify.equivalence import checked_facts as claim_sizes
 from graphkit.verify.equivalence.checked_facts import LEAST_SIZES
 
 CASES = {

@@ -18,7 +18,8 @@ from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.runtime.session import Session
-from graphkit.verify.equivalence import check_equivalence, linear, normalisation, real_constants
+from graphkit.verify.equivalence import check_equivalence, linear, real_constants
+from graphkit.verify.equivalence import real_axioms as normalisation
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.linear import Change, change_term
