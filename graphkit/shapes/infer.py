@@ -38,8 +38,8 @@ __all__ = ["infer", "infer_claimed", "infer_from", "infer_node"]
 # Inference of one node by onnx itself, for operators without a rule.
 #
 # Declared types of outputs play no part: onnx gets only the types of the inputs, as the engine knows them. A symbolic
-# dim becomes a `dim_param` of its own. Equal dims have equal names, and onnx never calculates with names, so that a name in
-# the result stands for the same dim.
+# dim becomes a `dim_param` of its own. Equal dims have equal names, and onnx never calculates with names, so that a
+# name in the result stands for the same dim.
 
 
 MAX_VERSION = (1 << 31) - 1  # which onnx can be asked for
