@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -206,7 +207,8 @@ def graphkit_run(*words: object) -> tuple[str, float]:
     def watch() -> None:
         root = psutil.Process(process.pid)
         while process.poll() is None:
-            most.append(max(most.pop(), sum(map(memory_of, (root, *root.children(recursive=True))))))
+            with suppress(psutil.NoSuchProcess):  # it ends while it is looked at
+                most[0] = max(most[0], sum(map(memory_of, (root, *root.children(recursive=True)))))
             time.sleep(0.1)
 
     watcher = threading.Thread(target=watch)

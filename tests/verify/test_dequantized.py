@@ -252,10 +252,10 @@ def test_a_tolerance_that_is_given_is_that_of_the_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_vision_model_is_proven_at_the_default_level_too(model_file: Callable[[str], Path], tmp_path: Path) -> None:
-    """There onnxruntime makes integer kernels of the original's nodes, in both models the same ones."""
+def test_the_products_of_a_vision_model_are_proven_bit_for_bit(
+    model_file: Callable[[str], Path], tmp_path: Path
+) -> None:
     report = rewrite_file(model_file("vit-qdq/model"), tmp_path / "out.onnx", "dequantize{qdq=true}")
     assert report.proof is not None
     assert report.proof.passed
-    assert report.proof.level.scaled is not None
-    assert report.proof.level.scaled < TOLERANCE
+    assert report.proof.equivalence.is_exact
