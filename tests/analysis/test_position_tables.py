@@ -30,7 +30,7 @@ def test_numbers_are_taken_off_at_any_depth(layers: int) -> None:
 
 
 def test_each_value_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, list[Value]] = {"_values_computed_from": [], "_offset": []}
+    asked: dict[str, list[Value]] = {"_values_computed_from": [], "_position_offset": []}
 
     def counting(name: str, function: Callable[..., object]) -> Callable[..., object]:
         def ask(*arguments: object) -> object:
@@ -44,7 +44,7 @@ def test_each_value_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table_positions(lookups(120)) == 80
     values = {
         "_values_computed_from": 3 * 121 + 1,
-        "_offset": 122,
+        "_position_offset": 122,
     }  # all that rests on positions; positions and their 121 sums
     assert {name: (len(found), len(set(found))) for name, found in asked.items()} == {
         name: (count, count) for name, count in values.items()
