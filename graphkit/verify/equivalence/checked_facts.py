@@ -26,6 +26,7 @@ from graphkit.shapes import Expr, Shapes
 from graphkit.shapes.constraints.evaluate_constraints import Values, size_column
 from graphkit.symbolic.expr import INF, Symbol
 from graphkit.time_limit import check_time
+from graphkit.verify.equivalence.equivalence_result import LEAST_SIZES
 from graphkit.verify.equivalence.inlining import OF_KERNEL
 from graphkit.verify.equivalence.node_claims import (
     STEPS,
@@ -38,7 +39,7 @@ from graphkit.verify.equivalence.node_claims import (
 )
 from graphkit.verify.equivalence.reading import Reading
 
-__all__ = ["LEAST_SIZES", "Drawn", "Sizes", "check_facts", "drawn_sizes", "sizes_of"]
+__all__ = ["Drawn", "Sizes", "check_facts", "drawn_sizes", "sizes_of"]
 
 # Sizes at which claims about nodes are tried: drawn from a seed, and near all numbers in them.
 
@@ -123,7 +124,6 @@ def _equalise_sizes(claim: Claim, values: Values) -> Iterator[Values]:
         yield Values({name: size_column([size]) for name, size in sizes.items()})
 
 
-LEAST_SIZES = 8  # at which what is said of a node must hold, if it depends on sizes
 ROUNDS = (8, 16, 60)  # sizes that are tried, as long as some are needed
 MAX_KNOWN = 50_000  # claims that are remembered
 

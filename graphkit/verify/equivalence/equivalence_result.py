@@ -12,14 +12,43 @@ from graphkit.ops.number_limits import USUAL
 from graphkit.shapes import Expr
 from graphkit.symbolic.algebra import lower, upper
 from graphkit.symbolic.expr import INF, Symbol, TooComplexError
-from graphkit.verify.equivalence.real_constants import ComparedConstants
 
-__all__ = ["GRADES", "Equivalence", "Exactness", "ExprPair", "OutputProof", "SizeLimit"]
+__all__ = [
+    "GRADES",
+    "LEAST_SIZES",
+    "ComparedConstants",
+    "Equivalence",
+    "Exactness",
+    "ExprPair",
+    "OutputProof",
+    "SizeLimit",
+]
 
 Exactness = Literal["bit for bit", "in exact arithmetic"]
 GRADES: tuple[str, ...] = get_args(Exactness)  # the most exact first
 
+LEAST_SIZES = 8  # at which what is said of a node must hold, if it depends on sizes
 ExprPair = tuple[Expr, Expr]  # of the original and of the rewritten model
+
+
+@dataclass(frozen=True)
+class ComparedConstants:
+    """The computed constants that a proof compared with their exact values.
+
+    Attributes:
+        largest: The largest difference, relative to the magnitude of the constant.
+    """
+
+    count: int = 0
+    largest: float = 0.0
+
+    def __add__(self, other: ComparedConstants) -> ComparedConstants:
+        return ComparedConstants(self.count + other.count, max(self.largest, other.largest))
+
+    def __str__(self) -> str:
+        constants = "1 computed constant agrees" if self.count == 1 else f"{self.count:,} computed constants agree"
+        exact = "its exact value" if self.count == 1 else "their exact values"
+        return f"{constants} with {exact} to {self.largest:.1g}" if self.largest else f"{constants} with {exact}"
 
 
 @dataclass(frozen=True)

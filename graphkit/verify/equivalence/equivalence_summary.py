@@ -13,18 +13,19 @@ from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.input_dims import DimNames
 from graphkit.time_limit import OutOfTimeError, time_limit
-from graphkit.verify.equivalence.check import check_equivalence
-from graphkit.verify.equivalence.checked_facts import LEAST_SIZES
-from graphkit.verify.equivalence.equivalence_result import GRADES, Equivalence, OutputProof
-from graphkit.verify.equivalence.real_axioms import REAL_AXIOMS
-from graphkit.verify.equivalence.real_constants import ComparedConstants
+from graphkit.verify.equivalence.equivalence_result import (
+    GRADES,
+    LEAST_SIZES,
+    ComparedConstants,
+    Equivalence,
+    OutputProof,
+)
 
 __all__ = ["SECONDS", "EquivalenceSummary", "limited_equivalence", "share_texts"]
 
 SECONDS = 60.0  # after which the runs alone are the proof
 MAX_LIMITS = 2  # of sizes that the headline tells
 MAX_SHOWN = 3  # outputs of which the report says why nothing is shown
-REAL_EQUALITIES = frozenset(axiom.name for axiom in REAL_AXIOMS)
 
 
 @dataclass(frozen=True)
@@ -159,11 +160,17 @@ class EquivalenceSummary:
 
     def _real_sentences(self) -> Iterator[str]:
         """Yield what a proof in exact arithmetic took, and what it leaves to the runs."""
-        if used := [f"{name} ({_times_text(count)})" for name, count in self.axioms.items() if name in REAL_EQUALITIES]:
+        if used := [f"{name} ({_times_text(count)})" for name, count in self.axioms.items() if name in _real_axioms()]:
             yield f"Equalities of exact arithmetic: {', '.join(used)}."
         if self.constants.count:
             yield f"{self.constants}."
         yield "Of rounding, overflow, NaN, infinities and signs of zeros, only the runs tell."
+
+
+def _real_axioms() -> frozenset[str]:
+    from graphkit.verify.equivalence.real_axioms import REAL_AXIOMS
+
+    return frozenset(axiom.name for axiom in REAL_AXIOMS)
 
 
 def _times_text(count: int) -> str:
@@ -204,6 +211,8 @@ def limited_equivalence(
         computed: Inputs of the original whose dims are those of its other ones, by their names.
     """
     compared = ConstantNumbers()
+
+    from graphkit.verify.equivalence.check import check_equivalence
 
     def check(dims: DimNames) -> Equivalence:
         try:

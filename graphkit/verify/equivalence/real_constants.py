@@ -16,9 +16,10 @@ import numpy as np
 
 from graphkit.dtypes import FLOATS
 from graphkit.verify.equivalence.constant_terms import Constants
+from graphkit.verify.equivalence.equivalence_result import ComparedConstants
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["NEAR", "ComparedConstants", "RealArray", "RealConstants"]
+__all__ = ["NEAR", "RealArray", "RealConstants"]
 
 NEAR = 1e-6  # of its magnitude, how far a computed constant may be from its exact value
 FIRST = 16  # elements that are compared before all are
@@ -67,26 +68,6 @@ class RealArray:
     def is_finite(self) -> bool:
         """Whether all elements are numbers."""
         return bool(np.isfinite(self.elements).all())
-
-
-@dataclass(frozen=True)
-class ComparedConstants:
-    """The computed constants that a proof compared with their exact values.
-
-    Attributes:
-        largest: The largest difference, relative to the magnitude of the constant.
-    """
-
-    count: int = 0
-    largest: float = 0.0
-
-    def __add__(self, other: ComparedConstants) -> ComparedConstants:
-        return ComparedConstants(self.count + other.count, max(self.largest, other.largest))
-
-    def __str__(self) -> str:
-        constants = "1 computed constant agrees" if self.count == 1 else f"{self.count:,} computed constants agree"
-        exact = "its exact value" if self.count == 1 else "their exact values"
-        return f"{constants} with {exact} to {self.largest:.1g}" if self.largest else f"{constants} with {exact}"
 
 
 class RealConstants:

@@ -18,7 +18,7 @@ from graphkit.ops.tensor import Tensor, array_of
 from graphkit.shapes import Expr, infer
 from graphkit.verify.equivalence import check_equivalence, checked_facts
 from graphkit.verify.equivalence import checked_facts as claim_sizes
-from graphkit.verify.equivalence.checked_facts import LEAST_SIZES
+from graphkit.verify.equivalence.equivalence_result import LEAST_SIZES
 
 CASES = {
     "Add": "t = Add (s, k) y = Slice (x, z, t)",
