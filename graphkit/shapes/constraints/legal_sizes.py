@@ -11,12 +11,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.ops.preconditions import BROADCAST, Broadcast, Concatenated, Related
-from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, infer, is_known
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, const, infer, is_known
 from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values, size_column
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, with_empty_past
 from graphkit.shapes.graph_inputs import Inputs
@@ -323,8 +325,20 @@ def _broadcasts(shapes: Shapes) -> Iterator[Broadcast]:
 
 
 def _computed_dims(shapes: Shapes, names: frozenset[str]) -> Iterator[tuple[Expr, ...]]:
-    """Yield the known shapes of node outputs."""
-    for value in shapes:
-        dims = shapes[value].dims if value.kind == "node" and not value.is_constant else None
+    """Yield the known shapes of what nodes compute: their outputs, and the scores that an attention keeps to itself."""
+    outputs = (shapes[value].dims for value in shapes if value.kind == "node" and not value.is_constant)
+    for dims in (*outputs, *map(partial(_score_dims, shapes), all_nodes(shapes.model.scopes))):
         if dims is not None and all(dim.symbols <= names for dim in dims):
             yield dims
+
+
+def _score_dims(shapes: Shapes, node: Node) -> tuple[Expr, ...] | None:
+    """Return the dims of the scores of new tokens in one node, None for a node that is no attention."""
+    if not node.op_type.endswith("Attention") or not node.inputs or node.inputs[0] is None:
+        return None
+    key = node.input(1) or node.inputs[0]
+    queries, keys = shapes[node.inputs[0]].dims, shapes[key].dims
+    if queries is None or keys is None or len(queries) not in (3, 4) or len(keys) < 2:
+        return None
+    heads = node.attr("q_num_heads" if not node.domain else "num_heads", 1) if len(queries) == 3 else 1
+    return (const(heads or 1), *queries[:-1], keys[-2])

@@ -6,7 +6,9 @@ import itertools
 
 import pytest
 from builders import model_of
+from onnx import parser
 
+from graphkit.model import Model
 from graphkit.ops.preconditions import Broadcast
 from graphkit.shapes import Expr, Relation, const, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Constraint
@@ -72,3 +74,11 @@ def test_dims_that_nodes_broadcast_do_so_at_all_sizes(wish: dict[str, int]) -> N
 
 def test_no_symbols_have_one_assignment() -> None:
     assert list(search_nearest_sizes([], [], {})) == [{}]
+
+
+def test_the_scores_of_an_attention_in_one_node_cost_their_elements() -> None:
+    """The node gives [1, 2, s, 4] alone, and holds as many scores as the nodes that it may be written as."""
+    opset = '<ir_version: 10, opset_import: ["" : 23]>'
+    graph = "g (float[1, 2, s, 4] q, float[1, 2, t, 4] k) => (float[1, 2, s, 4] y) { y = Attention (q, k, k) }"
+    legal = legal_sizes(Model.from_proto(parser.parse_model(f"{opset} {graph}")))
+    assert legal.cost({"s": 1000, "t": 3000}) == 2 * 1000 * 4 + 2 * 1000 * 3000
