@@ -26,7 +26,7 @@ from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.limits import DEFAULT_LIMITS
-from graphkit.shapes import declarations
+from graphkit.shapes import declarations, infer
 from graphkit.shapes.constraints.symbol_sizes import Sizes as Sizes
 from graphkit.shapes.constraints.symbol_sizes import input_shapes, symbol_roles
 from graphkit.verify.input_elements import (
@@ -99,7 +99,7 @@ class InputGenerator:
         model = as_model(model)
         self.model, self.seed, self.is_unpadded = declarations(model).model, seed, is_unpadded
         self.vocabulary = architecture(model).vocabulary or SMALL_VOCABULARY
-        self.bounds = {value.name: index_bound(value) for value in self.model.graph.inputs}
+        self.bounds = {value.name: index_bound(value, self.model) for value in self.model.graph.inputs}
         self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(self.model.scopes))
         self._others, self._most = tuple(others), most
 
@@ -440,10 +440,17 @@ def is_flag(value: Value) -> bool:
     return is_bool and declared is not None and declared.dims in ((), (1,))
 
 
-def index_bound(value: Value) -> int | None:
-    """Return the entries of the smallest constant table that an input looks up in, or None where it does not."""
-    sizes = (table_entries(*lookup) for lookup in find_lookups(value))
+def index_bound(value: Value, model: Model) -> int | None:
+    """Return the entries of the smallest table of a known length that an input looks up in, or None for none."""
+    sizes = (table_entries(*lookup) or _computed_entries(model, *lookup) for lookup in find_lookups(value))
     return min((size for size in sizes if size is not None), default=None)
+
+
+def _computed_entries(model: Model, node: Node, table: Value) -> int | None:
+    """Return how many entries a table has that nodes compute, such as those of a Range, None where that varies."""
+    dims = infer(model)[table].dims or ()
+    axis = node.axis(len(dims), name="axis" if node.op_type == "Gather" else "gather_axis")
+    return dims[axis].constant or None if axis is not None and dims else None
 
 
 SHAPE_ONLY = ("Shape", "Size")  # what they give does not depend on elements

@@ -115,6 +115,7 @@ def test_every_row_of_a_mask_starts_with_a_token_and_padding_comes_last(rows: in
         ("t = Concat <axis = 0> (axes, x) y = Gather (table, t)", 6),
         ("t = Tile (x, axes) a, b = Split <num_outputs = 2> (t) y = Gather (table, b)", 6),
         ("a = Gather (table, x) y = Gather <axis = 1> (table, x)", 4),
+        ("t = Concat <axis = 0> (table, table) u = Relu (t) y = Gather (u, x)", 12),  # computed, of a known length
         ("t = Add (x, x) y = Gather (table, t)", None),
         ("y = Gather (x, axes)", None),
         ("y = Gather <axis = 5> (table, x)", None),
@@ -122,7 +123,7 @@ def test_every_row_of_a_mask_starts_with_a_token_and_padding_comes_last(rows: in
 )
 def test_indices_stay_within_the_table_that_they_look_up_in(nodes: str, bound: int | None) -> None:
     found = model(f"g (int64[n] x) => (float[n] y) {{ {nodes} }}", table=np.ones((6, 4)).tolist(), axes=[0])
-    assert index_bound(found.graph.inputs[0]) == bound
+    assert index_bound(found.graph.inputs[0], found) == bound
     made = InputGenerator(found).arrays({"x": (500,)})["x"]
     assert set(made.tolist()) == set(range(bound or 8))
 
@@ -137,7 +138,7 @@ def test_a_table_in_a_branch_counts() -> None:
         }""",
         table=[1.0] * 3,
     )
-    assert index_bound(found.graph.inputs[0]) == 3
+    assert index_bound(found.graph.inputs[0], found) == 3
 
 
 def test_positions_stay_within_their_table() -> None:
