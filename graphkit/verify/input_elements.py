@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Kind = Literal["usual", "edges", "extremes", "not finite"]
-Padding = Literal["full", "right", "left", "holes", "empty", "above"]  # the last one of 0, 1 and 2
+Padding = Literal["full", "right", "left", "holes", "empty", "above", "below"]  # the last ones of 0, 1 and 2, or -1
 BY_ROW: tuple[Padding, ...] = ("left", "right", "holes", "full")
 
 
@@ -113,8 +113,8 @@ def _mask_row(padding: Padding, size: int, least: int, rng: np.random.Generator)
     row = np.ones(size, np.int64)
     if padding == "empty":
         return row * 0
-    if padding == "above":
-        return rng.integers(0, 3, size)
+    if padding in ("above", "below"):
+        return rng.integers(0, 3, size) - (padding == "below")
     if size <= least or padding == "full":
         return row
     if padding == "holes" and size - least >= 1 and size >= LEAST_WITH_HOLES:

@@ -121,8 +121,8 @@ class InputGenerator:
         return frozenset(value.name for value in self.model.roles.inputs if steers_sizes(value))
 
     @cached_property
-    def counts_above(self) -> bool:
-        """Whether masks take numbers above 1, and no operator takes their sums for the ends of rows."""
+    def takes_numbers(self) -> bool:
+        """Whether masks take numbers other than 0 and 1, and no operator takes their sums for the ends of rows."""
         masks = (declared_type(value) for value in self.model.roles.all("mask", "encoder mask"))
         kinds = {declared.dtype for declared in masks if declared is not None}
         return bool(kinds - {TensorProto.BOOL}) and not self.counts_masks
@@ -291,7 +291,7 @@ class InputGenerator:
             draw = replace(draw, padding=UNPADDED.padding)
         polarity = self.model.roles.polarities[value] if role in MASKS else None
         if role in MASKS and dtype in MASK_TYPES:
-            mask = self._mask(role, shape, past, rng, draw)  # which may have numbers above 1
+            mask = self._mask(role, shape, past, rng, draw)  # which may have other numbers than 0 and 1
             return (mask if polarity in ("keeps", None) else mask_elements(mask, polarity)).astype(declared.numpy_dtype)
         if role in MASKS and dtype in FLOATS and draw is not USUAL:
             kind = declared.numpy_dtype

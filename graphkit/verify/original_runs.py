@@ -45,7 +45,7 @@ __all__ = [
 ENOUGH = 5  # assignments; fewer are worth a note
 STATIC_RUNS = 3  # where all dims are fixed: other values each time
 MAX_ATTEMPTS = 40
-ABOVE = "numbers in masks above 1"
+NUMBERS: Mapping[Padding, str] = {"above": "numbers in masks above 1", "below": "numbers in masks below 0"}
 FURTHER, NO_TIME = "further sizes and values", "for which the limit of time leaves no time"
 MAX_FLAGS = 2  # flags of which all combinations are run
 MAX_EMPTY = 16  # dims that are tried at 0, and legal sizes that are looked through for each
@@ -215,7 +215,7 @@ class Feeder:
             has_past=has_past,
             has_masks=has_masks,
             has_float_masks=has_masks and self.maker.has_float_masks,
-            has_numbers=self.maker.counts_above,
+            has_numbers=self.maker.takes_numbers,
             differing=differing,
         )
         if self.defaults.arrays and usual:
@@ -428,7 +428,7 @@ def run_empty(session: Runner, feeder: Feeder, flags: Flags, record: RunRecord) 
 def at_both_levels(runs: Sequence[Run]) -> list[Run]:
     """Return the runs that count at the default level: fusions may treat values that are not finite as they like."""
     steady = (run for run in runs if not run.empty and run.draw.kind in ("usual", "edges"))
-    return [run for run in steady if not {"empty", "above"} & {*run.draw.padding}]
+    return [run for run in steady if not {"empty", *NUMBERS} & {*run.draw.padding}]
 
 
 def _all_finite(outputs: Mapping[str, Output]) -> bool:
@@ -439,7 +439,7 @@ def _special_elements(draw: Draw) -> str:
     """Return the special elements of a draw, in words."""
     if draw.overridden:
         return "defaults overridden"
-    masks = {"empty": "rows of masks that hide all", "above": ABOVE}
+    masks = {"empty": "rows of masks that hide all", **NUMBERS}
     return NAMES.get(draw.kind, next((text for padding, text in masks.items() if padding in draw.padding), ""))
 
 

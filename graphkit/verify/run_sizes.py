@@ -194,7 +194,7 @@ LARGEST = (65_539, 16_411, 4_099, 1_031, 515, 259, 131, 67, 19)  # past what 16 
 LARGE_BATCHES = (67, 17, 9)
 MAX_THRESHOLDS = 4
 ROOMY, SMALL = Row(24, 6, 3, 6), Row(6, 6, 3, 6)  # a length that is the batch is a trap of its own
-NUMBERS: tuple[Padding, ...] = ("full", "above", "left", "above")
+NUMBERS: tuple[tuple[Padding, ...], ...] = (("full", "above", "left", "above"), ("full", "below", "left", "below"))
 EMPTY: tuple[Padding, ...] = ("empty", "full", "left", "empty", "right", "full")  # a single row is empty too
 SHORT = Row(2, 1, 2, 1)
 MAX_DRAWS = 6  # of one kind, where inputs hold few elements
@@ -277,7 +277,8 @@ class Edges:
             for at in range(FLOAT_MASKS if self.has_float_masks else 1):
                 yield Edge("rows of masks that hide all", choices, Draw(padding=EMPTY, number=number + at))
         if self.has_numbers:  # no caller need give them, and the original may fail
-            yield Edge("", choices, Draw(padding=NUMBERS, number=number - number % 3 + 1))
+            for padding in NUMBERS:
+                yield Edge("", choices, Draw(padding=padding, number=number - number % 3 + 1))
 
     def _rows(self, dims: Mapping[str, int]) -> int:
         """Return how large the batch is."""

@@ -351,16 +351,22 @@ ABOVE = {
     "its root": "k = Sqrt (u)",
     "negated twice": "n = Sub (one, u) q = Mul (n, n) k = Sub (one, q)",
 }
+BELOW = {
+    "cut at 0": "k = Relu (u)",
+    "its magnitude": "k = Abs (u)",
+    "its square root squared": "q = Sqrt (u) k = Mul (q, q)",
+}
 
 
-def masks_above_one() -> Iterator[Pair]:
+def numbers_in_masks() -> Iterator[Pair]:
     text = """g (int64[b, s] input_ids, int64[b, s] attention_mask) => (float[b, s, 4] y) {{
         e = Gather (table, input_ids) m = Cast <to = 1> (attention_mask) u = Unsqueeze (m, last) {} y = Mul (e, k) }}"""
     table = np.random.default_rng(0).standard_normal((50, 4))
     constants = {"one": 1.0, "last": np.array([2]), "table": table}
-    for name, nodes in ABOVE.items():
-        pair = text.format("k = Identity (u)"), text.format(nodes)
-        yield Pair(f"a mask above 1: {name}", *pair, "; numbers in masks above 1", constants)
+    for which, wrong in (("above 1", ABOVE), ("below 0", BELOW)):
+        for name, nodes in wrong.items():
+            pair = text.format("k = Identity (u)"), text.format(nodes)
+            yield Pair(f"a mask {which}: {name}", *pair, f"; numbers in masks {which}", constants)
 
 
 ROWS = {
@@ -407,6 +413,6 @@ def proven_from_1() -> Iterator[Pair]:
 
 PAIRS = (
     *whole(INTEGERS), *elementwise("float", FLOATS, **NUMBERS), *other_dtypes(), *ties(), *masks(), *tokens(),
-    *sizes(), *pasts(), *positions(), *interfaces(), *defaults(), *empty_dims(), *masks_above_one(), *last_rows(),
+    *sizes(), *pasts(), *positions(), *interfaces(), *defaults(), *empty_dims(), *numbers_in_masks(), *last_rows(),
     *proven_from_1(),
 )  # fmt: skip
