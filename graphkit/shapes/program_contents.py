@@ -1,7 +1,4 @@
-"""The contents of a shape program: where symbols are read, which nodes read shapes, and the conditions.
-
-Its JSON and its functions are written from these values.
-"""
+"""The contents of a shape program: where symbols are read, which nodes read shapes, and the conditions."""
 
 from __future__ import annotations
 

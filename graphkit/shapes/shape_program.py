@@ -7,21 +7,26 @@ JavaScript that needs nothing but the shapes of the inputs.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from graphkit.model import ModelLike, as_model
-from graphkit.ops.tensor import is_known
+from graphkit.ops.tensor import Ratio, is_known
 from graphkit.shapes.corrected_declarations import declarations
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.infer import infer
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.program_contents import Input, ProgramContents, find_consumers, find_sources, known_dims
+from graphkit.shapes.program_functions import MAX_SAFE, javascript_function, python_function
 from graphkit.symbolic.algebra import lower, upper
-from graphkit.symbolic.expr import Expr, TooComplexError
+from graphkit.symbolic.expr import Bound, Expr, Monomial, Symbol, TooComplexError
 from graphkit.symbolic.relations import Relation, Requirement
 
-__all__ = ["Input", "Program", "program"]
+__all__ = ["Program", "program"]
+
+SCHEMA = 1  # another number where a reader of this one would misread
 
 
 @dataclass(frozen=True)
@@ -40,9 +45,27 @@ class Program(ProgramContents):
         of two, rounded to the dtype of the tensor. `["int", "9223372036854775807"]` is a number that JSON readers may
         round (above 2**53 - 1), `["float", "inf"]` one that JSON cannot write.
         """
-        from graphkit.shapes.json_document import json_text
+        from graphkit import __version__
 
-        return json_text(self)
+        plain = _Plain()
+        sources = [
+            plain.fields(replace(source, least=0, most=0))
+            | {"least": _finite_bound(source.least), "most": _finite_bound(source.most)}
+            for source in self.sources
+        ]
+        begin = {"graphkit": __version__, "schema": f"program/{SCHEMA}", "model": self.model}
+        parts = {name: json.dumps(text) for name, text in begin.items()}
+        for name, entries in (
+            ("inputs", map(plain.fields, self.inputs)),
+            ("symbols", sources),
+            ("unread", map(plain.fields, self.unread)),
+            ("conditions", map(plain.fields, self.conditions)),
+            ("consumers", map(plain.fields, self.consumers)),
+        ):
+            parts[name] = _join_lines("[]", [json.dumps(entry, allow_nan=False) for entry in entries])
+        trees = [f"{json.dumps(text)}: {json.dumps(tree, allow_nan=False)}" for text, tree in plain.trees.items()]
+        parts["expressions"] = _join_lines("{}", trees)
+        return "{\n" + ",\n".join(f'"{name}": {text}' for name, text in parts.items()) + "\n}\n"
 
     def python(self) -> str:
         """Return a Python module with one function, `shapes(inputs)`, that needs the standard library only.
@@ -55,9 +78,7 @@ class Program(ProgramContents):
         stands in the place of a number that is not known, and of one whose computation divides by 0: the node cannot
         run at these dims. A tensor of which nothing is known has no entry.
         """
-        from graphkit.shapes.python_function import source
-
-        return source(self)
+        return python_function(self)
 
     def javascript(self, *, export: bool = False) -> str:
         """Return the same function in JavaScript (ES2015), as a script that is a CommonJS module too.
@@ -73,9 +94,71 @@ class Program(ProgramContents):
         Args:
             export: Add an `export` statement: then the text is an ES module, and no script any more.
         """
-        from graphkit.shapes.javascript_function import source
+        return javascript_function(self, export)
 
-        return source(self, export)
+
+Tree = int | float | str | list["Tree"]
+
+
+def _join_lines(brackets: str, lines: Sequence[str]) -> str:
+    joined = ",\n  ".join(lines)
+    return f"{brackets[0]}\n  {joined}\n{brackets[1]}" if lines else brackets
+
+
+def _finite_bound(bound: Bound) -> int | None:
+    return int(bound) if math.isfinite(bound) else None
+
+
+class _Plain:
+    """Converts values to JSON, and keeps the tree of each text that stands for an expression."""
+
+    def __init__(self) -> None:
+        self.trees: dict[str, Tree] = {}
+
+    def fields(self, entry: object) -> dict[str, object]:
+        """Return a dataclass by the names of its fields."""
+        return {field.name: self.value(getattr(entry, field.name)) for field in fields(entry)}  # type: ignore[arg-type]
+
+    def value(self, value: object) -> object:
+        """Return a value as JSON has it."""
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, tuple):
+            return [self.value(entry) for entry in value]
+        if isinstance(value, (Expr, Ratio, int, float)):
+            tree = _expression_tree(value)
+            return tree if isinstance(tree, (int, float)) else self.text(value, tree)
+        return self.fields(value)
+
+    def text(self, value: Expr | Ratio | float, tree: Tree) -> str:
+        """Return the text that stands for a tree, and for no other one."""
+        text = str(value)
+        while self.trees.setdefault(text, tree) != tree:  # a symbol may be called `a-b + 1`
+            text += " "
+        return text
+
+
+def _expression_tree(value: Expr | Ratio | float) -> Tree:
+    if isinstance(value, Ratio):
+        return ["/", _expression_tree(value.dividend), value.divisor]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else ["float", str(value)]
+    if isinstance(value, Expr):
+        terms = [_term_tree(monomial, factor) for monomial, factor in value.terms]
+        return _integer_tree(0) if not terms else terms[0] if len(terms) == 1 else ["+", *terms]
+    return _integer_tree(value)
+
+
+def _integer_tree(value: int) -> Tree:
+    return value if abs(value) <= MAX_SAFE else ["int", str(value)]
+
+
+def _term_tree(monomial: Monomial, factor: int) -> Tree:
+    atoms = [
+        atom.name if isinstance(atom, Symbol) else [atom.op, *map(_expression_tree, atom.args)] for atom in monomial
+    ]
+    factors = atoms if factor == 1 and atoms else [_integer_tree(factor), *atoms]
+    return factors[0] if len(factors) == 1 else ["*", *factors]
 
 
 def program(

@@ -41,8 +41,7 @@ from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.ops.tensor import Ratio
 from graphkit.render.result import Result, Sizes, versioned_schema
 from graphkit.rewrite.outcome import DeclinedText
-from graphkit.shapes.program_contents import Consumer, Source, Unread
-from graphkit.shapes.shape_program import Input
+from graphkit.shapes.program_contents import Consumer, Input, Source, Unread
 from graphkit.suggest import did_you_mean
 from graphkit.symbolic.expr import Bound, Expr
 from graphkit.symbolic.relations import Relation

@@ -9,8 +9,7 @@ from functools import lru_cache
 from py_mini_racer import JSEvalException, MiniRacer
 
 from graphkit.shapes import Expr, Program
-from graphkit.shapes.program_contents import Consumer, Element, Read, find_sources
-from graphkit.shapes.shape_program import Input
+from graphkit.shapes.program_contents import Consumer, Element, Input, Read, find_sources
 
 __all__ = ["JSEvalException", "in_javascript", "in_python", "program_of"]
 

@@ -37,11 +37,16 @@ PYTHON = """\
     s7 = inside(x3[1], 1, None, "a, which axis 1 of input 'x' gives,", '1 or more')
     s8 = inside(x3[2], 1, None, "c, which axis 2 of input 'x' gives,", '1 or more')
     s9 = inside(x4[0], 1, None, "rest, which axis 0 of input 'others' gives,", '1 or more')
-    t0 = s7 * s8
-    t1 = None if s4 == 0 else (s3 * s4) // s4
+    t0 = 2 * s9
+    t1 = s4 + t0
+    t2 = s7 * s8
+    t3 = single(single(s1) / 3)
+    t4 = single(single(s2) / 3)
+    t5 = s3 * s4
+    t6 = None if s4 == 0 else t5 // s4
     c0 = ('[n, 1, h, w]', (s0, 1, s1, s2))
     c1 = ('[m, past, 4]', (s3, s4, 4))
-    c2 = ('[o, past + 2*rest, 4]', (s5, s4 + 2 * s9, 4))
+    c2 = ('[o, past + 2*rest, 4]', (s5, t1, 4))
     c3 = ('[p, a, c]', (s6, s7, s8))
     c4 = ('[rest]', (s9,))
     checks = {
@@ -56,12 +61,12 @@ PYTHON = """\
             raise ValueError(f"there is no input '{name}' - names are case-sensitive")
         if checks[name] is not None:
             check(name, *checks[name])
-    ensure(t0 == 16, 'a*c == 16', t0, 16)
+    ensure(t2 == 16, 'a*c == 16', t2, 16)
     v0 = (3, None)
     return {
-        'Resize#6:scales': (1.0, 1.0, single(single(s1) / 3), single(single(s2) / 3)),
+        'Resize#6:scales': (1.0, 1.0, t3, t4),
         'Resize#6:output.0': (s0, 1, None, None),
-        'Reshape#13:shape': (t1, -1),
+        'Reshape#13:shape': (t6, -1),
         'Reshape#13:output.0': (None, None),
         'Slice#14:starts': (0,),
         'Slice#14:ends': (9223372036854775807,),
@@ -70,7 +75,7 @@ PYTHON = """\
         'Expand#17:shape': v0,
         'Expand#17:output.0': v0,
         'Reshape#18:shape': (0, -1),
-        'Reshape#18:output.0': (s6, t0),
+        'Reshape#18:output.0': (s6, t2),
     }
 """
 JAVASCRIPT = """\
@@ -89,11 +94,16 @@ JAVASCRIPT = """\
   const s7 = inside(x3[1], 1, null, "a, which axis 1 of input 'x' gives,", "1 or more");
   const s8 = inside(x3[2], 1, null, "c, which axis 2 of input 'x' gives,", "1 or more");
   const s9 = inside(x4[0], 1, null, "rest, which axis 0 of input 'others' gives,", "1 or more");
-  const t0 = int(s7 * s8);
-  const t1 = s4 === 0 ? null : div(int(s3 * s4), s4);
+  const t0 = int(2 * s9);
+  const t1 = int(s4 + t0);
+  const t2 = int(s7 * s8);
+  const t3 = Math.fround(Math.fround(s1) / 3);
+  const t4 = Math.fround(Math.fround(s2) / 3);
+  const t5 = int(s3 * s4);
+  const t6 = s4 === 0 ? null : div(t5, s4);
   const c0 = ["[n, 1, h, w]", [s0, 1, s1, s2]];
   const c1 = ["[m, past, 4]", [s3, s4, 4]];
-  const c2 = ["[o, past + 2*rest, 4]", [s5, int(s4 + int(2 * s9)), 4]];
+  const c2 = ["[o, past + 2*rest, 4]", [s5, t1, 4]];
   const c3 = ["[p, a, c]", [s6, s7, s8]];
   const c4 = ["[rest]", [s9]];
   const checks = new Map([
@@ -107,12 +117,12 @@ JAVASCRIPT = """\
     if (!checks.has(name)) throw new RangeError(`there is no input '${name}' - names are case-sensitive`);
     if (checks.get(name) !== null) check(name, ...checks.get(name));
   }
-  ensure(t0 === 16, "a*c == 16", t0, 16);
+  ensure(t2 === 16, "a*c == 16", t2, 16);
   const v0 = [3, null];
   return {
-    "Resize#6:scales": [1.0, 1.0, Math.fround(Math.fround(s1) / 3), Math.fround(Math.fround(s2) / 3)],
+    "Resize#6:scales": [1.0, 1.0, t3, t4],
     "Resize#6:output.0": [s0, 1, null, null],
-    "Reshape#13:shape": [t1, -1],
+    "Reshape#13:shape": [t6, -1],
     "Reshape#13:output.0": [null, null],
     "Slice#14:starts": [0],
     "Slice#14:ends": [9007199254740991],
@@ -121,7 +131,7 @@ JAVASCRIPT = """\
     "Expand#17:shape": v0,
     "Expand#17:output.0": v0,
     "Reshape#18:shape": [0, -1],
-    "Reshape#18:output.0": [s6, t0],
+    "Reshape#18:output.0": [s6, t2],
   };
 }
 
