@@ -12,6 +12,8 @@ from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec
+from graphkit.shapes import Expr, lower, symbol
+from graphkit.symbolic.expr import Atom
 
 __all__ = ["CancelReshapes", "CanonicalizeReshape", "MergeChains"]
 
@@ -67,7 +69,7 @@ class CanonicalizeReshape(NodeRewrite):
         editor.note("Reshape(s) given a constant shape")
 
 
-RESHAPE_SINCE = 5
+RESHAPE_SINCE, AXES_ARE_INPUTS_SINCE = 5, 13
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class MergeChains(Rewrite):
 
     A chain that changes nothing is removed. Legality: the last shape can be written as a constant in the dims of the
     first tensor (see canonicalize-reshape), and no other node reads the inner tensors, unless the whole chain is
-    removed. A Transpose that only moves dims of 1 counts as a Reshape.
+    removed. A Transpose that only moves dims of 1 counts as a Reshape. Where a -1 in that shape could not be inferred
+    though the chain runs, as with a batch of 0, one Unsqueeze or Squeeze takes its place, if it does the same.
 
     Before:
 
@@ -120,13 +123,76 @@ def _merge_reshapes(editor: Editor, node: Node) -> None:
             return
     first = 0 if node.is_op("Transpose") else 1
     for source in reversed([value for value in chain[first:] if _is_inner(editor, value, chain)]):
-        before = editor.shapes[source].dims
-        spec = reshape_spec(before, after) if before is not None else None
-        if spec is not None:
-            shape = editor.integers(spec, f"{out.name}_shape")
-            editor.replace(node, NewNode("Reshape", [source, shape], [out.name], like=node))
-            editor.note("chain(s) of reshapes merged into one Reshape")
+        new = _spell_chain(editor, node, source, [out, *chain[: chain.index(source)]])
+        if new is not None:
+            editor.replace(node, new)
+            editor.note(f"chain(s) of reshapes merged into one {new.op_type}")
             return
+
+
+def _spell_chain(editor: Editor, node: Node, source: Value, made: Sequence[Value]) -> NewNode | None:
+    """Return one node that gives the last value of a chain, None where none does at all sizes at which the chain runs.
+
+    Args:
+        editor: The editor, which knows the dims.
+        node: The last node of the chain.
+        source: The value that the chain starts from.
+        made: The outputs of its nodes, the last one first.
+    """
+    out = made[0]
+    before, after = editor.shapes[source].dims, editor.shapes[out].dims
+    spec = reshape_spec(before, after) if before is not None and after is not None else None
+    if before is None or after is None or spec is None:
+        return None
+    if _runs_where_chain_does(editor, spec, made):
+        return NewNode("Reshape", [source, editor.integers(spec, f"{out.name}_shape")], [out.name], like=node)
+    for op_type, few, many in (("Unsqueeze", before, after), ("Squeeze", after, before)):
+        if axes := _inserted_axes(few, many):
+            if node.scope.opset() < AXES_ARE_INPUTS_SINCE:
+                return NewNode(op_type, [source], [out.name], {"axes": axes}, like=node)
+            return NewNode(op_type, [source, editor.integers(axes, f"{out.name}_axes")], [out.name], like=node)
+    return None
+
+
+def _inserted_axes(few: Dims, many: Dims) -> list[int]:
+    """Return which axes of 1 dims have that others lack, none where they are not the same otherwise."""
+    axes, rest = list[int](), list(few)
+    for axis, dim in enumerate(many):
+        if rest and dim == rest[0]:
+            del rest[0]
+        elif dim == 1:
+            axes.append(axis)
+        else:
+            return []
+    return [] if rest else axes
+
+
+def _runs_where_chain_does(editor: Editor, spec: Sequence[int], made: Sequence[Value]) -> bool:
+    """Whether a -1 in a shape can be inferred wherever a chain runs, also where a dim is 0 that counts as 1 or more.
+
+    A Reshape in the chain that infers a -1 fails where another dim of its own is 0: that is no loss then.
+
+    Args:
+        editor: The editor, which knows the dims.
+        spec: The shape that takes the place of the chain.
+        made: The outputs of the nodes of the chain, the last one first.
+    """
+    zeros = _possible_zeros(editor, made[0], spec.index(-1)) if -1 in spec else set()
+    for value in made:
+        node = value.producer
+        sizes = editor.shapes[node.input(1)].elements if node is not None and node.is_op("Reshape") else None
+        for place in (place for place, size in enumerate(sizes or ()) if size == -1):
+            zeros -= _possible_zeros(editor, value, place)
+    return not zeros
+
+
+def _possible_zeros(editor: Editor, value: Value, but: int) -> set[Atom | Expr]:
+    """Return the factors that make a tensor empty where they are 0, along another axis than one, if any size may be."""
+    zeros: set[Atom | Expr] = set()
+    for axis, dim in enumerate(editor.shapes[value].dims or ()):
+        if axis != but and lower(dim.substitute({name: symbol(name, 0) for name in dim.symbols})) < 1:
+            zeros.update(dim.terms[0][0] if len(dim.terms) == 1 else [dim])
+    return zeros
 
 
 def _chain_starts(editor: Editor, node: Node) -> list[Value]:

@@ -8,7 +8,8 @@ from graphkit.passes.shapes.simplify_reshape import MergeChains
 
 PASS = MergeChains()
 INITS = (
-    "int64[1] zero = {0}, int64[1] one = {1}, int64[2] flat = {0, -1}, int64[3] back = {0, -1, 4}, int64[1] all = {-1}"
+    "int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {2}, int64[2] flat = {0, -1}, "
+    "int64[3] back = {0, -1, 4}, int64[1] all = {-1}"
 )
 
 
@@ -66,7 +67,7 @@ def test_transposes_are_one() -> None:
 
 
 def test_a_transpose_that_moves_dims_of_1_is_a_reshape() -> None:
-    outcome = check(PASS, graph("a = Transpose <perm = [0, 2, 1, 3]> (x) y = Neg (a)", "float[N, 1, L, 4]"))
+    outcome = check(PASS, graph("a = Transpose <perm = [0, 2, 1, 3]> (x) y = Neg (a)", "float[2, 1, L, 4]"))
     assert lines(outcome.model) == ["a = Reshape (x, a_shape)", "y = Neg (a)"]
 
 
@@ -116,3 +117,24 @@ def test_axes_as_attributes(opset: int) -> None:
 
 def test_one_that_gives_an_output_becomes_an_identity() -> None:
     assert lines(check(PASS, graph("a = Unsqueeze (x, one) y = Squeeze (a, one)")).model) == ["y = Identity (x)"]
+
+
+def test_a_chain_that_runs_on_an_empty_batch_stays_where_one_reshape_would_not() -> None:
+    model = graph("a = Squeeze (x, one) b = Unsqueeze (a, last) y = Neg (b)", "float[N, 1, L]")
+    assert check(PASS, model, [{"N": 2, "L": 3}, {"N": 0, "L": 3}]).model is model
+
+
+def test_a_chain_that_fails_on_an_empty_batch_too_is_one_reshape() -> None:
+    outcome = check(PASS, graph("a = Reshape (x, flat) b = Unsqueeze (a, one) y = Neg (b)"))
+    assert lines(outcome.model) == ["b = Reshape (x, b_shape)", "y = Neg (b)"]
+    assert constants(outcome.model) == {"b_shape": [0, 1, -1]}
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_a_chain_that_adds_or_takes_away_an_axis_of_1_does_so_by_itself_and_runs_on_an_empty_batch(opset: int) -> None:
+    inits = "int64[4] heads = {0, 0, 1, 4}, int64[3] flat = {0, 0, 4}"
+    turn = "Transpose <perm = [0, 2, 1, 3]>"
+    nodes = f"a = Reshape (x, heads) b = {turn} (a) c = Neg (b) d = {turn} (c) y = Reshape (d, flat)"
+    model = model_of(f"g (float[N, L, 4] x) => (y) <{inits}> {{ {nodes} }}", opset)
+    outcome = check(PASS, model, [{"N": 2, "L": 3}, {"N": 0, "L": 3}])
+    assert [node.op_type for node in outcome.model.proto.graph.node] == ["Unsqueeze", "Neg", "Squeeze"]
