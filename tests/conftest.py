@@ -27,8 +27,8 @@ from graphkit.cli import main
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
 from graphkit.runtime import external_tools
-from graphkit.verify.equivalence import bundle_equivalence, equivalence_summary, shared_values
-from graphkit.verify.equivalence.equivalence_result import Equivalence
+from graphkit.verify.equivalence import bundles, equivalence_summary, shared_values
+from graphkit.verify.equivalence.result import Equivalence
 from graphkit.verify.equivalence.stages import prove_stages
 
 TOO_NEW = re.compile(r"Opset \d+ is under development|Unsupported model IR version")  # what onnxruntime says
@@ -183,7 +183,7 @@ def _optimized_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _patient() -> Iterator[None]:
     """Let proofs take ten times as long as users wait for them: the machine may be slow, or busy."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (bundle_equivalence, equivalence_summary, shared_values):
+        for module in (bundles, equivalence_summary, shared_values):
             patch.setattr(module, "SECONDS", 10 * module.SECONDS)
         patch.setitem(prove_stages.__kwdefaults__, "seconds", 600.0)
         yield

@@ -296,7 +296,7 @@ def _loading_problems(model: Model) -> Iterator[Finding]:
     is_repeated = max(Counter(names).values(), default=1) > 1
     if not is_repeated and not any(node.is_op("If") for node in all_nodes(model.scopes)):
         return
-    from graphkit.verify.equivalence.loadable_copy import loadable_copy  # which few models need
+    from graphkit.verify.equivalence.loading import loadable_copy  # which few models need
 
     copy = loadable_copy(model)
     for fault in () if copy is None else copy.faults:

@@ -28,7 +28,7 @@ from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
-from graphkit.verify.equivalence.bundle_equivalence import summarize_bundle
+from graphkit.verify.equivalence.bundles import summarize_bundle
 from graphkit.verify.fatal_node import run_isolated
 from graphkit.verify.float16_bundles import Float16Judge
 from graphkit.verify.oracle import Oracle

@@ -10,7 +10,7 @@ from typing import ClassVar
 from graphkit.graph.names import count_things
 from graphkit.render.document_blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
-from graphkit.verify.equivalence.bundle_equivalence import ALL_METHODS, bundle_blocks
+from graphkit.verify.equivalence.bundles import ALL_METHODS, bundle_blocks
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, share_texts
 from graphkit.verify.equivalence.stages import StageProof, proven_throughout
 

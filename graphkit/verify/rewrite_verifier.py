@@ -49,11 +49,10 @@ from graphkit.verify.candidate_runs import (
 )
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.comparator import element_counts
-from graphkit.verify.equivalence.cut_model import cut_open
-from graphkit.verify.equivalence.equivalence_result import Equivalence, ExprPair, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
-from graphkit.verify.equivalence.loadable_copy import loadable_copy
-from graphkit.verify.equivalence.loading_faults import loading_refusal
+from graphkit.verify.equivalence.interface import cut_open
+from graphkit.verify.equivalence.loading import loadable_copy, loading_refusal
+from graphkit.verify.equivalence.result import Equivalence, ExprPair, OutputProof
 from graphkit.verify.fatal_node import fatal_error, run_isolated
 from graphkit.verify.float16_error import Rounding
 from graphkit.verify.float32_copies import bfloat16_in_float32

@@ -26,8 +26,8 @@ from graphkit.verify.candidate_sessions import Counted, tell_each
 from graphkit.verify.comparator import Difference
 from graphkit.verify.critical_sizes import MARGIN
 from graphkit.verify.decoding import Decoded, Decoder, decode
-from graphkit.verify.equivalence.equivalence_result import Equivalence
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
+from graphkit.verify.equivalence.result import Equivalence
 from graphkit.verify.fatal_node import fatal_error, run_isolated
 from graphkit.verify.interface_changes import Branch, find_narrowing, interface_failures, narrowed_change
 from graphkit.verify.original_runs import (

@@ -14,7 +14,7 @@ from graphkit.ops.element_values import OPERATORS as COMPUTED
 from graphkit.ops.tensor import Tensor
 from graphkit.runtime.small_models import run_small_models
 from graphkit.shapes import Expr, Ratio, Shapes, infer
-from graphkit.verify.equivalence.counting import size_limits
+from graphkit.verify.equivalence.sizes import size_limits
 
 # Operators whose rules compute elements, besides those of `value_propagation`.
 OTHERS = operator_set(

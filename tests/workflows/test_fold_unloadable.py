@@ -16,7 +16,7 @@ from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.verify import verify_rewrite
-from graphkit.verify.equivalence.loadable_copy import loadable_copy
+from graphkit.verify.equivalence.loading import loadable_copy
 from graphkit.workflows.fold_file import fold_file
 
 SQUEEZED = """then_branch = t () => (float[p, 4] a) { a = Squeeze (x, one) },

@@ -1,5 +1,5 @@
-from .bundle_equivalence import check_bundle
+from .bundles import check_bundle
 from .check import check_equivalence
-from .equivalence_result import Equivalence, OutputProof
+from .result import Equivalence, OutputProof
 
 __all__ = ["Equivalence", "OutputProof", "check_bundle", "check_equivalence"]

@@ -1,26 +1,28 @@
-"""A node applied to terms: the question to an axiom."""
+"""A node applied to terms, which is the question to an axiom; and a model as terms."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import onnx
 from onnx import AttributeProto, TensorProto
 
 from graphkit.graph.attributes import T
-from graphkit.graph.view import Node
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.model import Model
 from graphkit.ops.tensor import MAX_ELEMENTS, Dims
 from graphkit.shapes import Expr
-from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.movement import Movement
-from graphkit.verify.equivalence.real_constants import RealConstants
-from graphkit.verify.equivalence.required_products import RequiredProducts
-from graphkit.verify.equivalence.terms import Key, Term, Terms
+from graphkit.verify.equivalence.sizes import RequiredProducts
+from graphkit.verify.equivalence.terms import Constants, Key, RealConstants, Term, Terms
 
-__all__ = ["Application", "Result", "Tools", "attributes_of", "inputs_fault", "version_of"]
+__all__ = ["Application", "Context", "Reading", "Result", "Run", "Tools", "attributes_of", "inputs_fault", "version_of"]
+
+# A node applied to terms: the question to an axiom.
+
 
 Result = Term | str | None  # of an axiom: the normal form, what was missing, or nothing to say
 
@@ -182,3 +184,51 @@ def _attribute_content(attribute: AttributeProto) -> object:
     bare.CopyFrom(attribute)
     bare.ClearField("doc_string")
     return bare.SerializeToString(deterministic=True)
+
+
+# A model as terms: what its values stand for, and which nodes run under which conditions.
+
+
+Context = tuple[tuple[Term, str], ...]  # the conditions under which a node runs, outermost first
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A node that runs under conditions.
+
+    Attributes:
+        raw: Its term before any axiom.
+        normal: Its term in normal form.
+    """
+
+    context: Context
+    raw: Term
+    application: Application
+    normal: Term
+
+    @property
+    def core(self) -> Term:
+        """The normal form without the Reshape around it."""
+        inner = self.normal.args[0] if self.normal.op == "Reshape" else None
+        return self.normal if inner is None else inner
+
+
+@dataclass
+class Reading:
+    """A model as terms.
+
+    Attributes:
+        outputs: The terms of the graph's outputs, by name.
+        runs: Each node that runs.
+        unread: Branches that never run.
+        nodes: Those that run, of all scopes.
+        attributes: Their attributes, but for those of constants and of an If.
+    """
+
+    model: Model
+    outputs: dict[str, Term] = field(default_factory=dict)
+    values: dict[Value, Term] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    unread: list[Scope] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    attributes: dict[Node, Key] = field(default_factory=dict)

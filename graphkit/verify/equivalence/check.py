@@ -18,21 +18,18 @@ from onnx import TensorProto
 from graphkit.graph.declared_types import declared_dims, declared_type
 from graphkit.graph.name_families import family_labels, label_families
 from graphkit.graph.names import join_words
+from graphkit.graph.traversal import chain_end
 from graphkit.graph.view import Node, Scope, all_scopes
 from graphkit.matching.constant_numbers import ConstantNumbers
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.ops.tensor import MAX_ELEMENTS
 from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.input_dims import DimNames, read_alike
 from graphkit.symbolic.expr import INF, Bound, TooComplexError
-from graphkit.verify.equivalence.application import Tools
+from graphkit.verify.equivalence.application import Reading, Tools
 from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.checked_facts import check_facts
-from graphkit.verify.equivalence.common_shapes import common_shapes
-from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.counting import counting_conditions, size_limits, stacks_of_nothing, turning_numbers
-from graphkit.verify.equivalence.difference import differing_exprs, find_difference
-from graphkit.verify.equivalence.equivalence_result import Equivalence, Exactness, OutputProof
-from graphkit.verify.equivalence.inlining import inline_model, kernel_fault
+from graphkit.verify.equivalence.failures import new_failures
 from graphkit.verify.equivalence.interface import (
     declared_faults,
     input_faults,
@@ -42,16 +39,75 @@ from graphkit.verify.equivalence.interface import (
     output_fault,
     output_faults,
 )
-from graphkit.verify.equivalence.loading_faults import loading_fault, whole_fault
+from graphkit.verify.equivalence.loading import loading_fault, whole_fault
 from graphkit.verify.equivalence.movement import count_elements
-from graphkit.verify.equivalence.new_failures import new_failures
-from graphkit.verify.equivalence.normal_forms import EXACT, REAL
-from graphkit.verify.equivalence.reader import read_terms
-from graphkit.verify.equivalence.reading import Reading
-from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
-from graphkit.verify.equivalence.terms import Term, Terms
+from graphkit.verify.equivalence.reader import EXACT, REAL, read_terms
+from graphkit.verify.equivalence.result import Equivalence, Exactness, ExprPair, OutputProof
+from graphkit.verify.equivalence.sizes import (
+    RequiredProducts,
+    common_shapes,
+    counting_conditions,
+    required_equalities,
+    size_limits,
+    stacks_of_nothing,
+    turning_numbers,
+)
+from graphkit.verify.equivalence.spelling import inline_model, kernel_fault
+from graphkit.verify.equivalence.terms import Constants, Term, Terms
 
-__all__ = ["branch_faults", "check_equivalence"]
+__all__ = ["check_equivalence"]
+
+# The first place where two terms differ, in words.
+
+
+def find_difference(left: Term, right: Term) -> str:
+    """Return where the terms of both models begin to differ, and which axiom nearly held there."""
+    left, right = innermost_difference(left, right)
+    nearly = [term.nearly for term in (left, right) if term.nearly]
+    text = f"{_term_text(left, 0)} of the original and {_term_text(right, 1)} of the rewritten model differ"
+    return f"{text}; nearly {nearly[0]}" if nearly else text
+
+
+def differing_exprs(left: Term, right: Term, constants: Constants) -> tuple[ExprPair, ...]:
+    """Return the dims and integers of the first pair of terms that differs, where they are other expressions."""
+    both = [_term_expressions(term, constants) for term in innermost_difference(left, right)]
+    alike = [lists for lists in zip(*both, strict=True) if len({*map(len, lists)}) == 1]
+    pairs = (pair for lists in alike for pair in zip(*lists, strict=True))
+    return tuple(dict.fromkeys((one, other) for one, other in pairs if one != other))
+
+
+def _term_expressions(term: Term, constants: Constants) -> tuple[list[Expr], list[Expr], list[Expr]]:
+    """Return the dims of a term, the expressions in its attributes, and its elements."""
+    elements: list[Expr] = list(term.attributes[2]) if term.op == "Elements" else []  # type: ignore[call-overload]
+    array = constants.array(term) if term.is_constant else None
+    if array is not None and array.dtype.kind in "iu" and array.size <= MAX_ELEMENTS:
+        elements = [Expr.of(int(each)) for each in array.ravel()]
+    return list(term.dims or ()), [each for each in term.attributes if isinstance(each, Expr)], elements
+
+
+def innermost_difference(left: Term, right: Term) -> tuple[Term, Term]:
+    """Return the innermost pair that differs; operands that both have are left out, as operands may change places."""
+    return chain_end((left, right), _inner_difference)
+
+
+def _inner_difference(terms: tuple[Term, Term]) -> tuple[Term, Term] | None:
+    """Return the first operands of two terms that differ, those of one operator first; None if the terms differ."""
+    left, right = terms
+    if (left.op, left.attributes) != (right.op, right.attributes) or len(left.args) != len(right.args):
+        return None
+    lefts = [arg for arg in left.args if arg is not None and arg not in right.args]
+    rights = [arg for arg in right.args if arg is not None and arg not in left.args]
+    alike = [(first, second) for first in lefts for second in rights if first.op == second.op]
+    return next(iter(alike or zip(lefts, rights, strict=False)), None)
+
+
+def _term_text(term: Term, side: int) -> str:
+    where = term.origins[side] or next(
+        (arg.origins[side] for arg in term.args if arg is not None and arg.origins[side]), ""
+    )
+    shape = "" if term.dims is None else f" [{', '.join(map(str, term.dims))}]"
+    return f"{term.op}{shape}" + (f" at {where}" if where else "")
+
 
 # Faults of bodies that keep a model from being loaded or run as it says, though its terms are those of the original.
 #

@@ -13,13 +13,7 @@ from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.input_dims import DimNames
 from graphkit.time_limit import OutOfTimeError, time_limit
-from graphkit.verify.equivalence.equivalence_result import (
-    GRADES,
-    LEAST_SIZES,
-    ComparedConstants,
-    Equivalence,
-    OutputProof,
-)
+from graphkit.verify.equivalence.result import GRADES, LEAST_SIZES, ComparedConstants, Equivalence, OutputProof
 
 __all__ = ["SECONDS", "EquivalenceSummary", "limited_equivalence", "share_texts"]
 
@@ -168,7 +162,7 @@ class EquivalenceSummary:
 
 
 def _real_axioms() -> frozenset[str]:
-    from graphkit.verify.equivalence.real_axioms import REAL_AXIOMS
+    from graphkit.verify.equivalence.linear import REAL_AXIOMS
 
     return frozenset(axiom.name for axiom in REAL_AXIOMS)
 

@@ -1,4 +1,4 @@
-"""Linear operators with constant weights in one form, over the reals: constants beside them are in weights and biases.
+"""Linear operators with constant weights in one form, over the reals, and the table of axioms of exact arithmetic.
 
 What is scaled and shifted by constants, one number or one for each channel, is known as such; a product with a matrix,
 a Gemm and a Conv are a `Linear` of data, weight and bias, which takes up what is scaled and shifted before and after.
@@ -6,32 +6,27 @@ a Gemm and a Conv are a `Linear` of data, weight and bias, which takes up what i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from onnx import NodeProto, TensorProto
 
 from graphkit.dtypes import FLOATS
+from graphkit.graph.view import Node
 from graphkit.ops.tensor import Dims, sizes_of
-from graphkit.shapes import Expr, const
-from graphkit.verify.equivalence import flat
+from graphkit.shapes import Expr, const, lower
+from graphkit.verify.equivalence import cutting, flat
 from graphkit.verify.equivalence.application import Application, Result, Tools
+from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.cutting import find_padding
-from graphkit.verify.equivalence.movement import count_elements, expands_to
-from graphkit.verify.equivalence.real_constants import RealArray
-from graphkit.verify.equivalence.terms import Key, Term, without_reshape
+from graphkit.verify.equivalence.movement import Movement, count_elements, expands_to
+from graphkit.verify.equivalence.spelling import OF_KERNEL
+from graphkit.verify.equivalence.terms import Key, RealArray, Term, without_reshape
 
-__all__ = [
-    "Change",
-    "change_by_constant",
-    "change_term",
-    "fold_into_conv",
-    "linear_product",
-    "normalise_batches",
-    "split_off_scale",
-    "take_columns",
-]
+__all__ = ["REAL_AXIOMS", "Change", "change_term", "linear_product"]
+
 
 WEIGHT, BIAS = "weight", "bias"
 NEUTRAL: Mapping[str, float] = {"Scaled": 1.0, "Shifted": 0.0}
@@ -374,3 +369,392 @@ def _without_pad(app: Application, data: Term) -> tuple[Term, Key, bool]:
         pads = tuple(one + other for one, other in zip(pads, sides, strict=True))
     rest = tuple(each for each in app.attributes if each[0] != "pads")  # type: ignore[index]
     return data, (*rest, tuple(pads)), any(pads)
+
+
+# Products of matrices over the reals: MatMul, Gemm, Einsum, what scales their factors, and heads that share one.
+
+
+def multiply_rows(app: Application) -> Result:
+    """Take constants that rows are scaled and shifted by into the matrix."""
+    left, right = app.arg(0), app.arg(1)
+    if left is None or right is None or left.dims is None or app.dims is None or app.dtype not in FLOATS:
+        return None
+    if {left.dtype, right.dtype} != {app.dtype}:
+        return None  # no model that runs
+    if not right.is_constant or len(right.dims or ()) != 2 or len(left.dims) < 2 or left.is_constant:
+        return None
+    rows = count_elements(left.dims[:-1])
+    data = app.tools.movement.reshape(left, (rows, left.dims[-1]))
+    assert right.dims
+    return app.tools.movement.reshape(
+        linear_product(app.tools, ("MatMul",), data, right, (rows, right.dims[1])), app.dims
+    )
+
+
+def scale_product(app: Application) -> Result:
+    """Scale the product of two tensors, not the tensors."""
+    left, right = app.arg(0), app.arg(1)
+    if left is None or right is None or left.dims is None or right.dims is None or app.dims is None:
+        return None
+    if app.dtype not in FLOATS or left.is_constant or right.is_constant:
+        return None
+    (one, factor, is_weight), (other, more, is_other_weight) = (
+        split_off_scale(app.tools, each) for each in (left, right)
+    )
+    if is_weight and not is_other_weight:
+        one, factor = left, Change.by(1)
+    if is_other_weight and not is_weight:
+        other, more = right, Change.by(1)
+    if one is left and other is right:
+        return None
+    made = apply_operator(app, "MatMul", [one, other], app.dims)
+    both = factor.after(more)
+    return None if made is None or both is None else change_term(app.tools, made, both)
+
+
+def share_heads(app: Application) -> Result:
+    """Multiply the rows of several heads with the matrix that they share, not each with a copy."""
+    left, right = app.arg(0), app.arg(1)
+    if left is None or right is None or left.dims is None or right.dims is None or app.dims is None:
+        return None
+    if len(left.dims) < 3 or left.dims[:-2] != right.dims[:-2] or app.dims[:-2] != left.dims[:-2]:
+        return None
+    move, (rows, inner) = app.tools.movement, left.dims[-2:]
+    flat_right = without_reshape(right)
+    assert flat_right is not None
+    is_turned = flat_right.op == "Transpose" and flat_right.attributes == (0, 2, 1)
+    if is_turned and flat_right.dims != (count_elements(left.dims[:-2]), inner, right.dims[-1]):
+        return None  # other axes change places than those of the matrices
+    whole = flat_right.args[0] if is_turned else flat_right
+    copies = without_reshape(whole)
+    if copies is None or copies.op != "Expand" or copies.dims is None or len(copies.dims) < 2 or whole is None:
+        return None
+    heads, count = copies.dims[:2]
+    source = copies.args[0]
+    if source is None or source.dims is None or source.dims != (heads, const(1), *copies.dims[2:]):
+        return None
+    if heads * count != count_elements(left.dims[:-2]):
+        return None
+    if is_turned:
+        once = move.transpose(move.reshape(source, (heads, right.dims[-1], inner)), (0, 2, 1))
+    else:
+        once = move.reshape(source, (heads, inner, right.dims[-1]))
+    made = apply_operator(app, "MatMul", [move.reshape(left, (heads, count * rows, inner)), once],
+                    (heads, count * rows, right.dims[-1]))  # fmt: skip
+    return None if made is None else move.reshape(made, app.dims)
+
+
+def multiply_and_add(app: Application) -> Result:
+    """A Gemm is a MatMul, and an Add."""
+    left, right, bias = app.arg(0), app.arg(1), app.arg(2)
+    if left is None or right is None or app.dims is None or left.dims is None or right.dims is None:
+        return "some dims are not known"
+    alpha, beta = app.attr("alpha", 1.0), app.attr("beta", 1.0)
+    if app.dtype not in FLOATS or app.node.scope.opset() < 7 or alpha is None or beta is None:
+        return None
+    move = app.tools.movement
+    left = move.transpose(left, (1, 0)) if app.attr("transA", 0) else left
+    if app.attr("transB", 0):
+        right = _transpose_constant(app, right)
+    made = apply_operator(app, "MatMul", [left, right], app.dims)
+    made = None if made is None else change_term(app.tools, made, Change.by(alpha))
+    if bias is None or made is None or not beta:
+        return made
+    if beta != 1:
+        return None
+    return apply_operator(app, "Add", [made, bias], app.dims)
+
+
+def normalize_einsum(app: Application) -> Result:
+    """An Einsum of two tensors is a MatMul, with the axes of both in another order."""
+    found = _read_contraction(app)
+    if not isinstance(found, _Contraction):
+        return found
+    made = apply_operator(app, "MatMul", [found.left, found.right], found.product)
+    return None if made is None else found.output(app.tools.movement, made)
+
+
+ELLIPSIS = "..."
+
+
+@dataclass(frozen=True)
+class _Contraction:
+    """The operands of a MatMul that computes an Einsum.
+
+    Attributes:
+        left, right: The operands, `[batch, rows, inner]` and `[batch, inner, columns]`.
+        dims: What each axis of the product is made of: those of the batch, the rows and the columns.
+        perm: The axes of the output, by their place in `dims`.
+    """
+
+    left: Term
+    right: Term
+    dims: Dims
+    perm: tuple[int, ...]
+
+    @property
+    def product(self) -> Dims:
+        """The dims of the MatMul."""
+        assert self.left.dims is not None
+        assert self.right.dims is not None
+        return (*self.left.dims[:2], self.right.dims[2])
+
+    def output(self, move: Movement, made: Term) -> Term:
+        """Return the output of the Einsum, of the MatMul of its operands."""
+        return move.transpose(move.reshape(made, self.dims), self.perm)
+
+
+def _read_contraction(app: Application) -> _Contraction | str | None:
+    """Return the operands of the MatMul that an Einsum is, or why it is none."""
+    operands, equation = app.args, app.attr("equation", "")
+    if len(operands) != 2 or not equation or "->" not in equation:
+        return "it is not of two tensors, with its output told"
+    terms = [term for term in operands if term is not None and term.dims is not None]
+    if len(terms) < 2 or app.dims is None:
+        return "some dims are not known"
+    inputs, output = equation.replace(" ", "").split("->", 1)
+    ranks = [len(term.dims or ()) for term in terms]
+    texts = inputs.split(",")
+    named = [_axis_labels(text, rank) for text, rank in zip((*texts, output), (*ranks, len(app.dims)), strict=True)]
+    left, right, out = named
+    if left is None or right is None or out is None or any(len({*each}) < len(each) for each in (left, right, out)):
+        return "an axis occurs twice in a tensor"
+    sizes = dict(zip(left, terms[0].dims or (), strict=True))
+    sizes_right = dict(zip(right, terms[1].dims or (), strict=True))
+    if any(sizes[label] != dim for label, dim in sizes_right.items() if label in sizes):
+        return "which of its axes broadcast depends on sizes"
+    sizes |= sizes_right
+    if tuple(sizes.get(label) for label in out) != app.dims:
+        return "an axis of its output is in no input"
+    inner = [label for label in left if label not in out]
+    if {*inner} != {label for label in right if label not in out}:
+        return "it sums along an axis of one tensor"
+    batch = [label for label in out if label in left and label in right]
+    rows = [label for label in out if label not in right]
+    columns = [label for label in out if label not in left]
+
+    def moved(term: Term, labels: Sequence[str], parts: Sequence[Sequence[str]]) -> Term:
+        move = app.tools.movement
+        turned = move.transpose(term, [labels.index(label) for part in parts for label in part])
+        return move.reshape(turned, tuple(count_elements([sizes[label] for label in part]) for part in parts))
+
+    order = [*batch, *rows, *columns]
+    return _Contraction(
+        moved(terms[0], left, (batch, rows, inner)),
+        moved(terms[1], right, (batch, inner, columns)),
+        tuple(sizes[label] for label in order),
+        tuple(order.index(label) for label in out),
+    )
+
+
+def _axis_labels(text: str, rank: int) -> list[str] | None:
+    """Return a label for each axis, those of an ellipsis counted from its end; None where they do not come out even."""
+    before, dots, behind = text.partition(ELLIPSIS)
+    letters = [*before, *behind]
+    if not all(letter.isascii() and letter.isalpha() for letter in letters):
+        return None
+    count = rank - len(letters)
+    if count < 0 or (count and not dots):
+        return None
+    return [*before, *(f"{ELLIPSIS}{count - at}" for at in range(count)), *behind]
+
+
+def _transpose_constant(app: Application, term: Term) -> Term:
+    array = app.tools.constants.array(term) if term.is_constant else None
+    if array is None:
+        return app.tools.movement.transpose(term, (1, 0))
+    return app.tools.constants.of_array(np.ascontiguousarray(array.T), term.dtype)
+
+
+def apply_operator(app: Application, op: str, args: list[Term | None], dims: Dims) -> Term | None:
+    """Return the normal form of another operator on terms."""
+    proto = NodeProto(op_type=op, name=app.node.proto.name, output=["y"])
+    version = {"MatMul": 1, "Add": 7, "Mul": 7}[op]
+    node = Node(proto, app.node.scope, app.node.index)
+    made = replace(app, node=node, attributes=(("", 0, version),), args=args, index=0, dims=dims)
+    functions: tuple[Callable[[Application], Result], ...] = (
+        (multiply_rows, scale_product, share_heads, flat.multiply_matrices)
+        if op == "MatMul"
+        else (change_by_constant, flat.merge_elementwise)
+    )
+    for function in functions:
+        found = function(made)
+        if isinstance(found, Term):
+            return found
+    return None
+
+
+# The table of axioms that hold in exact arithmetic: over the reals, of rounding and overflow nothing is claimed.
+#
+# A model is read with these before the axioms that hold bit for bit. Integers stay exact, and a Cast between floats an
+# operator of its own.
+
+
+# LayerNormalization and the nodes that compute one: both are a normalisation of rows, scaled and shifted.
+
+
+def normalise_layer(app: Application) -> Result:
+    """A LayerNormalization is a normalisation, scaled and shifted."""
+    data, scale, bias = app.arg(0), app.arg(1), app.arg(2)
+    if data is None or data.dims is None or scale is None or app.index or app.dims != data.dims:
+        return None
+    epsilon = app.attr("epsilon", 1e-5)
+    if app.attr("axis", -1) not in (-1, len(data.dims) - 1) or not epsilon or app.attr("stash_type", 1) != 1:
+        return "it is not over the last axis"
+    if app.dtype != TensorProto.FLOAT:
+        return None
+    normal = _normalised_term(app, data, float(epsilon))
+    scaled = apply_operator(app, "Mul", [normal, scale], app.dims)
+    return scaled if bias is None or scaled is None else apply_operator(app, "Add", [scaled, bias], app.dims)
+
+
+def _normalised_term(app: Application, data: Term, epsilon: float) -> Term:
+    assert data.dims is not None
+    rows = (count_elements(data.dims[:-1]), data.dims[-1])
+    rounded = float(np.float32(epsilon))
+    made = app.tools.terms.make("Normalised", (rounded,), (app.tools.movement.reshape(data, rows),), app.dtype, rows)
+    return app.tools.movement.reshape(made, data.dims)
+
+
+def normalise_rows(app: Application) -> Result:
+    """(x - mean) / sqrt(mean of squares + epsilon) is a normalisation."""
+    left, right = app.arg(0), app.arg(1)
+    if app.dtype != TensorProto.FLOAT or left is None or right is None or app.dims is None:
+        return None
+    pairs = ((left, right),) if app.node.op_type == "Div" else ((left, right), (right, left))
+    for centred, deviation in pairs:
+        root = without_reshape(deviation)
+        if app.node.op_type == "Mul":
+            root = _inverted_term(app, root)
+        if root is None or root.op != "Sqrt" or centred.dims != app.dims or not app.dims:
+            continue
+        if deviation.dims != (*app.dims[:-1], const(1)):
+            continue
+        found = _match_moments(app, centred, without_reshape(root.args[0]))
+        if found is not None:
+            data, epsilon = found
+            return _normalised_term(app, app.tools.movement.reshape(data, app.dims), epsilon)
+    return None
+
+
+def _inverted_term(app: Application, term: Term | None) -> Term | None:
+    if term is None:
+        return None
+    source = term.args[0] if term.args else None
+    if term.op != "Div" or source is None or not source.is_constant:
+        return None
+    one = app.tools.constants.array(source)
+    return without_reshape(term.args[1]) if one is not None and (one == 1).all() else None
+
+
+def _match_moments(app: Application, centred: Term, positive: Term | None) -> tuple[Term, float] | None:
+    """Return the normalised term, and epsilon; None where the terms are not those of a normalisation."""
+    if positive is None or positive.op != "Shifted" or positive.args[1] is None:
+        return None
+    epsilon = app.tools.constants.array(positive.args[1])
+    mean_square = without_reshape(positive.args[0])
+    difference = without_reshape(centred)
+    if epsilon is None or epsilon.ndim or epsilon <= 0 or difference is None or difference.op != "Sub":
+        return None
+    if (
+        mean_square is None
+        or mean_square.op != "ReduceMean of rows"
+        or not _is_square(app, mean_square.args[0], centred)
+    ):
+        return None
+    data, mean = difference.args[0], without_reshape(difference.args[1])
+    if data is None or mean is None or mean.op != "ReduceMean of rows" or data.dims is None:
+        return None
+    rows = mean.args[0]
+    assert rows is not None
+    assert centred.dims is not None
+    width = centred.dims[-1]
+    if rows.dims is None or rows.dims[-1] != width or app.tools.movement.reshape(data, rows.dims) is not rows:
+        return None
+    beside = difference.args[1]
+    if data.dims != rows.dims or beside is None or beside.dims != (rows.dims[0], const(1)):
+        return None
+    return app.tools.movement.reshape(data, centred.dims), float(epsilon)
+
+
+def _is_square(app: Application, term: Term | None, base: Term) -> bool:
+    """Whether rows are the square of a term."""
+    inner = without_reshape(term)
+    if inner is None or base.dims is None or term is None or term.dims is None or term.dims[-1] != base.dims[-1]:
+        return False
+    source, other = (*inner.args, None)[:2]
+    if source is None or source.dims is None or app.tools.movement.reshape(base, source.dims) is not source:
+        return False
+    if inner.op == "Mul":
+        return other is source
+    exponent = (
+        app.tools.constants.array(other) if inner.op == "Pow" and other is not None and other.is_constant else None
+    )
+    return exponent is not None and exponent.size == 1 and float(exponent.reshape(-1)[0]) == 2
+
+
+CUTS: Mapping[str, Callable[[Application], Result]] = {
+    "Slice": cutting.cut_axes,
+    "Split": cutting.cut_part,
+    "Gather": cutting.gather_one,
+    "SequenceAt": cutting.take_element,
+}
+
+
+def cut_columns(app: Application) -> Result:
+    """Some columns of a product are a product with these columns."""
+    found = CUTS[app.node.op_type](app)
+    return take_columns(app.tools, found) if isinstance(found, Term) else None
+
+
+def average_windows(app: Application) -> Result:
+    """Return the averages of an AveragePool of any version: those of kernels that add up in another order."""
+    if app.dtype not in FLOATS or (app.attr("count_include_pad", 0) and not _windows_fit(app)):
+        return None  # where a window goes past the end, versions count padding otherwise
+    attributes = tuple(each for each in app.attributes if each[0])  # type: ignore[index]
+    return app.tools.terms.make("Averages", (*attributes, app.index), app.args, app.dtype, app.dims)
+
+
+def _windows_fit(app: Application) -> bool:
+    """Whether every window of a pool lies in its data and the padding, at all sizes."""
+    source, window = app.arg(0), app.attr("kernel_shape", tuple)
+    if source is None or source.dims is None or window is None or app.attr("auto_pad", "NOTSET") != "NOTSET":
+        return False
+    sizes, pads = source.dims[2:], app.attr("pads", ()) or (0,) * (2 * len(window))
+    if app.attr("ceil_mode", 0) or app.attr("dilations", ()) or len(sizes) != len(window):
+        return False
+    padded = [lower(dim) + pads[axis] + pads[axis + len(window)] for axis, dim in enumerate(sizes)]
+    return all(size >= length for size, length in zip(padded, window, strict=True))
+
+
+def run_kernel(app: Application) -> Result:
+    """Take what a function's nodes compute for what the kernel of its name does."""
+    return app.arg(0) if app.node.proto.overload == OF_KERNEL else None
+
+
+def _ops(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+REAL_AXIOMS: tuple[Axiom, ...] = (
+    Axiom("one normalisation", "(x - mean) / sqrt(mean of squares + epsilon) is one normalisation.",
+          _ops("Div Mul"), normalise_rows),
+    Axiom("constants in weights", "What scales or shifts channels may be part of a weight or a bias.",
+          _ops("Add Sub Mul Div Neg"), change_by_constant),
+    Axiom("normalisation of batches", "A BatchNormalization scales and shifts channels.",
+          _ops("BatchNormalization"), normalise_batches),
+    Axiom("rows times a matrix", "A product takes up what its rows are scaled and shifted by.",
+          _ops("MatMul"), multiply_rows),
+    Axiom("factors", "A product of what is scaled is a product, scaled.", _ops("MatMul"), scale_product),
+    Axiom("shared heads", "Rows of several heads are multiplied with one matrix at once.",
+          _ops("MatMul"), share_heads),
+    Axiom("gemm", "A Gemm is a product, scaled, and a sum.", _ops("Gemm"), multiply_and_add),
+    Axiom("einsum", "An Einsum of two tensors is a product of matrices.", _ops("Einsum"), normalize_einsum),
+    Axiom("convolution", "A Conv takes up what its channels are scaled and shifted by.", _ops("Conv"), fold_into_conv),
+    Axiom("pool", "An AveragePool adds up each window, in whatever order.", _ops("AveragePool"), average_windows),
+    Axiom("columns", "Some columns of a product are a product with these columns.", _ops(" ".join(CUTS)), cut_columns),
+    Axiom("layer normalisation", "A LayerNormalization is a normalisation, scaled and shifted.",
+          _ops("LayerNormalization"), normalise_layer),
+    Axiom("kernels of functions", "A kernel computes what the function of its name does.",
+          _ops("Identity"), run_kernel),
+)  # fmt: skip

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from graphkit.ops.tensor import Dims, sizes_of
 from graphkit.shapes import Expr, const, lower, upper
-from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.terms import Term, Terms, without_reshape
+from graphkit.verify.equivalence.terms import Constants, Term, Terms, without_reshape
 
 __all__ = [
     "Movement",

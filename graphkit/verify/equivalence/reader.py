@@ -3,30 +3,302 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
+import numpy as np
 from onnx import NodeProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.operator_traits import operator_set
+from graphkit.graph.operator_traits import broadcasts_inputs, operator_set, value_inputs
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.shapes import Shapes
+from graphkit.ops.tensor import Dims, Ratio, Tensor
+from graphkit.shapes import Expr, Shapes, is_known, symbol
+from graphkit.shapes.learned_facts import Rewriter, rewriter_of
+from graphkit.symbolic.expr import Symbol
 from graphkit.time_limit import check_time
-from graphkit.verify.equivalence.application import Application, Tools, attributes_of, version_of
-from graphkit.verify.equivalence.axioms import Axiom
-from graphkit.verify.equivalence.inlining import draws_random_numbers
-from graphkit.verify.equivalence.normal_forms import NormalForms
-from graphkit.verify.equivalence.reading import Context, Reading, Run
+from graphkit.verify.equivalence.application import Application, Context, Reading, Run, Tools, attributes_of, version_of
+from graphkit.verify.equivalence.axioms import AXIOMS, FIRST_AXIOMS, Axiom
+from graphkit.verify.equivalence.linear import REAL_AXIOMS
+from graphkit.verify.equivalence.movement import leading_ones
+from graphkit.verify.equivalence.sizes import RequiredProducts, required_equalities
+from graphkit.verify.equivalence.spelling import draws_random_numbers, spell_alike
 from graphkit.verify.equivalence.terms import Key, Term
-from graphkit.verify.equivalence.value_facts import Facts, ValueFacts, shaped_by
-from graphkit.verify.equivalence.versions import spell_alike
 
-__all__ = ["CHANGING", "is_blind", "is_faithful", "read_terms"]
+__all__ = ["EXACT", "REAL", "Facts", "NormalForms", "broadcast_dims", "free_elements", "is_blind", "read_terms"]
+
+# Dtype, dims and elements of a model's values, in expressions that both models share.
+
+
+# Operators whose dims depend on those of their inputs, and on the value of the others: see `VALUE_INPUTS`.
+SHAPED = operator_set(
+    """
+    AveragePool Concat ConstantOfShape Conv ConvTranspose Einsum Expand Gemm MatMul MaxPool Pad Range Reshape Resize
+    Slice Tile
+    """
+)
+
+OWN_UNKNOWN = "?rewritten:"  # before what is unknown in the rewritten model, and not known to be that of the original
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a value: its dtype, its dims, and its elements where they are known.
+
+    Attributes:
+        elements: Those of a small integer tensor, with its sizes.
+    """
+
+    dtype: int
+    dims: Dims | None
+    elements: tuple[tuple[int, ...], tuple[Expr, ...]] | None = None
+
+
+class ValueFacts:
+    """What is known of values, in the words of the original.
+
+    An expression that is unknown in the rewritten model is that of the original where the same term was read there. A
+    dim is, too, where a node of the same operator reads the same dims there, and the same shape.
+    """
+
+    def __init__(
+        self, shapes: Shapes, required: RequiredProducts, original: ValueFacts | None, runs: Sequence[Run] = ()
+    ) -> None:
+        self.shapes, self.required = shapes, required
+        self.by_term: dict[Term, Facts] = {}
+        self.of_original: Mapping[Term, Facts] | None = None if original is None else original.by_term
+        self.runs = runs  # of the original
+        self.symbols: dict[str, Expr] = {}
+        self.rewriter: Rewriter = rewriter_of(required_equalities(shapes)) if original is None else original.rewriter
+
+    def _in_original_words(self, expr: Expr) -> Expr:
+        """Return an expression in the words of the original."""
+        if expr.constant is not None:
+            return expr
+        if self.of_original is not None:
+            for name in expr.symbols:
+                if name[:1] == "?" and name not in self.symbols:
+                    found = next(each for each in expr.walk_symbols() if each.name == name)
+                    self.symbols[name] = symbol(f"{OWN_UNKNOWN}{name[1:]}", found.lower, found.upper)
+        if self.symbols:
+            expr = expr.substitute(self.symbols)
+        return self.required.expr(self.rewriter.expr(expr))
+
+    def of(self, value: Value, raw: Term, shaped: Callable[[], Hashable | None] = lambda: None) -> Facts:
+        """Return a value as it is read; unknown expressions are those of its term where it was read first.
+
+        Args:
+            value: The value.
+            raw: The term of its node before any axiom.
+            shaped: Returns what its dims depend on, None for more than the dims of other values: see `shaped_by`.
+        """
+        tensor = self.shapes.first.get(value) or Tensor(0, None)
+        data = tensor.data if tensor.dtype in INTEGERS and tensor.may_have_data else None
+        listed = None if data is None else data.ravel().tolist()
+        before = None if self.of_original is None else self.of_original.get(raw)
+        before = self.by_term.get(raw) if before is None else before
+        if before is not None:
+            self._match_unknown(tensor.dims or (), before.dims or ())
+            if listed is not None and before.elements is not None:
+                self._match_unknown(listed, before.elements[1])
+        known = None if before is None else before.dims
+        key = shaped() if known is None and not all(map(is_known, tensor.dims or ())) else None
+        if key is not None:
+            known = self.by_shape.get(key)
+            self._match_unknown(tensor.dims or (), known or ())
+        dims = None if tensor.dims is None else tuple(self._in_original_words(dim) for dim in tensor.dims)
+        if dims is not None and known is not None and len(known) == len(dims):
+            dims = tuple(theirs if _is_own(mine) else mine for mine, theirs in zip(dims, known, strict=True))
+        elements = None
+        if data is not None and listed is not None and all(isinstance(each, (int, Expr)) for each in listed):
+            exprs = tuple(self._in_original_words(Expr.of(each)) for each in listed)
+            if all(is_known(each) for each in exprs):  # dims are small; an element of an input may overflow
+                elements = data.shape, exprs
+        if key is not None and dims is not None:
+            self.by_shape.setdefault(key, dims)
+        found = self.by_term[raw] = Facts(tensor.dtype, dims, elements)
+        return found
+
+    @cached_property
+    def by_shape(self) -> dict[Hashable, Dims]:
+        """The dims of outputs by what they depend on, in the original first; only few models need them."""
+        found: dict[Hashable, Dims] = {}
+        for app in (run.application for run in self.runs):
+            key = shaped_by(app.node, app.attributes, app.args, app.index)
+            if key is not None and app.dims is not None:
+                found.setdefault(key, app.dims)
+        return found
+
+    def _match_unknown(self, mine: Sequence[object], theirs: Sequence[Expr]) -> None:
+        """Take the original's expressions for those that are unknown here."""
+        for each, other in zip(mine, theirs, strict=False):
+            name = _unknown_name(each)
+            if name and name not in self.symbols:
+                self.symbols[name] = other
+
+
+def shaped_by(node: Node, attributes: Key, args: Sequence[Term | None], index: int) -> Hashable | None:
+    """Return what the dims of an output depend on: the dims of inputs, and the terms of those whose value makes dims.
+
+    It is None where they may depend on elements of other inputs, and where some dims are not known.
+    """
+    if broadcasts_inputs(node):
+        return broadcast_dims(args)
+    if node.operator not in SHAPED:
+        return None
+    by_value = value_inputs(node)
+    key: list[Hashable] = [node.operator, attributes, index]
+    for at, term in enumerate(args):
+        if term is not None and at not in by_value and at < len(node.inputs):
+            if term.dims is None:
+                return None
+            key.append(term.dims)
+        else:
+            key.append(term)
+    return tuple(key)
+
+
+def broadcast_dims(args: Sequence[Term | None]) -> Hashable | None:
+    """Return what the dims of a broadcast depend on, and whether it fails, however often and in which order they come.
+
+    It is None where some dims are not known.
+    """
+    terms = [term for term in args if term is not None]
+    dims = [term.dims for term in terms if term.dims is not None]
+    if len(dims) < len(terms):
+        return None
+    shown = frozenset(each[leading_ones(each) :] for each in dims)
+    return "broadcast", max(map(len, dims), default=0), shown - {()}
+
+
+def _unknown_name(each: object) -> str:
+    """Return the name of an expression that is unknown, "" for any other."""
+    atom = each.atom if isinstance(each, Expr) else None
+    return atom.name if isinstance(atom, Symbol) and atom.name[:1] == "?" else ""
+
+
+def _is_own(expr: Expr) -> bool:
+    return any(name.startswith(OWN_UNKNOWN) for name in expr.symbols)
+
+
+# The normal form of what a node gives: its term once the axioms are applied.
+
+
+EXACT = AXIOMS
+REAL = (*FIRST_AXIOMS, *REAL_AXIOMS, *AXIOMS)
+
+
+@dataclass(frozen=True, eq=False)
+class Normal:
+    """The normal form of an output of a node, to be taken again where both models have that.
+
+    Attributes:
+        facts: What is known of the output.
+        term: The normal form.
+        axioms: How often each axiom was used.
+    """
+
+    facts: Facts
+    term: Term
+    axioms: Mapping[str, int]
+
+
+class NormalForms:
+    """Brings the nodes of a model to normal form.
+
+    Attributes:
+        known: By the term of a node before any axiom, and whether the sign of zeros in it matters; a rewritten model
+            takes those of the original.
+    """
+
+    def __init__(self, shapes: Shapes, tools: Tools, axioms: Sequence[Axiom], original: NormalForms | None) -> None:
+        self.shapes, self.tools, self.axioms = shapes, tools, axioms
+        self.known: dict[tuple[Term, bool], Normal] = {} if original is None else original.known
+        self.free_elements = free_elements(shapes)
+        self.by_operator: dict[str, list[Axiom]] = {}
+
+    def of(self, app: Application, raw: Term, facts: Facts) -> Term:
+        """Return the normal form of an output, that of the same term with the same facts where one is known."""
+        terms = self.tools.terms
+        key = raw, app.has_sign
+        known = self.known.get(key)
+        if known is not None and known.facts == facts:
+            for name, times in known.axioms.items():
+                terms.note(name, times)
+            return known.term
+        terms.recent.clear()
+        term = self.elements(facts)
+        if term is not None:
+            terms.note("elements")
+        else:
+            term = self._normal(app, raw)
+        self.known[key] = Normal(facts, term, dict(terms.recent))
+        return term
+
+    def _normal(self, app: Application, raw: Term) -> Term:
+        op = app.node.operator
+        if self._counts_elements(app):
+            raw.nearly = "its dims are elements that may be large, and what is computed from these may wrap around"
+            return raw
+        if op not in self.by_operator:
+            self.by_operator[op] = [each for each in self.axioms if each.operators is None or op in each.operators]
+        for axiom in self.by_operator[op]:
+            found = axiom.function(app)
+            if isinstance(found, Term):
+                self.tools.terms.note(axiom.name)
+                return found
+            if found:
+                raw.nearly = f"{axiom.name}: {found}"
+        return raw
+
+    def _counts_elements(self, app: Application) -> bool:
+        """Whether a node makes dims of unknown elements, whose expressions do not hold where integers wrap around."""
+        value = app.node.outputs[app.index]
+        if not self.free_elements or value is None or value not in self.shapes.first:
+            return False
+        symbols = {name for dim in self.shapes.first[value].dims or () for name in dim.symbols}
+        return not self.free_elements.isdisjoint(symbols) and bool(value_inputs(app.node))
+
+    def elements(self, facts: Facts) -> Term | None:
+        """Return the term of a small integer tensor whose elements are all known."""
+        if facts.elements is None:
+            return None
+        shape, elements = facts.elements
+        if all(each.constant is not None for each in elements):
+            try:
+                array = np.array([int(each) for each in elements], helper.tensor_dtype_to_np_dtype(facts.dtype))
+            except OverflowError:
+                return None
+            return self.tools.constants.of_array(array.reshape(shape), facts.dtype)
+        return self.tools.terms.make("Elements", (facts.dtype, shape, elements), (), facts.dtype, shape)
+
+
+def free_elements(shapes: Shapes) -> frozenset[str]:
+    """Return the names of unknown elements, such as those of an input, that are not first known as dims of a tensor.
+
+    A dim is small, and so is what models compute from it. An element of an input may be any number: the shape engine
+    takes `4 * x // 4` for `x`, which does not hold where the product wraps around.
+    """
+    dims: set[str] = set()
+    free: set[str] = set()
+    for value, tensor in shapes.first.items():
+        if value.tensor is not None:
+            continue
+        dims.update(name for dim in tensor.dims or () for name in dim.symbols if name not in free)
+        free.update(name for name in _names_of_elements(tensor) if name[:1] == "?" and name not in dims)
+    return frozenset(free)
+
+
+def _names_of_elements(tensor: Tensor) -> Iterator[str]:
+    for element in tensor.elements or () if tensor.may_have_data else ():
+        expr = element.dividend if isinstance(element, Ratio) else element
+        if isinstance(expr, Expr) and expr.constant is None:
+            yield from expr.symbols
+
 
 # The sign of zeros: which operators give the same bits for 0 and -0, and which give zeros of another sign at most.
 #

@@ -13,15 +13,11 @@ from graphkit.model import Model
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.symbolic.expr import TooComplexError
 from graphkit.time_limit import OutOfTimeError, time_limit
-from graphkit.verify.equivalence.application import Tools, inputs_fault
-from graphkit.verify.equivalence.common_shapes import common_shapes
-from graphkit.verify.equivalence.constant_terms import Constants
-from graphkit.verify.equivalence.inlining import inline_model
-from graphkit.verify.equivalence.normal_forms import EXACT, REAL
-from graphkit.verify.equivalence.reader import read_terms
-from graphkit.verify.equivalence.reading import Reading
-from graphkit.verify.equivalence.required_products import RequiredProducts, required_equalities
-from graphkit.verify.equivalence.terms import Term, Terms
+from graphkit.verify.equivalence.application import Reading, Tools, inputs_fault
+from graphkit.verify.equivalence.reader import EXACT, REAL, read_terms
+from graphkit.verify.equivalence.sizes import RequiredProducts, common_shapes, required_equalities
+from graphkit.verify.equivalence.spelling import inline_model
+from graphkit.verify.equivalence.terms import Constants, Term, Terms
 
 __all__ = ["shared_values"]
 

@@ -19,10 +19,9 @@ from graphkit.model import Model
 from graphkit.shapes import Shapes, infer, is_known
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 from graphkit.time_limit import OutOfTimeError, time_limit
+from graphkit.verify.equivalence.bundles import declaration_faults, joining_fault
 from graphkit.verify.equivalence.check import check_equivalence
-from graphkit.verify.equivalence.equivalence_result import GRADES, Equivalence
-from graphkit.verify.equivalence.method_interface import declaration_faults
-from graphkit.verify.equivalence.method_originals import joining_fault
+from graphkit.verify.equivalence.result import GRADES, Equivalence
 
 __all__ = ["Stage", "StageProof", "prove_stages", "proven_throughout"]
 

@@ -21,9 +21,8 @@ from graphkit.shapes.input_dims import named_inputs
 from graphkit.verify.equivalence import axioms, check_equivalence, flat, reader
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.axioms import AXIOMS, Axiom
-from graphkit.verify.equivalence.constant_terms import Constants
 from graphkit.verify.equivalence.reader import BLIND, EVERY, FAITHFUL
-from graphkit.verify.equivalence.terms import Term
+from graphkit.verify.equivalence.terms import Constants, Term
 
 EDGES = (0.0, -0.0, 1.0, -1.5, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 65504.0, 0.1)
 WHOLE = (0, 1, -1, 2, 5, -7, 127, -128, 1000, np.iinfo(np.int64).max, np.iinfo(np.int64).min)

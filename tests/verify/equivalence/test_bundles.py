@@ -28,8 +28,7 @@ from graphkit.model import Model
 from graphkit.options import Update
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.equivalence import Equivalence, check_bundle
-from graphkit.verify.equivalence.method_interface import state_faults
-from graphkit.verify.equivalence.method_originals import joining_fault
+from graphkit.verify.equivalence.bundles import joining_fault, state_faults
 from graphkit.verify.originals import Originals
 
 Bundled = Callable[[str, Update], tuple[Originals, Path]]

@@ -17,8 +17,7 @@ from graphkit.ops.rule_context import InferenceContext, Rule
 from graphkit.ops.tensor import Tensor, array_of
 from graphkit.shapes import Expr, infer
 from graphkit.verify.equivalence import check_equivalence, checked_facts
-from graphkit.verify.equivalence import checked_facts as claim_sizes
-from graphkit.verify.equivalence.equivalence_result import LEAST_SIZES
+from graphkit.verify.equivalence.result import LEAST_SIZES
 
 CASES = {
     "Add": "t = Add (s, k) y = Slice (x, z, t)",
@@ -149,7 +148,7 @@ def test_what_is_known_of_few_sizes_is_compared_at_all_of_them() -> None:
 def test_sizes_follow_the_seed_and_nothing_else() -> None:
     shapes = infer(of(CASES["Add"]))
     symbols = [each for dim in shapes["x"].dims or () for each in dim.walk_symbols()]
-    drawn = [claim_sizes._draw_sizes(symbols, {5}, True, seed).columns["n"].tolist() for seed in (0, 0, 1)]
+    drawn = [checked_facts._draw_sizes(symbols, {5}, True, seed).columns["n"].tolist() for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len({*drawn[0]}) > LEAST_SIZES
     assert {1, 2, 3, 4, 5, 6} <= {*drawn[0]}

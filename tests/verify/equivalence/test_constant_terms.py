@@ -14,10 +14,9 @@ from small_models import model
 
 from graphkit.model import Model, load
 from graphkit.shapes import const
-from graphkit.verify.equivalence import check_equivalence, evaluation
-from graphkit.verify.equivalence.constant_terms import Constants
+from graphkit.verify.equivalence import check_equivalence, flat
 from graphkit.verify.equivalence.movement import Movement, split_dims
-from graphkit.verify.equivalence.terms import Term, Terms
+from graphkit.verify.equivalence.terms import Constants, Term, Terms
 
 NUMBERS = (0.0, -0.0, 1.0, np.nan, np.inf, -np.inf, 1e-45, 3e38)
 
@@ -108,7 +107,7 @@ def test_what_would_be_large_is_not_computed(
     node: str, size: int, is_run: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = list[str]()
-    monkeypatch.setattr(evaluation, "_run_node", lambda app, _: ran.append(app.node.op_type))
+    monkeypatch.setattr(flat, "_run_node", lambda app, _: ran.append(app.node.op_type))
     numbers = {
         "sizes": np.array([size, size]), "one": np.float32(1), "row": np.ones((1, 1), np.float32),
         "zero": np.array(0), "count": np.array(size**2), "step": np.array(1), "around": np.array([0, 0, size, size]),

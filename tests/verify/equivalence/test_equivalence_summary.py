@@ -14,8 +14,8 @@ from graphkit.options import RewriteProofOptions
 from graphkit.render.document_blocks import Prose
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.verify import verify_rewrite
-from graphkit.verify.equivalence.equivalence_result import ComparedConstants, Equivalence, OutputProof
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
+from graphkit.verify.equivalence.result import ComparedConstants, Equivalence, OutputProof
 from graphkit.verify.rewrite_proof import OutputProof as Output
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof
 

@@ -22,7 +22,7 @@ from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import Session
 from graphkit.verify.equivalence import check_equivalence
-from graphkit.verify.equivalence.normal_forms import NormalForms
+from graphkit.verify.equivalence.reader import NormalForms
 
 QUICK = ("t5-tiny/encoder_model", "cache-styles/bshd", "gpt2-tiny/decoder_model_merged", "patchtst/model")
 MERGED = [name for name in MODEL_NAMES if "decoder_model_merged" in name]

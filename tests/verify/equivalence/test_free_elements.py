@@ -11,7 +11,7 @@ from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.runtime.session import Session
 from graphkit.shapes import infer
 from graphkit.verify.equivalence import check_equivalence
-from graphkit.verify.equivalence.normal_forms import free_elements
+from graphkit.verify.equivalence.reader import free_elements
 from graphkit.verify.rewrite_verifier import verify_extract
 
 HEAD = "g (int64[1] n, float[L] x) => (float[a, b] y, float[c, d] z)"

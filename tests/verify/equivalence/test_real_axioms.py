@@ -18,13 +18,11 @@ from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.runtime.session import Session
-from graphkit.verify.equivalence import check_equivalence, linear, real_constants
-from graphkit.verify.equivalence import real_axioms as normalisation
+from graphkit.verify.equivalence import check_equivalence, linear, terms
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.axioms import Axiom
-from graphkit.verify.equivalence.linear import Change, change_term
-from graphkit.verify.equivalence.normal_forms import REAL
-from graphkit.verify.equivalence.real_axioms import REAL_AXIOMS
+from graphkit.verify.equivalence.linear import REAL_AXIOMS, Change, change_term
+from graphkit.verify.equivalence.reader import REAL
 
 RNG = np.random.default_rng(0)
 W, V, U = (RNG.normal(size=(6, 6)) for _ in range(3))
@@ -401,14 +399,14 @@ def _everything(*_: object) -> bool:
 
 
 CONDITIONS = {  # what is proven without them
-    "computed constants are as near as is said": (real_constants, "NEAR", 1e-3, "one weight that is scaled"),
-    "so are sums": (real_constants, "NEAR", 1e-3, "a bias of one element off"),
+    "computed constants are as near as is said": (terms, "NEAR", 1e-3, "one weight that is scaled"),
+    "so are sums": (terms, "NEAR", 1e-3, "a bias of one element off"),
     "a constant of both models is that to the bit": (
-        real_constants.RealConstants, "_origin", lambda *_: "product", "a weight that is edited a little"),
-    "so is a table": (real_constants.RealConstants, "_origin", lambda *_: "product", "a table that is edited a little"),
+        terms.RealConstants, "_origin", lambda *_: "product", "a weight that is edited a little"),
+    "so is a table": (terms.RealConstants, "_origin", lambda *_: "product", "a table that is edited a little"),
     "nothing is added beside padding": (linear, "linear_product", lambda *args, **_: LINEAR_PRODUCT(*args),
                                         "a shift beside padding"),
-    "means are squares of what is centred": (normalisation, "_is_square", _everything,
+    "means are squares of what is centred": (linear, "_is_square", _everything,
                                              "a variance of what is not centred"),
 }  # fmt: skip
 LINEAR_PRODUCT = linear.linear_product

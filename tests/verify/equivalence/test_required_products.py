@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from graphkit.model import Model
 from graphkit.shapes import Expr, floor_div, parse
 from graphkit.verify.equivalence import check_equivalence
-from graphkit.verify.equivalence.required_products import RequiredProducts
+from graphkit.verify.equivalence.sizes import RequiredProducts
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
 ROWS, COLUMNS = parse("h // 2"), parse("w // 2")

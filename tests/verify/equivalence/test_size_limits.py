@@ -14,8 +14,8 @@ from graphkit.options import RewriteProofOptions
 from graphkit.shapes import Expr, floor_div, maximum, symbol
 from graphkit.verify import verify_rewrite
 from graphkit.verify.equivalence import Equivalence, OutputProof, check_equivalence
-from graphkit.verify.equivalence.equivalence_result import SizeLimit
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
+from graphkit.verify.equivalence.result import SizeLimit
 
 N, M = symbol("n"), symbol("m")
 BOUNDED = symbol("k", 1, 8)

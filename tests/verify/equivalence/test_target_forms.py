@@ -13,7 +13,7 @@ from test_axioms import bits
 from graphkit.model import Model
 from graphkit.ops.tensor import Dims
 from graphkit.runtime.session import Session
-from graphkit.verify.equivalence import check_equivalence, target_forms
+from graphkit.verify.equivalence import axioms, check_equivalence
 from graphkit.verify.equivalence.application import Application
 from graphkit.verify.equivalence.terms import Term
 
@@ -96,13 +96,13 @@ def test_a_table_of_one_number_takes_no_signs() -> None:
 
 def test_with_a_wrong_sign_what_is_wrong_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     models = built(WRONG["signs of the other part"][0]), built(WRONG["signs of the other part"][1])
-    right = target_forms._without_signs
+    right = axioms._without_signs
 
     def unsigned(app: Application, term: Term, dims: Dims) -> tuple[Term, np.ndarray] | None:
         found = right(app, term, dims)
         return None if found is None else (found[0], -found[1])
 
-    monkeypatch.setattr(target_forms, "_without_signs", unsigned)
+    monkeypatch.setattr(axioms, "_without_signs", unsigned)
     assert check_equivalence(*models).is_proven
 
 

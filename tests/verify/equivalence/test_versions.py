@@ -17,7 +17,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import REDUCTIONS, operator_set
 from graphkit.model import Model
 from graphkit.runtime.session import Session
-from graphkit.verify.equivalence import check_equivalence, versions
+from graphkit.verify.equivalence import check_equivalence, spelling
 
 EDGES = np.array([0, -0.0, 1, -1.5, 0.1, 2.5, 7, -3, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45], np.float32)
 UNARY = operator_set(
@@ -164,7 +164,7 @@ def bits(array: np.ndarray) -> np.ndarray:
 
 def differing(operator: str, *, of_one_meaning: bool = True) -> Iterator[str]:
     """Yield versions of an operator that are taken for one and do not give the same."""
-    starts = versions.MEANINGS[operator]
+    starts = spelling.MEANINGS[operator]
     pairs = [(old, new) for old, new in zip(history(operator), history(operator)[1:], strict=False)]
     for old, new in pairs:
         is_one = max([s for s in starts if s <= old], default=old) == max([s for s in starts if s <= new], default=new)
@@ -181,14 +181,14 @@ def differing(operator: str, *, of_one_meaning: bool = True) -> Iterator[str]:
 
 
 @pytest.mark.examples
-@pytest.mark.parametrize("operator", sorted(versions.MEANINGS.keys() - UNTESTED))
+@pytest.mark.parametrize("operator", sorted(spelling.MEANINGS.keys() - UNTESTED))
 def test_versions_that_are_taken_for_one_give_the_same(operator: str) -> None:
     assert set(differing(operator)) == set()
 
 
 @pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax", "Hardmax"])
 def test_a_meaning_that_changed_is_found(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(versions.MEANINGS, operator, (1,))  # type: ignore[arg-type]
+    monkeypatch.setitem(spelling.MEANINGS, operator, (1,))  # type: ignore[arg-type]
     assert set(differing(operator)) != set()
 
 
@@ -196,10 +196,10 @@ WITH_FUNCTIONS = sorted(
     {
         schema.name
         for schema in onnx.defs.get_all_schemas_with_history()
-        if not schema.domain and schema.since_version <= versions.NEWEST
+        if not schema.domain and schema.since_version <= spelling.NEWEST
         if schema.has_function or schema.has_context_dependent_function
     }
-    & versions.MEANINGS.keys()
+    & spelling.MEANINGS.keys()
 )
 OF_HALVES = {
     "Clip": "y = Clip (x, low, high)", "PRelu": "y = PRelu (x, low)",
@@ -214,7 +214,7 @@ HALVES = np.sort(HALVES[np.isfinite(HALVES)]).reshape(-1, 64)
 def halves_in(operator: str) -> Iterator[tuple[int, Model]]:
     """Yield each version, and a model of it."""
     body = OF_HALVES.get(operator, f"y = {operator} (x)")
-    for version in range(7, versions.NEWEST + 1):
+    for version in range(7, spelling.NEWEST + 1):
         text = f'<ir_version: 8, opset_import: ["" : {version}]> g (float16[n, m] x) => (y) {{ {body} }}'
         proto = onnx.parser.parse_model(text)
         numbers = {"low": -1.3, "high": 2.7, "row": np.ones(64)}
@@ -349,7 +349,7 @@ def test_a_wrong_conversion_is_not_proven(name: str) -> None:
 
 
 def test_an_operator_that_is_not_named_keeps_its_version() -> None:
-    assert "Dropout" not in versions.MEANINGS
+    assert "Dropout" not in spelling.MEANINGS
     assert not check_equivalence(built("y = Dropout (x)", 12), built("y = Dropout (x)", 13)).is_proven
 
 

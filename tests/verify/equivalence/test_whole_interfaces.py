@@ -22,7 +22,7 @@ from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.shapes.input_dims import input_dims
 from graphkit.verify import verify_extract
 from graphkit.verify.equivalence import Equivalence, check_equivalence
-from graphkit.verify.equivalence.cut_model import cut_open
+from graphkit.verify.equivalence.interface import cut_open
 from graphkit.verify.interface_changes import computed_dims
 
 QUICK = ("t5-tiny/encoder_model", "cache-styles/bshd", "merged-decoder/decoder_model", "qwen2-tiny/model")

@@ -19,7 +19,7 @@ from graphkit.model import Model, load
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.session import RunError, Session
 from graphkit.symbolic.expr import TooComplexError
-from graphkit.verify.equivalence import check, check_equivalence, loading_faults
+from graphkit.verify.equivalence import check, check_equivalence, loading
 
 HEAD = '<ir_version: 10, opset_import: ["" : {}, "com.microsoft" : 1]>\n'
 SIX = np.arange(6, dtype=np.float32)
@@ -642,15 +642,15 @@ def test_a_large_constant_is_of_a_kind_that_loads(tmp_path: Path) -> None:
 
 
 def test_tensors_of_bodies_that_are_too_large_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading_faults, "MOST_HELD", 4)
-    monkeypatch.setattr(loading_faults, "IsolatedSession", lambda *_, **__: pytest.fail("it is loaded"))
+    monkeypatch.setattr(loading, "MOST_HELD", 4)
+    monkeypatch.setattr(loading, "IsolatedSession", lambda *_, **__: pytest.fail("it is loaded"))
     pair = [model(f"g (float[n] x) => (float[n] y) {{ y = {op} (x, two) }}", two=np.ones(2)) for op in ("Mul", "Add")]
-    assert loading_faults.whole_fault(*pair) == "its bodies hold tensors too large to load it as a whole"
+    assert loading.whole_fault(*pair) == "its bodies hold tensors too large to load it as a whole"
 
 
 def test_a_model_whose_nodes_hold_large_constants_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that is taken twice, of which the terms of the outputs tell nothing."""
-    monkeypatch.setattr(loading_faults, "MOST_HELD", 3000)
+    monkeypatch.setattr(loading, "MOST_HELD", 3000)
     head = "g (float[n] x, bool c) => (float[n] y, float[n] w, float[1000] v)"
     text = (
         head

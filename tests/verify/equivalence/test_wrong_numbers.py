@@ -15,7 +15,7 @@ from graphkit.shapes import infer
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.verify.equivalence import check_equivalence
-from graphkit.verify.equivalence.common_shapes import LARGEST
+from graphkit.verify.equivalence.sizes import LARGEST
 
 BOOL, COUNT = "(float[n] x) => (bool y)", "(float[n] x) => (int64[1] y)"
 

@@ -17,7 +17,7 @@ from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fusion.fuse_attention import attention_function
 from graphkit.runtime.session import Session
 from graphkit.verify.equivalence import check_equivalence
-from graphkit.verify.equivalence.inlining import inline_model
+from graphkit.verify.equivalence.spelling import inline_model
 
 RNG = np.random.default_rng(0)
 LOOP = """g (float[3] x, int64 m, bool c) => (float[3] y) {{

@@ -1,37 +1,44 @@
-"""A model with the bodies of its functions in place of their calls.
-
-`onnx.inliner` forgets what a call leaves to a default, takes over the names of dims, and leaves functions of another
-operator set, which onnxruntime runs at that of the model. All that is put right before. A function one of whose outputs
-is an input has no proof: onnxruntime does not load it.
-
-Functions that onnxruntime runs by a kernel of their name are the kernel's in exact arithmetic, or have no proof. The
-output of such a function is marked: in the inlined model an Identity of an overload of its own gives it, as a kernel
-adds up in another order than the function's nodes do.
-"""
+"""One spelling of what models compute: functions in place of their calls, and operators of the newest version."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from typing import cast
 
+import numpy as np
 import onnx
 import onnx.checker
 import onnx.defs
 import onnx.inliner
-from onnx import FunctionProto, ModelProto, NodeProto, helper
+from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorProto, helper
 
+from graphkit.dtypes import HALVES
 from graphkit.errors import ModelError
-from graphkit.graph.operator_traits import RANDOM
+from graphkit.graph.operator_traits import RANDOM, REDUCTIONS, operator_set
 from graphkit.graph.soundness import check_scopes
-from graphkit.graph.view import body_graphs
+from graphkit.graph.view import Node, body_graphs
 from graphkit.model import Model
 from graphkit.ops.tensor import Dims
 from graphkit.shapes import Shapes
+from graphkit.verify.equivalence.terms import Constants, Key, Term
 
-__all__ = ["OF_KERNEL", "draws_random_numbers", "inline_model", "kernel_fault"]
+__all__ = ["OF_KERNEL", "draws_random_numbers", "inline_model", "kernel_fault", "spell_alike"]
 
-Key = tuple[str, str, str]  # domain, name, overload
+# A model with the bodies of its functions in place of their calls.
+#
+# `onnx.inliner` forgets what a call leaves to a default, takes over the names of dims, and leaves functions of
+# another operator set, which onnxruntime runs at that of the model. All that is put right before. A function one of
+# whose outputs is an input has no proof: onnxruntime does not load it.
+#
+# Functions that onnxruntime runs by a kernel of their name are the kernel's in exact arithmetic, or have no proof.
+# The output of such a function is marked: in the inlined model an Identity of an overload of its own gives it, as a
+# kernel adds up in another order than the function's nodes do.
+
+
+FunctionKey = tuple[str, str, str]  # domain, name, overload
 MAX_NODES = 200_000  # of a model without functions
 DOMAIN = "com.microsoft"
 OF_KERNEL = "of a kernel"  # the overload of the Identity that marks an output
@@ -79,11 +86,11 @@ def inline_model(model: Model) -> Model:
     return model.with_proto(whole)
 
 
-def _check_size(proto: ModelProto, functions: dict[Key, FunctionProto], file: str | None) -> None:
+def _check_size(proto: ModelProto, functions: dict[FunctionKey, FunctionProto], file: str | None) -> None:
     """Check that a model stays small without its functions: a few that call each other twice make billions of nodes."""
     called = {key: _called_functions(function.node) for key, function in functions.items()}
     inner = {key: functions.keys() & keys for key, keys in called.items()}
-    sizes: dict[Key, int] = {}
+    sizes: dict[FunctionKey, int] = {}
     try:
         for key in TopologicalSorter(inner).static_order():
             sizes[key] = sum(sizes.get(each, 1) for each in called[key])
@@ -117,7 +124,7 @@ def draws_random_numbers(node: NodeProto) -> bool:
     return (f"{domain}.{node.op_type}" if domain else node.op_type) in RANDOM or node.op_type.startswith("Random")
 
 
-def _check_passed_on(function: FunctionProto, functions: dict[Key, FunctionProto], file: str | None) -> None:
+def _check_passed_on(function: FunctionProto, functions: dict[FunctionKey, FunctionProto], file: str | None) -> None:
     """Check that no attribute that a function may lack is passed on to a function that has a default for it."""
     for node in _with_bodies(function.node):
         called = functions.get(_function_key(node.domain, node.op_type, node.overload))
@@ -135,15 +142,15 @@ def _forget_dims(function: FunctionProto) -> None:
             dim.ClearField("dim_param")
 
 
-def _functions_by_key(proto: ModelProto) -> dict[Key, FunctionProto]:
+def _functions_by_key(proto: ModelProto) -> dict[FunctionKey, FunctionProto]:
     return {_function_key(each.domain, each.name, each.overload): each for each in proto.functions}
 
 
-def _function_key(domain: str, name: str, overload: str) -> Key:
+def _function_key(domain: str, name: str, overload: str) -> FunctionKey:
     return _domain_of(domain), name, overload
 
 
-def _called_functions(nodes: Iterable[NodeProto]) -> list[Key]:
+def _called_functions(nodes: Iterable[NodeProto]) -> list[FunctionKey]:
     return [_function_key(node.domain, node.op_type, node.overload) for node in _with_bodies(nodes)]
 
 
@@ -243,3 +250,138 @@ def _with_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
         yield node
         for _, body in body_graphs(node):
             yield from _with_bodies(body.node)
+
+
+# One spelling of an operator, whichever version of the operator set a model has.
+#
+# Read in the changelog of the ONNX operators: https://github.com/onnx/onnx/blob/main/docs/Changelog.md. An operator
+# that is not named here keeps its version, and differs from that of any other version.
+
+
+NEWEST = 24  # the newest version that was read
+
+
+def _since_version(version: int, text: str) -> Mapping[str, tuple[int, ...]]:
+    return dict.fromkeys(operator_set(text), (version,))
+
+
+# Since which versions a node, as it stands, means what it means until the next of them. In between there are more
+# dtypes, and attributes and inputs that may be left out.
+MEANINGS: Mapping[str, tuple[int, ...]] = {
+    **_since_version(1, """
+        ArgMax ArgMin Conv DepthToSpace Flatten Gather GlobalAveragePool GlobalMaxPool Identity LRN
+        LayerNormalization Loop LpNormalization MatMul SimplifiedLayerNormalization Shape Size Softplus Softsign
+        SpaceToDepth Transpose RandomNormal RandomNormalLike RandomUniform RandomUniformLike"""),
+    **dict.fromkeys(REDUCTIONS, (1,)),
+    **_since_version(4, "Concat"),
+    **_since_version(5, "Reshape"),
+    **_since_version(6, """
+        Abs Cast Ceil Elu Exp Floor HardSigmoid InstanceNormalization LeakyRelu Log Neg Reciprocal Relu Selu Sigmoid
+        Sqrt Tanh Tile"""),
+    **_since_version(7, """
+        Acos Add And Asin Atan Cos Div Equal GRU Gemm Greater LSTM Less Mul Multinomial Or PRelu Pow RNN Sin
+        Sub Tan Xor"""),
+    **_since_version(8, "Expand Max MaxPool Mean Min Sum"),
+    **_since_version(9, """
+        Acosh Asinh Atanh BatchNormalization Compress ConstantOfShape Cosh Erf EyeLike IsNaN MeanVarianceNormalization
+        NonZero Scan Sign Sinh Where"""),
+    **_since_version(10, """
+        DequantizeLinear IsInf Mod NonMaxSuppression QLinearMatMul QuantizeLinear Slice ThresholdedRelu TopK"""),
+    **_since_version(11, """
+        Clip ConvTranspose CumSum Det GatherElements GatherND Pad Resize Round ScatterElements ScatterND SplitToSequence
+        """),
+    **_since_version(12, "GreaterOrEqual LessOrEqual"),
+    **_since_version(13, "Split Squeeze Unsqueeze"),
+    **_since_version(14, "HardSwish"),
+    **_since_version(18, "Mish"),
+    **dict.fromkeys(operator_set("Softmax LogSoftmax Hardmax"), (1, 13)),  # over all axes from one on, until 13
+    "AveragePool": (7, 19),  # which adds up in another order
+    "OneHot": (9, 11),  # of negative indices
+}  # fmt: skip
+# Since which versions onnxruntime has kernels for float16; before, it computes in float32, whose least bound is lower.
+OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "QuantizeLinear": 23}
+# Of float16, onnxruntime runs the body that ONNX has for them where the model has the version of that body, and
+# elsewhere a kernel of float32: other digits, infinities and signs of zeros.
+BODIES_OF_HALVES = operator_set(
+    """
+    Elu HardSigmoid HardSwish LeakyRelu MeanVarianceNormalization Mish PRelu ReduceL1 ReduceL2 ReduceLogSum
+    ReduceLogSumExp ReduceSumSquare Relu Selu Softplus Softsign ThresholdedRelu
+    """
+)
+ONE_OUTPUT = {"BatchNormalization"}  # which learns where it has more
+
+# Attributes that became inputs: since which version, and which.
+INPUTS: Mapping[str, tuple[int, Mapping[str, int]]] = {
+    **dict.fromkeys(REDUCTIONS - {"ReduceSum"}, (18, {"axes": 1})),
+    **dict.fromkeys(("ReduceSum", "Squeeze", "Unsqueeze"), (13, {"axes": 1})),
+    "Clip": (11, {"min": 1, "max": 2}),
+    "Pad": (11, {"pads": 1, "value": 2}),
+    "Slice": (10, {"starts": 1, "ends": 2, "axes": 3}),
+    "Split": (13, {"split": 1}),
+    "TopK": (10, {"k": 1}),
+}
+LISTS = {"k"}  # numbers that became lists of one
+
+
+def spell_alike(
+    node: Node, attributes: Key, args: Sequence[Term | None], constants: Constants
+) -> tuple[Key, list[Term | None]]:
+    """Return the attributes and arguments of a node as a newer version has them; more arguments may follow its own."""
+    entries = cast("tuple[tuple[str, int, Hashable], ...]", attributes)
+    version, listed = cast(int, entries[0][2]), list(args)
+    op = node.operator
+    if node.scope.opset() > NEWEST:
+        return attributes, listed
+    since, moved = INPUTS.get(op, (0, {}))
+    kept: list[tuple[str, int, Hashable]] = []
+    for name, kind, content in entries[1:]:
+        if version >= since or name not in moved:
+            kept.append((name, kind, content))
+            continue
+        constant = _attribute_constant(name, kind, content, listed[0] if listed else None, constants)
+        if constant is None:
+            return attributes, list(args)
+        listed += [None] * (moved[name] + 1 - len(listed))
+        listed[moved[name]] = constant
+    found = _meaning_version(node, max(version, since))
+    if listed and listed[0] is not None and listed[0].dtype in (0, *HALVES):
+        found = max(found, min(version, OF_HALVES.get(op, 0)))
+        found = node.scope.opset() if op in BODIES_OF_HALVES else found
+    if op == "Split" and version < 18 and len(listed) < 2:
+        kept.append(("num_outputs", int(AttributeProto.INT), len(node.outputs)))
+    if op == "Pad" or (op == "Resize" and version >= 11):  # before, a Resize has its scales where later its region is
+        _leave_out(node, listed, constants)
+    return (("", 0, found), *sorted(kept, key=lambda each: each[0])), listed
+
+
+def _meaning_version(node: Node, version: int) -> int:
+    """Return the version since which an operator has its meaning."""
+    if node.operator in ONE_OUTPUT and any(node.outputs[1:]):
+        return version
+    return max((since for since in MEANINGS.get(node.operator, ()) if since <= version), default=version)
+
+
+def _attribute_constant(name: str, kind: int, content: object, data: Term | None, constants: Constants) -> Term | None:
+    """Return an attribute as a constant, None where its dtype is not known."""
+    if kind == AttributeProto.FLOAT:
+        if data is None or data.dtype != TensorProto.FLOAT:
+            return None
+        assert isinstance(content, bytes)
+        return constants.of_array(np.array(struct.unpack("<f", content)[0], np.float32), TensorProto.FLOAT)
+    numbers = [content] if name in LISTS else content
+    return constants.of_array(np.array(numbers, np.int64), TensorProto.INT64)
+
+
+def _leave_out(node: Node, args: list[Term | None], constants: Constants) -> None:
+    """Leave out operands without effect: a Pad's value of 0, and those that a Resize has empty, or does not read."""
+    for index, term in enumerate(args):
+        array = constants.array(term) if index and term is not None and term.is_constant else None
+        if array is None:
+            continue
+        is_default = node.op_type == "Pad" and index == 2 and array.size == 1 and not array.any()
+        is_default &= not np.signbit(array).any()
+        if is_default or (node.op_type == "Resize" and not array.size):
+            args[index] = None
+    is_cropped = node.attr("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    if node.op_type == "Resize" and len(args) > 1 and not is_cropped:
+        args[1] = None
