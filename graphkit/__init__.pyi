@@ -9,19 +9,16 @@ from .analysis.architecture import Architecture, architecture
 from .analysis.blockers import Blockers, blockers
 from .analysis.bundle_overview import BundleOverview, bundle_overview
 from .analysis.control_flow import ControlFlow, control_flow
-from .analysis.costs.cost_table import Costs
-from .analysis.costs.model_costs import costs
+from .analysis.costs.model_costs import Costs, costs
 from .analysis.findings import Finding
 from .analysis.float16_losses import Float16Losses, float16_losses
 from .analysis.hazards import Hazard, Hazards, hazards
 from .analysis.kv_cache import KVCache, kv_cache
-from .analysis.model_interface import Interface, interface
+from .analysis.model_interface import Fit, Interface, fit, interface
 from .analysis.node_list import NodeList, WeightList, node_list, weight_list
-from .analysis.pipeline_links import Fit, fit
-from .analysis.report import Comparison, Report, compare, report
-from .analysis.report_sections import ReportOptions
+from .analysis.report import Comparison, Report, ReportOptions, compare, report
 from .analysis.shape_ops import RemainingShapes, ShapeOps, remaining_shapes, shape_ops
-from .analysis.shape_origins import Origins, origins
+from .analysis.shape_origins import Origins, WhatIf, origins, what_if
 from .analysis.summary import Summary, summary
 from .analysis.tensor_shapes import (
     TensorShapes,
@@ -32,7 +29,6 @@ from .analysis.tensor_shapes import (
     why_shape,
 )
 from .analysis.verdict import Verdict
-from .analysis.what_if import WhatIf, what_if
 from .deploy.hosts import Host
 from .deploy.hosts.bundle_host import Bundle
 from .deploy.lower import LowerReport, lower_folder

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from rendered_notebooks import NOTEBOOKS, rendered, run
 
-from graphkit.analysis.report import report
-from graphkit.analysis.report_sections import ReportOptions
+from graphkit.analysis.report import ReportOptions, report
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, BundleReport, bundle_folder
 from graphkit.deploy.targets import load_target

@@ -18,8 +18,7 @@ from onnx import TensorProto, helper
 
 import graphkit.workflows.fold_file
 from graphkit import __version__
-from graphkit.analysis.report import report
-from graphkit.analysis.report_sections import SECTION_NAMES, ReportOptions
+from graphkit.analysis.report import SECTION_NAMES, ReportOptions, report
 from graphkit.cli import main
 from graphkit.cli.output import TABLE_WIDTH
 from graphkit.examples import EXAMPLES

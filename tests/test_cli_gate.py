@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphkit.analysis.findings import KIND_NAMES
-from graphkit.analysis.report import Report, report
+from graphkit.analysis.report import Report, ReportOptions, report
 from graphkit.analysis.report_gate import read_baseline
-from graphkit.analysis.report_sections import ReportOptions
 from graphkit.cli import main
 from graphkit.errors import UsageError
 from graphkit.model import load

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import click
 import pytest
 
-from graphkit.analysis.report_sections import ReportOptions
+from graphkit.analysis.report import ReportOptions
 from graphkit.cli.commands import every_command
 from graphkit.cli.flags import REPORT_FORMATS, choice_type, read_sizes
 from graphkit.errors import UsageError

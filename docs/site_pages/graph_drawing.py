@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from graphkit.render.document_blocks import Drawing
-from graphkit.render.drawings import draw_svg
+from graphkit.render.html import draw_svg
 
 __all__ = ["drawn"]
 

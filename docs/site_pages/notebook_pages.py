@@ -7,7 +7,7 @@ from html import unescape
 from pathlib import Path
 
 from graphkit.render.document_blocks import Drawing
-from graphkit.render.drawings import draw_svg
+from graphkit.render.html import draw_svg
 from site_pages.markdown import contents
 
 __all__ = ["pages"]

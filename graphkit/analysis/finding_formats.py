@@ -14,8 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from graphkit.analysis.findings import KIND_NAMES, KINDS, Finding, Kind, finding_page
-from graphkit.analysis.report import Comparison, Failure, Report
-from graphkit.analysis.report_sections import VERDICT
+from graphkit.analysis.report import VERDICT, Comparison, Failure, Report
 from graphkit.analysis.verdict import Verdict
 from graphkit.render.document_blocks import printable
 

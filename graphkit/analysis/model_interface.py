@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
+from graphkit.analysis.architecture import architecture
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.graph.cache_entries import CacheEntry
-from graphkit.graph.declared_types import Dim, declared_dims, shape_text, type_dims
+from graphkit.dtypes import dtype_name
+from graphkit.graph.cache_entries import CacheEntry, Slot
+from graphkit.graph.declared_types import Dim, declared_dims, declared_type, shape_text, type_dims
 from graphkit.graph.mask_polarity import POLARITIES
-from graphkit.graph.name_families import family_label, family_pattern
-from graphkit.graph.names import runs_of
+from graphkit.graph.name_families import family_label, family_labels, family_pattern
+from graphkit.graph.names import runs_of, short_paths
 from graphkit.graph.view import Scope, Value
-from graphkit.model import ModelLike, as_model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table
 
-__all__ = ["Interface", "Port", "interface"]
+__all__ = ["DECODERS", "Fit", "Interface", "Link", "Port", "fit", "interface"]
+
 
 # Meanings of the usual names; a doc string in the model goes before.
 MEANINGS = {
@@ -202,3 +209,295 @@ def _common_shape(shapes: list[tuple[Dim, ...]]) -> tuple[Dim, ...] | None:
     """Return the shape of a family, `*` where its members differ; None where none has a known rank."""
     columns = zip(*shapes, strict=True)
     return tuple(column[0] if len(set(column)) == 1 else "*" for column in columns) if shapes else None
+
+
+Pair = tuple[str, Value, str, Value]  # a model and its output, a model and its input
+PairsOf = Callable[[dict[str, Model], str, str], Iterator[Pair]]
+
+DECODERS = ("first-step decoder", "decoder with past", "merged decoder", "decoder-only")
+ONCE = (*DECODERS, "recurrent decoder", "recurrent")  # roles that a pipeline has once
+SHOWN = 4  # names of models in a sentence
+
+
+@dataclass(frozen=True)
+class Link:
+    """Outputs of one model that feed inputs of another, or of itself at the next step.
+
+    Attributes:
+        source, target: Labels of the models.
+        outputs, inputs: Labels of the tensors.
+        count: How many pairs.
+        problems: Pairs whose dtypes or dims do not fit, in words.
+    """
+
+    source: str
+    outputs: str
+    target: str
+    inputs: str
+    count: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fit(Judged):
+    """How some models fit together.
+
+    Attributes:
+        roles: (label, role) of each.
+        missing: Inputs that another model should feed, and none does.
+        leftover: Cache outputs that no model reads.
+        apart: Models that look like part of no pipeline, of which nothing is asked.
+    """
+
+    title: ClassVar[str] = "How they fit together"
+    roles: tuple[tuple[str, str], ...]
+    links: tuple[Link, ...]
+    missing: tuple[str, ...]
+    leftover: tuple[str, ...]
+    apart: tuple[str, ...] = ()
+
+    def found(self) -> tuple[Finding, ...]:
+        problems = (problem for link in self.links for problem in link.problems)
+        texts = (*problems, *(f"nothing gives {name}" for name in self.missing))
+        return tuple(Finding("fit", text, text, text) for text in texts)
+
+    def blocks(self) -> Iterator[Block]:
+        if not self.links:
+            yield Prose("No output of one model is recognised as an input of another.")
+        else:
+            rows = [
+                (f"{link.source}: {link.outputs}", f"-> {link.target}: {link.inputs}", link.count, not link.problems)
+                for link in self.links
+            ]
+            yield table("Output:code | Feeds:note | Tensors:number | Fits", rows)
+        if self.apart:
+            more = f" and {len(self.apart) - SHOWN:,} more" if len(self.apart) > SHOWN else ""
+            yield Prose(
+                "Asked only among models of one folder that look like one pipeline, with one decoder of each role; "
+                f"not of {', '.join(self.apart[:SHOWN])}{more}."
+            )
+        for name in self.leftover:
+            yield Prose(f"Left over: no model takes {name}.")
+        for finding in self.findings():
+            yield Prose(finding, "warning")
+
+
+def fit(models: Sequence[ModelLike]) -> Fit:
+    """Find out which outputs of some models feed which inputs of others, among those that look like one pipeline.
+
+    Args:
+        models: Any of an encoder, decoders of the first and of later steps, and a merged decoder.
+
+    Returns:
+        The links, the inputs that nothing feeds, the cache outputs that nothing takes, and the models of no pipeline.
+
+    Example:
+        >>> found = graphkit.fit([graphkit.load("example:merged-decoder")])
+        >>> found.links[0].inputs
+        'past_key_values.0.decoder.{key|value}'
+    """
+    names = _short_names([as_model(model) for model in models])
+    roles = {name: architecture(model).role for name, model in names.items()}
+    groups = [_Group({name: names[name] for name in group}, roles) for group in _pipeline_groups(names, roles)]
+    pairs = [pair for group in groups for pair in group.pairs()]
+    fed = {(target, value.name) for _, _, target, value in pairs}
+    taken = {(source, value.name) for source, value, _, _ in pairs}
+    return Fit(
+        tuple(roles.items()),
+        tuple(_join_links(pairs)),
+        tuple(name for group in groups for name in _missing_models(group.names, group.roles, fed)),
+        tuple(name for group in groups for name in _leftover_ports(group.names, group.roles, taken)),
+        tuple(name for name in names if not any(name in group.names for group in groups)),
+    )
+
+
+def _short_names(models: Sequence[Model]) -> dict[str, Model]:
+    """Return the models by file name, with the folders around it where two have the same."""
+    short = short_paths(model.label if model.path else model.name for model in models)
+    return {short[model.label if model.path else model.name]: model for model in models}
+
+
+def _pipeline_groups(names: dict[str, Model], roles: dict[str, str]) -> list[list[str]]:
+    """Return the models that look like one pipeline, for each: one of each role side by side, or those of a folder."""
+    folders: dict[Path | None, list[str]] = defaultdict(list)
+    for name, model in names.items():
+        folders[model.path.parent if model.path else None].append(name)
+    parents = {folder.parent if folder else None for folder in folders}
+    if len(set(roles.values())) == len(roles) and (len(folders) == 1 or len(parents) == 1):
+        return [list(names)]
+    return [group for group in folders.values() if len(group) > 1 and _is_pipeline(group, roles)]
+
+
+def _is_pipeline(group: Sequence[str], roles: Mapping[str, str]) -> bool:
+    """Whether no two of them are decoders of the same role, variants apart."""
+    variants = _variant_suffixes({name: roles[name] for name in group})
+    decoders = [(roles[name], variants[name]) for name in group if roles[name] in ONCE]
+    return len(set(decoders)) == len(decoders)
+
+
+class _Group:
+    """Models that belong together."""
+
+    def __init__(self, names: dict[str, Model], roles: dict[str, str]) -> None:
+        self.names = names
+        self.roles = {name: roles[name] for name in names}
+        self.variants = _variant_suffixes(self.roles)
+
+    def pairs(self) -> Iterator[Pair]:
+        """Yield each output that feeds an input."""
+        for target in self.names:
+            if self.roles[target] in DECODERS:
+                yield from self._chosen(target, ("encoder", "vision"), _encoder_pairs)
+                yield from self._chosen(target, ("first-step decoder",), _cache_pairs)
+                yield from _cache_pairs(self.names, target, target)
+            starting = [name for name in self.names if first_states(self.names[name], self.names[target])]
+            for source in (*_of_a_variant(starting, self.variants, target), target):
+                yield from _state_pairs(self.names, source, target)
+
+    def _chosen(self, target: str, of_roles: Sequence[str], pairs_of: PairsOf) -> Iterator[Pair]:
+        """Yield the pairs of the sources of some roles; where several could feed a target, of those that fit best."""
+        sources = [name for name in self.names if self.roles[name] in of_roles and name != target]
+        sources = _of_a_variant(sources, self.variants, target)
+        pairs = {
+            source: pairs_of_source
+            for source in sources
+            if (pairs_of_source := list(pairs_of(self.names, source, target)))
+        }
+        if len(pairs) > 1:
+            most = max(map(len, pairs.values()))
+            fitting = [
+                source
+                for source, found in pairs.items()
+                if len(found) == most and not any(_link_problem(*pair) for pair in found)
+            ]
+            alike = {source: _count_letters_shared(source, target) for source in fitting}
+            pairs = {source: pairs[source] for source in fitting if alike[source] == max(alike.values())}
+        for pairs_of_source in pairs.values():
+            yield from pairs_of_source
+
+
+def _count_letters_shared(name: str, other_name: str) -> int:
+    """Return how many letters the beginnings of two names have in common."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(name, other_name, strict=False)))
+
+
+def _variant_suffixes(roles: dict[str, str]) -> dict[str, str]:
+    """Return the suffix that distinguishes each file from another of its role, such as `_quantized`; "" for most."""
+    stems = {name: name.removesuffix(".onnx") for name in roles}
+    marks = {
+        stems[longer].removeprefix(stems[shorter])
+        for shorter, longer in itertools.permutations(roles, 2)
+        if roles[shorter] == roles[longer] and re.match(rf"{re.escape(stems[shorter])}[_.-]", stems[longer])
+    }
+    by_length = sorted(marks, key=len, reverse=True)
+    return {name: next((mark for mark in by_length if stem.endswith(mark)), "") for name, stem in stems.items()}
+
+
+def _of_a_variant(sources: Sequence[str], variants: dict[str, str], target: str) -> list[str]:
+    """Return the sources of the variant of a target, else those of none, else all."""
+    for variant in (variants[target], ""):
+        if matching := [source for source in sources if variants[source] == variant]:
+            return matching
+    return list(sources)
+
+
+def _encoder_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
+    model = names[source]
+    states = [value for value in model.graph.outputs if model.roles.of(value) == "encoder state"]
+    yield from (
+        (source, state, target, value) for value in names[target].roles.all("encoder state") for state in states[:1]
+    )
+
+
+def _cache_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
+    pasts = {entry.slot: past for past, entry in names[target].roles.pasts.items()}
+    for slot, present in _present_outputs(names[source]).items():
+        if slot in pasts:
+            yield source, present, target, pasts[slot]
+
+
+def _state_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
+    """Yield the outputs that become the recurrent state of a model: its own, or those of one that starts it."""
+    model = names[target]
+    after = {entry.past: entry.next for entry in model.roles.states}
+    next_of = after if source == target else first_states(names[source], model)
+    yield from ((source, state, target, past) for past, state in next_of.items())
+
+
+def first_states(first: Model, step: Model) -> dict[Value, Value]:
+    """Return the outputs of a model that starts a sequence which are the recurrent state of a step, by its input.
+
+    They have the names of the outputs of the step, or of its inputs; it is none where one is missing, or where the
+    model has recurrent state of its own.
+    """
+    outputs = {value.name: value for value in first.graph.outputs}
+    if first.roles.states or not first.roles.all("tokens", "embeddings", "audio"):
+        return {}
+    first_of = {
+        entry.past: outputs[name]
+        for entry in step.roles.states
+        for name in (entry.past.name, entry.next.name)
+        if name in outputs
+    }
+    return first_of if len(first_of) == len(step.roles.states) else {}
+
+
+def _present_outputs(model: Model) -> dict[Slot, Value]:
+    """Return the outputs that give a cache; not those that a cache branch gives empty."""
+    roles = model.roles
+    return {e.slot: e.present for e in roles.cache if e.present is not None and e.present not in roles.empty}
+
+
+def _join_links(pairs: Sequence[Pair]) -> Iterator[Link]:
+    groups: dict[tuple[str, str, str, str], list[tuple[Value, Value]]] = defaultdict(list)
+    for source, output, target, value in pairs:
+        groups[source, family_pattern(output.name), target, family_pattern(value.name)].append((output, value))
+    for (source, _, target, _), members in groups.items():
+        problems = (_link_problem(source, output, target, value) for output, value in members)
+        yield Link(
+            source,
+            family_labels(output.name for output, _ in members),
+            target,
+            family_labels(value.name for _, value in members),
+            len(members),
+            tuple(problem for problem in problems if problem),
+        )
+
+
+def _link_problem(source: str, output: Value, target: str, value: Value) -> str:
+    """Return why an output cannot feed an input, "" if it can; symbols fit anything."""
+    output_type, input_type = declared_type(output), declared_type(value)
+    if output_type is None or input_type is None:
+        return ""
+    where = f"{source}: {output.name} -> {target}: {value.name}"
+    if output_type.dtype != input_type.dtype:
+        return f"{where}: {dtype_name(output_type.dtype)} into {dtype_name(input_type.dtype)}"
+    if output_type.dims is None or input_type.dims is None:
+        return ""
+    numbers = zip(output_type.dims, input_type.dims, strict=False)
+    clash = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in numbers)
+    if clash or len(output_type.dims) != len(input_type.dims):
+        return f"{where}: {shape_text(output_type.dims)} into {shape_text(input_type.dims)}"
+    return ""
+
+
+def _missing_models(names: dict[str, Model], roles: dict[str, str], fed: set[tuple[str, str]]) -> Iterator[str]:
+    for name, model in names.items():
+        has_encoder = any(role in ("encoder", "vision") for role in roles.values())
+        needed = [past.name for past in model.roles.pasts] if roles[name] == "decoder with past" else []
+        needed += [value.name for value in model.roles.all("encoder state") if has_encoder]
+        yield from _group_ports(name, [port for port in needed if (name, port) not in fed])
+
+
+def _leftover_ports(names: dict[str, Model], roles: dict[str, str], taken: set[tuple[str, str]]) -> Iterator[str]:
+    if not any(role == "decoder with past" for role in roles.values()):
+        return
+    for name, model in names.items():
+        if roles[name] in ("first-step decoder", "decoder with past"):
+            presents = [value.name for value in _present_outputs(model).values()]
+            yield from _group_ports(name, [port for port in presents if (name, port) not in taken])
+
+
+def _group_ports(model: str, ports: list[str]) -> Iterator[str]:
+    if ports:
+        yield f"{model}: {family_labels(ports)}"

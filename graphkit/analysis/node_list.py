@@ -27,9 +27,7 @@ from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, declarations, infer
 from graphkit.suggest import did_you_mean
 
-__all__ = [
-    "NodeList", "NodeRow", "TensorOf", "WeightList", "WeightOrder", "WeightRow", "node_list", "weight_list",
-]  # fmt: skip
+__all__ = ["NodeList", "NodeRow", "TensorOf", "WeightList", "WeightOrder", "WeightRow", "node_list", "weight_list"]
 
 
 @dataclass(frozen=True)

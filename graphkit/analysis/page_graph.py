@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from graphkit.analysis.costs.cost_table import Costs
+from graphkit.analysis.costs.model_costs import Costs
 from graphkit.analysis.costs.node_costs import FAILURES, MEASURES, NodeCost, chosen_branches, node_costs
 from graphkit.analysis.costs.peak_memory import PeakMemory, page_memory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes

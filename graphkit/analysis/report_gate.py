@@ -17,8 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from graphkit.analysis.findings import KIND_NAMES, Finding, kind_of, kinds_named
-from graphkit.analysis.report import Comparison, Report
-from graphkit.analysis.report_sections import VERDICT
+from graphkit.analysis.report import VERDICT, Comparison, Report
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_things, paths_below

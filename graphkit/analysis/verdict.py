@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+import os
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from graphkit.analysis.architecture import Architecture
-from graphkit.analysis.costs.cost_table import Costs, Quantity
+from graphkit.analysis.costs.model_costs import Costs, Quantity
 from graphkit.analysis.findings import Finding, Judged, Kind, in_order, worst_first
 from graphkit.analysis.kv_cache import KVCache
-from graphkit.analysis.next_commands import facts_of, model_steps
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
 from graphkit.graph.names import count_things
+from graphkit.graph.uses import find_lookups, table_entries
+from graphkit.graph.view import Value
+from graphkit.io.remote.urls import is_url
+from graphkit.io.stream_files import INPUT
 from graphkit.model import Model
+from graphkit.options import BUNDLED, LOWERED, SOURCE
 from graphkit.render.document_blocks import MARK, ROWS, WIDTH, Block, Formula, Line, Lines, Sentence, cut, rows, sized
 from graphkit.render.result import Result, Sizes
 
-__all__ = ["Verdict", "verdict_lines", "verdict_of"]
+if TYPE_CHECKING:
+    from graphkit.analysis.architecture import Architecture
+    from graphkit.analysis.blockers import Blockers
+    from graphkit.analysis.control_flow import ControlFlow
+    from graphkit.analysis.findings import Finding
+    from graphkit.analysis.hazards import Hazards
+    from graphkit.analysis.summary import Summary
+    from graphkit.analysis.tensor_shapes import UnknownShapes
+
+__all__ = [
+    "Facts", "Verdict", "asked_options", "facts_of", "folder_steps", "model_steps", "verdict_lines", "verdict_of",
+]  # fmt: skip
+
 
 COMMANDS = 3  # at most
 LEFT = 3  # rows for findings that commands leave
@@ -175,3 +195,196 @@ def _finding_line(kind: Kind, findings: Sequence[Finding], most: int) -> str:
     more = f" and {len(places) - 1:,} more" if len(places) > 1 else ""
     room = WIDTH - MARK - len(f"{more} ({kind.section})")
     return f"{cut(f'{kind.says}: {places[0]}', room)}{more} ({kind.section})"
+
+
+CANNOT_RUN = {"invalid-graph", "missing-data", "never-runs"}
+MENDED = "unloadable"  # which fold mends; nothing else runs before
+CHECKABLE = {"wrong-shape", "empty-dim"}
+ALONE = ("encoder", "vision", "decoder-only")  # roles that `graphkit lower` takes without other models
+ENCODERS = ("encoder", "vision")
+RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` takes without other models
+DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
+FETCHING = ("lower", "bundle")
+NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
+FOLDING = {"sequence-to-split"}  # passes that take operators away which targets refuse
+ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # options that are off by default
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts that the commands for a model depend on.
+
+    Attributes:
+        kinds: The kinds of its findings.
+        blockers: The obstacles on the target, None without a target.
+        stem: What the names of outputs begin with, "" for the model's own name.
+    """
+
+    model: Model
+    kinds: Collection[str]
+    summary: Summary
+    architecture: Architecture
+    control: ControlFlow
+    hazards: Hazards
+    unknown: UnknownShapes
+    blockers: Blockers | None
+    stem: str = ""
+
+    @property
+    def name(self) -> str | None:
+        """The model's name in commands, None where no command can name it."""
+        label = self.model.label
+        return label if self.model.path is not None and label != INPUT and _is_word(label) else None
+
+    @property
+    def target(self) -> str:
+        """The target, with the dims that were given; "" without one."""
+        blockers = self.blockers
+        return "" if blockers is None else f"{blockers.target}{f' at {blockers.dims}' if blockers.dims else ''}"
+
+    @property
+    def runs(self) -> bool:
+        """Whether onnxruntime can run it, as far as the graph tells; every proof needs that."""
+        return self.can_fold and MENDED not in self.kinds
+
+    @property
+    def can_fold(self) -> bool:
+        """Whether the folded model can run."""
+        dtypes = {row.dtype for row in self.summary.weight_bytes}
+        stuck = CANNOT_RUN & set(self.kinds) or self.hazards.undecided
+        return not (stuck or self.summary.custom or dtypes & NOT_ON_CPU)
+
+    @property
+    def folds(self) -> bool:
+        """Whether folding takes away what the target refuses."""
+        refused = self.blockers.blockers if self.blockers is not None else ()
+        return any(obstacle.pass_name in FOLDING for obstacle in refused)
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether new tokens join each cache as it is, so that slots can take them."""
+        roles = self.model.roles
+        pasts = [entry.past for entry in roles.cache if not roles.is_cross(entry)]
+        return bool(pasts) and all(past is not None and _is_joined(past) for past in pasts)
+
+    def within(self, option: str, default: int) -> tuple[str, ...]:
+        """Return an option for a length, where the model fails at the default or has fewer positions."""
+        limits = [hazard for hazard in self.hazards.hazards if hazard.kind == "limit"]
+        alone = (
+            [dims for dims in hazard.examples if sum(size > 0 for _, size in dims) == 1] or hazard.examples
+            for hazard in limits
+        )  # of past and new tokens, those of one alone tell how many fit together
+        sizes = [max(size for _, size in dims) - 1 for examples in alone for dims in examples if dims]
+        tables = (
+            table_entries(*lookup) for value in self.model.roles.all("positions") for lookup in find_lookups(value)
+        )
+        most = min([*sizes, *(rows for rows in tables if rows is not None)], default=default)
+        return (option, str(most)) if 0 < most < default else ()
+
+
+def facts_of(model: Model, sections: Mapping[str, Result], findings: Sequence[Finding]) -> Facts:
+    """Return the facts that the commands depend on, from the sections that the verdict rests on."""
+    names = ("summary", "architecture", "control-flow", "hazards", "unknown-shapes", "blockers")
+    return Facts(model, {finding.kind for finding in findings}, *(cast("Any", sections.get(name)) for name in names))
+
+
+def model_steps(facts: Facts) -> tuple[str, ...]:
+    """Return the commands to run next on a model, the most useful first."""
+    return () if facts.name is None else tuple(_command_steps(facts, facts.name, facts.stem or facts.name))
+
+
+def _command_steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
+    role = facts.architecture.role
+    if facts.runs:
+        if "merged-if" in facts.kinds:
+            if len({merged.condition for merged in facts.control.merged}) == 1:
+                yield _command_text("split-merged", name, "-o", _output_name(stem, ".split"))
+        elif "blockers" in facts.kinds and role in ALONE:
+            yield from _lower_commands(name, stem, [facts])
+        elif "shape-chains" in facts.kinds or facts.folds:
+            yield _command_text("fold", name, "-o", _output_name(stem, ".folded.onnx"))
+        if role == "decoder-only" and facts.has_slots:
+            yield _bundle_command(name, stem, [facts])
+        elif role in RECURRENT:
+            yield _command_text("bundle", name, "-o", _output_name(stem, ".bundle"))
+        if CHECKABLE & set(facts.kinds):
+            yield _command_text("report", name, "--only", "hazards", "--check-hazards")
+    elif facts.can_fold:
+        yield _command_text("fold", name, "-o", _output_name(stem, ".folded.onnx"))
+    cause = next(iter(facts.unknown.causes), None)
+    if cause is not None and _is_word(cause.name) and not (cause.op == "If" and "merged-if" in facts.kinds):
+        yield _command_text("shapes", name, "--why", cause.name)
+
+
+def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
+    """Return the commands to run next on a folder of models that fit together."""
+    folder = _common_folder([facts.model for facts in models])
+    roles = [facts.architecture.role for facts in models]
+    if folder is None or len(set(roles)) < len(roles) or not all(facts.runs for facts in models):
+        return ()
+    if not set(ENCODERS) & set(roles) or not any(needed <= set(roles) for needed in DECODERS):
+        return ()
+    lowered = _lower_commands(folder, folder, models) if any("blockers" in facts.kinds for facts in models) else ()
+    return (*lowered, _bundle_command(folder, folder, models))
+
+
+def asked_options(blockers: Blockers) -> dict[str, str]:
+    """Return the options of `lower` that ask for a pass, by the name of the pass."""
+    return {**ASKED, "convert-opset": f"--opset {blockers.max_opset}"}
+
+
+def _lower_commands(name: str, stem: str, models: Sequence[Facts]) -> Iterator[str]:
+    """Yield the command that lowers for a target, where a pass is known for each blocker."""
+    targets = [facts.blockers for facts in models if facts.blockers is not None]
+    passes = {blocker.pass_name for target in targets for blocker in target.blockers}
+    if None in passes:
+        return
+    lengths = [*_length_options(models, "--src-len", "--max-cache-len", LOWERED, LOWERED)]
+    asked = [word for name, option in asked_options(targets[0]).items() if name in passes for word in option.split()]
+    yield _command_text(
+        "lower", name, "-o", _output_name(stem, ".lowered"), "--target", targets[0].target, *lengths, *asked
+    )
+
+
+def _bundle_command(name: str, stem: str, models: Sequence[Facts]) -> str:
+    lengths = _length_options(models, "--max-source", "--max-cache", SOURCE, BUNDLED)
+    return _command_text("bundle", name, "-o", _output_name(stem, ".bundle"), *lengths)
+
+
+def _length_options(models: Sequence[Facts], source: str, cache: str, most: int, slots: int) -> Iterator[str]:
+    """Yield options for the lengths at which models run that fail at the defaults."""
+    for option, default, is_cache in ((source, most, False), (cache, slots, True)):
+        options_of = [f.within(option, default) for f in models if bool(f.model.roles.cache) is is_cache]
+        yield from min((words for words in options_of if words), key=lambda words: int(words[1]), default=())
+
+
+def _is_joined(past: Value) -> bool:
+    readers = [node for node, _ in past.consumers]
+    return all(node.is_op("Concat", "Shape") for node in readers) and any(node.is_op("Concat") for node in readers)
+
+
+def _common_folder(models: Sequence[Model]) -> str | None:
+    """Return the folder that holds these models and no others."""
+    folders = {model.path.parent for model in models if model.path is not None}
+    folder = next(iter(folders), None)
+    if folder is None or len(folders) > 1 or not _is_word(str(folder)):
+        return None
+    return str(folder) if {model.path for model in models} == set(folder.glob("*.onnx")) else None
+
+
+def _is_word(name: str) -> bool:
+    """Whether a name can be copied from a terminal and is no option."""
+    return name.isprintable() and not name.startswith("-")
+
+
+def _command_text(command: str, name: str, *options: str) -> str:
+    """Return a command; those that read all weights of a model on a server fetch it."""
+    fetched = ("--download",) if command in FETCHING and is_url(name) else ()
+    return shlex.join(("graphkit", command, name, *options, *fetched))
+
+
+def _output_name(name: str, suffix: str) -> str:
+    """Return the name of an output in the current folder that does not exist yet."""
+    base = Path(name.removeprefix("example:")).name.removesuffix(".onnx") or Path(name).resolve().name
+    names = itertools.chain([base + suffix], (f"{base}-{number}{suffix}" for number in itertools.count(2)))
+    return next(free for free in names if not os.path.lexists(free))

@@ -20,9 +20,8 @@ from graphkit.options import BLOCKED_BY, LIMITS, SIZES, Flag, as_declared, count
 from graphkit.runtime.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
-    from graphkit.analysis.report import Comparison, Failure, Report
+    from graphkit.analysis.report import Comparison, Failure, HazardCheck, Report, ReportOptions
     from graphkit.analysis.report_gate import Gate
-    from graphkit.analysis.report_sections import HazardCheck, ReportOptions
     from graphkit.deploy.targets import Target
     from graphkit.model import Model
     from graphkit.render.result import Result
@@ -160,7 +159,7 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
 
 
 def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
-    from graphkit.analysis.report_sections import ReportOptions
+    from graphkit.analysis.report import ReportOptions
 
     target, spec = _lint_options(asked, gate)
     return ReportOptions(
@@ -322,7 +321,7 @@ def _load_models(
 
 def _draw_group(model: Model, chosen: Format, group: int, optimize: bool) -> str:
     from graphkit.analysis.shape_origins import group_drawing
-    from graphkit.render.drawings import as_dot
+    from graphkit.render.html import as_dot
     from graphkit.render.markdown import as_mermaid
     from graphkit.runtime.external_tools import optimized
 

@@ -96,7 +96,7 @@ def complete_target(_: click.Context, __: click.Parameter, incomplete: str) -> C
 
 def complete_sections(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
     """Complete a list of sections of a report."""
-    from graphkit.analysis.report_sections import BLOCKERS, EXTRAS, SECTIONS
+    from graphkit.analysis.report import BLOCKERS, EXTRAS, SECTIONS
 
     return _of_a_list((section.name for section in (*SECTIONS, BLOCKERS, *EXTRAS)), incomplete)
 

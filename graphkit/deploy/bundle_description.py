@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.analysis.pipeline_links import first_states
+from graphkit.analysis.model_interface import first_states
 from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots
 from graphkit.errors import UsageError
 from graphkit.graph.roles import declared_rank

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graphkit.analysis.architecture import architecture
-from graphkit.analysis.pipeline_links import first_states
+from graphkit.analysis.model_interface import first_states
 from graphkit.deploy.generation_settings import TokenSettings, read_token_settings
 from graphkit.errors import UsageError
 from graphkit.graph.roles import dim_at

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from graphkit.analysis.blockers import Blockers
 from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
-from graphkit.analysis.next_commands import asked_options
+from graphkit.analysis.verdict import asked_options
 from graphkit.deploy.compiler_judges import Judgements
 from graphkit.deploy.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered

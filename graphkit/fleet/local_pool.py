@@ -1,20 +1,109 @@
-"""The executor of one machine: a few processes, each of which does one task after the other."""
+"""A task in a process of its own, with limits: a model that crashes, hangs or asks for too much costs its row alone.
+
+A process does one task after the other, because starting one takes longer than a hundred small models. It is replaced
+where a model has ended it or filled its memory, and where what models leave behind in it has grown.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import os
-from collections.abc import Generator, Iterable, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from queue import SimpleQueue
 
-from graphkit.fleet.row_parts import PartWriter, RowParts
-from graphkit.fleet.survey_task import Row, SurveyTask
-from graphkit.fleet.task_process import TaskProcess
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits, machine_memory
+from google.protobuf.message import EncodeError
 
-__all__ = ["LocalPool", "memory_of_each"]
+from graphkit.fleet.row_store import PartWriter, RowParts
+from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits, allocated_bytes, limit_memory, machine_memory
+from graphkit.runtime.worker import Message, serve_requests
+from graphkit.runtime.worker_process import DiedError, Worker
+
+__all__ = ["LocalPool", "TaskProcess", "main", "memory_of_each"]
+
+
+PROCESS = __name__  # the module whose main does tasks
+MOST_TASKS = 1000  # of a process
+MOST_LEFT = 256 << 20  # bytes that tasks may leave behind in a process
+ROOM = 32 << 20  # bytes for what is imported as it is needed
+
+
+class TaskProcess:
+    """A process that does tasks, and is started again where one ends it.
+
+    Args:
+        limits: The time that a model may take.
+        memory: The bytes that it may take.
+        folder: Where the paths of tasks begin; "" for the folder of this process.
+    """
+
+    def __init__(self, limits: Limits, memory: int, folder: str = "") -> None:
+        self._limits, self._memory, self._folder = limits, memory, folder
+        self._worker: Worker | None = None
+        self._done = 0
+
+    def row(self, task: SurveyTask) -> Row:
+        """Return the row of a task, in any case."""
+        start = time.monotonic()
+        worker = self._started()
+        try:
+            request = {"task": task.plain(), "memory": self._memory, "folder": self._folder}
+            answer = worker.ask(request, self._limits.time(0))
+        except DiedError as error:
+            self.close()
+            return failed_row(task, f"{task.name}: {error.why}", time.monotonic() - start)
+        self._done += 1
+        if "row" not in answer:
+            self.close()
+            problem = f"{task.name}: it needs more than the {self._memory:,} bytes that --memory allows"
+            return failed_row(task, problem, time.monotonic() - start)
+        if answer.get("left", 0) > MOST_LEFT:
+            self.close()
+        row: Row = answer["row"]
+        return row
+
+    def _started(self) -> Worker:
+        if self._worker is not None and (self._done >= MOST_TASKS or not self._worker.lives):
+            self.close()
+        if self._worker is None:
+            self._worker, self._done = Worker(PROCESS), 0
+        return self._worker
+
+    def close(self) -> None:
+        """End the process."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+
+def main(place: str, parent: str) -> None:  # noqa: ARG001 - rows need no shared memory
+    """In the child process: do tasks until the parent is gone."""
+    serve_requests(int(parent), _start_tasks)
+
+
+def _start_tasks() -> Callable[[Message], Message]:
+    from graphkit.fleet.model_row import model_row  # which the parent need not import
+
+    return partial(_reply_to_task, model_row, allocated_bytes())
+
+
+def _reply_to_task(row_of: Callable[[SurveyTask], Row], floor: int, request: Message) -> Message:
+    """Return the row of a task, and how many bytes all tasks so far have left behind; nothing where memory ran out."""
+    if request["folder"]:
+        with contextlib.suppress(OSError):  # where it is not there, the files below it are not either
+            os.chdir(request["folder"])
+    task = SurveyTask.of(request["task"])
+    limit_memory(allocated_bytes() + ROOM + request["memory"])  # what others left behind is not this model's
+    try:
+        row = dict(row_of(task))
+    except (MemoryError, EncodeError):  # the second is how protobuf says that memory ran out where it writes
+        return {}
+    return {"row": row, "left": allocated_bytes() - floor}
+
 
 AHEAD = 2  # tasks for each process that wait or run: no list of all tasks is kept
 

@@ -9,8 +9,7 @@ from collections import defaultdict
 
 from graphkit.analysis.blockers import blockers
 from graphkit.analysis.findings import Finding
-from graphkit.analysis.report import Report, report
-from graphkit.analysis.report_sections import ReportOptions
+from graphkit.analysis.report import Report, ReportOptions, report
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import Summary
 from graphkit.analysis.tensor_shapes import UnknownShapes

@@ -1,13 +1,16 @@
-"""The rows of a survey: a Parquet table, and parts beside it, so that nothing that was done is done again.
+"""Parts of a table: rows that are done, in files beside it while a survey is under way.
 
-The next run takes the rows of parts, and of the table, whose files, revision and version of graphkit are the same.
+Whoever does tasks writes them, on this machine or on another one.
 """
 
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
@@ -16,19 +19,91 @@ from graphkit import __version__
 from graphkit.counted import count_things
 from graphkit.errors import OutputError, UsageError
 from graphkit.fleet import storage
-from graphkit.fleet.row_parts import MARK, RowParts, run_of
 from graphkit.fleet.survey_sources import is_same_data
+from graphkit.fleet.survey_task import Row
 from graphkit.io.remote.urls import is_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+__all__ = ["MARK", "PartWriter", "RowParts", "RowStore", "read_table", "run_of"]
+
+
+MARK = b"graphkit.survey"  # key of the metadata of a table
+PART_ROWS, PART_SECONDS = 64, 5.0  # rows of a part at most, and seconds until one is written
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """Where parts are written, and their columns: plain values, which can be sent to other machines.
+
+    Attributes:
+        folder: The path or URL of the folder.
+        run: The number of the survey among those that were stopped: rows of a later one are newer.
+        columns: The name of each column, and the type of its values.
+        mark: The version of graphkit, and what rows depend on besides their file, in text.
+    """
+
+    folder: str
+    run: int
+    columns: Mapping[str, type]
+    mark: str
+
+    def schema(self) -> pa.Schema:
+        """Return the schema of parts, and of the table."""
+        import pyarrow as pa
+
+        kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+        fields = [(name, kinds[kind]) for name, kind in self.columns.items()]
+        return pa.schema(fields, metadata={MARK: self.mark.encode()})
+
+
+class PartWriter:
+    """Writes rows, many together; those that wait are written at the end of a block, too."""
+
+    def __init__(self, parts: RowParts) -> None:
+        self._parts, self._schema = parts, parts.schema()
+        self._rows: list[Row] = []
+        self._written = time.monotonic()
+
+    def __enter__(self) -> PartWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.flush()
+
+    def add(self, row: Row) -> None:
+        """Keep a row."""
+        self._rows.append(row)
+        if len(self._rows) >= PART_ROWS or time.monotonic() - self._written > PART_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that wait.
+
+        Raises:
+            OutputError: They cannot be written.
+        """
+        import pyarrow as pa
+
+        rows, self._rows, self._written = self._rows, [], time.monotonic()
+        if rows:
+            folder, run = self._parts.folder, self._parts.run
+            table = pa.Table.from_pylist([dict(row) for row in rows], self._schema)
+            storage.write_parquet(table, f"{folder}/{run:06}-{uuid.uuid4().hex}.parquet", folder)
+
+
+def run_of(part: str) -> int:
+    """Return the number of the survey that wrote a part."""
+    number = storage.name_of(part).partition("-")[0]
+    return int(number) if number.isdecimal() else 0
+
 
 try:
     import fcntl
 except ImportError:  # Windows: there two surveys into one table are not noticed
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["RowStore", "read_table"]
 
 AT_ONCE = 16  # parts that are read
 OTHER_FILE = "name another file"

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from graphkit.fleet import storage
-from graphkit.fleet.row_parts import RowParts
-from graphkit.fleet.row_store import RowStore
+from graphkit.fleet.row_store import RowParts, RowStore
 from graphkit.fleet.survey_task import RowOptions, SurveyTask, row_name, table_columns
 
 __all__ = ["Executor", "Survey", "survey_models"]

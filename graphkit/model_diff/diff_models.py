@@ -13,8 +13,7 @@ from google.protobuf.message import Message
 
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, cost_change
 from graphkit.analysis.findings import Finding
-from graphkit.analysis.report import report
-from graphkit.analysis.report_sections import BLOCKERS, ReportOptions, judged_sections
+from graphkit.analysis.report import BLOCKERS, ReportOptions, judged_sections, report
 from graphkit.deploy.targets import load_target
 from graphkit.graph.declared_types import type_text
 from graphkit.graph.names import count_things

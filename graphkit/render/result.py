@@ -168,7 +168,7 @@ class Result:
 
     def to_html(self) -> str:
         """Return one self-contained HTML page."""
-        from graphkit.render.html_page import html_page
+        from graphkit.render.html import html_page
 
         return html_page(self, self.graphs(), self.explanations())
 

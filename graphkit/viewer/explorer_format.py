@@ -9,17 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 __all__ = [
-    "Color",
-    "GradientItem",
-    "Graph",
-    "GraphNode",
-    "GraphNodeData",
-    "GroupNodeConfig",
-    "IncomingEdge",
-    "KeyValue",
-    "MetadataItem",
-    "NodeDataResult",
-]
+    "Color", "GradientItem", "Graph", "GraphNode", "GraphNodeData", "GroupNodeConfig", "IncomingEdge", "KeyValue",
+    "MetadataItem", "NodeDataResult",
+]  # fmt: skip
 
 Color = str  # of CSS: `#d95f0e`
 

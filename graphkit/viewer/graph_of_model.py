@@ -1,7 +1,6 @@
-"""The graphs of a model as Model Explorer reads them: the main graph with all bodies in it, and one for each function.
+"""The id of each node in Model Explorer: its path; in a second model, that of the node of the first that it matches.
 
-Weights and constants are no nodes: what reads one says so. The nodes of a body are in a group of the node that it
-belongs to, which takes the body's results; a node that calls a function leads to the graph of that.
+Model Explorer synchronises two graphs by equal ids.
 """
 
 from __future__ import annotations
@@ -17,15 +16,92 @@ from graphkit.graph.attribute_text import attribute_text, tensor_text
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.name_families import family_labels, family_pattern, is_number
 from graphkit.graph.names import count_things, module_of
-from graphkit.graph.view import Node, Scope, Value, as_text
+from graphkit.graph.view import Node, Scope, Value, all_scopes, as_text
 from graphkit.model import Model
-from graphkit.model_diff.node_matching import function_keys
+from graphkit.model_diff.node_matching import NodeMatching, function_keys
 from graphkit.ops.tensor import plain_dims
 from graphkit.shapes import Shapes
 from graphkit.viewer.explorer_format import Graph, GraphNode, GroupNodeConfig, IncomingEdge, KeyValue, MetadataItem
-from graphkit.viewer.node_ids import NodeIds
 
-__all__ = ["Namespaces", "find_namespaces", "graph_ids", "model_graphs", "namespace_text"]
+__all__ = [
+    "Namespaces", "NodeIds", "Thing", "find_namespaces", "graph_ids", "matched_ids", "model_graphs", "namespace_text",
+    "node_ids",
+]  # fmt: skip
+
+
+Output = tuple[Scope, int]  # an output of a graph or a function, by its index
+Thing = Node | Value | Output  # a value is an input
+RESERVED = "__proto__"  # which JavaScript does not keep as the key of an object
+GROUP = "___group___"  # with which the ids of groups end
+
+
+@dataclass
+class NodeIds:
+    """The ids of all nodes of a model, of its inputs and outputs.
+
+    Attributes:
+        of: The id of each.
+        things: What has an id.
+        numbers: The last number that was given to things of one wish.
+    """
+
+    of: dict[Thing, str] = field(default_factory=dict)
+    things: dict[str, Thing] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def add(self, thing: Thing, wish: str, taken: NodeIds | None = None) -> None:
+        """Give a thing an id that no other one has, here and in `taken`: its wish, or that with a number."""
+        wish = f"{wish}_" if wish == RESERVED or wish.endswith(GROUP) else wish
+        free, number = wish, 1
+        while free in self.things or (taken is not None and free in taken.things):
+            number = self.numbers.get(wish, number) + 1
+            self.numbers[wish] = number
+            free = f"{wish}#{number}"
+        self.of[thing], self.things[free] = free, thing
+
+
+def node_ids(model: Model) -> NodeIds:
+    """Return an id for each node, input and output of a model."""
+    ids = NodeIds()
+    for thing, wish in _named_things(model):
+        ids.add(thing, wish)
+    return ids
+
+
+def matched_ids(model: Model, matching: NodeMatching, first: NodeIds) -> NodeIds:
+    """Return the ids of a second model: those of the first where the two match, others elsewhere."""
+    ids = NodeIds()
+    others = []
+    for thing, wish in _named_things(model):
+        twin = _find_twin(thing, wish, matching, first)
+        if twin is None or first.of[twin] in ids.things:
+            others.append((thing, wish))
+        else:
+            ids.add(thing, first.of[twin])
+    for thing, wish in others:
+        ids.add(thing, wish, first)
+    return ids
+
+
+def _find_twin(thing: Thing, wish: str, matching: NodeMatching, first: NodeIds) -> Thing | None:
+    """Return what a thing of the second model is in the first one: inputs and outputs of graphs go by their names."""
+    if isinstance(thing, Node):
+        return matching.back.get(thing)
+    if isinstance(thing, Value) and (thing in matching.values.back or thing.scope.parent is not None):
+        twin = matching.values.back.get(thing)
+        return twin if twin in first.of else None
+    named = first.things.get(wish)
+    return None if isinstance(named, Node) else named
+
+
+def _named_things(model: Model) -> Iterator[tuple[Thing, str]]:
+    for scope in all_scopes(model.scopes):
+        before = f"{scope.path}/" if scope.path else ""
+        yield from ((node, node.path) for node in scope.nodes)
+        yield from ((value, f"{before}input {value.name}") for value in scope.inputs if not value.is_constant)
+        if scope.parent is None:
+            yield from (((scope, at), f"{before}output {value.name}") for at, value in enumerate(scope.outputs))
+
 
 # The groups that nodes are in: modules of the source model, bodies in their nodes, repeated layers in one group.
 

@@ -16,10 +16,17 @@ from graphkit.model_diff.node_changes import node_changes
 from graphkit.model_diff.node_matching import NodeMatching, match_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer, symbol
 from graphkit.viewer.explorer_format import Graph, GraphNodeData, NodeDataResult
-from graphkit.viewer.graph_of_model import graph_ids, model_graphs
-from graphkit.viewer.measured_errors import error_overlay, measured_errors
-from graphkit.viewer.node_ids import NodeIds, matched_ids, node_ids
-from graphkit.viewer.overlays import HEAT, NodeAmounts, Overlay, colored_text, make_overlays, node_amounts
+from graphkit.viewer.graph_of_model import NodeIds, graph_ids, matched_ids, model_graphs, node_ids
+from graphkit.viewer.overlays import (
+    HEAT,
+    NodeAmounts,
+    Overlay,
+    colored_text,
+    error_overlay,
+    make_overlays,
+    measured_errors,
+    node_amounts,
+)
 
 if TYPE_CHECKING:
     from graphkit.verify.layers.comparison import ModelComparison

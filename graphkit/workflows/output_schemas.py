@@ -16,23 +16,21 @@ from graphkit.analysis.architecture import Architecture
 from graphkit.analysis.blockers import Blockers
 from graphkit.analysis.bundle_overview import BundleOverview
 from graphkit.analysis.control_flow import ControlFlow
-from graphkit.analysis.costs.cost_table import Costs
+from graphkit.analysis.costs.model_costs import Costs
 from graphkit.analysis.findings import Finding
 from graphkit.analysis.float16_losses import Float16Losses
 from graphkit.analysis.hazards import Hazards
 from graphkit.analysis.kv_cache import KVCache
-from graphkit.analysis.model_interface import Interface
+from graphkit.analysis.model_interface import Fit, Interface
 from graphkit.analysis.node_list import NodeList, WeightList
-from graphkit.analysis.pipeline_links import Fit
 from graphkit.analysis.report import ComparisonRow, Failure, Report
 from graphkit.analysis.report_gate import VerdictLock
 from graphkit.analysis.shape_ops import ShapeOps
-from graphkit.analysis.shape_origins import Origins
+from graphkit.analysis.shape_origins import Origins, WhatIf
 from graphkit.analysis.summary import Summary
 from graphkit.analysis.target_facts import TargetFacts, Targets
 from graphkit.analysis.tensor_shapes import TensorShapes, UnknownShapes, WhyShape
 from graphkit.analysis.verdict import Verdict
-from graphkit.analysis.what_if import WhatIf
 from graphkit.deploy.lower_report import LowerReport
 from graphkit.deploy.make_bundle import BundleReport
 from graphkit.errors import UsageError

@@ -9,8 +9,7 @@ import pytest
 from builders import model_of
 
 from graphkit.analysis.blockers import Blockers, blockers
-from graphkit.analysis.report import report
-from graphkit.analysis.report_sections import ReportOptions
+from graphkit.analysis.report import ReportOptions, report
 from graphkit.analysis.target_lint import CAUSES, REMEDIES
 from graphkit.analysis.verdict import Verdict
 from graphkit.deploy.targets import Target, load_target

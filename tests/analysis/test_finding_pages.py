@@ -10,8 +10,7 @@ import pytest
 
 from graphkit.analysis import findings
 from graphkit.analysis.findings import KIND_NAMES, KINDS, Kind, finding_page
-from graphkit.analysis.report import report
-from graphkit.analysis.report_sections import ReportOptions
+from graphkit.analysis.report import ReportOptions, report
 from graphkit.cli.commands import every_command
 from graphkit.passes import PASSES
 

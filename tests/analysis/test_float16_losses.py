@@ -8,8 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from graphkit.analysis.float16_losses import Float16Losses, Lost, float16_losses
-from graphkit.analysis.report import report
-from graphkit.analysis.report_sections import ReportOptions
+from graphkit.analysis.report import ReportOptions, report
 from graphkit.model import Model
 
 RealModel = Callable[[str], Model]

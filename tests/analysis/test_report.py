@@ -11,8 +11,16 @@ from rich.cells import cell_len
 from graphkit import __version__
 from graphkit.analysis.hazards import Check, Hazards
 from graphkit.analysis.model_interface import interface
-from graphkit.analysis.report import ComparisonRow, Report, compare, report
-from graphkit.analysis.report_sections import EXTRAS, SECTION_NAMES, ReportOptions, Section
+from graphkit.analysis.report import (
+    EXTRAS,
+    SECTION_NAMES,
+    ComparisonRow,
+    Report,
+    ReportOptions,
+    Section,
+    compare,
+    report,
+)
 from graphkit.analysis.verdict import COMMANDS
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
@@ -35,7 +43,7 @@ def test_chosen_sections_keep_the_order_of_the_report(real_model: RealModel) -> 
 
 def test_a_section_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     section = Section("dims", lambda given: interface(given.shapes.model), needs_shapes=True)
-    monkeypatch.setattr("graphkit.analysis.report_sections.SECTIONS", (section,))
+    monkeypatch.setattr("graphkit.analysis.report.SECTIONS", (section,))
     made = report(load("example:merged-decoder"), progress=(told := []).append)
     assert (tuple(made.sections), told) == (("dims",), ["shapes", "dims"])
 

@@ -8,8 +8,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.analysis.report import report
-from graphkit.analysis.report_sections import ReportOptions
+from graphkit.analysis.report import ReportOptions, report
 from graphkit.errors import ModelError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load

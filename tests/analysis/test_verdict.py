@@ -13,8 +13,7 @@ import onnx.parser
 import pytest
 
 from graphkit.analysis.findings import KIND_NAMES, Finding, kinds_named, worst_first
-from graphkit.analysis.report import compare, report
-from graphkit.analysis.report_sections import SECTION_NAMES, ReportOptions
+from graphkit.analysis.report import SECTION_NAMES, ReportOptions, compare, report
 from graphkit.analysis.verdict import Verdict, verdict_lines
 from graphkit.cli import main
 from graphkit.deploy.targets import load_target

@@ -6,7 +6,7 @@ import pytest
 from builders import model_with_constants as model
 from real_models import params
 
-from graphkit.analysis.what_if import MAX_SYMBOLS, Freeze, OpCount, Stay, WhatIf, what_if
+from graphkit.analysis.shape_origins import MAX_SYMBOLS, Freeze, OpCount, Stay, WhatIf, what_if
 from graphkit.model import Model, load
 from graphkit.shapes import infer
 

@@ -18,7 +18,7 @@ from dask_cluster import Cluster, cluster
 from test_survey_kills import SURVEY, rows_of, surveyed
 
 from graphkit.errors import GraphkitError
-from graphkit.fleet import task_process
+from graphkit.fleet import local_pool
 from graphkit.fleet.survey import survey_models
 from graphkit.runtime.limits import Limits
 
@@ -160,7 +160,7 @@ def test_a_poisoned_model_is_tried_once(tmp_path: Path, monkeypatch: pytest.Monk
 
     from graphkit.fleet.dask_pool import DaskPool
 
-    monkeypatch.setattr(task_process, "PROCESS", "poisoned_worker")
+    monkeypatch.setattr(local_pool, "PROCESS", "poisoned_worker")
     models = ["a", f"crash {tmp_path}/tries", "b", "hang", "c", "large", "d"]
     with LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as made:
         pool = DaskPool(made.scheduler_address, limits=LIMITS)

@@ -17,9 +17,8 @@ from catalogue import catalogue
 from here import Here, surveyed
 
 from graphkit.errors import OutputError, UsageError
-from graphkit.fleet import row_parts, row_store
-from graphkit.fleet.row_parts import RowParts
-from graphkit.fleet.row_store import RowStore, read_table
+from graphkit.fleet import row_store
+from graphkit.fleet.row_store import RowParts, RowStore, read_table
 from graphkit.fleet.survey import survey_models
 from graphkit.fleet.survey_sources import UNKNOWN, models_of
 from graphkit.fleet.survey_table import survey_table
@@ -143,7 +142,7 @@ def test_errors_are_done_again_where_asked(folder: Path) -> None:
 
 @pytest.mark.parametrize("most", [0, 1, 7, 19])
 def test_a_stopped_survey_keeps_what_is_done(folder: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_parts, "PART_ROWS", 3)
+    monkeypatch.setattr(row_store, "PART_ROWS", 3)
     surveyed(folder, "whole.parquet")
     first, second = Here(most), Here()
     with pytest.raises(KeyboardInterrupt):

@@ -10,7 +10,7 @@ import pytest
 from builders import proto_of
 from google.protobuf.message import EncodeError
 
-from graphkit.fleet import task_process
+from graphkit.fleet import local_pool
 from graphkit.fleet.local_pool import LocalPool
 from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
 from graphkit.runtime.limits import Limits
@@ -20,7 +20,7 @@ LIMITS = Limits(seconds=5.0, memory=1 << 30)
 
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(task_process, "PROCESS", "poisoned_worker")
+    monkeypatch.setattr(local_pool, "PROCESS", "poisoned_worker")
     return
 
 
@@ -52,7 +52,7 @@ def test_a_poisoned_model_costs_its_own_row_alone() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("poisoned")
 def test_a_process_does_a_bounded_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_process, "MOST_TASKS", 3)
+    monkeypatch.setattr(local_pool, "MOST_TASKS", 3)
     pids = [row["error"] for row in LocalPool(1, LIMITS).rows(SurveyTask(str(number)) for number in range(7))]
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
 
@@ -62,9 +62,9 @@ def test_a_process_in_which_tasks_left_much_behind_is_replaced() -> None:
     """And no other one: to start a process takes longer than many models."""
     paths = [
         *map(str, range(130)),
-        f"leaves {task_process.MOST_LEFT}",
+        f"leaves {local_pool.MOST_LEFT}",
         "a",
-        f"leaves {task_process.MOST_LEFT + 1}",
+        f"leaves {local_pool.MOST_LEFT + 1}",
         "b",
     ]
     pids = [row["error"] for row in LocalPool(1, LIMITS).rows(SurveyTask(path) for path in paths)]
@@ -72,8 +72,8 @@ def test_a_process_in_which_tasks_left_much_behind_is_replaced() -> None:
 
 
 def test_a_process_tells_what_tasks_leave_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_process, "MOST_LEFT", -1)  # less than any
-    process = task_process.TaskProcess(LIMITS, 1 << 30)
+    monkeypatch.setattr(local_pool, "MOST_LEFT", -1)  # less than any
+    process = local_pool.TaskProcess(LIMITS, 1 << 30)
     assert "No such file" in str(process.row(SurveyTask(str(tmp_path / "m.onnx")))["error"])
     assert process._worker is None
 
@@ -87,24 +87,22 @@ def test_a_survey_starts_processes_before_it_loads_onnx() -> None:
 
 def test_what_others_left_behind_is_not_the_memory_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[int] = []
-    monkeypatch.setattr(task_process, "limit_memory", limits.append)
-    monkeypatch.setattr(task_process, "allocated_bytes", lambda: 700)
+    monkeypatch.setattr(local_pool, "limit_memory", limits.append)
+    monkeypatch.setattr(local_pool, "allocated_bytes", lambda: 700)
     request = {"task": SurveyTask("m.onnx").plain(), "memory": 1000, "folder": ""}
-    answer = task_process._reply_to_task(lambda task: failed_row(task, "it is broken", 0.0), 200, request)
-    assert limits == [700 + task_process.ROOM + 1000]
+    answer = local_pool._reply_to_task(lambda task: failed_row(task, "it is broken", 0.0), 200, request)
+    assert limits == [700 + local_pool.ROOM + 1000]
     assert answer["left"] == 500
 
 
 @pytest.mark.parametrize("of", [MemoryError, EncodeError])
 def test_memory_that_runs_out_says_so_in_two_ways(of: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_process, "limit_memory", print)
+    monkeypatch.setattr(local_pool, "limit_memory", print)
 
     def row_of(_: SurveyTask) -> Row:
         raise of
 
-    assert (
-        task_process._reply_to_task(row_of, 0, {"task": SurveyTask("m.onnx").plain(), "memory": 1, "folder": ""}) == {}
-    )
+    assert local_pool._reply_to_task(row_of, 0, {"task": SurveyTask("m.onnx").plain(), "memory": 1, "folder": ""}) == {}
 
 
 @pytest.mark.parametrize("more", [26 << 20, 64 << 20])  # more than is parsed, more than is read

@@ -46,7 +46,7 @@ from graphkit.passes.npu.static_kv_cache import StaticKvCache
 from graphkit.passes.shapes.declare_shapes import DeclareShapes
 from graphkit.passes.shapes.freeze_dims import FreezeDims, SetDims
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
-from graphkit.render.drawings import as_dot
+from graphkit.render.html import as_dot
 from graphkit.render.markdown import as_mermaid
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Outcome

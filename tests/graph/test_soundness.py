@@ -12,8 +12,7 @@ import onnx.parser
 import pytest
 from builders import model_of
 
-from graphkit.analysis.report import report
-from graphkit.analysis.report_sections import SECTION_NAMES
+from graphkit.analysis.report import SECTION_NAMES, report
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model
 from graphkit.passes import PASSES

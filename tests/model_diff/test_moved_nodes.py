@@ -16,8 +16,8 @@ from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.model_diff.node_matching import match_nodes
 from graphkit.options import SplitOptions
 from graphkit.shapes import infer
+from graphkit.viewer.graph_of_model import matched_ids, node_ids
 from graphkit.viewer.make_view import diff_overlays
-from graphkit.viewer.node_ids import matched_ids, node_ids
 from graphkit.workflows.split_decoder_file import split_file
 
 IF = """(bool c, float[4] x) => (float[4] y) {

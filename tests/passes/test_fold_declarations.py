@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from real_models import params
 from rewriting import SIZES, check, feeds_of, lines, model_of
 
-from graphkit.analysis.what_if import what_if
+from graphkit.analysis.shape_origins import what_if
 from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold

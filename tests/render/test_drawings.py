@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphkit.render.document_blocks import Drawing
-from graphkit.render.drawings import MAX_LABEL, as_dot, draw_svg
+from graphkit.render.html import MAX_LABEL, as_dot, draw_svg
 
 CHAIN = Drawing(
     "Cone",

@@ -9,7 +9,7 @@ import pytest
 from builders import Shown
 
 from graphkit.render.document_blocks import Bars, Heading, Prose, table
-from graphkit.render.html_page import MODULES, _page_file, html_page
+from graphkit.render.html import MODULES, _page_file, html_page
 
 TABLE = table("Name:code | Count:number", [("a", 1), ("b", 2)])
 

@@ -10,8 +10,7 @@ import pytest
 from builders import model_of
 from onnx.reference import ReferenceEvaluator
 
-from graphkit.analysis.report import report
-from graphkit.analysis.report_sections import ReportOptions
+from graphkit.analysis.report import ReportOptions, report
 from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.runtime.session import Session

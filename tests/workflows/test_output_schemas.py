@@ -18,7 +18,7 @@ from bundles import decoder, saved
 from golden_files import GOLDEN, Golden, check_golden, normalised
 
 import graphkit
-from graphkit.analysis.report_sections import EXTRAS, SECTION_NAMES
+from graphkit.analysis.report import EXTRAS, SECTION_NAMES
 from graphkit.cli import main
 from graphkit.cli.commands import every_command
 from graphkit.render.result import Result

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from graphkit.analysis.costs.amounts import Amount, sum_amounts
-from graphkit.analysis.costs.cost_table import Quantity
+from graphkit.analysis.costs.model_costs import Quantity
 from graphkit.analysis.costs.node_costs import node_costs
 from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
-from graphkit.analysis.costs.weights import stored_bytes
+from graphkit.analysis.summary import stored_bytes
 from graphkit.errors import GraphkitError
 from graphkit.graph.names import count_things
 from graphkit.graph.view import all_nodes

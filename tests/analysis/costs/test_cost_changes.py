@@ -14,7 +14,7 @@ from graphkit.analysis.costs.cost_changes import (
     cost_change,
     cost_change_blocks,
 )
-from graphkit.analysis.costs.cost_table import Quantity
+from graphkit.analysis.costs.model_costs import Quantity
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph

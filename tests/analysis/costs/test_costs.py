@@ -15,9 +15,8 @@ import pytest
 from real_models import unpacked
 
 import graphkit
-from graphkit.analysis.costs.cost_table import Quantity
-from graphkit.analysis.costs.model_costs import OUTSIDE, group_of
-from graphkit.analysis.costs.weights import stored_bytes, stored_weights, weight_bits
+from graphkit.analysis.costs.model_costs import OUTSIDE, Quantity, group_of
+from graphkit.analysis.summary import stored_bytes, stored_weights, weight_bits
 from graphkit.io.external import external_extent
 from graphkit.io.tensors import element_count, walk_tensors
 from graphkit.model import Model, load
