@@ -12,7 +12,7 @@ import pytest
 from real_models import unpacked
 
 from graphkit.deploy.contract import read_contract
-from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.errors import ModelError
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)

@@ -13,10 +13,9 @@ from typing import TypeVar
 from graphkit import __version__
 from graphkit.deploy.bundle_description import BUNDLE_TOML
 from graphkit.deploy.contract.bundle_contract import BundleContract
-from graphkit.deploy.contract.contract_differences import first_difference
-from graphkit.deploy.contract.contract_reader import read_bundle, read_contract
+from graphkit.deploy.contract.contract_files import first_difference, read_bundle, read_contract
+from graphkit.deploy.contract.contract_parts import FileRecord
 from graphkit.deploy.contract.host_contract import Contract
-from graphkit.deploy.contract.sealed_record import FileRecord
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.open_folder import check_bundle
 from graphkit.deploy.lower import Draft, lower_again, prove_stages_again

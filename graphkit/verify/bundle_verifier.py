@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.deploy.contract.bundle_contract import BundleContract
-from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.graph.names import count_things
 from graphkit.model import Model, load

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from graphkit.analysis.architecture import Architecture
@@ -31,6 +30,8 @@ from graphkit.analysis.summary import Summary
 from graphkit.analysis.target_facts import TargetFacts, Targets
 from graphkit.analysis.tensor_shapes import TensorShapes, UnknownShapes, WhyShape
 from graphkit.analysis.verdict import Verdict
+from graphkit.deploy.contract import BundleContract, Contract
+from graphkit.deploy.contract.contract_files import contract_schema
 from graphkit.deploy.lower_report import LowerReport
 from graphkit.deploy.make_bundle import BundleReport
 from graphkit.errors import UsageError
@@ -147,15 +148,6 @@ def _program_schema() -> Schema:
     return document_schema("program", properties, {**maker.named, "Tree": TREE}, text)
 
 
-def _read_schema_file(name: str) -> Callable[[], Schema]:
-    def read() -> Schema:
-        text = (files("graphkit.deploy.contract") / f"{name}.schema.json").read_text("utf-8")
-        plain: dict[str, Any] = json.loads(text)
-        return plain
-
-    return read
-
-
 def _schema_of(kind: type[Result]) -> Callable[[], Schema]:
     return lambda: result_schema(kind)
 
@@ -164,8 +156,8 @@ SCHEMAS: Mapping[str, Callable[[], Schema]] = {
     "report": _report_schema,
     **{kind.schema(): _schema_of(kind) for kind in (*DOCUMENTS, *SECTION_RESULTS.values())},
     "program": _program_schema,
-    "contract": _read_schema_file("contract"),
-    "bundle": _read_schema_file("bundle"),
+    "contract": lambda: contract_schema(Contract),
+    "bundle": lambda: contract_schema(BundleContract),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from bundles import OPTIONS, decoder, saved
 from onnx import numpy_helper
 
-from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.make_bundle import bundle_folder

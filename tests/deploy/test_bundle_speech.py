@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from speech import FEATURES, normalized_over_windows_of, speech
 
 from graphkit.deploy.contract.bundle_contract import LegalSize
-from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError

@@ -17,7 +17,6 @@ import pytest
 from real_models import MODELS, PIPELINES, params, unpacked
 from small_pipelines import FILLED, decoder, half, saved
 
-import graphkit.deploy.contract
 from graphkit.cli import app
 from graphkit.deploy.contract import Generation, Method, Source, read_contract
 from graphkit.deploy.contract.constant_writers import WRITERS
@@ -27,6 +26,7 @@ from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.model import load
 from graphkit.shapes import infer
+from graphkit.workflows.output_schemas import schema_of
 
 EXAMPLE = MODELS.parents[1] / "examples" / "host-cpp"
 OPTIONS = LowerOptions(src_len=6, max_cache_len=5)
@@ -92,7 +92,7 @@ def test_the_contract_names_each_input_once_and_reads_back(lowered: tuple[Path, 
 
 def test_the_contract_follows_its_schema(lowered: tuple[Path, Path, LowerReport]) -> None:
     _, output, _ = lowered
-    schema = json.loads((Path(graphkit.deploy.contract.__file__).parent / "contract.schema.json").read_text())
+    schema = schema_of("contract")
     plain = json.loads((output / "contract.json").read_text())
     jsonschema.validate(plain, schema)
     del plain["methods"][0]["inputs"][0]["source"]

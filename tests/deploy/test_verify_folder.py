@@ -19,7 +19,7 @@ from real_models import unpacked
 import graphkit
 from graphkit.cli import app
 from graphkit.deploy.contract import read_contract
-from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.verify_folder import FolderOptions, verify_folder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphkit.deploy.contract import Contract, Generation, Method, Port, Source, State, Table
-from graphkit.deploy.contract.sealed_record import FileRecord
+from graphkit.deploy.contract.contract_parts import FileRecord
 
 __all__ = ["SMALL"]
 

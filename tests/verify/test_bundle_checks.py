@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from bundles import SLOTS, WINDOW, decoder
 
-from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.verify.bundle_prompts import make_prompts

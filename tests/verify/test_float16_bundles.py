@@ -17,7 +17,7 @@ from real_models import unpacked
 from rewriting import model_of
 
 import graphkit
-from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.runtime.isolation import shared_isolation

@@ -11,7 +11,7 @@ from bundles import SLOTS, decoder
 from onnx import helper, numpy_helper
 from sessions import run
 
-from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.model import Model
 from graphkit.verify import bundle_prompts
 from graphkit.verify.bundle_prompts import make_prompts

@@ -10,8 +10,8 @@ from graphkit.deploy.contract.bundle_contract import (
     LengthChange,
     StateTensor,
 )
+from graphkit.deploy.contract.contract_files import read_contract
 from graphkit.deploy.contract.contract_parts import Generation
-from graphkit.deploy.contract.contract_reader import read_contract
 from graphkit.deploy.contract.host_contract import (
     By,
     Contract,

@@ -9,10 +9,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, Generation, State
-from graphkit.deploy.contract.sealed_record import NOT_RUN, TEXT, FileRecord, ProofRecord, seal_record
+from msgspec import Meta
+
+from graphkit.deploy.contract.contract_parts import (
+    FILE_NAME,
+    LARGEST,
+    NOT_RUN,
+    TEXT,
+    AnyContract,
+    AnyMethod,
+    AnyPort,
+    AnySource,
+    Count,
+    FileRecord,
+    Generation,
+    Name,
+    Positive,
+    ProofRecord,
+    Sizes,
+    State,
+    Token,
+)
 
 __all__ = [
     "ALIGNMENT",
@@ -29,7 +48,7 @@ __all__ = [
     "Update",
 ]
 
-VERSION = 4
+VERSION: Literal[4] = 4
 ALIGNMENT = 64  # bytes: a cache line
 FeedKind = Literal["user", "tokens", "mask", "state", "length", "kept", "indices"]
 Update = Literal["slots", "ring", "whole", "swap"]
@@ -69,9 +88,9 @@ class LengthChange:
         axis: Its axis.
     """
 
-    length: str
-    input: str
-    axis: int
+    length: Name
+    input: Name
+    axis: Count
 
 
 FED = ("tokens", "mask", "user")  # kinds of sources that a caller gives
@@ -126,8 +145,8 @@ class StateTensor(State):
             many of them, from the first one, as are in use after its run; of a ring, all of them once it is full.
     """
 
-    batch: int | None
-    offset: int
+    batch: Count | None
+    offset: Annotated[int, Meta(ge=0, le=LARGEST, multiple_of=ALIGNMENT)]
     update: Update
     length: str = ""
     initial: float | None = 0.0
@@ -164,8 +183,8 @@ class Length:
         meaning: What it counts.
     """
 
-    name: str
-    most: int
+    name: Name
+    most: Positive
     meaning: str = field(metadata=TEXT)
 
 
@@ -180,11 +199,11 @@ class LegalSize:
         words: The same in words.
     """
 
-    step: int
-    least: int
-    most: int | None
-    less: int
-    more: int
+    step: Positive
+    least: Positive
+    most: Positive | None
+    less: Count
+    more: Count
     words: str = field(metadata=TEXT)
 
     def allows(self, size: int) -> bool:
@@ -208,16 +227,16 @@ class BundledWith:
         dims: The sizes that were given by name.
     """
 
-    batch: int = 1
-    max_cache: int | None = None
-    max_source: int | None = None
+    batch: Count = 1
+    max_cache: Count | None = None
+    max_source: Count | None = None
     update: Literal["tensor-scatter", "scatter-nd"] = "scatter-nd"
     copy_host: bool = False
-    dims: Mapping[str, int] = field(default_factory=dict)
+    dims: Sizes = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class BundleContract:
+class BundleContract(AnyContract):
     """The contract of a bundle with its host.
 
     Attributes:
@@ -240,23 +259,23 @@ class BundleContract:
     """
 
     FILE: ClassVar[str] = "bundle.json"
-    data: str
-    opset: int
-    sizes: Mapping[str, int]
-    tokens: Mapping[str, int | None]
-    ends: tuple[int, ...]
-    arena: int
+    data: Annotated[str, Meta(pattern=FILE_NAME.replace("+", "*"))]
+    opset: Positive
+    sizes: Annotated[Mapping[str, Positive], Meta(extra_json_schema={"required": ["batch"]})]
+    tokens: Mapping[str, Token | None]
+    ends: tuple[Token, ...]
+    arena: Annotated[int, Meta(ge=0, le=1 << 44)]
     lengths: tuple[Length, ...]
     states: tuple[StateTensor, ...]
-    methods: tuple[BundleMethod, ...]
+    methods: Annotated[tuple[BundleMethod, ...], Meta(min_length=1)]
     positions: str = field(metadata=TEXT)
     loop: tuple[str, ...] = field(metadata=TEXT)
-    version: int = VERSION
+    version: Literal[4] = VERSION
     generation: Generation = field(default_factory=Generation)
     options: BundledWith = field(default_factory=BundledWith)
     proof: ProofRecord = NOT_RUN
     files: Mapping[str, FileRecord] = field(default_factory=dict)
-    legal: Mapping[str, LegalSize] = field(default_factory=dict, metadata={"may_be_absent": True})
+    legal: Mapping[str, LegalSize] = field(default_factory=dict)
 
     @property
     def read_files(self) -> tuple[str, ...]:
@@ -270,7 +289,3 @@ class BundleContract:
     def state(self, name: str) -> StateTensor:
         """Return a state by name."""
         return next(state for state in self.states if state.name == name)
-
-    def to_json(self) -> str:
-        """Return it as JSON, with a checksum at its end."""
-        return seal_record(self)

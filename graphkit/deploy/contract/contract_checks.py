@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from graphkit.deploy.contract.bundle_contract import (
@@ -14,17 +15,13 @@ from graphkit.deploy.contract.bundle_contract import (
     BundlePort,
     StateTensor,
 )
-from graphkit.deploy.contract.contract_parts import AnyContract, AnyPort, State
-from graphkit.deploy.contract.host_contract import Contract, Method, Port, Source
-from graphkit.deploy.contract.sealed_record import is_file_name
+from graphkit.deploy.contract.contract_parts import FILE_NAME, AnyContract, AnyPort, FileRecord, ProofRecord, State
+from graphkit.deploy.contract.host_contract import SIZES, Contract, Method, Port, Source
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 
-__all__ = ["BYTES", "bundle_problems", "contract_problems"]
+__all__ = ["BYTES", "bundle_problems", "contract_problems", "record_problems"]
 
-SIZES = ("batch", "source", "capacity", "positions", "layers", "heads", "head_dim", "vocabulary")
-RANK = 32  # axes that numpy has everywhere
 MOST = 1 << 44  # elements of an array
-MOST_ARENA = 1 << 44  # bytes
 MOST_FED = 1 << 28  # elements of an input of a caller, of a row
 TOKENS = ("pad", "start")
 CHOOSING = {"embedding": ("token", "source", "type"), "rows": ("position", "valid_length", "largest_id", "first_token")}
@@ -37,21 +34,25 @@ KINDS = {
 }  # of sources of a bundle's inputs, by when the method runs
 
 
-def _shared_problems(contract: AnyContract, named: Mapping[str, Sequence[str]], files: Iterable[str]) -> Iterator[str]:
-    """Yield the contradictions that any contract may have, a clause each.
+def record_problems(proof: ProofRecord, files: Mapping[str, FileRecord], read: Iterable[str]) -> Iterator[str]:
+    """Yield the contradictions in a record, a clause each; `read` has the files that hosts read."""
+    if proof.passed == bool(proof.reason):
+        yield "its proof passed for a reason, or did not for none"
+    if proof.proven and not proof.passed:
+        yield "its proof did not pass, and outputs are proven"
+    if proof.outcome == "not run" and (proof.tolerance, proof.tokens_rate) != (None, 1):
+        yield "its proof was not run, and has a tolerance or a rate of tokens"
+    yield from (f"'{name}' is not the name of a file beside it" for name in files if not re.search(FILE_NAME, name))
+    missing = [name for name in read if name not in files]
+    if missing and (files or proof.passed):
+        yield f"it records no file '{missing[0]}'"
 
-    Args:
-        contract: The contract.
-        named: The names of what it has besides methods and states, by kind.
-        files: The files that its host reads.
-    """
-    kinds = {"method": [method.name for method in contract.methods], "state": [state.name for state in contract.states]}
-    for kind, names in {**kinds, **named}.items():
-        yield from (f"a {kind} has no name" for name in names if not name)
-        yield from _find_duplicates(kind, names)
-    for file in files:
-        if not is_file_name(file):
-            yield f"'{file}' is not the name of a file beside it"
+
+def _shared_problems(contract: AnyContract, kind: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield the contradictions that any contract may have, a clause each; names are those of another kind of things."""
+    yield from _find_duplicates(kind, names)
+    yield from _find_duplicates("method", [method.name for method in contract.methods])
+    yield from _find_duplicates("state", [state.name for state in contract.states])
     for state in contract.states:
         yield from (f"state '{state.name}' {problem}" for problem in _check_state(state))
     states = {state.name: state for state in contract.states}
@@ -72,13 +73,11 @@ def _check_state(state: State) -> Iterator[str]:
         yield "has no size, or no dtype of whole bytes"
     elif state.bytes != math.prod(state.shape) * BYTES[state.dtype]:
         yield f"does not take {state.bytes} bytes"
-    if state.axis is not None and not 0 <= state.axis < len(state.shape):
+    if state.axis is not None and state.axis >= len(state.shape):
         yield f"has no axis {state.axis}"
 
 
 def _check_port(port: AnyPort, states: Mapping[str, State]) -> Iterator[str]:
-    if not port.name or "" in port.shape:
-        yield "has no name, or a dim of none"
     if not _is_array(port.shape, port.dtype):
         yield "has no size, or no dtype of whole bytes"
     if port.state and port.state not in states:
@@ -89,10 +88,7 @@ def _check_port(port: AnyPort, states: Mapping[str, State]) -> Iterator[str]:
 
 def _is_array(shape: Sequence[int | str], dtype: str) -> bool:
     """Whether dims and a dtype can be those of an array; a name stands for any size."""
-    sizes = [dim for dim in shape if isinstance(dim, int)]
-    if dtype not in BYTES or len(shape) > RANK or min((0, *sizes)) < 0:
-        return False
-    return math.prod(max(1, size) for size in sizes) <= MOST
+    return dtype in BYTES and math.prod(max(1, dim) for dim in shape if isinstance(dim, int)) <= MOST
 
 
 def contract_problems(contract: Contract) -> Iterator[str]:
@@ -104,11 +100,9 @@ def contract_problems(contract: Contract) -> Iterator[str]:
         yield f"tokens.{missing[0]} is missing"
         return
     yield from _check_sound(contract)
-    if not math.isfinite(contract.floor):
-        yield "the floor is not a finite number"
-    yield from _shared_problems(contract, {"table": [table.name for table in contract.tables]}, contract.read_files)
+    yield from _shared_problems(contract, "table", [table.name for table in contract.tables])
     for table in contract.tables:
-        if table.offset < 0 or not _is_array((table.rows, *table.shape), table.dtype):
+        if not _is_array((table.rows, *table.shape), table.dtype):
             yield f"table '{table.name}' has no size, or no dtype of whole bytes"
     for place, method in enumerate(contract.methods):
         for port in method.inputs:
@@ -163,8 +157,6 @@ def _check_input(contract: Contract, place: int, port: Port) -> Iterator[str]:
         yield "is a mask over the source of another length"
     if _is_of_sequences(source) and not _is_shared(_first_wide_dim(port.shape), contract):
         yield f"does not hold {contract.sequences} sequences one behind the other"
-    if source.window < 0:
-        yield "has a window below 0"
     if source.kind == "state":
         state = next((state for state in contract.states if state.name == source.of), None)
         if state is not None and (state.shape, state.dtype) != (port.shape, port.dtype):
@@ -232,18 +224,13 @@ def _check_output(contract: Contract, port: Port) -> Iterator[str]:
 
 def bundle_problems(contract: BundleContract) -> Iterator[str]:
     """Yield the contradictions of the contract of a bundle, a clause each."""
-    if not contract.methods:
-        yield "it has no method"
-    if contract.sizes.get("batch", 0) < 1 or min(contract.sizes.values(), default=0) < 1:
-        yield "a size is below 1, or there is no batch"
-    if min((length.most for length in contract.lengths), default=1) < 1:
-        yield "a length is always 0"
+    if "batch" not in contract.sizes:
+        yield "sizes.batch is missing"
     end = max((state.end for state in contract.states), default=0)
-    if not 0 <= contract.arena <= min(MOST_ARENA, end + ALIGNMENT):
+    if contract.arena > end + ALIGNMENT:
         yield f"an arena of {contract.arena} bytes for states of {end}"
     lengths = {length.name for length in contract.lengths}
-    files = [*(method.file for method in contract.methods), *([contract.data] if contract.data else [])]
-    yield from _shared_problems(contract, {"length": [length.name for length in contract.lengths]}, files)
+    yield from _shared_problems(contract, "length", [length.name for length in contract.lengths])
     for state in contract.states:
         yield from (f"state '{state.name}' {text}" for text in _state_tensor(state, lengths, contract.arena))
     yield from _check_overlaps(contract)
@@ -264,23 +251,23 @@ def _check_sizes(contract: BundleContract) -> Iterator[str]:
         if sizes.get("slots", count) != count:
             yield f"sizes.slots is {sizes['slots']}, and length '{name}' may be {count}"
     for name, legal in contract.legal.items():
-        if min(legal.step, legal.least) < 1 or min(legal.less, legal.more) < 0 or legal.least > (legal.most or MOST):
+        if legal.least > (legal.most or legal.least):
             yield f"legal.{name} has no sizes"
         elif legal.least - legal.less > sizes.get(name, 0):
             yield f"legal.{name} has no size up to sizes.{name}"
     for state in contract.states:
         if state.batch is not None and state.shape[state.batch : state.batch + 1] != (sizes.get("batch"),):
             yield f"sizes.batch is {sizes.get('batch')}, and state '{state.name}' has other rows: {list(state.shape)}"
-        slots = state.shape[state.axis] if state.axis is not None and state.axis < len(state.shape) else 0
+        slots = state.shape[state.axis] if state.axis is not None else 0
         if state.update == "slots" and slots < most.get(state.length, 0):
             yield f"length '{state.length}' may be {most[state.length]}, and state '{state.name}' has {slots} slots"
 
 
 def _state_tensor(state: StateTensor, lengths: set[str], arena: int) -> Iterator[str]:
-    if state.batch is not None and not 0 <= state.batch < len(state.shape):
+    if state.batch is not None and state.batch >= len(state.shape):
         yield f"has no axis {state.batch}"
-    if state.offset < 0 or state.offset % ALIGNMENT or state.end > arena:
-        yield f"does not lie in the arena, aligned to {ALIGNMENT} bytes, at {state.offset}"
+    if state.end > arena:
+        yield f"does not lie in the arena, at {state.offset}"
     is_of_length = not state.length or state.length in lengths
     if (state.update in ("slots", "ring")) != (state.axis is not None) or not is_of_length:
         yield "grows along no axis, or by a length that is not there"
@@ -325,7 +312,7 @@ def _check_method(method: BundleMethod, states: dict[str, StateTensor], lengths:
     fed = {p.name: p for p in method.inputs if p.kind in FED}
     for change in method.changes:
         port_fed = fed.get(change.input)
-        if change.length not in lengths or port_fed is None or not 0 <= change.axis < len(port_fed.shape):
+        if change.length not in lengths or port_fed is None or change.axis >= len(port_fed.shape):
             yield f"it changes length '{change.length}' by an input that is not there"
 
 

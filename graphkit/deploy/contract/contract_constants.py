@@ -12,8 +12,8 @@ from typing import Any, get_args
 
 import numpy as np
 
+from graphkit.deploy.contract.contract_parts import FileRecord
 from graphkit.deploy.contract.host_contract import By, Contract, Kind, Method, Port, Source, State, Table
-from graphkit.deploy.contract.sealed_record import FileRecord
 from graphkit.errors import UsageError
 from graphkit.render.document_blocks import printable
 

@@ -1,19 +1,42 @@
 """The parts that `contract.json` and `bundle.json` share: ports, methods, states, how tokens are chosen, the record.
 
-Each of the two contracts narrows these to its own kinds of sources, and adds its own fields.
+Each contract narrows these to its own kinds of sources, and adds its own fields. The annotations are all that is said
+of the form of a contract: reading, its checks and its JSON Schema follow from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
-from graphkit.deploy.contract.sealed_record import TEXT, FileRecord, ProofRecord
+from msgspec import Meta
 
-__all__ = ["AnyContract", "AnyMethod", "AnyPort", "AnySource", "EarlyStopping", "Generation", "State"]
+__all__ = [
+    "FILE_NAME", "LARGEST", "NOT_RUN", "TEXT", "AnyContract", "AnyMethod", "AnyPort", "AnySource", "Count", "Dims",
+    "EarlyStopping", "FileName", "FileRecord", "Generation", "Name", "Positive", "ProofRecord", "Sizes", "State",
+    "Token", "is_unsealed",
+]  # fmt: skip
 
+TEXT = {"text": True}  # metadata of a field that tells people something, and hosts nothing
+LARGEST = 1 << 53  # integers that every language has
+Token = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
+Name = Annotated[str, Meta(min_length=1)]
+FILE_NAME = r"^(?!\.{1,2}$)[^/\\\u0000]+$"  # of one beside the contract, and no other place
+FileName = Annotated[str, Meta(pattern=FILE_NAME)]
+Dims = Annotated[tuple[Count, ...], Meta(max_length=32)]  # as many as numpy has everywhere
+Sizes = Mapping[str, Count]
+Equality = Annotated[str, Meta(pattern="^(bit for bit|in exact arithmetic)$")]
 EarlyStopping = bool | Literal["never"]
+SEAL = re.compile(r'(.*),"checksum":"([0-9a-f]{64})"\}', re.DOTALL)
+SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|\s+', re.DOTALL)  # strings, which keep theirs, and white space outside of them
 
 
 @dataclass(frozen=True)
@@ -42,9 +65,9 @@ class AnyPort:
         writes: The state that an output is: the next slot of it, or all of it; "" for none.
     """
 
-    name: str
+    name: Name
     dtype: str
-    shape: tuple[int | str, ...]
+    shape: Annotated[tuple[Count | Name, ...], Meta(max_length=32)]
     meaning: str = field(metadata=TEXT)
     source: AnySource | None = None
     writes: str = ""
@@ -76,8 +99,8 @@ class AnyMethod:
         inputs, outputs: Its ports.
     """
 
-    name: str
-    file: str
+    name: Name
+    file: FileName
     when: str
     inputs: tuple[AnyPort, ...]
     outputs: tuple[AnyPort, ...]
@@ -95,11 +118,11 @@ class State:
         bytes: Its size.
     """
 
-    name: str
+    name: Name
     dtype: str
-    shape: tuple[int, ...]
-    axis: int | None
-    bytes: int
+    shape: Dims
+    axis: Count | None
+    bytes: Count
 
 
 @dataclass(frozen=True)
@@ -123,17 +146,17 @@ class Generation:
         not_followed: The other settings of the export's configuration that change tokens, which no host follows.
     """
 
-    prompt: tuple[int, ...] = ()
-    max_length: int | None = None
-    max_new_tokens: int | None = None
-    min_length: int = 0
-    min_new_tokens: int = 0
-    forced_bos_token_id: int | None = None
-    forced_eos_token_id: tuple[int, ...] = ()
-    bad_words_ids: tuple[int, ...] = ()
-    suppress_tokens: tuple[int, ...] = ()
-    begin_suppress_tokens: tuple[int, ...] = ()
-    num_beams: int = 1
+    prompt: tuple[Count, ...] = ()
+    max_length: Count | None = None
+    max_new_tokens: Count | None = None
+    min_length: Count = 0
+    min_new_tokens: Count = 0
+    forced_bos_token_id: Count | None = None
+    forced_eos_token_id: tuple[Count, ...] = ()
+    bad_words_ids: tuple[Count, ...] = ()
+    suppress_tokens: tuple[Count, ...] = ()
+    begin_suppress_tokens: tuple[Count, ...] = ()
+    num_beams: Count = 1
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
     not_followed: tuple[str, ...] = ()
@@ -152,21 +175,101 @@ class Generation:
         return " ".join(said)
 
 
-class AnyContract(Protocol):
+@dataclass(frozen=True)
+class ProofRecord:
+    """How the proof of a folder ended.
+
+    Attributes:
+        outcome: `passed`, `failed` or `not run`.
+        reason: The first reason why it failed, or why it was not run; "" where it passed.
+        tolerance: The largest difference of outputs that counted as equal; None where none did, or nothing was run.
+        tokens_rate: The share of greedy tokens that had to be equal.
+        graphkit: The version of graphkit that ran it; "" where it was not run.
+        changes: Options that the user gave to change results; it compares with the export with these changes.
+        proven: How exactly each output is equal that is so at every legal size and for every input, by method; just
+            "not compared" where there was no time to find out.
+    """
+
+    outcome: Literal["passed", "failed", "not run"]
+    reason: str = field(default="", metadata=TEXT)
+    tolerance: Annotated[float, Meta(ge=0)] | None = None
+    tokens_rate: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    graphkit: str = field(default="", metadata=TEXT)
+    changes: tuple[Annotated[str, Meta(pattern="^--(dequantize|gelu-to-tanh)$")], ...] = ()
+    proven: Mapping[str, Mapping[str, Equality]] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was run, and holds."""
+        return self.outcome == "passed"
+
+    def sentence(self) -> str:
+        """Return its fault, as the end of a sentence about the folder; "" where it passed."""
+        if self.passed:
+            return ""
+        return f"its proof failed: {self.reason}" if self.outcome == "failed" else f"it is not proven: {self.reason}"
+
+
+NOT_RUN = ProofRecord("not run", "the proof was not run")
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A file as it was when the record was made.
+
+    Attributes:
+        bytes: Its size.
+        sha256: Its SHA-256, in hexadecimal digits.
+    """
+
+    bytes: Count
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
+
+    @classmethod
+    def of(cls, path: Path) -> FileRecord:
+        """Return the record of a file as it is.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        digest, size = hashlib.sha256(), 0
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                size += len(block)
+        return cls(size, digest.hexdigest())
+
+
+class AnyContract:
     """A contract, with the record of the files beside it and of their proof."""
 
-    @property
-    def methods(self) -> Sequence[AnyMethod]:
-        """The models that the host runs."""
+    FILE: ClassVar[str]
+    methods: tuple[AnyMethod, ...]
+    states: tuple[State, ...]
+    proof: ProofRecord
+    files: Mapping[str, FileRecord]
 
     @property
-    def states(self) -> Sequence[State]:
-        """The tensors that the host keeps between runs."""
+    def read_files(self) -> tuple[str, ...]:
+        """The files that a host reads."""
+        raise NotImplementedError
 
-    @property
-    def proof(self) -> ProofRecord:
-        """How the proof ended."""
+    def to_json(self) -> str:
+        """Return it as JSON, with a checksum at its end.
 
-    @property
-    def files(self) -> Mapping[str, FileRecord]:
-        """The files beside it, by name, as they were then."""
+        It is that of all that stands before it, white space between its parts left out, so that a change by hand is
+        noticed, and another indentation is none.
+        """
+        plain = dataclasses.asdict(self)  # type: ignore[call-overload]
+        digest = hashlib.sha256(_without_spaces(json.dumps(plain, indent=2))[:-1].encode()).hexdigest()
+        return json.dumps({**plain, "checksum": digest}, indent=2) + "\n"
+
+
+def is_unsealed(text: str) -> bool:
+    """Whether JSON no longer has its checksum."""
+    match = SEAL.fullmatch(_without_spaces(text))
+    return match is None or hashlib.sha256(match[1].encode()).hexdigest() != match[2]
+
+
+def _without_spaces(text: str) -> str:
+    return SPACE.sub(r"\1", text)

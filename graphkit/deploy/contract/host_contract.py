@@ -4,18 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from graphkit.deploy.contract.contract_parts import AnyMethod, AnyPort, AnySource, Generation, State
-from graphkit.deploy.contract.sealed_record import NOT_RUN, TEXT, FileRecord, ProofRecord, seal_record
+from msgspec import Meta
+
+from graphkit.deploy.contract.contract_parts import (
+    NOT_RUN,
+    TEXT,
+    AnyContract,
+    AnyMethod,
+    AnyPort,
+    AnySource,
+    Count,
+    Dims,
+    FileName,
+    FileRecord,
+    Generation,
+    Name,
+    Positive,
+    ProofRecord,
+    Sizes,
+    State,
+    Token,
+)
 
 __all__ = [
-    "FIXED", "VERSION", "By", "Contract", "Kind", "LoweredWith", "Method", "Port", "Source", "State", "Table",
+    "FIXED", "SIZES", "VERSION", "By", "Contract", "Kind", "LoweredWith", "Method", "Port", "Source", "State", "Table",
     "sound_axis",
 ]  # fmt: skip
 
-VERSION = 3
+VERSION: Literal[3] = 3
 FIXED = "nothing: its value is fixed"  # what an input of the original became that nobody gives
+SIZES = ("batch", "source", "capacity", "positions", "layers", "heads", "head_dim", "vocabulary")
 Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
 When = Literal["once", "step"]
 By = Literal["source", "token", "type", "position", "valid_length", "largest_id", "first_token"]
@@ -42,14 +62,14 @@ class Source(AnySource):
 
     kind: Kind
     by: By | Literal[""] = ""
-    window: int = 0
+    window: Count = 0
 
 
 @dataclass(frozen=True)
 class Port(AnyPort):
     """An input or output of a lowered model, whose dims are numbers."""
 
-    shape: tuple[int, ...]
+    shape: Dims
     source: Source | None = None
 
     @property
@@ -101,12 +121,12 @@ class Table:
         meaning: What it holds.
     """
 
-    name: str
-    file: str
-    offset: int
+    name: Name
+    file: FileName
+    offset: Count
     dtype: str
-    rows: int
-    shape: tuple[int, ...]
+    rows: Count
+    shape: Dims
     meaning: str = field(metadata=TEXT)
 
 
@@ -121,20 +141,20 @@ class LoweredWith:
     """
 
     target: str = "generic-npu"
-    batch: int = 1
-    src_len: int | None = None
-    max_cache_len: int | None = None
+    batch: Count = 1
+    src_len: Count | None = None
+    max_cache_len: Count | None = None
     kv_layout: Literal["per-layer", "stacked"] = "per-layer"
     mask_floor: float | None = None
-    pad: int | None = None
+    pad: Count | None = None
     gelu_to_tanh: bool = False
     dequantize: bool = False
-    opset: int | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
+    opset: Positive | None = None
+    dims: Sizes = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Contract:
+class Contract(AnyContract):
     """The contract that a host program follows.
 
     Attributes:
@@ -160,16 +180,16 @@ class Contract:
 
     FILE: ClassVar[str] = "contract.json"
     target: str
-    sizes: Mapping[str, int]
-    tokens: Mapping[str, int | None]
-    ends: tuple[int, ...]
+    sizes: Annotated[Mapping[str, Token], Meta(extra_json_schema={"required": list(SIZES)})]
+    tokens: Annotated[Mapping[str, Token | None], Meta(extra_json_schema={"required": ["pad", "start"]})]
+    ends: tuple[Token, ...]
     floor: float
-    methods: tuple[Method, ...]
+    methods: Annotated[tuple[Method, ...], Meta(min_length=1)]
     tables: tuple[Table, ...]
     states: tuple[State, ...]
     loop: tuple[str, ...] = field(metadata=TEXT)
     positions: str = field(metadata=TEXT)
-    version: int = VERSION
+    version: Literal[3] = VERSION
     generation: Generation = field(default_factory=Generation)
     options: LoweredWith = field(default_factory=LoweredWith)
     proof: ProofRecord = NOT_RUN
@@ -190,7 +210,3 @@ class Contract:
         """How many sequences of tokens run at a time; a batch of images or sounds alone is the caller's."""
         has_tokens = any(method.takes_text or method.when == "step" for method in self.methods)
         return max(1, self.sizes["batch"]) if has_tokens else 1
-
-    def to_json(self) -> str:
-        """Return it as JSON, with a checksum at its end."""
-        return seal_record(self)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod
+from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.contract.contract_parts import Generation
-from graphkit.deploy.contract.contract_reader import read_bundle
 from graphkit.deploy.hosts.beam_search import BeamOptions, beam_search
 from graphkit.deploy.hosts.bound_methods import BoundMethods, Sessions, packed_files
 from graphkit.deploy.hosts.greedy_search import end_tokens, greedy_search

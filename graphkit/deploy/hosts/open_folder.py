@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
+from graphkit.deploy.contract.contract_files import check_files
 from graphkit.deploy.contract.contract_parts import AnyContract
-from graphkit.deploy.contract.sealed_record import check_files
 from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError, UnprovenWarning
 from graphkit.graph.declared_types import declared_type

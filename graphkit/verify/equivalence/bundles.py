@@ -20,7 +20,7 @@ import onnx.compose
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
-from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import CacheEntry

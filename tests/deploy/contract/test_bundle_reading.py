@@ -15,16 +15,16 @@ import pytest
 from real_models import params
 from test_contract_reader import setting
 
-import graphkit.deploy.contract
 from graphkit.analysis.bundle_overview import bundle_overview
-from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.errors import GraphkitError, ModelError, UsageError
+from graphkit.workflows.output_schemas import schema_of
 
 BundleOf = Callable[[str], Path]
 Plain = Any
 NAMES = ("causal", "window", "marian-tiny", "whisper-tiny")
-SCHEMA = json.loads((Path(graphkit.deploy.contract.__file__).parent / "bundle.schema.json").read_text())
+SCHEMA = schema_of("bundle")
 STEP, INIT, REORDER = (("methods", place) for place in (1, 2, 3))  # of `causal`, whose methods begin with prefill
 KEY = "past_key_values.0.key"
 
@@ -69,38 +69,47 @@ def port(kind: str, name: str, *path: str, to: object, method: int = 1) -> Calla
 
 
 BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
-    "a key is missing": (drop(*STEP, "access"), r"it\.methods\[1\] has no 'access'"),
-    "a key too many": (setting("x", to=1), "it has 'x', which means nothing"),
+    "a key is missing": (drop(*STEP, "access"), r"methods\[1\]: Object missing required field `access`"),
+    "a key too many": (setting("x", to=1), "x is there, and a bundle has none"),
     "another version": (setting("version", to=1), "it is a bundle of version 1 - make it again with `graphkit bundle`"),
-    "a version that is none": (setting("version", to="1"), "it.version is not an integer"),
-    "no method": (setting("methods", to=[]), "it has no method"),
-    "a method without a name": (setting(*STEP, "name", to=""), "a method has no name"),
-    "a state without a name": (state("name", ""), "a state has no name"),
-    "a length without a name": (setting("lengths", 0, "name", to=""), "a length has no name"),
+    "a version that is none": (setting("version", to="1"), "version: Expected `int`, got `str`"),
+    "no method": (setting("methods", to=[]), "methods: Expected `array` of length >= 1"),
+    "a method without a name": (setting(*STEP, "name", to=""), r"methods\[1\]\.name: Expected `str` of length >= 1"),
+    "a state without a name": (state("name", ""), r"states\[1\]\.name: Expected `str` of length >= 1"),
+    "a length without a name": (
+        setting("lengths", 0, "name", to=""),
+        r"lengths\[0\]\.name: Expected `str` of length >= 1",
+    ),
     "two states of a name": (twice("states"), "two have the name of state 'attention_mask'"),
     "two methods of a name": (twice("methods"), "two have the name of method 'prefill'"),
-    "no batch": (drop("sizes", "batch"), "a size is below 1, or there is no batch"),
-    "a size of 0": (setting("sizes", "tokens", to=0), "a size is below 1, or there is no batch"),
-    "a length of 0": (setting("lengths", 0, "most", to=0), "a length is always 0"),
-    "a huge arena": (setting("arena", to=1 << 53), "an arena of 9007199254740992 bytes for states of 1728"),
+    "no batch": (drop("sizes", "batch"), r"sizes\.batch is missing"),
+    "a size of 0": (setting("sizes", "tokens", to=0), r"sizes\[\.\.\.\]: Expected `int` >= 1"),
+    "a length of 0": (setting("lengths", 0, "most", to=0), r"lengths\[0\]\.most: Expected `int` >= 1"),
+    "a huge arena": (setting("arena", to=1 << 53), "arena: Expected `int` <= 17592186044416"),
     "a larger arena": (setting("arena", to=1 << 20), "an arena of 1048576 bytes for states of 1728"),
-    "a small arena": (setting("arena", to=1024), "does not lie in the arena, aligned to 64 bytes, at 960"),
-    "a negative arena": (setting("arena", to=-1), "an arena of -1 bytes"),
-    "another file": (setting(*STEP, "file", to="../../etc/model.onnx"), "is not the name of a file beside it"),
-    "a folder": (setting(*STEP, "file", to=".."), r"'\.\.' is not the name of a file beside it"),
-    "other data": (setting("data", to="/etc/passwd"), "'/etc/passwd' is not the name of a file beside it"),
-    "windows": (setting("data", to="a\\b"), "is not the name of a file beside it"),
+    "a small arena": (
+        setting("arena", to=1024),
+        r"state 'past_key_values\.0\.value' does not lie in the arena, at 960",
+    ),
+    "a negative arena": (setting("arena", to=-1), "arena: Expected `int` >= 0"),
+    "another file": (
+        setting(*STEP, "file", to="../../etc/model.onnx"),
+        r"methods\[1\]\.file: Expected `str` matching regex",
+    ),
+    "a folder": (setting(*STEP, "file", to=".."), r"methods\[1\]\.file: Expected `str` matching regex"),
+    "other data": (setting("data", to="/etc/passwd"), "data: Expected `str` matching regex"),
+    "windows": (setting("data", to="a\\b"), "data: Expected `str` matching regex"),
     "a dtype of numpy": (state("dtype", "(1,2"), "has no size, or no dtype of whole bytes"),
     "objects": (state("dtype", "object"), "has no size, or no dtype of whole bytes"),
     "halves of bytes": (state("dtype", "int4"), "has no size, or no dtype of whole bytes"),
-    "a negative dim": (state("shape", [3, 2, -8, 4]), "has no size, or no dtype of whole bytes"),
+    "a negative dim": (state("shape", [3, 2, -8, 4]), r"states\[1\]\.shape\[2\]: Expected `int` >= 0"),
     "a huge dim beside none": (state("shape", [0, 1 << 50, 1 << 50, 4]), "has no size, or no dtype of whole bytes"),
-    "many axes": (state("shape", [1] * 40), "has no size, or no dtype of whole bytes"),
+    "many axes": (state("shape", [1] * 40), r"states\[1\]\.shape: Expected `array` of length <= 32"),
     "other bytes": (state("bytes", 64), "does not take 64 bytes"),
     "no such axis": (state("axis", 4), "has no axis 4"),
-    "no such axis of rows": (state("batch", -1), "has no axis -1"),
-    "an offset between": (state("offset", 200), "aligned to 64 bytes, at 200"),
-    "an offset before": (state("offset", -64), "does not lie in the arena, aligned to 64 bytes, at -64"),
+    "no such axis of rows": (state("batch", -1), r"states\[1\]\.batch: Expected `int` >= 0"),
+    "an offset between": (state("offset", 200), r"states\[1\]\.offset: Expected `int` that's a multiple of 64"),
+    "an offset before": (state("offset", -64), r"states\[1\]\.offset: Expected `int` >= 0"),
     "an offset in another": (state("offset", 0), "states 'attention_mask' and 'past_key_values.0.key' overlap"),
     "slots along no axis": (state("axis", None), "grows along no axis, or by a length that is not there"),
     "a whole with an axis": (state("update", "whole"), "grows along no axis, or by a length that is not there"),
@@ -119,16 +128,25 @@ BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
         f"state '{KEY}': prefix is false, and the methods take the slots in use alone",
     ),
     "a prefix along another axis": (state("axis", 2), f"state '{KEY}': prefix is true, and the methods take all slots"),
-    "a prefix by a number": (state("prefix", 1), "it.states\\[1\\].prefix is not true or false"),
-    "another update": (state("update", "magic"), "it.states\\[1\\].update is not 'slots' or 'ring'"),
-    "another moment": (setting(*STEP, "when", to="later"), "when is not 'init' or 'once'"),
+    "a prefix by a number": (state("prefix", 1), r"states\[1\]\.prefix: Expected `bool`, got `int`"),
+    "another update": (state("update", "magic"), r"states\[1\]\.update: Invalid enum value 'magic'"),
+    "another moment": (setting(*STEP, "when", to="later"), r"methods\[1\]\.when: Invalid enum value 'later'"),
     "no access": (drop(*STEP, "access", KEY), "step: it does not say what it does with each state"),
     "another access": (setting(*STEP, "access", KEY, to="read"), f"it says 'read' of state '{KEY}', and its ports say"),
     "two inputs of a name": (twice(*STEP, "inputs"), "step: two have the name of input 'input_ids'"),
     "two outputs of a name": (twice(*STEP, "outputs"), "step: two have the name of output 'logits'"),
-    "a port without a name": (port("inputs", "input_ids", "name", to=""), "step: input '' has no name"),
-    "a dim without a name": (port("inputs", "input_ids", "shape", to=["", 1]), "has no name, or a dim of none"),
-    "a port of no size": (port("outputs", "logits", "shape", to=[-1]), "output 'logits' has no size"),
+    "a port without a name": (
+        port("inputs", "input_ids", "name", to=""),
+        r"methods\[1\]\.inputs\[0\]\.name: Expected `str` of length >= 1",
+    ),
+    "a dim without a name": (
+        port("inputs", "input_ids", "shape", to=["", 1]),
+        r"methods\[1\]\.inputs\[0\]\.shape\[0\]: Expected `str` of length >= 1",
+    ),
+    "a port of no size": (
+        port("outputs", "logits", "shape", to=[-1]),
+        r"methods\[1\]\.outputs\[0\]\.shape\[0\]: Expected `int` >= 0",
+    ),
     "an input that nobody makes": (port("inputs", "input_ids", "source", to=None), "'input_ids' is made by nobody"),
     "an input that is an output": (port("inputs", "input_ids", "writes", to="attention_mask"), "is made by nobody, or"),
     "a state that is not there": (

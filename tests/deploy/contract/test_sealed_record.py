@@ -16,8 +16,8 @@ from small_contract import SMALL
 
 import graphkit
 from graphkit.deploy.contract import read_contract
-from graphkit.deploy.contract.contract_reader import read_bundle
-from graphkit.deploy.contract.sealed_record import ProofRecord
+from graphkit.deploy.contract.contract_files import read_bundle
+from graphkit.deploy.contract.contract_parts import ProofRecord
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.errors import ModelError, UnprovenWarning
@@ -167,7 +167,10 @@ EDITS: dict[str, tuple[Callable[[Plain], None], str]] = {
         setting("files", "../x", to={"bytes": 1, "sha256": "a" * 64}),
         "'../x' is not the name of a file",
     ),
-    "no digits": (setting("files", "init.onnx", "sha256", to="A" * 64), "file 'init.onnx' has no size, or no SHA-256"),
+    "no digits": (
+        setting("files", "init.onnx", "sha256", to="A" * 64),
+        r"files\[\.\.\.\]\.sha256: Expected `str` matching regex",
+    ),
     "no checksum": (lambda plain: plain.pop("checksum"), "it has no 'checksum'"),
 }
 

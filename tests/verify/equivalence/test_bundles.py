@@ -19,7 +19,7 @@ from onnx import helper
 from real_models import params
 from speech import speech
 
-from graphkit.deploy.contract.contract_reader import read_bundle
+from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.deploy.verify_folder import verify_folder
