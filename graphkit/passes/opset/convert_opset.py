@@ -1,7 +1,7 @@
 """Convert a model to another version of the operator set, by the schemas of onnx or by onnx's own converter.
 
 A step is plain where the newer operator takes every node of the older one, with the same meaning: more dtypes, and
-optional inputs and attributes at the end. All steps up to `NEWEST` were read; `adapters.ADAPTERS` has those that need
+optional inputs and attributes at the end. All steps up to `NEWEST` were read; `spellings.NEWER` has those that need
 more than the schemas say.
 """
 
@@ -22,8 +22,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
-from graphkit.passes.opset.adapters import ADAPTERS, Draft
-from graphkit.passes.opset.older_spellings import OLDER, fit_older_version
+from graphkit.passes.opset.spellings import NEWER, OLDER, Draft, fit_older_version
 from graphkit.rewrite import Declined, Editor, MatchFailure, Outcome, Pass, copy_proto, keep_members
 from graphkit.rewrite.base import ROUNDING
 from graphkit.runtime.external_tools import ToolError, convert_bytes
@@ -210,7 +209,7 @@ def _spell_newer(draft: Draft, version: int) -> None:
         if not taken:
             return
         step = taken[0]
-        adapter = ADAPTERS.get((draft.op_type, step.since))
+        adapter = NEWER.get((draft.op_type, step.since))
         if adapter is not None:
             adapter(draft)
         elif step.obstacle:
@@ -234,7 +233,7 @@ def _spell_older(draft: Draft, version: int) -> None:
         adapter = OLDER.get((draft.op_type, since))
         if adapter is not None:
             adapter(draft)
-        elif (draft.op_type, since) in ADAPTERS or _schema_obstacle(before, after):
+        elif (draft.op_type, since) in NEWER or _schema_obstacle(before, after):
             raise MatchFailure(f"{draft.op_type} is another one before opset {since}")
         fit_older_version(draft, before, after)
         version = since - 1

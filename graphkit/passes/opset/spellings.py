@@ -1,4 +1,4 @@
-"""How a node is spelled for a version of the operator set before its operator changed.
+"""How a node is spelled for a version of the operator set in which, or before which, its operator changed.
 
 Source: the operator schemas of onnx, and https://github.com/onnx/onnx/blob/main/docs/Changelog.md.
 """
@@ -6,6 +6,7 @@ Source: the operator schemas of onnx, and https://github.com/onnx/onnx/blob/main
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,27 +14,234 @@ import onnx
 from onnx import TensorProto
 from onnx.defs import OpSchema
 
-from graphkit.dtypes import dtype_name
+from graphkit.dtypes import FLOATS, dtype_name
 from graphkit.graph.attributes import constant_tensor
 from graphkit.graph.operator_traits import REDUCTIONS
-from graphkit.graph.view import Value
+from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import TensorSequence, element_numbers
-from graphkit.passes.opset.adapters import MOVED, Draft, check_windows, keep_first_output
-from graphkit.rewrite import MatchFailure, NewNode, attributes_of
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, attributes_of
 
-__all__ = ["OLDER", "fit_older_version"]
+__all__ = ["NEWER", "OLDER", "Draft", "fit_older_version"]
 
+ALLOW_ZERO_SINCE = 14  # from which a Reshape can be told that a 0 is a length
 MAX_CONSTANT = 1 << 20  # bytes of an input that becomes an attribute
 NUMBERS = {"k", "max", "min", "ratio", "value"}  # attributes of one number
 AXES_FROM_THE_BACK = 11  # since when an axis may be negative
 OPTIONS = OpSchema.FormalParameterOption
-Adapter = Callable[[Draft], None]
 # Values of attributes that are younger than the attribute.
 NEW_VALUES: Mapping[tuple[str, str, bytes], int] = {
     ("Pad", "mode", b"wrap"): 19,
     ("Resize", "coordinate_transformation_mode", b"half_pixel_symmetric"): 19,
     **{(f"Scatter{kind}", "reduction", way): 18 for kind in ("Elements", "ND") for way in (b"max", b"min")},
 }
+
+
+@dataclass
+class Draft:
+    """A node on its way to another operator set.
+
+    Attributes:
+        editor: The editor of its model.
+        node: The node as it was.
+        version: Where it goes.
+        op_type, inputs, outputs, attributes: The node as it is so far.
+        before, after: Other nodes that it needs.
+        is_changed: Whether it has to be made again.
+    """
+
+    editor: Editor
+    node: Node
+    version: int
+    op_type: str = ""
+    inputs: list[NodeInput] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    before: list[NewNode] = field(default_factory=list)
+    after: list[NewNode] = field(default_factory=list)
+    is_changed: bool = False
+
+    def __post_init__(self) -> None:
+        self.op_type, self.inputs = self.node.op_type, list(self.node.inputs)
+        self.outputs = list(self.node.proto.output)
+
+    def begin(self) -> None:
+        """Make ready for a change."""
+        if not self.is_changed:
+            self.attributes, self.is_changed = attributes_of(self.node), True
+
+    def taken(self, name: str) -> Any:
+        """Remove an attribute and return its value, None if the node does not have it."""
+        if name not in self.node.attributes:
+            return None
+        if self.node.attributes[name].ref_attr_name:
+            raise MatchFailure(f"the call of a function gives its attribute '{name}': run inline-functions first")
+        self.begin()
+        return self.attributes.pop(name, None)
+
+    def give(self, index: int, source: NodeInput) -> None:
+        """Give it an input, after those that it has."""
+        self.inputs += [None] * (index + 1 - len(self.inputs))
+        self.inputs[index] = source
+
+    def finish(self) -> None:
+        """Put it in the place of its node."""
+        if self.is_changed:
+            while self.inputs and self.inputs[-1] is None:
+                self.inputs.pop()
+            made = NewNode(self.op_type, self.inputs, self.outputs, self.attributes, like=self.node)
+            self.editor.replace(self.node, *self.before, made, *self.after)
+
+    def first(self) -> Value:
+        """Return its first input."""
+        value = self.node.input(0)
+        if value is None:
+            raise MatchFailure("it lacks its first input")
+        return value
+
+    def name(self, suffix: str) -> str:
+        """Return a new name, made from that of its first output."""
+        return self.editor.unique_name(f"{self.node.proto.output[0]}_{suffix}")
+
+
+Adapter = Callable[[Draft], None]
+
+# For the version in which an operator changed
+
+
+def _attributes_to_integers(*names: str) -> Adapter:
+    """Attributes of integers became inputs, the first of them input 1."""
+
+    def adapt(draft: Draft) -> None:
+        for index, name in enumerate(names, 1):
+            numbers = draft.taken(name)
+            if numbers is not None:
+                values = [numbers] if isinstance(numbers, int) else list(numbers)
+                draft.give(index, draft.editor.integers(values, f"{draft.op_type.lower()}_{name}"))
+
+    return adapt
+
+
+def _attributes_to_floats(**indices: int) -> Adapter:
+    """Attributes became inputs of the dtype of the data."""
+
+    def adapt(draft: Draft) -> None:
+        if draft.editor.shapes[draft.first()].dtype != TensorProto.FLOAT:
+            raise MatchFailure("its data is not known to be float32")
+        for name, index in indices.items():
+            number = draft.taken(name)
+            if number is not None:
+                draft.give(
+                    index, draft.editor.constant(np.array(number, np.float32), f"{draft.op_type.lower()}_{name}")
+                )
+
+    return adapt
+
+
+def _over_one_axis(draft: Draft) -> None:
+    """Softmax was over all axes from one on, and by default from axis 1; it is over that axis, by default the last."""
+    axis = draft.node.attr("axis", 1)
+    data = draft.first()
+    rank = draft.editor.shapes[data].rank
+    if axis is None:
+        raise MatchFailure("its axis is not known")
+    draft.begin()
+    if axis == -1 or (rank is not None and axis == rank - 1):
+        draft.attributes["axis"] = axis
+        return
+    if draft.version < ALLOW_ZERO_SINCE:
+        raise MatchFailure(f"it is over several axes, which takes a Reshape of opset {ALLOW_ZERO_SINCE}")
+    shape, flat, result = draft.name("shape"), draft.name("flat"), draft.name("rows")
+    draft.before += [NewNode("Shape", [data], [shape]), NewNode("Flatten", [data], [flat], {"axis": axis})]
+    draft.after.append(NewNode("Reshape", [result, shape], [draft.outputs[0]], {"allowzero": 1}))
+    draft.inputs, draft.outputs, draft.attributes["axis"] = [flat], [result], -1
+
+
+def _equal_parts(draft: Draft) -> None:
+    """A Split without lengths has to say how many parts there are."""
+    if draft.node.input(1) is None and "split" not in draft.node.attributes:
+        draft.begin()
+        draft.attributes["num_outputs"] = len(draft.outputs)
+
+
+def _drop_default(name: str, default: int) -> Adapter:
+    """An attribute is gone, and what was its default holds."""
+
+    def adapt(draft: Draft) -> None:
+        if draft.node.attr(name, default) != default:
+            raise MatchFailure(f"its attribute '{name}' is gone")
+        draft.taken(name)
+
+    return adapt
+
+
+def _decline(reason: str) -> Adapter:
+    """Nothing here spells it anew."""
+
+    def adapt(_: Draft) -> None:
+        raise MatchFailure(reason)
+
+    return adapt
+
+
+def _keep_first_output(draft: Draft) -> None:
+    """Only its first output is the same as before."""
+    used = [value for value in draft.node.outputs[1:] if value is not None]
+    if any(value.consumers or draft.editor.is_output(value) for value in used):
+        raise MatchFailure(f"its output '{used[0].name}' is another one now")
+    if len(draft.node.outputs) > 1:
+        draft.begin()
+        draft.outputs = draft.outputs[:1]
+
+
+def _ratio_to_input(draft: Draft) -> None:
+    """How much a Dropout drops in training is an input."""
+    ratio = draft.taken("ratio")
+    if ratio is not None:
+        draft.give(1, draft.editor.constant(np.array(ratio, np.float32), "dropout_ratio"))
+
+
+def _leave_out_empty(draft: Draft) -> None:
+    """Inputs that do not count may be left out, and had to be empty."""
+    if draft.node.attr("coordinate_transformation_mode", "half_pixel") == "tf_half_pixel_for_nn":
+        raise MatchFailure("its coordinate_transformation_mode 'tf_half_pixel_for_nn' is gone")
+    empty = [i for i, value in enumerate(draft.inputs) if i and isinstance(value, Value) and _is_empty(value)]
+    if empty:
+        draft.begin()
+        draft.inputs = [None if i in empty else value for i, value in enumerate(draft.inputs)]
+
+
+def _is_empty(value: Value) -> bool:
+    return value.constant is not None and 0 in value.constant.dims
+
+
+def _pixel_corner(draft: Draft) -> None:
+    draft.begin()
+    draft.attributes.setdefault("coordinate_transformation_mode", "output_half_pixel")
+
+
+def _short_modes(draft: Draft) -> None:
+    draft.begin()
+    mode = draft.node.attr("mode", "bilinear") or ""
+    draft.attributes["mode"] = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+
+
+def _check_windows(draft: Draft) -> None:
+    """Check that windows do not count padding past the end, which opset 19 does otherwise."""
+    if draft.node.attr("ceil_mode", 0) != 0 and draft.node.attr("count_include_pad", 0) != 0:
+        raise MatchFailure("it counts padding in windows that go past the end (ceil_mode), which has changed")
+
+
+def _floats_only(draft: Draft) -> None:
+    if draft.editor.shapes[draft.first()].dtype not in FLOATS:
+        raise MatchFailure("its data is not known to be of a float dtype")
+
+
+def _adapt_pad(draft: Draft) -> None:
+    _attributes_to_floats(value=2)(draft)
+    _attributes_to_integers("pads")(draft)
+
+
+# For a version before an operator changed
 
 
 def fit_older_version(draft: Draft, before: OpSchema, after: OpSchema) -> None:
@@ -221,14 +429,14 @@ def _last_axis(draft: Draft) -> None:
     draft.inputs, draft.outputs = [turned], [result]
 
 
-def _adapt_dropout(draft: Draft) -> None:
+def _ratio_to_attribute(draft: Draft) -> None:
     training = _constant_elements(draft, 2)
     if training is not None and training.any():
         raise MatchFailure("it is in training mode")
     if training is not None:
         draft.begin()
         draft.inputs[2] = None
-    keep_first_output(draft)
+    _keep_first_output(draft)
     _inputs_to_attributes("ratio")(draft)
 
 
@@ -293,7 +501,7 @@ def _long_modes(draft: Draft) -> None:
     draft.attributes["mode"] = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
 
 
-def _pixel_corner(draft: Draft) -> None:
+def _half_pixel_only(draft: Draft) -> None:
     if draft.node.attr("coordinate_transformation_mode", "half_pixel") != "output_half_pixel":
         raise MatchFailure("its coordinate_transformation_mode came with opset 16")
     draft.taken("coordinate_transformation_mode")
@@ -309,6 +517,33 @@ def _keep_node(_: Draft) -> None:
     """It says nothing that the older one does not."""
 
 
+# Operator and the version since which attributes of integers are inputs, the first of them input 1.
+MOVED: Mapping[tuple[str, int], tuple[str, ...]] = {
+    **{(name, 18): ("axes",) for name in REDUCTIONS - {"ReduceSum"}},
+    **{(name, 13): ("axes",) for name in ("ReduceSum", "Squeeze", "Unsqueeze")},
+    ("Slice", 10): ("starts", "ends", "axes"),
+    ("Split", 13): ("split",),
+    ("TopK", 10): ("k",),
+}
+OF_CHANNELS = "its scale and bias are of channels, no longer of groups"
+# Operator and the version since which it is another one -> how a node is spelled for it.
+NEWER: Mapping[tuple[str, int], Adapter] = {
+    **{place: _attributes_to_integers(*names) for place, names in MOVED.items()},
+    **{(name, 13): _over_one_axis for name in ("Softmax", "LogSoftmax", "Hardmax")},
+    ("AveragePool", 19): _check_windows,
+    ("BatchNormalization", 9): _drop_default("spatial", 1),
+    ("BatchNormalization", 14): _keep_first_output,
+    ("Clip", 11): _attributes_to_floats(min=1, max=2),
+    ("Dropout", 10): _keep_first_output,
+    ("Dropout", 12): _ratio_to_input,
+    ("Erf", 13): _floats_only,
+    ("GridSample", 20): _short_modes,
+    ("GroupNormalization", 21): _decline(OF_CHANNELS),
+    ("Pad", 11): _adapt_pad,
+    ("Resize", 13): _leave_out_empty,
+    ("RoiAlign", 16): _pixel_corner,
+    ("Split", 18): _equal_parts,
+}
 # Operator and the version since which it is another one -> how a node is spelled before it.
 OLDER: Mapping[tuple[str, int], Adapter] = {
     **{place: _inputs_to_attributes(*names) for place, names in MOVED.items()},
@@ -316,18 +551,19 @@ OLDER: Mapping[tuple[str, int], Adapter] = {
     **{(name, 13): _last_axis for name in ("Softmax", "LogSoftmax", "Hardmax")},
     **{(name, 13): _of_tensor for name in ("QuantizeLinear", "DequantizeLinear")},
     **{(name, 8): _equal_shapes for name in ("Max", "Mean", "Min", "Sum")},
-    ("AveragePool", 19): check_windows,
+    ("AveragePool", 19): _check_windows,
     ("BatchNormalization", 9): _keep_node,
-    ("BatchNormalization", 14): keep_first_output,
+    ("BatchNormalization", 14): _keep_first_output,
     ("Clip", 11): _adapt_clip,
     ("Constant", 12): _adapt_constant,
-    ("Dropout", 10): keep_first_output,
-    ("Dropout", 12): _adapt_dropout,
+    ("Dropout", 10): _keep_first_output,
+    ("Dropout", 12): _ratio_to_attribute,
     ("Erf", 13): _keep_node,
     ("GridSample", 20): _long_modes,
+    ("GroupNormalization", 21): _decline(OF_CHANNELS),
     ("Pad", 11): _inputs_to_attributes("pads", "value"),
     ("Resize", 13): _empty_inputs,
-    ("RoiAlign", 16): _pixel_corner,
+    ("RoiAlign", 16): _half_pixel_only,
     ("Slice", 10): _adapt_slice,
     ("Slice", 11): _sliced_axes,
     ("Split", 18): _unequal_parts,
