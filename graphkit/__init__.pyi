@@ -68,7 +68,7 @@ from .options import (
 from .passes import PASSES
 from .passes.control_flow.split_merged import Split, split_merged
 from .passes.fold_pipeline import fold
-from .passes.pipeline import parse_pipeline
+from .passes.registry import parse_pipeline
 from .render.result import Result
 from .rewrite.base import MatchFailure, Pass, Premise, run_passes
 from .rewrite.editor import Editor

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import pytest
 
-from graphkit.passes.pipeline import parse_pipeline
+from graphkit.passes.registry import parse_pipeline
 
 FOLDER = Path(__file__).parent.parent / "examples"
 CACHE = """\

@@ -26,8 +26,8 @@ def explain(name: str | None, output: Path | None) -> None:
     it hurts, where it was seen, what to do.
     """
     from graphkit.analysis.findings import KIND_NAMES, KINDS, finding_page
-    from graphkit.passes.pipeline import pass_help as explain_pass
     from graphkit.passes.registry import PASSES
+    from graphkit.passes.registry import pass_help as explain_pass
     from graphkit.render.document_blocks import printable
 
     if name is None:

@@ -119,7 +119,7 @@ def rewrite(job: Job, passes: str) -> Result:
     MODEL is a model file, or example:NAME. `graphkit explain` lists the passes; a pass of your own is
     package.module:Pass. --dim, --input and --range say at which dims to prove; the pass freeze-dims freezes them.
     """
-    from graphkit.passes.pipeline import parse_pipeline
+    from graphkit.passes.registry import parse_pipeline
     from graphkit.workflows.rewrite_file import rewrite_file
 
     with current_folder_importable():
@@ -276,7 +276,7 @@ def set_dims(job: Job) -> Result:
     MODEL is a model file, or example:NAME. Nodes stay; `graphkit fold --dim` folds what no longer varies.
     """
     from graphkit.errors import UsageError
-    from graphkit.passes.shapes.freeze_dims import SetDims
+    from graphkit.passes.shapes.declare_shapes import SetDims
     from graphkit.shapes import AS_DECLARED
 
     spec = job.options.spec

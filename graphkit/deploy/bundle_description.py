@@ -36,8 +36,8 @@ from graphkit.graph.roles import declared_rank
 from graphkit.io.stream_files import shown_path
 from graphkit.io.toml import Section, read_toml
 from graphkit.model import Model, load
-from graphkit.passes.state.slots import LENGTH, Update
-from graphkit.rewrite.compose_models import compose_models
+from graphkit.passes.state.join_encoder import compose_models
+from graphkit.passes.state.update_cache_in_place import LENGTH, Update
 from graphkit.rewrite.new_interface import with_names
 from graphkit.verify.described_bundle_verifier import Chain
 

@@ -35,7 +35,7 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import readers_beside
 from graphkit.graph.view import Value
 from graphkit.ops.tensor import element_numbers
-from graphkit.passes.state.slots import SLOTS
+from graphkit.passes.state.update_cache_in_place import SLOTS
 from graphkit.shapes import DimSpec, Expr, Shapes, is_known
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.graph_inputs import Inputs

@@ -12,16 +12,13 @@ from graphkit.graph.cache_entries import CacheEntry, Slot
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
+from graphkit.passes.attention.share_kv_heads import ShareKvHeads
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
-from graphkit.passes.fusion.squeeze_token_axis import SqueezeTokenAxis
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
+from graphkit.passes.state.decode_step import KEPT, KeepLastLogits, SqueezeTokenAxis, UnpackLogitsWeight
 from graphkit.passes.state.join_encoder import JoinEncoder
-from graphkit.passes.state.keep_last_logits import KEPT, KeepLastLogits
-from graphkit.passes.state.slots import LENGTH, SINCE, Update
-from graphkit.passes.state.unpack_logits_weight import UnpackLogitsWeight
-from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
+from graphkit.passes.state.update_cache_in_place import LENGTH, SINCE, Update, UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.new_interface import with_names

@@ -16,7 +16,7 @@ from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.model import Model, load
 from graphkit.options import BundleOptions, LowerOptions
-from graphkit.passes.state.slots import SLOTS
+from graphkit.passes.state.update_cache_in_place import SLOTS
 from graphkit.shapes import DimSpec, Expr, const, infer, minimum, symbol
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
 from graphkit.verify.described_bundle_verifier import Chain

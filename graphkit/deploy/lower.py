@@ -34,11 +34,11 @@ from graphkit.graph.names import name_of
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
+from graphkit.passes.attention.masks import LEAST_QUANTIZED, floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import SplitCrossKv
 from graphkit.passes.npu.decompose_operators import GeluToTanh
 from graphkit.passes.npu.dequantize import Dequantize
-from graphkit.passes.npu.mask_floors import LEAST_QUANTIZED, floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.progress import portion_of, with_share
 from graphkit.rewrite.fixpoint import Rewrite

@@ -23,22 +23,24 @@ from graphkit.errors import UsageError
 from graphkit.graph.names import count_things
 from graphkit.model import Model
 from graphkit.options import FoldingOptions
-from graphkit.passes.clean_up.drop_zeros import DropZeroAdds
+from graphkit.passes.attention.decompose_attention import DecomposeAttention
+from graphkit.passes.attention.mask_arithmetic import WhereToArithmetic
+from graphkit.passes.attention.masks import FLOOR, DropNanGuard, MaskedFillToAdd
+from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.npu.attention_masks import DropNanGuard, MaskedFillToAdd
-from graphkit.passes.npu.cache_interface import ReduceCacheRank
-from graphkit.passes.npu.decompose_attention import DecomposeAttention
-from graphkit.passes.npu.host_inputs import DequantizeAfterGather, ExtractEmbedding, ExtractHostValues, HostInput
-from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
-from graphkit.passes.npu.mask_arithmetic import WhereToArithmetic
-from graphkit.passes.npu.mask_floors import FLOOR
-from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
+from graphkit.passes.npu.cache_interface import ReduceCacheRank, StaticKvCache
+from graphkit.passes.npu.host_inputs import (
+    DequantizeAfterGather,
+    ExtractEmbedding,
+    ExtractHostValues,
+    HostInput,
+    InsertAttentionMask,
+    PoolRowByOneHot,
+)
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
-from graphkit.passes.npu.static_kv_cache import StaticKvCache
-from graphkit.passes.npu_passes import NPU_PASSES
-from graphkit.passes.registry import PASSES
-from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.passes.registry import NPU_PASSES, PASSES
+from graphkit.passes.shapes.declare_shapes import FreezeDims
 from graphkit.rewrite.base import Matched, Outcome
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode

@@ -23,7 +23,7 @@ from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
+from graphkit.passes.npu.host_inputs import PoolRowByOneHot
 from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_inputs, with_outputs

@@ -18,8 +18,8 @@ from graphkit.deploy.targets import load_target
 from graphkit.graph.declared_types import type_text
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Value, as_text
-from graphkit.matching.graph_side import known_tensor
 from graphkit.matching.interfaces import Interfaces
+from graphkit.matching.value_matching import known_tensor
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.model_diff.changes import COSTS, Change, FindingChange, NoteChange
 from graphkit.model_diff.model_diff import ModelDiff

@@ -8,8 +8,7 @@ from itertools import zip_longest
 from graphkit.graph.attribute_text import attribute_text, tensor_text, values_text
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value, as_text
-from graphkit.matching.graph_side import source_of
-from graphkit.matching.value_matching import is_counted
+from graphkit.matching.value_matching import is_counted, source_of
 from graphkit.matching.value_numbering import ValueNumbers, default_of
 from graphkit.model_diff.changes import Change, ChangedNode, LoneNode, MovedNode, NameChange, NodeChanges
 from graphkit.model_diff.node_matching import GraphPair, NodeMatching

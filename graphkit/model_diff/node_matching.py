@@ -10,9 +10,8 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.graph.view import Node, Scope, Value, all_nodes
-from graphkit.matching.graph_side import Dims, GraphSide, known_tensor, source_of
 from graphkit.matching.interfaces import Interfaces, compare_interfaces
-from graphkit.matching.value_matching import Matching, match_graphs
+from graphkit.matching.value_matching import Dims, GraphSide, Matching, known_tensor, match_graphs, source_of
 from graphkit.model import Model
 from graphkit.shapes import Shapes
 from graphkit.verify.equivalence.shared_values import shared_values

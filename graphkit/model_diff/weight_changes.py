@@ -15,8 +15,7 @@ from onnx import TensorProto
 from graphkit.dtypes import dtype_name
 from graphkit.graph.attribute_text import tensor_text, values_text
 from graphkit.graph.view import Node, Scope, Value, all_scopes
-from graphkit.matching.graph_side import source_of
-from graphkit.matching.value_matching import is_counted
+from graphkit.matching.value_matching import is_counted, source_of
 from graphkit.model import Model
 from graphkit.model_diff.changes import WeightChange, WeightKind
 from graphkit.model_diff.node_changes import ReadConstants

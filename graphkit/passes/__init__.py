@@ -1,4 +1,4 @@
-"""Passes in folders by purpose; `registry` has all of them, `fold_passes` and `fuse_passes` those of a fold."""
+"""Passes in folders by purpose; `registry` has all of them, `fold_pipeline` and `fuse_passes` those of a fold."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-from .fold_passes import FOLDING
+from .fold_pipeline import FOLDING
 from .fuse_passes import FUSING, SHARING
 from .registry import PASSES
 

@@ -8,16 +8,19 @@ from collections.abc import Collection, Mapping, Sequence
 from graphkit.graph.names import count_things
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FOLD_LIMIT, FoldingOptions
-from graphkit.passes.clean_up.drop_zeros import DropZeroAdds
-from graphkit.passes.clean_up.float_outputs import keep_outputs_float
-from graphkit.passes.clean_up.fold_constants import FoldConstants
-from graphkit.passes.clean_up.node_names import with_unique_node_names
+from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds, DropZeroStates, EliminateIdentity
+from graphkit.passes.clean_up.exporter_idioms import CastlikeToCast, SequenceToSplit
+from graphkit.passes.clean_up.fold_constants import FoldConstants, FoldShapes
+from graphkit.passes.clean_up.for_onnxruntime import keep_outputs_float, with_unique_node_names
+from graphkit.passes.clean_up.redundant_nodes import MergeCommonSubexpressions
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
-from graphkit.passes.fold_passes import FOLDING
-from graphkit.passes.shapes.declare_shapes import InferOutputShapes
-from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.passes.shapes.declare_shapes import FreezeDims, InferOutputShapes
+from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
+from graphkit.passes.shapes.simplify_expand import CanonicalizeExpand, DropBroadcasts
+from graphkit.passes.shapes.simplify_reshape import CancelReshapes, CanonicalizeReshape, MergeChains
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
+from graphkit.passes.shapes.simplify_slice import CanonicalizeSlice, DropEmptyParts, MergeConcats, MergeSlices
 from graphkit.rewrite import Outcome, Rewrite, run_to_fixpoint
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.fixpoint import Counts, describe_counts
@@ -25,7 +28,30 @@ from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.shapes.graph_inputs import Inputs
 
-__all__ = ["FOLD_LIMIT", "fold"]
+__all__ = ["FOLDING", "FOLD_LIMIT", "fold"]
+
+FOLDING: tuple[type[Rewrite], ...] = (
+    EliminateIdentity,
+    CastlikeToCast,
+    SequenceToSplit,
+    DropEmptyParts,
+    FoldShapes,
+    CanonicalizeReshape,
+    CanonicalizeExpand,
+    CanonicalizeSlice,
+    SimplifyScatter,
+    MergeChains,
+    MergeConcats,
+    MergeSlices,
+    FlattenFreeMatmul,
+    CancelReshapes,
+    DropBroadcasts,
+    FoldConstants,
+    DropZeroAdds,
+    DropZeroStates,
+    MergeCommonSubexpressions,
+)
+
 
 MAX_ROUNDS = 4
 

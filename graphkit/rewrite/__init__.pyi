@@ -10,8 +10,7 @@ from .base import (
     drop_inputs,
     keep_members,
 )
-from .builder import Builder
-from .editor import Editor
+from .editor import Builder, Editor
 from .edits import NewNode, NodeInput, attributes_of
 from .fixpoint import NodeRewrite, Rewrite, run_to_fixpoint
 

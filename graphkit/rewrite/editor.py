@@ -29,12 +29,12 @@ from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite.base import Declined, MatchFailure
-from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, rebuild_model
+from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, NodeInput, rebuild_model
 from graphkit.rewrite.fusions_to_keep import fused_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 from graphkit.shapes.rule_registration import forget_on_registration
 
-__all__ = ["Editor"]
+__all__ = ["Builder", "Editor"]
 
 MAX_UNIFORM = 256 << 10  # bytes of a constant that are read to see whether its elements are all the same
 NUMPY_NUMBERS = {*INTEGERS, *FLOATS}
@@ -267,3 +267,52 @@ class Editor(Edits):
     def result(self, *, clean: bool = False) -> Model:
         """Return the edited model, without dead code if it is to be clean, or the same model if there are no edits."""
         return rebuild_model(self, clean=clean)
+
+
+class Builder:
+    """The nodes that take the place of one, with names made from its output.
+
+        builder = Builder(editor, node)
+        square = builder.add("Mul", base, base, role="square")
+        builder.add("Mul", square, base)
+        builder.replace()  # the last node gives the output
+
+    Attributes:
+        label: The name of the output, with which the new names begin.
+        nodes: The nodes so far, in order.
+    """
+
+    def __init__(self, editor: Editor, node: Node) -> None:
+        out = node.outputs[0] if node.outputs else None
+        self.editor, self.node, self.label = editor, node, node.label if out is None else out.name
+        self.nodes: list[NewNode] = []
+
+    def add(
+        self, op_type: str, *inputs: NodeInput, role: str = "", like: Node | None = None, **attributes: object
+    ) -> str:
+        """Add a node, and return the name of its output."""
+        name = self.name(role or op_type.lower())
+        self.nodes.append(NewNode(op_type, inputs, [name], attributes, like=like))
+        return name
+
+    def name(self, role: str) -> str:
+        """Return a new name."""
+        return self.editor.unique_name(f"{self.label}_{role}")
+
+    def constant(self, array: np.ndarray, role: str) -> str:
+        """Return the name of a constant."""
+        return self.editor.constant(array, f"{self.label}_{role}")
+
+    def integers(self, numbers: Sequence[int], role: str) -> str:
+        """Return the name of an int64 constant of rank 1."""
+        return self.editor.integers(numbers, f"{self.label}_{role}")
+
+    def finish(self) -> list[NewNode]:
+        """Return the nodes: the last one gives the output, and is like the node unless another one is."""
+        *nodes, last = self.nodes
+        like = None if any(node.like is self.node for node in nodes) else self.node
+        return [*nodes, NewNode(last.op_type, last.inputs, [self.label], last.attributes, like=like)]
+
+    def replace(self) -> None:
+        """Put the nodes in the place of the node."""
+        self.editor.replace(self.node, *self.finish())

@@ -14,7 +14,7 @@ from graphkit.io.tensors import inline_array, walk_tensors
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.rewrite.base import copy_proto
-from graphkit.rewrite.renaming import with_value_names
+from graphkit.rewrite.new_interface import with_value_names
 
 __all__ = ["bfloat16_in_float32", "in_float32"]
 

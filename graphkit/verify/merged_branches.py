@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphkit.model import Model
-from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.control_flow.inline_constant_if import SpecializeInput
 from graphkit.verify.comparator import largest_measured
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
 from graphkit.verify.rewrite_proof import LevelProof, RewriteProof

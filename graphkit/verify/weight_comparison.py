@@ -21,7 +21,7 @@ from graphkit.graph.names import count_things
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes
 from graphkit.io.tensors import element_count
-from graphkit.matching.constant_numbers import ConstantNumbers, first_difference
+from graphkit.matching.value_numbering import ConstantNumbers, first_difference
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import SUFFIX
 from graphkit.verify.first_difference import run_part

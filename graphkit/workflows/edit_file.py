@@ -18,7 +18,7 @@ from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.opset.convert_opset import ConvertOpset, converted_by_onnx
-from graphkit.passes.pipeline import parse_pipeline
+from graphkit.passes.registry import parse_pipeline
 from graphkit.progress import Progress, portion_of
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.rewrite.base import MatchFailure, Pass

@@ -16,8 +16,7 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FoldOptions
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.shapes.declare_shapes import with_shapes
-from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.passes.shapes.declare_shapes import FreezeDims, with_shapes
 from graphkit.progress import Progress
 from graphkit.render.document_blocks import Bars, Block, Heading, Prose
 from graphkit.rewrite.base import ROUNDING

@@ -14,7 +14,7 @@ from graphkit.analysis.shape_ops import Change, changes_table
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteOptions
-from graphkit.passes.pipeline import parse_pipeline
+from graphkit.passes.registry import parse_pipeline
 from graphkit.progress import Progress
 from graphkit.render.document_blocks import Block, Heading, Prose
 from graphkit.rewrite.base import Pass, run_passes

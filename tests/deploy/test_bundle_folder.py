@@ -23,7 +23,7 @@ from graphkit.deploy.generation_settings import TokenSettings
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.passes.state.slots import Update
+from graphkit.passes.state.update_cache_in_place import Update
 
 BundleOf = Callable[[str], Path]
 

@@ -15,7 +15,7 @@ from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.make_bundle import bundle_folder
-from graphkit.passes.state.unpack_logits_weight import LARGE
+from graphkit.passes.state.decode_step import LARGE
 from graphkit.verify.equivalence import check_bundle
 
 WIDTH = 8  # of the decoder

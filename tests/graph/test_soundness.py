@@ -17,7 +17,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model
 from graphkit.passes import PASSES
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.pipeline import parse_pipeline
+from graphkit.passes.registry import parse_pipeline
 from graphkit.rewrite.base import Pass
 from graphkit.shapes import infer
 

@@ -21,7 +21,7 @@ from graphkit.model_diff.diff_models import diff
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.options import FoldOptions
 from graphkit.passes import PASSES
-from graphkit.passes.npu.canonical_spelling import WriteLayerNormDefaults
+from graphkit.passes.npu.decompose_operators import WriteLayerNormDefaults
 from graphkit.rewrite.base import Pass
 from graphkit.shapes import DimSpec
 from graphkit.workflows.fold_file import fold_file

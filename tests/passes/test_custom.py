@@ -11,7 +11,7 @@ from onnx import parser
 from graphkit.errors import GraphkitError, PassError, UsageError
 from graphkit.model import Model
 from graphkit.passes.clean_up.redundant_nodes import EliminateDeadCode
-from graphkit.passes.pipeline import parse_pipeline, pass_help
+from graphkit.passes.registry import parse_pipeline, pass_help
 from graphkit.rewrite.base import Outcome, Pass, run_passes
 
 MODULE = """

@@ -11,7 +11,7 @@ from site_pages.pass_pages import example as docstring_example
 
 from graphkit.model import Model
 from graphkit.passes import PASSES
-from graphkit.passes.pipeline import parse_pipeline
+from graphkit.passes.registry import parse_pipeline
 from graphkit.rewrite.base import Pass
 
 

@@ -18,7 +18,7 @@ from sessions import session_of
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.passes.shapes.declare_shapes import FreezeDims
 from graphkit.runtime.onnxruntime_loader import runtime_version
 from graphkit.shapes import Expr, Shapes, infer, is_known
 

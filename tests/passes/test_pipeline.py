@@ -5,8 +5,8 @@ import pytest
 from graphkit.errors import UsageError
 from graphkit.passes import PASSES
 from graphkit.passes.clean_up.redundant_nodes import DropEmptyOutputs, EliminateDeadCode
-from graphkit.passes.control_flow.specialize_input import SpecializeInput
-from graphkit.passes.pipeline import parse_pipeline, pass_help
+from graphkit.passes.control_flow.inline_constant_if import SpecializeInput
+from graphkit.passes.registry import parse_pipeline, pass_help
 
 
 def test_passes_with_and_without_options() -> None:
@@ -39,6 +39,7 @@ def test_passes_are_in_folders_by_purpose() -> None:
     for kind in PASSES:
         room, _ = kind.__module__.removeprefix("graphkit.passes.").split(".")
         assert room in (
+            "attention",
             "clean_up",
             "control_flow",
             "fusion",

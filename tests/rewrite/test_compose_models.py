@@ -15,8 +15,8 @@ from sessions import run
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
-from graphkit.rewrite.compose_models import compose_models
-from graphkit.rewrite.renaming import declared_dims_in
+from graphkit.passes.state.join_encoder import compose_models
+from graphkit.rewrite.new_interface import declared_dims_in
 from graphkit.save import save_models
 
 FIRST = "g (float[N, L] x, float[N, L] bias) => (float[N, L] h, float[N, L] more) { h = Add (x, bias) more = Neg (h) }"

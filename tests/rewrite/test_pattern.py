@@ -5,8 +5,7 @@ from rewriting import lines, model_of
 
 from graphkit.graph.view import Value
 from graphkit.rewrite.base import MatchFailure
-from graphkit.rewrite.builder import Builder
-from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.editor import Builder, Editor
 from graphkit.rewrite.pattern import Match, Number, Op, Pattern, nodes_of
 
 X, Z = Pattern(), Pattern()

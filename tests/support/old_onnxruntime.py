@@ -4,6 +4,7 @@ from __future__ import annotations
 
 NEEDED = (1, 32)  # the release that they were written with
 
+ATTENTION_TESTS = "tests/passes/attention/test_decompose_attention.py"
 ATTENTION = "its Attention wants both caches as outputs or none, has other bounds, or gives other numbers"
 EXPAND_DIMS = "it crashes on ExpandDims"
 FLOAT16 = "its optimizer breaks a model in float16, which it then refuses"
@@ -19,12 +20,12 @@ REASONS = {
     "tests/graph/test_operator_traits.py::test_each_operator_of_the_table_exists[UNARY]": NO_KERNEL,
     "tests/graph/test_operator_traits.py::test_each_operator_that_quantizes_has_a_style": NO_KERNEL,
     "tests/graph/test_operator_traits_run.py::": "it aborts on some of the operators",
-    "tests/passes/npu/test_decompose_attention.py::test_plain_operators_give_the_same[a cache]": ATTENTION,
-    "tests/passes/npu/test_decompose_attention.py::test_plain_operators_give_the_same[grouped, in a window]": ATTENTION,
-    "tests/passes/npu/test_decompose_attention.py::test_plain_operators_give_the_same[heads side by side, ": ATTENTION,
-    "tests/passes/npu/test_decompose_attention.py::test_plain_operators_give_the_same[keys as an output]": ATTENTION,
-    "tests/passes/npu/test_decompose_attention.py::test_rows_are_looked_at_where_a_mask_may_hide_all": ATTENTION,
-    "tests/passes/npu/test_decompose_attention.py::test_the_proof_tries_rows_without_keys": ATTENTION,
+    f"{ATTENTION_TESTS}::test_plain_operators_give_the_same[a cache]": ATTENTION,
+    f"{ATTENTION_TESTS}::test_plain_operators_give_the_same[grouped, in a window]": ATTENTION,
+    f"{ATTENTION_TESTS}::test_plain_operators_give_the_same[heads side by side, ": ATTENTION,
+    f"{ATTENTION_TESTS}::test_plain_operators_give_the_same[keys as an output]": ATTENTION,
+    f"{ATTENTION_TESTS}::test_rows_are_looked_at_where_a_mask_may_hide_all": ATTENTION,
+    f"{ATTENTION_TESTS}::test_the_proof_tries_rows_without_keys": ATTENTION,
     "tests/passes/npu/test_decompose_operators.py::test_normalizations_are_spelled_out[opset 18]": NO_KERNEL,
     "tests/passes/npu/test_decompose_operators.py::test_normalizations_are_spelled_out[two axes]": NO_KERNEL,
     "tests/passes/npu/test_dequantize.py::test_blocks_are_products_of_floats[2 bits]": NO_KERNEL,

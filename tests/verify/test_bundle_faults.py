@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.model import Model
-from graphkit.passes.state.slots import Update
+from graphkit.passes.state.update_cache_in_place import Update
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify.bundle_verifier import verify_bundle

@@ -15,7 +15,7 @@ from onnx import parser
 from graphkit.errors import OutputError
 from graphkit.model import Model, load
 from graphkit.options import RewriteOptions
-from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.control_flow.inline_constant_if import SpecializeInput
 from graphkit.rewrite.base import Outcome, Pass, Premise, copy_proto
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode

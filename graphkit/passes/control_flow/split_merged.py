@@ -16,11 +16,11 @@ from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, Value, all_nodes, all_scopes, branch_fault
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.clean_up.redundant_nodes import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode
-from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.control_flow.inline_constant_if import SpecializeInput
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite import Declined, Outcome, Pass
 from graphkit.rewrite.base import run_passes
-from graphkit.rewrite.renaming import with_value_names
+from graphkit.rewrite.new_interface import with_value_names
 from graphkit.shapes import Declarations, declarations
 from graphkit.suggest import did_you_mean
 

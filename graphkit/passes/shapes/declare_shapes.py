@@ -1,21 +1,43 @@
-"""Declare inferred dtypes and dims: those of the outputs, or those of every tensor."""
+"""Declare dtypes and dims: those that are inferred, and sizes that the dims of the inputs are to have.
+
+Frozen dims are hidden from bodies that cannot run at them. At the dims of a decode step the first step's branch of a
+merged decoder may be impossible: a mask of 6 meets one token. The model is sound, for that branch is not run; yet
+onnxruntime infers shapes in it while it loads, and refuses the file. Therefore the branch reads outer values through a
+Reshape that copies all dims, to a shape of zeros that is computed from a value known only at run time. The branch
+computes the same, or fails in the same way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 
 import onnx
 
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.merged_decoder import count_captured_values
 from graphkit.graph.names import count_things
-from graphkit.graph.view import Scope, body_graphs
+from graphkit.graph.view import Node, Scope, Value, body_graphs
 from graphkit.model import Model
 from graphkit.ops.tensor import Tensor
-from graphkit.rewrite import Declined, Outcome, Pass, copy_proto
-from graphkit.shapes import Expr, Shapes, declarations, infer
+from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass, Premise, copy_proto
+from graphkit.rewrite.new_interface import graphs_with_scopes
+from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
+from graphkit.shapes.constraints.dim_equalities import forced_sizes
+from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible_sizes_error
+from graphkit.shapes.graph_inputs import DimSpec, Inputs, InputShapes, SymbolRanges, SymbolSizes
 from graphkit.shapes.input_dims import DeclaredInputs, declare_dim, declared_inputs, read_dim
 
-__all__ = ["DeclareShapes", "InferOutputShapes", "declare_outputs", "with_shapes"]
+__all__ = [
+    "DeclareShapes",
+    "FreezeDims",
+    "InferOutputShapes",
+    "SetDims",
+    "declare_outputs",
+    "hide_frozen_dims",
+    "with_shapes",
+]
 
 
 @dataclass(frozen=True)
@@ -182,3 +204,238 @@ class _Declarer:
             is_short = all(len(dim.dim_param) <= MAX_TEXT for dim in tensor.shape.dim)
             self._known[dims] = tensor.shape if is_short else None
         return self._known[dims]
+
+
+INT64 = onnx.TensorProto.INT64
+
+
+def hide_frozen_dims(model: Model, bodies: Collection[Scope], shapes: Shapes) -> Model:
+    """Return a model that hides its frozen dims from subgraphs that cannot run at those sizes."""
+    editor = Editor(model)
+    for body in bodies:
+        if not any(outer is not body and outer.contains(body) for outer in bodies):
+            _shield_body(editor, body, shapes)
+    return editor.result()
+
+
+def _shield_body(editor: Editor, body: Scope, shapes: Shapes) -> None:
+    source = _run_time_value(editor, body)
+    read = {
+        value: rank
+        for value in count_captured_values(body)
+        if (rank := shapes[value].rank or 0) and _is_computed(value)
+    }
+    visible = [
+        value for value in read if all(editor.is_visible(value, node.scope) for node in _readers_in_body(body, value))
+    ]
+    if source is None or not visible:
+        return
+    number = editor.unique_name(f"{source.name}/number")
+    editor.insert_first(body, NewNode("Cast", [source], [number], {"to": INT64}, number))
+    copies: dict[int, str] = {}
+    for rank in sorted({read[value] for value in visible}):
+        copies[rank] = editor.unique_name(f"{source.name}/copy_{rank}")
+        zeros = editor.integers([0] * rank, f"dims/{','.join(['0'] * rank)}")
+        editor.insert_first(body, NewNode("Mul", [number, zeros], [copies[rank]], {}, copies[rank]))
+    for value in visible:
+        name = editor.unique_name(f"{value.name}/any_shape")
+        editor.insert_first(body, NewNode("Reshape", [value, copies[read[value]]], [name], {}, name))
+        for node in dict.fromkeys(_readers_in_body(body, value)):
+            editor.set_inputs(node, {index: name for index, operand in enumerate(node.inputs) if operand is value})
+
+
+def _run_time_value(editor: Editor, body: Scope) -> Value | None:
+    """Return a number that is known at run time only: an If's condition, or the counter of a Loop."""
+    owner = body.owner
+    if owner is None or not owner.is_op("If", "Loop"):
+        return None
+    if owner.op_type == "Loop":
+        return body.inputs[0] if body.inputs else None
+    condition = owner.input(0)
+    is_usable = condition is not None and _is_computed(condition) and editor.is_visible(condition, body)
+    return condition if is_usable else None
+
+
+def _is_computed(value: Value) -> bool:
+    return value.tensor is None and not value.is_constant
+
+
+def _readers_in_body(body: Scope, value: Value) -> Iterator[Node]:
+    for node, _ in value.consumers:
+        if body.contains(node.scope):
+            yield node
+
+
+@dataclass(frozen=True)
+class FreezeDims(Pass):
+    """Freeze dims of the inputs to numbers, by symbol or by the shape of an input.
+
+    A symbol is frozen everywhere, including expressions such as `past_sequence_length + 1`; the shape of an input is
+    solved for its symbols. Declared types of outputs and inner values follow from the operators. Freezing a dim also
+    freezes all that is computed from it, such as position ids and causal masks.
+
+    Legality: the symbols and inputs exist, and the numbers do not contradict each other.
+
+    Before:
+
+        agraph (float[N, L] x, float[N] z) => (float[N, L] y) {
+            y = Neg (x)
+        }
+
+    After `freeze-dims{dims=N=3}`:
+
+        agraph (float[3, L] x, float[3] z) => (float[3, L] y) {
+            y = Neg (x)
+        }
+
+    Attributes:
+        dims: Sizes of symbols: `batch_size=1;sequence_length=8`.
+        inputs: Shapes of inputs: `pixel_values=1x3x800x800`.
+        ranges: Bounds of symbols, (name, least, largest), None for an open end.
+    """
+
+    dims: SymbolSizes = ()
+    inputs: InputShapes = ()
+    ranges: SymbolRanges = field(default=(), kw_only=True)
+
+    def premise(self) -> Premise:
+        return Premise(DimSpec(self.dims, self.inputs, self.ranges))
+
+    def run(self, model: Model) -> Outcome:
+        spec = self.premise().spec
+        input_shapes = spec.shapes
+        inputs = Inputs(model, spec)
+        numbers = inputs.numbers
+        declared = {value.name: declared_type(value) for value in model.graph.inputs}
+        unranked = [name for name in input_shapes if (known := declared[name]) is None or known.dims is None]
+        if not numbers and not unranked:
+            return Outcome(model)
+        shapes = infer(model, spec)
+        proto = copy_proto(model)
+        frozen = _Frozen(declared_inputs(model), inputs)
+        for info in proto.graph.input:
+            if (dims := shapes[info.name].dims) is not None:
+                frozen.declare_input(info, dims)
+        outputs = {info.name for info in proto.graph.output}
+        for graph, scope in graphs_with_scopes(proto.graph, model.graph):
+            is_possible = not any(body.contains(scope) for body in shapes.impossible)
+            is_body = scope.parent is not None
+            for info in (*(graph.input if is_body else ()), *graph.output, *graph.value_info):
+                is_inner = is_body or info.name not in outputs
+                frozen.follow(info, scope, shapes if is_possible else None, is_inner=is_inner)
+        changes = [f"{symbol(name)} is {number}" for name, number in numbers.items()]
+        changes += [f"{name} is {'x'.join(map(str, input_shapes[name])) or 'a scalar'}" for name in unranked]
+        return Outcome(_shield_model(model.with_proto(proto), model, shapes), tuple(changes))
+
+
+def _shield_model(frozen: Model, original: Model, shapes: Shapes) -> Model:
+    """Return a frozen model that loads though some of its bodies cannot run."""
+    if shapes.contradictions or not shapes.impossible:
+        return frozen
+    pairs = zip(frozen.graph.walk(), original.graph.walk(), strict=True)
+    bodies = [now for now, before in pairs if before in shapes.impossible]
+    return hide_frozen_dims(frozen, bodies, infer(frozen))
+
+
+class _Frozen:
+    """Declares dims that are numbers now.
+
+    Args:
+        read: The dims of the inputs as they are declared.
+        inputs: The same with numbers.
+    """
+
+    def __init__(self, read: DeclaredInputs, inputs: Inputs) -> None:
+        self.names, self.inputs = read.groups, inputs
+        places = ((name, place) for name, parts in read.groups.items() for group in parts for place in group)
+        self.frozen = {name for name, place in places if inputs.at(place).name in inputs.numbers}
+
+    def declare_input(self, info: onnx.ValueInfoProto, dims: Sequence[Expr]) -> None:
+        """Declare the dims of an input that have frozen symbols in them, or the rank that it had not."""
+        tensor, before = info.type.tensor_type, self.inputs.symbolic.get(info.name)
+        if info.type.HasField("tensor_type") and not tensor.HasField("shape"):
+            tensor.shape.SetInParent()
+            for _ in dims:
+                tensor.shape.dim.add()
+        for declared, dim, old in zip(tensor.shape.dim, dims, before or dims, strict=False):
+            is_open = declared.WhichOneof("value") is None and dim.constant is not None
+            if is_open or old.symbols & self.inputs.numbers.keys():
+                declare_dim(declared, dim, self.names)
+
+    def follow(self, info: onnx.ValueInfoProto, scope: Scope, shapes: Shapes | None, *, is_inner: bool) -> None:
+        """Declare the dims with frozen symbols anew; those that the engine does not know are left open.
+
+        Of an inner value, other dims are left open too where the engine does not know that they are what is declared.
+        """
+        tensor = info.type.tensor_type
+        is_frozen = [bool(read_dim(dim.dim_param, self.names).symbols & self.frozen) for dim in tensor.shape.dim]
+        if not any(is_frozen):
+            return
+        value = scope.values.get(info.name)
+        dims = shapes[value].dims if value is not None and shapes is not None else None
+        known: Sequence[Expr | None] = [None] * len(is_frozen) if dims is None or len(dims) != len(is_frozen) else dims
+        for declared, dim, is_due in zip(tensor.shape.dim, known, is_frozen, strict=True):
+            if is_due and dim is not None and is_known(dim):
+                declare_dim(declared, dim, self.names)
+            elif is_due or (is_inner and declared.HasField("dim_value") and dim != declared.dim_value):
+                declared.ClearField("value")  # a number that the exporter wrote may hold at its own sizes alone
+
+
+@dataclass(frozen=True)
+class SetDims(Pass):
+    """Declare sizes for dims of the inputs, by symbol or by the shape of an input, where the graph can run with them.
+
+    It is `freeze-dims` with two things added: a symbol whose size the graph forces gets it too, and outputs declare
+    what follows. Nodes stay: `graphkit fold --dim` goes on to fold what no longer varies. Input dims that contradict
+    the nodes are put right first.
+
+    Legality: the symbols and inputs exist, the sizes do not contradict each other, and no node needs others.
+
+    Before:
+
+        agraph (float[N, 4] x, float[M, 4] z) => (float[N, 8] y) {
+            y = Concat <axis = 1> (x, z)
+        }
+
+    After `set-dims{dims=N=2}`:
+
+        agraph (float[2, 4] x, float[2, 4] z) => (float[2, 8] y) {
+            y = Concat <axis = 1> (x, z)
+        }
+
+    Attributes:
+        dims: Sizes of symbols: `batch_size=1;sequence_length=8`.
+        inputs: Shapes of inputs: `pixel_values=1x3x800x800`.
+    """
+
+    dims: SymbolSizes = ()
+    inputs: InputShapes = ()
+
+    def run(self, model: Model) -> Outcome:
+        model.check_soundness()
+        base = declarations(model).model
+        spec = self.premise().spec
+        numbers = Inputs(base, spec).numbers
+        forced = _whole_sizes(base, numbers, forced_sizes(base, numbers))
+        sizes = {**numbers, **forced}
+        check_sizes(base, DimSpec.of(sizes, spec.shapes, spec.bounds), sizes)
+        frozen = FreezeDims(tuple(sizes.items()), self.inputs, ranges=spec.ranges).run(base)
+        if frozen.model is base:
+            return Outcome(model)
+        result = InferOutputShapes().run(frozen.model)
+        known = [f"{symbol(name)} is {size}" for name, size in forced.items()]
+        notes = [f"{change}, for the graph forces it" for change in known]
+        frozen_changes = [change for change in frozen.changes if change not in known]
+        return Outcome(result.model, (*frozen_changes, *notes, *result.changes))
+
+    def premise(self) -> Premise:
+        empty = tuple((name, 0, None) for name, size in self.dims if not size)  # a size that is asked for is in range
+        return Premise(DimSpec(self.dims, self.inputs, empty))
+
+
+def _whole_sizes(model: Model, numbers: Mapping[str, int], forced: Mapping[str, Fraction]) -> dict[str, int]:
+    """Return forced sizes as integers, and check that they can be sizes."""
+    for name, size in forced.items():
+        if size < 0 or size.denominator != 1:
+            raise impossible_sizes_error(model, numbers, f"'{name}' would have to be {size}")
+    return {name: int(size) for name, size in forced.items()}

@@ -15,7 +15,7 @@ from graphkit.graph.traversal import follow_chain, walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
-from graphkit.passes.npu.static_kv_cache import Growth
+from graphkit.passes.npu.cache_interface import Growth
 from graphkit.rewrite import Editor
 from graphkit.rewrite.host_values import Dependence, find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_outputs

@@ -20,7 +20,7 @@ from graphkit.graph.name_families import family_labels, label_families
 from graphkit.graph.names import join_words
 from graphkit.graph.traversal import chain_end
 from graphkit.graph.view import Node, Scope, all_scopes
-from graphkit.matching.constant_numbers import ConstantNumbers
+from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.ops.tensor import MAX_ELEMENTS
 from graphkit.shapes import Expr, Shapes, symbol

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from graphkit.errors import ModelError
 from graphkit.graph.names import count_things, join_words
-from graphkit.matching.constant_numbers import ConstantNumbers
+from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.input_dims import DimNames

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.view import Value, all_nodes
-from graphkit.matching.constant_numbers import ConstantNumbers
+from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.symbolic.expr import TooComplexError

@@ -24,7 +24,7 @@ from graphkit.dtypes import FLOATS
 from graphkit.errors import ModelError
 from graphkit.io import external
 from graphkit.io.tensors import payload_size, walk_tensors
-from graphkit.matching.constant_numbers import ConstantNumbers
+from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model
 from graphkit.ops.tensor import Dims, sizes_of
 from graphkit.shapes import Expr, const

@@ -15,7 +15,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.dataflow import values_read
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Node, Value
-from graphkit.matching.graph_side import Dims, GraphSide
+from graphkit.matching.value_matching import Dims, GraphSide
 from graphkit.model import Model
 from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.shapes import DimSpec, Shapes, infer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphkit.graph.view import Value
-from graphkit.matching.graph_side import Dims
+from graphkit.matching.value_matching import Dims
 from graphkit.runtime.limits import Limits
 from graphkit.verify.comparator import BLOCK, Difference, compare_output
 from graphkit.verify.layers.compared_model import Pair, Reader, Side

@@ -17,9 +17,8 @@ from graphkit.errors import ModelError
 from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
-from graphkit.matching.constant_numbers import first_difference
-from graphkit.matching.graph_side import known_tensor
-from graphkit.matching.value_numbering import default_of
+from graphkit.matching.value_matching import known_tensor
+from graphkit.matching.value_numbering import default_of, first_difference
 from graphkit.verify.array_relations import array_relations, describe_difference
 from graphkit.verify.cause_search import CLEAR, Cause, Undo, find_first_cause, largest_multiple, with_attributes
 from graphkit.verify.comparator import elementwise_difference, largest_magnitude, odd_elements

@@ -19,7 +19,7 @@ from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
-from graphkit.passes.shapes.freeze_dims import SetDims
+from graphkit.passes.shapes.declare_shapes import SetDims
 from graphkit.render.document_blocks import Prose, Table, cell_text
 from graphkit.shapes import DimSpec, symbol
 

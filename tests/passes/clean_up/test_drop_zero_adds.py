@@ -9,7 +9,7 @@ from sessions import run
 import graphkit
 from graphkit.model import Model
 from graphkit.options import FoldingOptions
-from graphkit.passes.clean_up.drop_zeros import BLIND, FAITHFUL, DropZeroAdds
+from graphkit.passes.clean_up.eliminate_identity import BLIND, FAITHFUL, DropZeroAdds
 from graphkit.verify.equivalence import check_equivalence
 
 PASS = DropZeroAdds()

@@ -5,7 +5,7 @@ import pytest
 from rewriting import check, lines, model_of
 
 from graphkit.model import Model
-from graphkit.passes.clean_up.drop_zeros import DropZeroStates
+from graphkit.passes.clean_up.eliminate_identity import DropZeroStates
 from graphkit.passes.fold_pipeline import fold
 
 PASS = DropZeroStates()

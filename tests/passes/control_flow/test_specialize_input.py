@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.passes.clean_up.redundant_nodes import EliminateDeadCode
-from graphkit.passes.control_flow.specialize_input import SpecializeInput
+from graphkit.passes.control_flow.inline_constant_if import SpecializeInput
 from graphkit.rewrite.base import run_passes
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'

@@ -6,7 +6,7 @@ from fusing import check_close, operators, random_model
 from rewriting import constants, model_of
 
 from graphkit.model import Model
-from graphkit.passes.fusion.merge_sibling_matmuls import MergeSiblingMatmuls
+from graphkit.passes.fusion.fuse_into_linear import MergeSiblingMatmuls
 
 PASS = MergeSiblingMatmuls()
 ROWS = "g (float[N, 7, 4] x) => (q, k, v) "

@@ -6,7 +6,7 @@ from fusing import operators
 from rewriting import check, lines, model_of
 
 from graphkit.model import Model
-from graphkit.passes.fusion.squeeze_token_axis import SqueezeTokenAxis
+from graphkit.passes.state.decode_step import SqueezeTokenAxis
 
 PASS = SqueezeTokenAxis()
 WEIGHTS = {

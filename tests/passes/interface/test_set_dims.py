@@ -7,7 +7,7 @@ from rewriting import check, model_of
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.passes.shapes.freeze_dims import SetDims
+from graphkit.passes.shapes.declare_shapes import SetDims
 
 JOINED = """
 agraph (float[A, L] x, float[B, K] z) => (float[M, N] y) {

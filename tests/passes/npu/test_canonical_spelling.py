@@ -5,7 +5,7 @@ import pytest
 from rewriting import check, lines, model_of
 
 from graphkit.model import Model
-from graphkit.passes.npu.canonical_spelling import MoveConstantsRight, WriteLayerNormDefaults
+from graphkit.passes.npu.decompose_operators import MoveConstantsRight, WriteLayerNormDefaults
 
 OUTER, INNER = "float[4] w = {1, 2, 3, 4}, float e = {0.5}", "(float[2, 4] x, float[2, 4] z) => (y)"
 

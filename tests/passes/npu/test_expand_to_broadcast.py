@@ -5,7 +5,7 @@ import pytest
 from rewriting import check, lines, model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.npu_passes import NPU_PASSES
+from graphkit.passes.registry import NPU_PASSES
 from graphkit.passes.shapes.simplify_expand import ExpandToBroadcast
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer

@@ -10,12 +10,14 @@ from onnx import numpy_helper, parser
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
-from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
-from graphkit.passes.control_flow.specialize_input import SpecializeInput
-from graphkit.passes.npu.cache_interface import SplitCrossKv
-from graphkit.passes.npu.host_inputs import DequantizeAfterGather, ExtractEmbedding, ExtractHostValues
-from graphkit.passes.npu.insert_attention_mask import InsertAttentionMask
-from graphkit.passes.npu.static_kv_cache import StaticKvCache
+from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf, SpecializeInput
+from graphkit.passes.npu.cache_interface import SplitCrossKv, StaticKvCache
+from graphkit.passes.npu.host_inputs import (
+    DequantizeAfterGather,
+    ExtractEmbedding,
+    ExtractHostValues,
+    InsertAttentionMask,
+)
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 
 IDS = "int64[N, L] input_ids"

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from rewriting import assert_same
 
 from graphkit.model import Model
-from graphkit.passes.npu_passes import NPU_PASSES
+from graphkit.passes.registry import NPU_PASSES
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer
 

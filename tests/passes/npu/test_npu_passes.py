@@ -15,8 +15,7 @@ from graphkit.model import Model, load
 from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.decompose_operators import LayerNormToPrimitives, NegToMul, PowToMul
-from graphkit.passes.npu_passes import NPU_PASSES
-from graphkit.passes.pipeline import find_pass
+from graphkit.passes.registry import NPU_PASSES, find_pass
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer
 

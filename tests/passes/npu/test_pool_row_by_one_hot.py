@@ -8,7 +8,7 @@ from builders import model_of
 from sessions import run
 
 from graphkit.errors import UsageError
-from graphkit.passes.npu.pool_row_by_one_hot import PoolRowByOneHot
+from graphkit.passes.npu.host_inputs import PoolRowByOneHot
 
 ROWS = model_of("""g (float[2, 3, 4] states, int64[2, 2] places, int64[1] first) => (flat, row) {
     flat = GatherND <batch_dims = 0> (states, places) row = Gather <axis = 1> (states, first) }""")

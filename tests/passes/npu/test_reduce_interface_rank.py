@@ -12,7 +12,7 @@ from graphkit.model import Model, load
 from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, interface_axes
-from graphkit.passes.npu_passes import NPU_PASSES
+from graphkit.passes.registry import NPU_PASSES
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer
 

@@ -5,7 +5,7 @@ from rewriting import check, lines, model_of, reasons
 
 from graphkit.model import Model
 from graphkit.passes.npu.reduce_rank import ReduceRank
-from graphkit.passes.npu_passes import NPU_PASSES
+from graphkit.passes.registry import NPU_PASSES
 from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.shapes import infer

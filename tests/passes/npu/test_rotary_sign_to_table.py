@@ -5,7 +5,7 @@ from rewriting import check, lines, model_of, reasons
 
 from graphkit.model import Model
 from graphkit.passes.npu.rotary_sign_to_table import RotarySignToTable
-from graphkit.passes.npu_passes import NPU_PASSES
+from graphkit.passes.registry import NPU_PASSES
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 
 PASS = RotarySignToTable()

@@ -15,7 +15,7 @@ from graphkit.model import Model
 from graphkit.options import RewriteProofOptions
 from graphkit.passes.opset.convert_opset import NEWEST, ConvertOpset, conversion_steps
 from graphkit.passes.opset.spellings import NEWER
-from graphkit.passes.pipeline import parse_pipeline
+from graphkit.passes.registry import parse_pipeline
 from graphkit.verify import verify_rewrite
 
 # One line a case: the opset, and a node that is spelled anew between it and the newest one.

@@ -5,7 +5,7 @@ import pytest
 from rewriting import SIZES, check, feeds_of, lines, model_of
 
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.shapes.simplify_concat import DropEmptyParts
+from graphkit.passes.shapes.simplify_slice import DropEmptyParts
 
 PASS = DropEmptyParts()
 INITS = "int64[1] zero = {0}, int64[1] four = {4}, int64[1] end = {9223372036854775807}, int64[1] last = {-1}"

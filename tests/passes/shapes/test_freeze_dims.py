@@ -9,7 +9,7 @@ from rewriting import assert_same, feeds_of, model_of
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.passes.shapes.declare_shapes import FreezeDims
 
 TEXT = """g (float[N, L] x, float[N, "L + 1"] z, float[M] w) => (float[N, L] y, float[N, Q] v) {
     y = Neg (x)

@@ -15,7 +15,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.passes.shapes.declare_shapes import FreezeDims
 from graphkit.shapes import DimSpec, infer
 from graphkit.workflows.fold_file import FoldOptions, fold_file
 

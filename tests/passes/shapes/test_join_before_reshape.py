@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from rewriting import check, lines, model_of
 
 from graphkit.model import Model
-from graphkit.passes.npu_passes import NPU_PASSES
-from graphkit.passes.shapes.simplify_concat import JoinBeforeReshape
+from graphkit.passes.registry import NPU_PASSES
+from graphkit.passes.shapes.simplify_slice import JoinBeforeReshape
 from graphkit.rewrite import run_to_fixpoint
 
 PASS = JoinBeforeReshape()

@@ -4,7 +4,7 @@ import pytest
 from rewriting import check, lines, model_of
 
 from graphkit.model import Model
-from graphkit.passes.shapes.simplify_concat import MAX_PARTS, MergeConcats
+from graphkit.passes.shapes.simplify_slice import MAX_PARTS, MergeConcats
 
 PASS = MergeConcats()
 HEAD = "(float[N, 2] x, float[N, 3] z) => (float[N, M] y)"

@@ -16,7 +16,7 @@ from sessions import run, session_of
 from graphkit.model import Model, load
 from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.shapes.freeze_dims import FreezeDims
+from graphkit.passes.shapes.declare_shapes import FreezeDims
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.save import save_models
 from graphkit.verify import InputGenerator, Sizes

@@ -10,7 +10,7 @@ from sessions import run
 
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model
-from graphkit.passes.state.keep_last_logits import KEPT, KeepLastLogits
+from graphkit.passes.state.decode_step import KEPT, KeepLastLogits
 
 HEAD = "x = Gather (table, input_ids)\n"
 

@@ -15,8 +15,7 @@ from rewriting import lines
 
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
-from graphkit.passes.state.slots import SINCE, Update
-from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
+from graphkit.passes.state.update_cache_in_place import SINCE, Update, UpdateCacheInPlace
 from graphkit.runtime.isolation import shared_isolation
 
 UPDATES: tuple[Update, ...] = ("tensor-scatter", "scatter-nd")

@@ -11,8 +11,7 @@ from fusing import check_close
 from rewriting import lines, model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.state.keep_last_logits import KeepLastLogits
-from graphkit.passes.state.unpack_logits_weight import UnpackLogitsWeight
+from graphkit.passes.state.decode_step import KeepLastLogits, UnpackLogitsWeight
 from graphkit.rewrite import Outcome
 
 PASS = UnpackLogitsWeight(large=0)

@@ -17,8 +17,7 @@ from sessions import run
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model
-from graphkit.passes.state.slots import SINCE, Update
-from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
+from graphkit.passes.state.update_cache_in_place import SINCE, Update, UpdateCacheInPlace
 
 UPDATES: tuple[Update, ...] = ("tensor-scatter", "scatter-nd")
 SIZES = ([1, 1, 1], [3, 1, 2], [SLOTS], [2, SLOTS - 2])

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from small_models import model
 
-from graphkit.matching.constant_numbers import ConstantNumbers
+from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model, load
 from graphkit.model_diff.diff_models import diff
 from graphkit.shapes import DimSpec

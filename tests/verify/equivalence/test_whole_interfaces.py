@@ -16,8 +16,7 @@ from graphkit.model import Model
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
-from graphkit.passes.shapes.declare_shapes import DeclareShapes
-from graphkit.passes.shapes.freeze_dims import SetDims
+from graphkit.passes.shapes.declare_shapes import DeclareShapes, SetDims
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.shapes.input_dims import input_dims
 from graphkit.verify import verify_extract

@@ -13,8 +13,8 @@ from small_models import model
 
 from graphkit.errors import ModelError
 from graphkit.model import Model
+from graphkit.passes.attention.fuse_attention import attention_function
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
-from graphkit.passes.fusion.fuse_attention import attention_function
 from graphkit.runtime.session import Session
 from graphkit.verify.equivalence import check_equivalence
 from graphkit.verify.equivalence.spelling import inline_model

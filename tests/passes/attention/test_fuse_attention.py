@@ -15,9 +15,9 @@ from onnx import helper, numpy_helper
 from sessions import run
 
 from graphkit.model import Model
+from graphkit.passes.attention.fuse_attention import FuseAttention
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
-from graphkit.passes.fusion.fuse_attention import FuseAttention
-from graphkit.passes.pipeline import parse_pipeline
+from graphkit.passes.registry import parse_pipeline
 from graphkit.rewrite.base import run_passes
 from graphkit.shapes import infer
 

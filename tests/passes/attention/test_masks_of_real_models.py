@@ -13,9 +13,9 @@ from onnx import helper
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model, load
 from graphkit.options import FoldingOptions
+from graphkit.passes.attention.mask_arithmetic import TrilToConstant, WhereToArithmetic
+from graphkit.passes.attention.masks import DropNanGuard, MaskedFillToAdd
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.npu.attention_masks import DropNanGuard, MaskedFillToAdd
-from graphkit.passes.npu.mask_arithmetic import TrilToConstant, WhereToArithmetic
 from graphkit.rewrite.base import run_passes
 from graphkit.shapes import infer
 

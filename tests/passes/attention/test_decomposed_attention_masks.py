@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from sessions import ONNXRUNTIME, run, session_of
 
 from graphkit.model import Model
-from graphkit.passes.npu.decompose_attention import DecomposeAttention
+from graphkit.passes.attention.decompose_attention import DecomposeAttention
 
 ONNX = tuple(int(number) for number in onnx.__version__.split(".")[:2])
 pytestmark = pytest.mark.skipif(ONNX < (1, 23), reason="its reference gives NaN for queries without keys")

@@ -7,7 +7,7 @@ from fusing import check_close, operators, random_model
 from rewriting import model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.npu.decompose_attention import DecomposeAttention
+from graphkit.passes.attention.decompose_attention import DecomposeAttention
 from graphkit.workflows.rewrite_file import rewrite_file
 
 PASS = DecomposeAttention()

@@ -11,9 +11,9 @@ from rewriting import check, feeds_of, lines, model_of, reasons
 
 from graphkit.model import Model
 from graphkit.options import FoldingOptions, RewriteProofOptions
+from graphkit.passes.attention.share_kv_heads import ShareKvHeads
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.fusion.share_kv_heads import ShareKvHeads
-from graphkit.passes.pipeline import parse_pipeline
+from graphkit.passes.registry import parse_pipeline
 from graphkit.verify import verify_rewrite
 
 # Ways to repeat each of two heads three times: k [B, 2, T, 4] becomes r [B, 6, T, 4].

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from graphkit.matching import constant_numbers
-from graphkit.matching.constant_numbers import BLOCK, ConstantNumbers, first_difference
+from graphkit.matching import value_numbering
+from graphkit.matching.value_numbering import BLOCK, ConstantNumbers, first_difference
 from graphkit.model import Model, load
 
 SIZE = 2 * BLOCK + 12  # two blocks and a part of one
@@ -53,8 +53,8 @@ def test_small_tensors_in_memory_are_compared_too(tmp_path: Path) -> None:
 def test_what_lies_at_one_place_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.zeros(SIZE, np.uint8)
     one, other = model(tmp_path / "one.onnx", array), model(tmp_path / "other.onnx", array)
-    read, blocks = [], constant_numbers._blocks
-    monkeypatch.setattr(constant_numbers, "_blocks", lambda *of: (read.append(of), blocks(*of))[1])
+    read, blocks = [], value_numbering._blocks
+    monkeypatch.setattr(value_numbering, "_blocks", lambda *of: (read.append(of), blocks(*of))[1])
     numbers, tensors = ConstantNumbers(), [each.proto.graph.initializer[0] for each in (one, other)]
     assert all(numbers.of(one, tensors[0]) == numbers.of(other, tensors[1]) for _ in range(3))
     assert len(read) == 2

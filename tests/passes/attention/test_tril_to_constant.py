@@ -8,8 +8,8 @@ from onnx import TensorProto, helper
 from rewriting import assert_same, check, constants, lines, model_of, reasons
 
 from graphkit.model import Model
+from graphkit.passes.attention.mask_arithmetic import TrilToConstant
 from graphkit.passes.clean_up.fold_constants import FoldConstants
-from graphkit.passes.npu.mask_arithmetic import TrilToConstant
 
 PASS = TrilToConstant()
 DTYPES = [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL]

@@ -14,8 +14,8 @@ from sessions import run
 
 from graphkit.errors import UsageError
 from graphkit.model import Model
-from graphkit.passes.npu.attention_masks import MaskedFillToAdd
-from graphkit.passes.pipeline import parse_pipeline
+from graphkit.passes.attention.masks import MaskedFillToAdd
+from graphkit.passes.registry import parse_pipeline
 from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.host_values import find_dependences
 from graphkit.shapes import infer, parse

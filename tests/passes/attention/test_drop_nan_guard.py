@@ -7,7 +7,7 @@ import pytest
 from rewriting import assert_same, lines, model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.npu.attention_masks import DropNanGuard, MaskedFillToAdd
+from graphkit.passes.attention.masks import DropNanGuard, MaskedFillToAdd
 from graphkit.rewrite.base import run_passes
 
 GUARD = "p = Softmax <axis = -1> (s) n = IsNaN (p) g = Where (n, zero, p) y = Neg (g)"

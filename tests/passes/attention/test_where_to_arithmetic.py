@@ -7,7 +7,7 @@ import pytest
 from rewriting import check, constants, lines, model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.npu.mask_arithmetic import WhereToArithmetic
+from graphkit.passes.attention.mask_arithmetic import WhereToArithmetic
 
 PASS = WhereToArithmetic()
 FEEDS = [

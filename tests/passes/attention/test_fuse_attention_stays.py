@@ -11,7 +11,7 @@ from fusing import random_model
 from rewriting import reasons
 
 from graphkit.model import Model
-from graphkit.passes.fusion.fuse_attention import FuseAttention
+from graphkit.passes.attention.fuse_attention import FuseAttention
 
 PASS = FuseAttention()
 START = THREE + APART + TURNED

@@ -12,7 +12,7 @@ from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput,
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 
-__all__ = ["COPYING", "HEADS", "MATRIX", "RANK", "Product", "Repeat", "RepeatReaders", "ShareKvHeads", "repeat_of"]
+__all__ = ["ShareKvHeads"]
 
 HEADS = 1  # the axis of heads in [batch, heads, ...]
 RANK = 4

@@ -1,0 +1,1 @@
+"""Passes that recognise the attention of a transformer, and rewrite it and its masks."""

@@ -1,0 +1,770 @@
+"""Find self-attention among plain operators by its arithmetic, and make it one node that onnxruntime has a kernel for.
+
+However the heads are moved there and back, the layout of each tensor is followed: a dim is a row of atoms, the first of
+which counts slowest. `[batch, rows, columns]`, reshaped and transposed to heads, is `[batch, heads, rows, size]`, where
+heads and size are two atoms of the columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+import onnx
+import onnx.parser
+from onnx import TensorProto
+
+from graphkit.graph.traversal import chain_end
+from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.model import Model
+from graphkit.ops.tensor import Dims
+from graphkit.passes.fusion.linear_operators import Linear, affine_of, linear_of
+from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
+from graphkit.rewrite.functions import functions_of
+from graphkit.rewrite.reshape_spec import reshape_spec
+from graphkit.rewrite.weight_arithmetic import columns_of, read_elements, round_numbers
+from graphkit.shapes import Expr, const
+from graphkit.symbolic.algebra import divide_exactly
+from graphkit.symbolic.expr import TooComplexError
+
+__all__ = ["DOMAIN", "NAME", "FuseAttention", "attention_function"]
+
+MOVERS = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+REGROUPING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+SLICE_INPUTS_SINCE = 10
+
+Kind = Literal["batch", "row", "column"]
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A dim, or a factor of one.
+
+    Attributes:
+        kind: The thing that it counts.
+        size: How many there are.
+        stride: How far apart they are, counted in single batches, rows or columns.
+    """
+
+    kind: Kind
+    size: Expr
+    stride: int = 1
+
+
+Group = tuple[Atom, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The meaning of a tensor's dims.
+
+    Attributes:
+        dims: The atoms of each dim, none for a dim of 1.
+        first: The first column; the others are counted from it.
+        scale: What all elements are multiplied by.
+    """
+
+    dims: tuple[Group, ...]
+    first: int = 0
+    scale: float = 1.0
+
+    def transposed(self, perm: Sequence[int]) -> Layout | None:
+        """Return that of a transposed tensor."""
+        if sorted(perm) != list(range(len(self.dims))):
+            return None
+        return replace(self, dims=tuple(self.dims[axis] for axis in perm))
+
+    def reshaped(self, dims: Dims) -> Layout | None:
+        """Return that of the same elements in other dims, None where a dim is no row of atoms."""
+        rest = [atom for group in self.dims for atom in group]
+        try:
+            groups = [_take_atoms(rest, dim) for dim in dims]
+        except TooComplexError:
+            return None
+        regrouped = tuple(group for group in groups if group is not None)
+        return replace(self, dims=regrouped) if len(regrouped) == len(groups) and not rest else None
+
+    def part(self, axis: int, start: int, count: int) -> Layout | None:
+        """Return that of some neighbours on an axis of columns."""
+        group = self.dims[axis]
+        if not group or group[0].kind != "column":
+            return None
+        inner = math.prod(int(atom.size) for atom in group[1:])
+        if start % inner or count % inner or count < 1:
+            return None
+        atom = replace(group[0], size=const(count // inner))
+        dims = (*self.dims[:axis], join_atoms([atom, *group[1:]]), *self.dims[axis + 1 :])
+        return replace(self, dims=dims, first=self.first + start // inner * atom.stride)
+
+    def columns(self, *groups: Sequence[Atom]) -> np.ndarray:
+        """Return which column each element along some atoms is, the last atom counting fastest."""
+        columns = np.array([self.first])
+        for atom in (atom for group in groups for atom in group if atom.kind == "column"):
+            columns = (columns[:, None] + np.arange(int(atom.size)) * atom.stride).reshape(-1)
+        return columns
+
+
+def join_atoms(atoms: Iterable[Atom]) -> Group:
+    """Return atoms without those of 1, and as one where they count on from each other."""
+    merged: list[Atom] = []
+    for atom in atoms:
+        if atom.size == const(1):
+            continue
+        before = merged[-1] if merged else None
+        size = atom.size.constant
+        if before is not None and size and (before.kind, before.stride) == (atom.kind, atom.stride * size):
+            merged[-1] = replace(atom, size=before.size * size)
+        else:
+            merged.append(atom)
+    return tuple(merged)
+
+
+def _take_atoms(rest: list[Atom], dim: Expr) -> Group | None:
+    """Take the atoms of a dim from the first ones of a list; cut one where the dim ends inside of it."""
+    group: list[Atom] = []
+    size = const(1)
+    while size != dim:
+        if not rest or size == const(0):
+            return None
+        atom = rest.pop(0)
+        factor = divide_exactly(dim, size)
+        cut, whole = factor.constant, atom.size.constant
+        if factor * size == dim and cut and whole and whole > cut:
+            if whole % cut:
+                return None
+            inner = whole // cut
+            rest.insert(0, replace(atom, size=const(inner)))
+            atom = replace(atom, size=factor, stride=atom.stride * inner)
+        group.append(atom)
+        size = size * atom.size
+    return join_atoms(group)
+
+
+def layout_after(editor: Editor, node: Node, value: Value, out: Value, before: Layout) -> Layout | None:
+    """Return the layout of a node's output from that of a tensor that it reads; None where it does anything else."""
+    dims = editor.shapes[out].dims
+    if dims is None or node.domain or [operand is value for operand in node.inputs].count(True) != 1:
+        return None
+    if node.is_op("Mul", "Div"):
+        return _layout_after_scale(editor, node, value, dims, before)
+    if node.inputs[0] is not value:
+        return None
+    if node.is_op("Transpose"):
+        return before.transposed(node.attr("perm", tuple(reversed(range(len(dims))))) or ())
+    if node.is_op(*REGROUPING):
+        return before.reshaped(dims)
+    if node.is_op("Split"):
+        return _layout_after_split(editor, node, out, before)
+    if node.is_op("Slice"):
+        return _layout_after_slice(editor, node, dims, before)
+    return _layout_after_gather(editor, node, dims, before) if node.is_op("Gather") else None
+
+
+def _layout_after_scale(editor: Editor, node: Node, value: Value, dims: Dims, before: Layout) -> Layout | None:
+    factor = next((operand for operand in node.operands if operand is not value), None)
+    number = editor.uniform(factor) if factor is not None and factor.is_constant else None
+    if number is None or editor.shapes[value].dims != dims:
+        return None
+    if node.is_op("Mul"):
+        return replace(before, scale=before.scale * number)
+    return replace(before, scale=before.scale / number) if number and node.inputs[0] is value else None
+
+
+def _layout_after_split(editor: Editor, node: Node, out: Value, before: Layout) -> Layout | None:
+    axis = node.axis(len(before.dims))
+    if axis is None:
+        return None
+    sizes: list[int] = []
+    for value in node.outputs[: out.output_index + 1]:
+        dims = editor.shapes[value].dims
+        if dims is None or (size := dims[axis].constant) is None:
+            return None
+        sizes.append(size)
+    return before.part(axis, sum(sizes[:-1]), sizes[-1])
+
+
+def _layout_after_slice(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
+    """Return the layout behind a Slice along one axis of columns."""
+    if node.scope.opset() < SLICE_INPUTS_SINCE:
+        return None
+    starts, axes, steps = (editor.known_integers(node.input(index)) for index in (1, 3, 4))
+    if starts is None or axes is None or len(starts) != 1 or len(axes) != 1 or steps not in (None, [1]):
+        return None
+    if node.input(4) is not None and steps is None:
+        return None
+    axis = axes[0] % len(before.dims)
+    whole = math.prod((atom.size for atom in before.dims[axis]), start=const(1)).constant
+    count = dims[axis].constant
+    if whole is None or count is None:
+        return None
+    start = max(starts[0] + whole, 0) if starts[0] < 0 else min(starts[0], whole)
+    return before.part(axis, start, count)
+
+
+def _layout_after_gather(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
+    """Return the layout behind a Gather of one constant index from an axis of columns."""
+    axis, index = node.axis(len(before.dims)), editor.known_integers(node.input(1))
+    if axis is None or index is None or len(index) != 1:
+        return None
+    whole = math.prod((atom.size for atom in before.dims[axis]), start=const(1)).constant
+    if whole is None or not -whole <= index[0] < whole:
+        return None
+    part = before.part(axis, index[0] % whole, 1)
+    return part.reshaped(dims) if part is not None else None
+
+
+SCALING = ("Mul", "Div")
+TAKING = ("Split", "Slice", "Gather")
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Queries, keys or values: columns of the product of a tensor and a constant weight.
+
+    Attributes:
+        linear: The MatMul.
+        weight: Its weight.
+        add: The node that adds a bias, where one does.
+        shift: The bias, one number for each column or one.
+        layout: How the columns lie in the operand.
+        nodes: All nodes from the MatMul to the operand.
+    """
+
+    linear: Linear
+    weight: Value
+    add: Node | None
+    shift: np.ndarray
+    layout: Layout
+    nodes: tuple[Node, ...]
+
+
+def batch_and_rows(editor: Editor, data: Value, *, is_turned: bool) -> tuple[Group, Group]:
+    """Return the groups that count batch and rows in data of rank 3, whose rows come first if it is turned."""
+    first, second, _ = editor.shapes[data].dims or ()
+    batch, rows = (second, first) if is_turned else (first, second)
+    return join_atoms([Atom("batch", batch)]), join_atoms([Atom("row", rows)])
+
+
+def moved_operand(node: Node) -> Value | None:
+    """Return the input that a node moves, takes a part of, or scales."""
+    if node.is_op(*SCALING):
+        return next((value for value in node.operands if not value.is_constant), None)
+    return node.input(0)
+
+
+def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: bool) -> Projection:
+    """Return the queries, keys or values that a value is; rows may come before the batch.
+
+    Raises:
+        MatchFailure: It is none of them.
+    """
+    path: list[tuple[Node, Value, Value]] = []
+    while value is not None and value.producer is not None and value.producer.is_op(*MOVERS, *SCALING, *TAKING):
+        source = moved_operand(value.producer)
+        if source is None:
+            raise MatchFailure(f"its {role} are constant")
+        path.append((value.producer, source, value))
+        value = source
+    node = value.producer if value is not None else None
+    if value is None or node is None or node.is_op("Concat"):
+        raise MatchFailure(f"its {role} are an input, or joined with others, such as a past")
+    linear, add, shift = _match_product(editor, node, value, role)
+    batch, rows = batch_and_rows(editor, value, is_turned=is_turned)
+    columns = join_atoms([Atom("column", const(linear.result.count))])
+    layout = Layout((rows, batch, columns) if is_turned else (batch, rows, columns))
+    for mover, source, out in reversed(path):
+        moved = layout_after(editor, mover, source, out, layout)
+        if moved is None:
+            raise MatchFailure(f"'{mover.label}' does something else to its {role} than to tell heads apart")
+        layout = moved
+    nodes = (linear.node, *([add] if add is not None else []), *(mover for mover, _, _ in path))
+    weight = linear.node.operand(linear.weight)
+    return Projection(linear, weight, add, shift, layout, nodes)
+
+
+def _match_product(editor: Editor, node: Node, value: Value, role: str) -> tuple[Linear, Node | None, np.ndarray]:
+    """Return the MatMul that gives a value of rank 3, with the Add behind it, if any, and its bias."""
+    add = node if node.is_op("Add") else None
+    if add is not None:
+        made = [operand.producer for operand in add.operands if not operand.is_constant]
+        node = made[0] if len(made) == 1 and made[0] is not None else add
+    try:
+        linear = linear_of(node, editor.shapes)
+    except MatchFailure as failure:
+        why = f": {failure.reason}" if failure.reason else ""
+        raise MatchFailure(f"its {role} are not made by a MatMul with a constant weight{why}") from failure
+    if node.op_type != "MatMul" or linear.data != 0 or len(linear.view) != 2 or editor.shapes[value].rank != 3:
+        raise MatchFailure(f"its {role} are not made by a MatMul of a tensor of rank 3 and a matrix")
+    if linear.tensor.data_type != TensorProto.FLOAT:
+        raise MatchFailure("it is not of float32, for which alone onnxruntime has a kernel on the CPU")
+    if add is None:
+        return linear, None, np.zeros(1)
+    product = node.result()
+    added = MatchFailure(f"what is added to its {role} is not one constant number for each column")
+    try:
+        shift = affine_of(editor.model, add, product, linear.result, linear.tensor.data_type).shift
+    except MatchFailure:
+        raise added from None
+    if editor.shapes[product].dims != editor.shapes[value].dims:
+        raise added
+    return linear, add, shift
+
+
+BODY_SINCE = 13  # of the operators that the function is made of
+MASKING = ("Add", "Sub", "Where")
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
+ROLES = ("queries", "keys", "values")
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """The result of an attention, its heads joined.
+
+    Attributes:
+        value: The value.
+        nodes: Those between the product and it.
+        is_turned: Whether rows come before the batch.
+        spec: The shape that makes it of `[batch, rows, hidden]`, None where it has these dims.
+    """
+
+    value: Value
+    nodes: tuple[Node, ...]
+    is_turned: bool
+    spec: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
+class SelfAttention:
+    """Softmax(scale * q k') v for each head, q, k and v being linear in one tensor.
+
+    Attributes:
+        data: That tensor, `[batch, rows, hidden]`.
+        is_turned: Whether it is `[rows, batch, hidden]` instead.
+        projections: Those of queries, keys and values.
+        columns: Which columns of each they are, by heads.
+        heads: How many there are.
+        scale: The factor of scores.
+        product: The MatMul of probabilities and values.
+        result: The result with all heads side by side.
+        nodes: All nodes that compute it.
+    """
+
+    data: Value
+    is_turned: bool
+    projections: tuple[Projection, Projection, Projection]
+    columns: Columns
+    heads: int
+    scale: float
+    product: Node
+    result: Joined
+    nodes: frozenset[Node]
+
+
+def self_attention(editor: Editor, softmax: Node) -> SelfAttention:
+    """Return the attention that a Softmax belongs to.
+
+    Raises:
+        MatchFailure: It belongs to none, or no kernel computes it.
+    """
+    readers = softmax.outputs[0].consumers if softmax.outputs[0] is not None else []
+    product = next((reader for reader, index in readers if reader.is_op("MatMul") and index == 0), None)
+    scores = _match_scores(softmax)
+    if product is None or scores is None:
+        raise MatchFailure
+    if softmax.scope.opset() < BODY_SINCE:
+        raise MatchFailure(f"its operator set is below {BODY_SINCE}: run convert-opset first")
+    scaled = _match_scale(editor, softmax, scores)
+    operands = list(zip(ROLES, (*scores.inputs[:2], product.inputs[1]), strict=True))
+    failures: list[MatchFailure] = []
+    for is_turned in (False, True):
+        projections = [projection_of(editor, value, role, is_turned=is_turned) for role, value in operands]
+        data = projections[0].linear.node.inputs[0]
+        if data is None or any(projection.linear.node.inputs[0] is not data for projection in projections):
+            raise MatchFailure("its queries, keys and values are made from different tensors")
+        batch, rows = batch_and_rows(editor, data, is_turned=is_turned)
+        parts = _Parts(
+            editor=editor,
+            softmax=softmax,
+            scores=scores,
+            product=product,
+            batch=batch,
+            rows=rows,
+            scaled=scaled,
+            found=projections,
+        )
+        try:
+            return parts.attention(data, is_turned=is_turned)
+        except MatchFailure as failure:
+            failures.append(failure)
+    raise failures[0]
+
+
+def _any_reader(value: Value | None) -> Node | None:
+    """Return the node that reads a value, any one where there are several."""
+    return value.consumers[0][0] if value is not None and value.consumers else None
+
+
+def _match_scores(softmax: Node) -> Node | None:
+    """Return the MatMul that computes scores, through the nodes that scale and mask them."""
+    value = softmax.input(0)
+    if value is None or value.producer is None:
+        return None
+    node = chain_end(value.producer, _before_scaling)
+    return node if node.is_op("MatMul") and len(node.inputs) == 2 else None
+
+
+def _before_scaling(node: Node) -> Node | None:
+    """Return the producer of the scores that a node scales or masks."""
+    if not node.is_op(*SCALING, *MASKING):
+        return None
+    makers = [value.producer for value in node.operands if value.producer is not None]
+    makers = [maker for maker in makers if maker.is_op("MatMul", *SCALING, *MASKING)]
+    return min(makers, key=lambda maker: not maker.is_op("MatMul"), default=None)
+
+
+def _match_scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[Node, ...]]:
+    """Return the factor of scores before the Softmax, and the nodes that apply it."""
+    value, dims = softmax.input(0), editor.shapes[softmax.inputs[0]].dims
+    if dims is None or softmax.attr("axis", -1) not in (-1, len(dims) - 1):
+        raise MatchFailure("the rank of its scores is not known, or its Softmax is over another axis than the last one")
+    layout = Layout(((),) * len(dims))
+    path: list[Node] = []
+    while value is not None and (node := value.producer) is not scores:
+        if node is None or not node.is_op(*SCALING):
+            raise MatchFailure("a mask or a bias is added to its scores, which the fused node would need as an input")
+        path.append(node)
+        source = moved_operand(node)
+        scaled = layout_after(editor, node, source, value, layout) if source is not None else None
+        if scaled is None:
+            raise MatchFailure(f"'{node.label}' scales its scores by other than one constant number")
+        value, layout = source, scaled
+    return layout.scale, tuple(path)
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """The nodes that may be an attention.
+
+    Attributes:
+        batch, rows: The dims of the data that count these.
+        scaled: The factor of scores, and the nodes that apply it.
+        found: Queries, keys and values.
+    """
+
+    editor: Editor
+    softmax: Node
+    scores: Node
+    product: Node
+    batch: Group
+    rows: Group
+    scaled: tuple[float, tuple[Node, ...]]
+    found: Sequence[Projection]
+
+    def attention(self, data: Value, *, is_turned: bool) -> SelfAttention:
+        """Return the attention, of data that may have its rows first."""
+        query, key, value = self.found
+        heads, columns = self._read_heads()
+        scale = self.scaled[0] * query.layout.scale * key.layout.scale
+        if value.layout.scale != 1:
+            raise MatchFailure("its values are scaled")
+        with np.errstate(over="ignore", under="ignore"):
+            if not np.float32(scale) or not np.isfinite(np.float32(scale)):
+                raise MatchFailure("its scale is 0 or not finite")
+        result = self._find_result()
+        if result is None:
+            raise MatchFailure("what it gives is not put side by side by heads")
+        before = (node for projection in self.found for node in projection.nodes)
+        nodes = frozenset([self.softmax, self.scores, self.product, *self.scaled[1], *before, *result.nodes])
+        self._check_readers(nodes, result.value)
+        return SelfAttention(
+            data=data,
+            is_turned=is_turned,
+            projections=(query, key, value),
+            columns=columns,
+            heads=heads,
+            scale=scale,
+            product=self.product,
+            result=result,
+            nodes=nodes,
+        )
+
+    def _read_heads(self) -> tuple[int, Columns]:
+        """Return the number of heads, and which columns queries, keys and values are."""
+        layouts = [projection.layout for projection in self.found]
+        query, key, value = layouts
+        ranks = {len(layout.dims) for layout in layouts}
+        if len(ranks) != 1 or ranks.pop() < 3:
+            raise MatchFailure("its queries, keys and values are not of one rank")
+        rows = (query.dims[-2], key.dims[-1], value.dims[-2])
+        inner = (query.dims[-1], key.dims[-2], value.dims[-1])
+        if any(group != self.rows for group in rows) or any(atom.kind != "column" for group in inner for atom in group):
+            raise MatchFailure("it does not compare the rows of each batch")
+        outer = [[_shared_properties(group) for group in layout.dims[:-2]] for layout in layouts]
+        if outer[0] != outer[1] or outer[0] != outer[2]:
+            raise MatchFailure("its queries, keys and values have not the same heads")
+        pairs = list(zip(layouts, inner, strict=True))
+        sizes = [len(layout.columns(group)) for layout, group in pairs]
+        if sizes[0] != sizes[1] or 0 in sizes:
+            raise MatchFailure("its queries and keys are not of one size")
+        of_query, of_key, of_value = (layout.columns(*layout.dims[:-2], group) for layout, group in pairs)
+        return len(of_query) // sizes[0], (of_query, of_key, of_value)
+
+    def _find_result(self) -> Joined | None:
+        """Return the first value that has the heads side by side as three dims, else the last one in others."""
+        query, value = self.found[0].layout, self.found[2].layout
+        out, layout = self.product.outputs[0], Layout((*value.dims[:-2], query.dims[-2], value.dims[-1]))
+        columns = join_atoms([atom for group in layout.dims for atom in group if atom.kind == "column"])
+        plain, turned = (self.batch, self.rows, columns), (self.rows, self.batch, columns)
+        path: list[Node] = []
+        fallback: Joined | None = None
+        while out is not None:
+            if layout.dims in (plain, turned):
+                return Joined(out, tuple(path), layout.dims != plain, None)
+            flat = join_atoms([atom for group in layout.dims for atom in group])
+            if flat in (_flatten_groups(plain), _flatten_groups(turned)):
+                fallback = self._reshaped_value(out, path, is_turned=flat != _flatten_groups(plain)) or fallback
+            node = _any_reader(out)
+            after_it = node.outputs[0] if node is not None and node.is_op(*MOVERS) else None
+            moved = (
+                layout_after(self.editor, node, out, after_it, layout)
+                if node is not None and after_it is not None
+                else None
+            )
+            if node is None or moved is None:
+                break
+            path.append(node)
+            out, layout = after_it, moved
+        return fallback
+
+    def _reshaped_value(self, out: Value, path: Sequence[Node], *, is_turned: bool) -> Joined | None:
+        """Return a value of other dims, where a constant shape gives them."""
+        dims = self.editor.shapes[out].dims
+        if dims is None:
+            return None
+        columns = len(self.found[2].layout.columns(*self.found[2].layout.dims))
+        sizes = {group: math.prod((atom.size for atom in group), start=const(1)) for group in (self.batch, self.rows)}
+        order = (self.rows, self.batch) if is_turned else (self.batch, self.rows)
+        spec = reshape_spec((*(sizes[group] for group in order), const(columns)), dims)
+        return Joined(out, tuple(path), is_turned, spec) if spec is not None else None
+
+    def _check_readers(self, nodes: frozenset[Node], result: Value) -> None:
+        """Check that no tensor of an attention is needed besides its result."""
+        if any(node.scope is not self.softmax.scope for node in nodes):
+            raise MatchFailure("its nodes are in several graphs")
+        inside = [value for node in nodes for value in node.results if value is not result]
+        for value in sorted(inside, key=lambda value: value.name):
+            if self.editor.is_output(value):
+                raise MatchFailure(f"'{value.name}' is an output")
+            if any(reader not in nodes for reader, _ in value.consumers):
+                raise MatchFailure(f"'{value.name}' is read elsewhere too")
+
+
+def _flatten_groups(dims: Sequence[Group]) -> Group:
+    return join_atoms([atom for group in dims for atom in group])
+
+
+def _shared_properties(group: Group) -> list[tuple[object, ...]]:
+    """Return the properties that queries, keys and values must share."""
+    return [(atom.kind, atom.size, atom.stride if atom.kind != "column" else 0) for atom in group]
+
+
+DOMAIN, NAME = "com.microsoft", "Attention"
+INITIALIZERS_SINCE = 4  # IR version from which raising it changes nothing
+SAYS = (
+    "Self-attention of an input, whose queries, keys and values are input * weights + bias, side by side. onnxruntime "
+    "has a kernel of this name; other runtimes inline the function."
+)
+TEXT = """
+<domain: "com.microsoft", opset_import: ["" : {opset}]>
+Attention <num_heads, qkv_hidden_sizes, scale> (input, weights, bias) => (output) {{
+    hidden_sizes = Constant <value_ints: ints = @qkv_hidden_sizes> ()
+    heads = Constant <value_int: int = @num_heads> ()
+    factor = Constant <value_float: float = @scale> ()
+    head_sizes = Div (hidden_sizes, heads)
+    each = Constant <value_ints: ints = [1, 1, 1]> ()
+    head_size, key_size, value_size = Split <axis: int = 0> (head_sizes, each)
+    queries_size, keys_size, values_size = Split <axis: int = 0> (hidden_sizes, each)
+    batch_and_rows = Constant <value_ints: ints = [0, 0]> ()
+    first = Constant <value_ints: ints = [0]> ()
+    head_count = Unsqueeze (heads, first)
+    by_heads = Concat <axis: int = 0> (batch_and_rows, head_count, head_size)
+    values_by_heads = Concat <axis: int = 0> (batch_and_rows, head_count, value_size)
+    side_by_side = Concat <axis: int = 0> (batch_and_rows, values_size)
+    product = MatMul (input, weights)
+    projected = Add (product, bias)
+    queries, keys, values = Split <axis: int = -1> (projected, hidden_sizes)
+    queries_apart = Reshape (queries, by_heads)
+    keys_apart = Reshape (keys, by_heads)
+    values_apart = Reshape (values, values_by_heads)
+    q = Transpose <perm: ints = [0, 2, 1, 3]> (queries_apart)
+    k = Transpose <perm: ints = [0, 2, 3, 1]> (keys_apart)
+    v = Transpose <perm: ints = [0, 2, 1, 3]> (values_apart)
+    scores = MatMul (q, k)
+    scaled = Mul (scores, factor)
+    probabilities = Softmax <axis: int = -1> (scaled)
+    mixed = MatMul (probabilities, v)
+    mixed_by_rows = Transpose <perm: ints = [0, 2, 1, 3]> (mixed)
+    output = Reshape (mixed_by_rows, side_by_side)
+}}
+"""
+
+
+def attention_function(opset: int) -> onnx.FunctionProto:
+    """Return the function, in operators of a version that is at least 13."""
+    function = onnx.parser.parse_function(TEXT.format(opset=opset))
+    function.doc_string = SAYS
+    return function
+
+
+def _check_function(model: Model, function: onnx.FunctionProto) -> None:
+    """Check that a model can have the function."""
+    if model.proto.ir_version < INITIALIZERS_SINCE:
+        raise MatchFailure(f"its IR version is below {INITIALIZERS_SINCE}, and functions need 8")
+    has = functions_of(model.proto).get((DOMAIN, NAME, ""))
+    if has is not None:
+        if list(has.node) != list(function.node) or list(has.input) != list(function.input):
+            raise MatchFailure(f"the model has another function '{DOMAIN}.{NAME}'")
+    elif any((node.domain, node.op_type) == (DOMAIN, NAME) for node in all_nodes(model.scopes)):
+        redefines = f"the model has nodes of {DOMAIN}.{NAME}, which the function would redefine for other runtimes"
+        raise MatchFailure(redefines)
+
+
+ROWS_AND_BATCH = (1, 0, 2)  # the order that swaps these two
+CHANGE = "attention(s) fused: onnxruntime has a kernel for the node, other runtimes inline its function"
+
+
+@dataclass(frozen=True)
+class FuseAttention(NodeRewrite):
+    """Make self-attention, from the projections to the heads side by side, one com.microsoft.Attention.
+
+    onnxruntime has a kernel of that name. The model gets a function of the same name, in standard operators, so that it
+    stays standard ONNX: every other runtime and compiler can inline it, as `inline-functions` does. Sums may be added
+    up in another order: the last digits of results may change.
+
+    Legality: queries, keys and values are columns of products of one tensor of rank 3 and constant weights, float32, in
+    one MatMul or several, with or without biases, moved to heads in whatever way; constant numbers scale queries, keys
+    or scores. Nothing masks the scores, no past is joined, and nothing else reads what is in between. The operator set
+    is at least 13. The model has no other function of that name, and no nodes of it without a function.
+
+    Before:
+
+        agraph (float[N, 3, 2] x) => (float[N, 3, 2] y)
+        <float[2, 6] w = {1.0, 0.0, 1.0, 0.0, 1.0, 2.0, 0.0, 1.0, 0.0, 1.0, 3.0, 1.0},
+         float[6] bias = {0.0, 1.0, 0.0, 2.0, 0.0, 0.0}, int64[4] heads = {0, 0, 2, 1}, int64[3] flat = {0, 0, 2}> {
+            product = MatMul (x, w)
+            qkv = Add (product, bias)
+            q, k, v = Split <axis: int = 2> (qkv)
+            a = Reshape (q, heads)
+            b = Reshape (k, heads)
+            c = Reshape (v, heads)
+            d = Transpose <perm: ints = [0, 2, 1, 3]> (a)
+            e = Transpose <perm: ints = [0, 2, 3, 1]> (b)
+            f = Transpose <perm: ints = [0, 2, 1, 3]> (c)
+            g = MatMul (d, e)
+            h = Softmax (g)
+            i = MatMul (h, f)
+            j = Transpose <perm: ints = [0, 2, 1, 3]> (i)
+            y = Reshape (j, flat)
+        }
+
+    After:
+
+        agraph (float[N, 3, 2] x) => (float[N, 3, 2] y)
+        <float[2, 6] w = {1.0, 0.0, 1.0, 0.0, 1.0, 2.0, 0.0, 1.0, 0.0, 1.0, 3.0, 1.0},
+         float[6] bias = {0.0, 1.0, 0.0, 2.0, 0.0, 0.0}> {
+            y = com.microsoft.Attention
+                <num_heads: int = 2, qkv_hidden_sizes: ints = [2, 2, 2], scale: float = 1> (x, w, bias)
+        }
+    """
+
+    largest_error: ClassVar[float] = ROUNDING
+    operators: ClassVar[tuple[str, ...]] = ("Softmax",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        attention = self_attention(editor, node)
+        if not all(map(editor.is_free, attention.nodes)):
+            return
+        function = attention_function(attention.product.scope.opset())
+        _check_function(editor.model, function)
+        nodes = _make_nodes(editor, attention, _joined_weight(editor, attention), _joined_bias(editor, attention))
+        last = attention.result.value.producer
+        assert last is not None
+        editor.functions[DOMAIN, NAME] = function
+        editor.replace(last, *nodes)
+        for gone in attention.nodes - {last}:
+            editor.take(gone)
+        editor.note(CHANGE)
+
+
+def _make_nodes(editor: Editor, attention: SelfAttention, weight: NodeInput, bias: NodeInput) -> list[NewNode]:
+    """Return the node, with the Transposes of its rows before and of its result after it where they lie otherwise."""
+    result = attention.result
+    data: NodeInput = attention.data
+    nodes: list[NewNode] = []
+    if attention.is_turned:
+        data = editor.unique_name(f"{result.value.name}_data")
+        nodes.append(NewNode("Transpose", [attention.data], [data], {"perm": ROWS_AND_BATCH}))
+    attributes = {
+        "num_heads": attention.heads,
+        "qkv_hidden_sizes": [len(columns) for columns in attention.columns],
+        "scale": attention.scale,
+    }
+    after: list[tuple[str, list[NodeInput], dict[str, object]]] = []
+    if result.is_turned:
+        after.append(("Transpose", [], {"perm": ROWS_AND_BATCH}))
+    if result.spec is not None:
+        after.append(("Reshape", [editor.integers(result.spec, f"{result.value.name}_shape")], {}))
+    names = [editor.unique_name(f"{result.value.name}_mixed") for _ in after]
+    names.append(result.value.name)
+    inputs: list[NodeInput] = [data, weight, bias]
+    nodes.append(NewNode(NAME, inputs, names[:1], attributes, domain=DOMAIN, like=attention.product))
+    for (operator, others, settings), source, name in zip(after, names, names[1:], strict=False):
+        nodes.append(NewNode(operator, [source, *others], [name], settings))
+    return nodes
+
+
+def _is_whole(attention: SelfAttention) -> bool:
+    """Whether the columns are those of one weight, in order."""
+    first = attention.projections[0]
+    is_one = all(projection.linear.node is first.linear.node for projection in attention.projections)
+    return is_one and np.array_equal(np.concatenate(attention.columns), np.arange(first.linear.result.count))
+
+
+def _joined_weight(editor: Editor, attention: SelfAttention) -> NodeInput:
+    """Return the weight of queries, keys and values side by side, the old one where it is so."""
+    first = attention.projections[0]
+    if _is_whole(attention):
+        return first.weight
+    for projection in attention.projections:
+        if any(reader not in attention.nodes for reader, _ in projection.weight.consumers):
+            raise MatchFailure(f"its weight '{projection.weight.name}' is read elsewhere too")
+    weights = [read_elements(editor.model, projection.linear.tensor) for projection in attention.projections]
+    dims = [weights[0].shape[0], sum(map(len, attention.columns))]
+    parts = columns_of(weights, attention.columns)
+    return editor.weight(f"{first.weight.name.removesuffix('_joined')}_qkv", first.linear.tensor.data_type, dims, parts)
+
+
+def _joined_bias(editor: Editor, attention: SelfAttention) -> NodeInput:
+    """Return the bias of queries, keys and values side by side, the old one where it is so; zeros for none."""
+    first = attention.projections[0]
+    if _is_whole(attention) and (same := _added_vector(attention)) is not None:
+        return same
+    numbers = [
+        np.broadcast_to(projection.shift, (projection.linear.result.count,))[columns]
+        for projection, columns in zip(attention.projections, attention.columns, strict=True)
+    ]
+    return editor.constant(
+        round_numbers(np.concatenate(numbers), first.linear.tensor.data_type), f"{first.weight.name}_bias"
+    )
+
+
+def _added_vector(attention: SelfAttention) -> Value | None:
+    """Return the constant that the one Add adds, if it has a number for each column."""
+    first = attention.projections[0]
+    operands = first.add.inputs if first.add is not None else ()
+    constants = [value for value in operands if value is not None and value.constant is not None]
+    dims = [first.linear.result.count]
+    return next((value for value in constants if value.constant and list(value.constant.dims) == dims), None)

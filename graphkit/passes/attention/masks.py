@@ -1,0 +1,678 @@
+"""Masks of an attention: how scores reach a Softmax, and what is added to them, which becomes finite."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from graphkit.deploy.targets import Target
+from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.errors import UsageError
+from graphkit.graph.operator_traits import MOVING, RESHAPING
+from graphkit.graph.traversal import walk_breadth_first, walk_postorder
+from graphkit.graph.view import Node, Value, unwrap_value
+from graphkit.passes.shapes.simplify_expand import broadcast_dims
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite
+from graphkit.rewrite.element_bounds import FloatBounds
+from graphkit.rewrite.host_values import Dependence, find_dependences
+from graphkit.rewrite.pattern import Op, Pattern
+
+__all__ = [
+    "FLOOR",
+    "LEAST_QUANTIZED",
+    "DropNanGuard",
+    "MaskedFillToAdd",
+    "floor_of",
+    "floor_under",
+    "mask_floor",
+    "score_readers",
+    "told_floor",
+]
+
+ELEMENTWISE = ("Add", "Cast", "Div", "Dropout", "Expand", "Identity", "Max", "Mul", "Sub", "Sum", "Where")
+PASSING = (*ELEMENTWISE, *RESHAPING, "Concat", "Transpose")
+PRODUCTS = ("Einsum", "Gemm", "MatMul", "MatMulInteger", "com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits")
+WIDE = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+ENOUGH = -20.0  # exp of it is 2e-9: with less a mask lets scores through
+NEGLIGIBLE = -1e4  # what is filled in for scores that do not count is at most this, in any export
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How scores reach a Softmax.
+
+    Attributes:
+        axis: Over which it sums, counted from the end.
+        scale: The factor of scores on the way, the least of all ways.
+        is_half: Whether they are float16 somewhere on the way.
+    """
+
+    axis: int
+    scale: float = 1.0
+    is_half: bool = False
+
+
+class Scores:
+    """The values of a graph that reach a Softmax as scores.
+
+    Args:
+        editor: The editor, which knows shapes and constants.
+        known: The sources of each value.
+    """
+
+    def __init__(self, editor: Editor, known: Mapping[Value, Dependence]) -> None:
+        self.editor, self.known = editor, known
+        self._reaches: dict[Value, Reach | MatchFailure] = {}
+
+    def are(self, value: Value) -> bool:
+        """Whether a value is made of data, or is a product: a mask is neither."""
+        known = self.known.get(value)
+        return (known is not None and known.data) or is_product(value)
+
+    def reach(self, value: Value) -> Reach:
+        """Return how a value reaches the one Softmax axis that all its consumers lead to.
+
+        Raises:
+            MatchFailure: It does not.
+        """
+        for each in walk_postorder([value], self._passed_on):
+            if each not in self._reaches:
+                try:
+                    self._reaches[each] = self._compute_reach(each)
+                except MatchFailure as failure:
+                    self._reaches[each] = failure
+        return self._reach(value)
+
+    def _passed_on(self, value: Value) -> Sequence[Value | None]:
+        """Return the values that nodes make of a value on the way to a Softmax."""
+        passing = [] if value in self._reaches else [node for node, _ in score_readers(value) if node.is_op(*PASSING)]
+        return [out for node in passing for out in node.outputs[:1] if node.scope is value.scope]
+
+    def _reach(self, value: Value) -> Reach:
+        """Return how a value reaches a Softmax, once that is computed."""
+        reach = self._reaches[value]
+        if isinstance(reach, MatchFailure):
+            raise MatchFailure(reach.reason)
+        return reach
+
+    def _compute_reach(self, value: Value) -> Reach:
+        if self.editor.is_output(value):
+            raise MatchFailure("what it gives is an output of the graph")
+        ways = [self._reach_through(node, index, value) for node, index in score_readers(value)]
+        if not ways:
+            raise MatchFailure("what it gives reaches no Softmax")
+        if any(way.axis != ways[0].axis for way in ways):
+            raise MatchFailure("what it gives reaches Softmaxes over different axes")
+        is_half = self.editor.shapes[value].dtype == TensorProto.FLOAT16 or any(way.is_half for way in ways)
+        return Reach(ways[0].axis, min(way.scale for way in ways), is_half)
+
+    def _reach_through(self, node: Node, index: int, value: Value) -> Reach:
+        out = node.outputs[0] if node.outputs else None
+        if node.is_op("Softmax"):
+            return self._reach_of_softmax(node, value)
+        if out is None or node.scope is not value.scope:
+            raise MatchFailure(f"'{node.label}' reads it in another graph")
+        if node.is_op(*ELEMENTWISE):
+            return self._reach_of_elementwise(node, index, out)
+        if node.is_op(*RESHAPING) and index == 0:
+            reach = self._reach(out)
+            before, after = self.editor.shapes[value].dims, self.editor.shapes[out].dims
+            if reach.axis == -1 and before and after and before[-1] == after[-1]:
+                return reach
+            raise MatchFailure(f"'{node.label}' does not keep the axis of the Softmax")
+        if node.is_op("Transpose"):
+            return self._reach_of_transpose(node, out)
+        if node.is_op("Concat"):
+            return self._reach(out)  # beside scores of no mask, such as those of sinks
+        raise MatchFailure(f"'{node.label}' ({node.operator}) reads what it gives, before any Softmax")
+
+    def _reach_of_softmax(self, node: Node, value: Value) -> Reach:
+        is_flat = node.scope.opset() < 13  # over all axes from this one on
+        axis, rank = node.attr("axis", 1 if is_flat else -1), self.editor.shapes[value].rank
+        if axis is None:
+            raise MatchFailure(f"the axis of '{node.label}' is not known")
+        if axis >= 0 or is_flat:
+            if rank is None:
+                raise MatchFailure(f"the rank of the scores of '{node.label}' is not known")
+            axis = axis - rank if axis >= 0 else axis
+        if axis >= 0 or (rank is not None and axis < -rank):
+            raise MatchFailure(f"'{node.label}' is over an axis that its scores do not have")
+        if is_flat and axis != -1:
+            raise MatchFailure(f"'{node.label}' is over several axes at once")
+        return Reach(axis)
+
+    def _reach_of_elementwise(self, node: Node, index: int, out: Value) -> Reach:
+        if node.is_op("Where") and index == 0:
+            raise MatchFailure(f"'{node.label}' takes it for a condition")
+        if node.is_op("Expand", "Dropout") and index > 0:
+            raise MatchFailure(f"'{node.label}' takes it for an option")
+        scale = 1.0
+        if node.is_op("Mul", "Div"):
+            factor = self._positive_factor(node, index)
+            if factor is None:
+                raise MatchFailure(f"'{node.label}' scales it by what is no positive constant")
+            scale = factor
+        elif node.is_op("Sub") and index == 1:
+            raise MatchFailure(f"'{node.label}' subtracts it")
+        elif node.is_op("Max") and not self._is_negligible(node, index):
+            raise MatchFailure(f"'{node.label}' compares it with what may count")
+        elif node.is_op("Cast") and self.editor.shapes[out].dtype not in (*WIDE, TensorProto.FLOAT16):
+            raise MatchFailure(f"'{node.label}' makes it no floating-point number")
+        reach = self._reach(out)
+        return Reach(reach.axis, reach.scale * scale, reach.is_half)
+
+    def _positive_factor(self, node: Node, index: int) -> float | None:
+        operand = node.input(1 - index)
+        factor = self.editor.uniform(operand) if operand is not None else None
+        if factor is None or factor <= 0 or (node.is_op("Div") and index == 1):
+            return None
+        return 1 / factor if node.is_op("Div") else factor
+
+    def _is_negligible(self, node: Node, index: int) -> bool:
+        others = [self.editor.uniform(each) for at, each in enumerate(node.inputs) if at != index and each is not None]
+        return all(each is not None and each <= NEGLIGIBLE for each in others)
+
+    def _reach_of_transpose(self, node: Node, out: Value) -> Reach:
+        reach, rank = self._reach(out), self.editor.shapes[out].rank
+        if rank is None:
+            raise MatchFailure(f"the rank of '{node.label}' is not known")
+        perm = node.attr("perm", tuple(range(rank))[::-1])
+        if perm is None or sorted(perm) != list(range(rank)) or reach.axis < -rank:
+            raise MatchFailure(f"the axes of '{node.label}' are not known")
+        return Reach(perm[reach.axis] - rank, reach.scale, reach.is_half)
+
+
+def score_readers(value: Value) -> Sequence[tuple[Node, int]]:
+    """Return the readers of scores, without the ReduceMax whose result is only subtracted from them."""
+    return [(node, index) for node, index in value.consumers if not _is_shift(node, value)]
+
+
+def _is_shift(node: Node, value: Value) -> bool:
+    largest = node.outputs[0] if node.is_op("ReduceMax") and node.outputs else None
+    return (
+        largest is not None
+        and bool(largest.consumers)
+        and all(reader.is_op("Sub") and index == 1 and reader.inputs[0] is value for reader, index in largest.consumers)
+    )
+
+
+def is_product(value: Value) -> bool:
+    """Whether a value is a product of matrices, scaled, shifted or reshaped."""
+    sources = walk_breadth_first([value], _scaled_from)
+    return any(source.producer is not None and source.producer.operator in PRODUCTS for source in sources)
+
+
+def _scaled_from(value: Value) -> Sequence[Value | None]:
+    """Return the inputs that a value scales, shifts, chooses or moves."""
+    node = value.producer
+    if node is not None and node.is_op(*ELEMENTWISE):
+        return node.inputs[node.is_op("Where") :]
+    return node.inputs[:1] if node is not None and node.is_op(*RESHAPING, "Transpose", "Slice") else ()
+
+
+FLOOR, QUANTIZED_FLOOR = -1e9, -100.0  # for targets that take float models alone, and for those that take 8 bits
+# A masked score that is 50 below another one has a weight of exp(-50), which float32 loses beside 1.
+TIMES = 2  # how many times the largest score a floor is to be, so that a masked one stays below all others
+LEAST_QUANTIZED = -1e3  # with less, scores that are close to each other share a step of 8 bits
+NO_BFLOAT16 = "it masks in bfloat16, of which no constants are made here"
+HALF_FLOOR = -3e4  # a sum of it and of scores is finite in float16
+MAX_CONSTANT = 64 << 20  # bytes of a mask that is computed here
+KEEPS_WHOLE = ("Cast", "Sub", "Mul", "Expand", "Reshape", "Unsqueeze", "Slice", "Squeeze")
+MASKING = MOVING | {"Add", "Cast", "Clip", "ConstantOfShape", "Max", "Min", "Mul", "ScatterElements", "ScatterND"}
+MASKING |= {"Sub", "Sum", "Trilu", "Where"}
+
+
+def floor_of(floor: float, dtype: int, reach: Reach | None = None) -> float:
+    """Return the floor of masks of a dtype."""
+    is_half = dtype == TensorProto.FLOAT16 or (reach is not None and reach.is_half)
+    return max(floor, HALF_FLOOR) if is_half else floor
+
+
+def mask_floor(target: Target, wanted: float | None = None) -> float:
+    """Return the floor of masks for a target.
+
+    Args:
+        target: The compiler that is to take the model.
+        wanted: The floor that the user wants, None for the default.
+
+    Raises:
+        UsageError: The target takes quantised models only, and the floor would spoil their scale; or it is infinite.
+    """
+    if wanted is None:
+        return QUANTIZED_FLOOR if target.takes_8_bits else FLOOR
+    if wanted < float(np.finfo(np.float32).min):
+        raise UsageError(f"a mask floor of {wanted:g} is infinite in float32 - give one from -1e30 on")
+    if target.is_quantized and wanted < LEAST_QUANTIZED:
+        raise UsageError(
+            f"a mask floor of {wanted:g} for {target.name}, which takes quantised models only: the steps of 8 bits "
+            f"would be {-wanted / 255:,.0f} apart, and scores that differ by less would be equal - give one from -50 "
+            f"to {LEAST_QUANTIZED:,.0f}, at least twice the largest score"
+        )
+    return wanted
+
+
+def floor_under(largest: float, floor: float) -> float:
+    """Return a floor that is low enough for scores of this magnitude: this one, or the next whole number that is."""
+    return min(floor, -float(math.ceil(TIMES * largest)))
+
+
+def told_floor(largest: float, floor: float) -> str:
+    """Return a sentence on the floor of masks that the range of scores asks for in a quantised model."""
+    said = f"Scores reach {largest:.3g} in a run of random tokens, and masks add {floor:g}"
+    if floor_under(largest, floor) == floor:
+        return f"{said}."
+    return f"{said}: what is masked may count - give {floor_under(largest, floor):g} with --mask-floor."
+
+
+class MaskFloors:
+    """The masks of a model that are added to scores, in one round.
+
+    Args:
+        editor: The editor that records the changes.
+        floor: The least element of a mask.
+        scores: The scores, and their ways to a Softmax.
+        bounds: The bounds of elements.
+    """
+
+    def __init__(self, editor: Editor, floor: float, scores: Scores, bounds: FloatBounds) -> None:
+        self.editor, self.floor, self.scores, self.bounds = editor, floor, scores, bounds
+
+    def raise_all(self) -> None:
+        """Let no additive mask go below the floor."""
+        uses: dict[Value, list[tuple[Node, int, Reach]]] = defaultdict(list)
+        for node, index, mask, reach in self._find_additions():
+            if self._is_low(mask, reach):
+                uses[mask].append((node, index, reach))
+        for mask, places in uses.items():
+            dtype = self.editor.shapes[mask].dtype
+            floor = max(floor_of(self.floor, dtype, reach) for _, _, reach in places)
+            name = self._raise_mask(mask, floor, places[0][0])
+            for node, index, _ in places:
+                self.editor.set_inputs(node, {index: name})
+            self.editor.note("additive mask(s) given a finite floor")
+
+    def _find_additions(self) -> Iterator[tuple[Node, int, Value, Reach]]:
+        """Yield where a mask is added to scores: the node, which input it is, the mask, and the way to the Softmax."""
+        for node in sorted(self.editor.nodes("Add", "Attention"), key=lambda node: node.index):
+            if node.scope.path:
+                continue
+            for index in (0, 1) if node.is_op("Add") else (3,):
+                mask, scores = node.input(index), node.input(1 - index) if node.is_op("Add") else node.input(0)
+                if mask is None or scores is None or self.scores.are(mask) or not self._is_added(node, scores):
+                    continue
+                try:
+                    reach, dtype = self._reach_of(node), self.editor.shapes[mask].dtype
+                except MatchFailure:
+                    continue
+                if dtype in FLOATS:
+                    yield node, index, mask, reach
+                elif dtype == TensorProto.BFLOAT16 and self._has_fill(mask):
+                    self.editor.decline(node, NO_BFLOAT16)
+
+    def _is_added(self, node: Node, scores: Value) -> bool:
+        return node.is_op("Attention") or self.scores.are(scores)
+
+    def _reach_of(self, node: Node) -> Reach:
+        out = node.outputs[0]
+        if node.is_op("Attention"):
+            return Reach(-1)
+        if out is None:
+            raise MatchFailure
+        return self.scores.reach(out)
+
+    def _is_low(self, mask: Value, reach: Reach) -> bool:
+        """Whether elements of a mask may be less than the floor, because of a fill in it."""
+        dtype = self.editor.shapes[mask].dtype
+        floor = float(helper.tensor_dtype_to_np_dtype(dtype).type(floor_of(self.floor, dtype, reach)))
+        node = mask.producer
+        if node is not None and (node.is_op("Max") or self._factor_at(node) is not None):
+            ends = [self.editor.uniform(source) for source in node.operands if source.is_constant]
+            if any(end is not None and floor <= end <= ENOUGH for end in ends):
+                return False  # nothing in it is less: bounds do not know that its integers are 0 and 1
+        return self.bounds.of(mask).low < floor and self._has_fill(mask)
+
+    def _factor_at(self, node: Node) -> int | None:
+        """Return which input of a product is the factor of its other input, which holds whole numbers."""
+        for index in (0, 1) if node.is_op("Mul") else ():
+            factor, counted = node.inputs[index], node.inputs[1 - index]
+            if factor is None or counted is None or not self._is_whole(counted):
+                continue
+            if (number := self.editor.uniform(factor)) is not None and number <= ENOUGH:
+                return index
+        return None
+
+    def _is_whole(self, value: Value) -> bool:
+        """Whether all elements are whole numbers, because they are made of integers."""
+        return all(self._is_whole_source(source) for source in walk_breadth_first([value], self._whole_sources))
+
+    def _is_whole_source(self, value: Value) -> bool:
+        """Whether a value holds whole numbers, or whole numbers where its sources do."""
+        if value.is_constant:
+            return self.editor.uniform(value) in (0, 1)
+        if self.editor.shapes[value].dtype in INTEGERS:
+            return True
+        return value.producer is not None and value.producer.is_op(*KEEPS_WHOLE)
+
+    def _whole_sources(self, value: Value) -> Sequence[Value | None]:
+        node = value.producer
+        if node is None or value.is_constant or self.editor.shapes[value].dtype in INTEGERS:
+            return ()
+        return node.inputs if node.is_op("Sub", "Mul") else node.inputs[:1]
+
+    def _has_fill(self, mask: Value) -> bool:
+        return any(self._is_fill(value) for value in walk_breadth_first([mask], _masked_from))
+
+    def _is_fill(self, value: Value) -> bool:
+        """Whether a value is a constant, of one element or more, that masks."""
+        if not _is_made_here(value):
+            return False
+        is_float = self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16)
+        return is_float and self.bounds.of(value).low <= NEGLIGIBLE
+
+    def _raise_mask(self, mask: Value, floor: float, before: Node) -> str:
+        """Return the name of a mask raised to the floor; a node makes it, before one that reads it."""
+        kind = helper.tensor_dtype_to_np_dtype(self.editor.shapes[mask].dtype)
+        array = self.editor.read_constant(mask, MAX_CONSTANT, kind.itemsize)
+        if array is not None:
+            return self.editor.constant(np.maximum(array, kind.type(floor)), f"{mask.name}_floor")
+        low = self.editor.constant(np.array(floor, kind), "mask_floor")
+        name = self.editor.unique_name(f"{mask.name}_floor")
+        node = mask.producer
+        if node is not None and node.is_op("Where"):
+            ends = [self._raised_end(end, floor, kind) for end in node.inputs[1:]]
+            if None not in ends:
+                self.editor.insert_before(before, NewNode("Where", [node.inputs[0], *ends], [name]))
+                return name
+        if node is not None and (index := self._factor_at(node)) is not None:
+            inputs: list[NodeInput] = list(node.inputs)
+            factor = node.inputs[index]
+            sizes = self.editor.shapes[factor].sizes()
+            inputs[index] = self.editor.constant(np.full(sizes or (), floor, kind), "mask_floor")
+            self.editor.insert_before(before, NewNode("Mul", inputs, [name]))
+            return name
+        self.editor.insert_before(before, NewNode("Max", [mask, low], [name]))
+        return name
+
+    def _raised_end(self, value: Value | None, floor: float, kind: np.dtype[np.generic]) -> str | None:
+        """Return a constant raised to the floor."""
+        array = self.editor.read_constant(value, MAX_CONSTANT, kind.itemsize)
+        if array is None:
+            return None
+        name = "mask_floor" if array.size == 1 and array.min() < floor else "mask_zero"
+        return self.editor.constant(np.maximum(array, kind.type(floor)), name)
+
+
+def _is_made_here(value: Value) -> bool:
+    """Whether a value is a constant, or filled with one number."""
+    return value.constant is not None or (value.producer is not None and value.producer.is_op("ConstantOfShape"))
+
+
+def _masked_from(value: Value) -> Sequence[Value | None]:
+    """Return the inputs that the elements of a mask come from."""
+    node = value.producer
+    if node is None or _is_made_here(value) or node.domain or node.op_type not in MASKING:
+        return ()
+    return node.inputs[node.is_op("Where") :]
+
+
+@dataclass(frozen=True)
+class MaskedFillToAdd(Rewrite):
+    """Make every mask of an attention an addition to its scores: 0 where they count, the floor where they do not.
+
+    `Where(cond, fill, scores)` becomes `Add(scores, Where(cond, floor, 0))`, whichever side the fill is on and however
+    the condition is computed; masks of one condition share one value. The additive mask is a constant where the
+    condition is, and depends on no data in any case, so that a host can compute it. A boolean mask of an Attention
+    becomes an additive one. Masks that are added already are raised to the floor, so that no -inf is left.
+
+    This changes numerics, by less than rounding where the floor is far below the scores: a score that does not count
+    keeps an influence of about exp(floor), where the floor is scaled as the scores are after it. A row in which nothing
+    counts has no meaning: its weights used to be equal or NaN, and are now those of its scores, as far as the floor
+    leaves their digits.
+
+    Legality: the condition depends on no data, and the fill is a constant of at most -1e4. The scores are finite
+    where they do not count, too; what inputs and products of matrices give is taken to be. They reach a Softmax, over
+    an axis along which the mask varies, through additions, positive constant scales and reshapes alone. In float16 the
+    floor is at least -3e4. It works at symbolic dims and at fixed ones.
+
+    Before:
+
+        agraph (float[N, 2, L, L] scores, bool[N, 1, 1, L] padding) => (float[N, 2, L, L] y)
+        <float least = {-3.4e38}> {
+            filled = Where (padding, least, scores)
+            y = Softmax <axis = -1> (filled)
+        }
+
+    After:
+
+        agraph (float[N, 2, L, L] scores, bool[N, 1, 1, L] padding) => (float[N, 2, L, L] y)
+        <float mask_floor = {-1e9}, float mask_zero = {0.0}> {
+            padding_mask = Where (padding, mask_floor, mask_zero)
+            filled = Add (scores, padding_mask)
+            y = Softmax <axis = -1> (filled)
+        }
+
+    Attributes:
+        floor: The number that is added to scores that do not count.
+    """
+
+    floor: float = FLOOR
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.floor) and self.floor <= ENOUGH):
+            raise UsageError(f"a mask floor of {self.floor:g} does not mask - give one of at most {ENOUGH:g}")
+
+    def edit(self, editor: Editor) -> None:
+        known = find_dependences(editor.model, editor.shapes)
+        scores, bounds = Scores(editor, known), FloatBounds(editor.model, editor.shapes)
+        _Fills(editor, self.floor, scores, bounds).replace()
+        MaskFloors(editor, self.floor, scores, bounds).raise_all()
+
+
+class _Fills:
+    """The masks of a model that are not added to scores, in one round."""
+
+    def __init__(self, editor: Editor, floor: float, scores: Scores, bounds: FloatBounds) -> None:
+        self.editor, self.floor, self.scores, self.bounds, self.known = editor, floor, scores, bounds, scores.known
+        self.masks: dict[tuple[Value, bool, int, float], str] = {}
+
+    def replace(self) -> None:
+        """Replace masks that are not added, in node order: the first one makes the nodes that others share."""
+        for node in sorted(self.editor.nodes("Where", "Attention"), key=lambda node: node.index):
+            if node.is_op("Attention"):
+                with self.editor.matching(node):
+                    self._boolean_mask(node)
+            elif (side := self._fill_side(node)) is not None:
+                with self.editor.matching(node):
+                    self._replace(node, side, self._legal_reach(node, side))
+
+    # Where(cond, fill, scores)
+
+    def _fill_side(self, node: Node) -> int | None:
+        """Return which input is a fill, where the other one is no constant but scores."""
+        if node.outputs[0] is None or len(node.inputs) != 3:
+            return None
+        for side in (1, 2):
+            fill, scores = node.inputs[side], node.inputs[3 - side]
+            if fill is not None and self.editor.shapes[fill].dtype not in (*FLOATS, TensorProto.BFLOAT16):
+                return None
+            if fill is None or scores is None or scores.is_constant or not self._is_uniform(fill):
+                continue
+            if self.bounds.of(fill).high < 0 and (node.scope.path or self.scores.are(scores)):
+                return side
+        return None
+
+    def _is_uniform(self, value: Value) -> bool:
+        """Whether a value is a constant, or one that is made as large as a shape."""
+        source = unwrap_value(value, ("Expand", "Cast", "Reshape", "Unsqueeze"))
+        return source.is_constant or (source.producer is not None and source.producer.is_op("ConstantOfShape"))
+
+    def _legal_reach(self, node: Node, side: int) -> Reach:
+        """Return how the masked scores reach a Softmax.
+
+        Raises:
+            MatchFailure: The fill is no mask, or an addition would not give the same.
+        """
+        cond, fill, scores, out = node.operand(0), node.operand(side), node.operand(3 - side), node.result()
+        if node.scope.path:
+            raise MatchFailure("it fills what is in a body of another node; inline that first")
+        if self.editor.shapes[fill].dtype not in FLOATS:
+            raise MatchFailure(NO_BFLOAT16)
+        if self.bounds.of(fill).high > NEGLIGIBLE:
+            raise MatchFailure(f"its fill is more than {NEGLIGIBLE:,.0f}: it may be data")
+        known = self.known.get(cond)
+        if known is not None and known.data:
+            raise MatchFailure("its condition depends on data: it is no mask")
+        before = self.bounds.of(scores)
+        if before.may_be_nan or before.high == math.inf:
+            raise MatchFailure(
+                f"'{scores.name}' may be infinite or NaN where it does not count, which an addition keeps"
+            )
+        try:
+            reach = self.scores.reach(out)
+        except MatchFailure as failure:
+            raise MatchFailure(f"it is no mask: {failure.reason}") from failure
+        if floor_of(self.floor, self.editor.shapes[fill].dtype, reach) * reach.scale > ENOUGH:
+            raise MatchFailure(f"its floor would be scaled by {reach.scale:g} and mask nothing")
+        self._check_dims(cond, fill, scores, out, reach)
+        return reach
+
+    def _check_dims(self, cond: Value, fill: Value, scores: Value, out: Value, reach: Reach) -> None:
+        shapes = self.editor.shapes
+        over, with_fill = shapes[cond].dims, shapes[fill].dims
+        if over is None:
+            raise MatchFailure(f"the shape of its condition is not known: {shapes.reason(cond)}")
+        if len(over) < -reach.axis or over[reach.axis] == 1:
+            raise MatchFailure("it masks whole rows of a Softmax, which an addition does not")
+        if with_fill is not None and all(dim == 1 for dim in with_fill):
+            rank = shapes[scores].rank
+            if len(with_fill) <= max(len(over), rank or 0):
+                return
+        before, after = shapes[scores].dims, shapes[out].dims
+        if before is None or after is None or broadcast_dims([before, over]) != after:
+            raise MatchFailure("its fill may be larger than its scores and its condition")
+
+    def _replace(self, node: Node, side: int, reach: Reach) -> None:
+        cond, fill, scores, out = node.operand(0), node.operand(side), node.operand(3 - side), node.result()
+        dtype = self.editor.shapes[fill].dtype
+        mask, made = self.mask(cond, dtype, fills_true=side == 1, floor=floor_of(self.floor, dtype, reach))
+        self.editor.replace(node, *made, NewNode("Add", [scores, mask], [out.name], like=node))
+        self.editor.note("fill(s) of masked scores turned into additions")
+
+    def mask(self, cond: Value, dtype: int, *, fills_true: bool, floor: float) -> tuple[str, list[NewNode]]:
+        """Return the name of an additive mask, and the nodes that make it where none does yet."""
+        key = (cond, fills_true, dtype, floor)
+        if key in self.masks:
+            return self.masks[key], []
+        kind = helper.tensor_dtype_to_np_dtype(dtype)
+        low, zero = np.array(floor, kind), np.array(0, kind)
+        array = self.editor.read_constant(cond, MAX_CONSTANT, kind.itemsize)
+        if array is not None:
+            filled = np.where(array, low, zero) if fills_true else np.where(array, zero, low)
+            self.masks[key] = self.editor.constant(filled.astype(kind), f"{cond.name}_mask")
+            return self.masks[key], []
+        name = self.masks[key] = self.editor.unique_name(f"{cond.name}_mask")
+        ends = [self.editor.constant(low, "mask_floor"), self.editor.constant(zero, "mask_zero")]
+        return name, [NewNode("Where", [cond, *(ends if fills_true else ends[::-1])], [name])]
+
+    # Attention(query, key, value, boolean mask)
+
+    def _boolean_mask(self, node: Node) -> None:
+        mask, query = node.input(3), node.input(0)
+        if mask is None or query is None or self.editor.shapes[mask].dtype != TensorProto.BOOL:
+            return
+        dtype = self.editor.shapes[query].dtype
+        self._check_mask(node, mask, dtype)
+        name, made = self.mask(mask, dtype, fills_true=False, floor=floor_of(self.floor, dtype))
+        if made:
+            self.editor.insert_before(node, *made)
+        self.editor.set_inputs(node, {3: name})
+        self.editor.note("boolean mask(s) of Attentions made additive")
+
+    def _check_mask(self, node: Node, mask: Value, dtype: int) -> None:
+        if node.scope.path:
+            raise MatchFailure("it is in a body of another node; inline that first")
+        known, dims = self.known.get(mask), self.editor.shapes[mask].dims
+        if known is not None and known.data:
+            raise MatchFailure("its boolean mask depends on data")
+        if dtype not in FLOATS:
+            raise MatchFailure("the dtype of its scores is not known, or has no additive masks here")
+        if dims is None:
+            raise MatchFailure(f"the shape of its boolean mask is not known: {self.editor.shapes.reason(mask)}")
+        if dims and dims[-1] == 1:
+            raise MatchFailure("its boolean mask masks whole rows, which an addition does not")
+
+
+GUARDED, FILL = Pattern(), Pattern()
+IS_NAN = Op("IsNaN", GUARDED)
+GUARD = Op("Where", IS_NAN, FILL, GUARDED) | Op("Where", Op("Not", IS_NAN), GUARDED, FILL)
+
+
+@dataclass(frozen=True)
+class DropNanGuard(Rewrite):
+    """Remove `Where(IsNaN(p), 0, p)` where p is a Softmax of finite scores, and `Max(scores, least)` before it.
+
+    A Softmax gives NaN for a row that is -inf throughout, which exporters guard against. With a finite floor there is
+    no such row; where masks hold -inf, run `masked-fill-to-add` first. Nor is any score less than the least number.
+
+    Legality: p is a Softmax, or a cast of one, of scores that cannot be infinite: the bounds of all masks that are
+    added are finite, and so are their sums. What inputs and products of matrices give is taken to be finite.
+
+    Before:
+
+        agraph (float[N, L] x, bool[L] padding) => (float[N, L] y)
+        <float floor = {-1e9}, float zero = {0.0}> {
+            mask = Where (padding, floor, zero)
+            scores = Add (x, mask)
+            p = Softmax <axis = -1> (scores)
+            none = IsNaN (p)
+            q = Where (none, zero, p)
+            y = Neg (q)
+        }
+
+    After:
+
+        agraph (float[N, L] x, bool[L] padding) => (float[N, L] y)
+        <float floor = {-1e9}, float zero = {0.0}> {
+            mask = Where (padding, floor, zero)
+            scores = Add (x, mask)
+            p = Softmax <axis = -1> (scores)
+            y = Neg (p)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        bounds = FloatBounds(editor.model, editor.shapes)
+        for node in editor.nodes("Where"):
+            if (match := GUARD.match(editor, node.outputs[0])) is None:
+                continue
+            guarded = match[GUARDED]
+            softmax = unwrap_value(guarded, ("Cast", "Identity")).producer
+            if softmax is None or not softmax.is_op("Softmax"):
+                editor.decline(node, "what it guards is not a Softmax")
+            elif not bounds.of(guarded).is_finite:
+                editor.decline(node, "the scores of its Softmax may be -inf; run masked-fill-to-add first")
+            elif not _keeps_shape(editor, match[GUARD], guarded, match[FILL]):
+                editor.decline(node, "it may change the shape of what it guards")
+            elif editor.bypass(node, guarded):
+                editor.note("guard(s) against NaN removed")
+        for node in editor.nodes("Max"):
+            least = [value for value in node.operands if value.is_constant and bounds.of(value).high <= NEGLIGIBLE]
+            scores = [value for value in node.operands if value not in least]
+            if len(least) != 1 or len(scores) != 1 or not bounds.of(scores[0]).is_finite:
+                continue
+            is_above = bounds.of(scores[0]).low >= bounds.of(least[0]).high
+            if is_above and _keeps_shape(editor, node.result(), scores[0], least[0]) and editor.bypass(node, scores[0]):
+                editor.note("guard(s) against -inf removed")
+
+
+def _keeps_shape(editor: Editor, out: Value, guarded: Value, fill: Value) -> bool:
+    before, after, of_fill = (editor.shapes[value].dims for value in (guarded, out, fill))
+    if before is not None and before == after:
+        return True
+    is_one = of_fill is not None and of_fill == (1,) * len(of_fill)
+    return of_fill == () or (is_one and before is not None and len(of_fill or ()) <= len(before))
