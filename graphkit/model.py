@@ -16,10 +16,10 @@ import onnx.numpy_helper
 
 from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
+from graphkit.graph.dataflow import check_scopes
 from graphkit.graph.names import count_things
 from graphkit.graph.roles import Roles, find_roles
-from graphkit.graph.shape_tensors import ShapeTensors, find_shape_tensors
-from graphkit.graph.soundness import check_scopes
+from graphkit.graph.uses import ShapeTensors, find_shape_tensors
 from graphkit.graph.view import Scope, all_nodes, as_text, build_scopes
 from graphkit.io import external, tensors
 from graphkit.io.byte_source import map_file, source_of

@@ -10,7 +10,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from graphkit.dtypes import BITS
 from graphkit.errors import ModelError
-from graphkit.graph.attribute_text import tensor_text
+from graphkit.graph.declared_types import tensor_text
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.tensor_values import inline_array

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.graph.merged_decoder import MergedDecoder, count_captured_values, trace_condition, zero_length_outputs
 from graphkit.graph.name_families import family_labels
+from graphkit.graph.roles import MergedDecoder, count_captured_values, trace_condition, zero_length_outputs
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table

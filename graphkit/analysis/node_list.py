@@ -12,10 +12,8 @@ from graphkit.analysis.costs.node_costs import FAILURES
 from graphkit.analysis.costs.node_sizes import bytes_of
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.attribute_text import attribute_text
-from graphkit.graph.declared_types import Dim, shape_text
-from graphkit.graph.find_by_name import glob_test, in_order
-from graphkit.graph.name_families import by_family, expand_label, in_short, label_families
+from graphkit.graph.declared_types import Dim, attribute_text, shape_text
+from graphkit.graph.name_families import by_family, expand_label, glob_test, in_order, in_short, label_families
 from graphkit.graph.names import count_things, module_of, module_parts
 from graphkit.graph.view import Node, Value, all_nodes, as_text
 from graphkit.io.external import external_extent

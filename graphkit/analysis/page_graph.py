@@ -13,8 +13,7 @@ from graphkit.analysis.costs.node_costs import FAILURES, MEASURES, NodeCost, cho
 from graphkit.analysis.costs.peak_memory import PeakMemory, page_memory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.dtypes import dtype_name
-from graphkit.graph.attribute_text import attribute_text, values_text
-from graphkit.graph.declared_types import shape_text
+from graphkit.graph.declared_types import attribute_text, shape_text, values_text
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size

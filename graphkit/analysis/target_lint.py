@@ -16,12 +16,10 @@ from onnx import TensorProto, defs
 from graphkit.deploy.targets import Condition, Fact, Target, Verdict, tflite_spellings
 from graphkit.deploy.targets.target import ANYTHING, joint_verdict
 from graphkit.dtypes import dtype_name
-from graphkit.graph.attributes import T, attribute_value
 from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import RANDOM, value_inputs
-from graphkit.graph.shape_tensors import ShapeTensors
-from graphkit.graph.uses import find_lookups, table_entries
-from graphkit.graph.view import Node, Value, as_text
+from graphkit.graph.uses import ShapeTensors, find_lookups, table_entries
+from graphkit.graph.view import Node, T, Value, as_text, attribute_value
 from graphkit.ops.tensor import TensorSequence, element_numbers, plain_dims
 from graphkit.shapes import Shapes, is_known
 

@@ -13,8 +13,7 @@ from typing import ClassVar
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim, shape_text
-from graphkit.graph.find_by_name import find_matching_values, fixed_values, in_order
-from graphkit.graph.name_families import by_family
+from graphkit.graph.name_families import by_family, find_matching_values, fixed_values, in_order
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model

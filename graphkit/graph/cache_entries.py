@@ -7,7 +7,8 @@ else shapes: two numbered families of equal size whose members agree in every di
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,9 +16,20 @@ from onnx import TensorProto
 
 from graphkit.graph.declared_types import Dim, TensorType, declared_type
 from graphkit.graph.name_families import is_number
-from graphkit.graph.view import Scope, Value
+from graphkit.graph.traversal import walk_breadth_first
+from graphkit.graph.uses import moved_from
+from graphkit.graph.view import Node, Scope, Value, unwrap_value
 
-__all__ = ["CacheEntry", "Slot", "cache_entries", "growing_axis"]
+__all__ = [
+    "RECURRENT",
+    "CacheEntry",
+    "Slot",
+    "StateEntry",
+    "cache_entries",
+    "can_replace",
+    "growing_axis",
+    "recurrent_states",
+]
 
 PAST = {"past", "prev", "previous", "old"}
 PRESENT = {"present", "new", "next", "updated", "cur", "current"}
@@ -227,3 +239,296 @@ def _dims_of_tokens(value: Value) -> tuple[Dim, ...]:
 
 def _is_batch(dim: Dim) -> bool:
     return isinstance(dim, str) and ("batch" in dim.lower() or dim.lower() in ("b", "n", "bs"))
+
+
+# Find recurrent state: inputs of a fixed size that an output of the same shape and dtype replaces at each step.
+#
+# The nodes tell: an LSTM or GRU gives the next value of its initial state, and a window over the last inputs is cut
+# from what is old and new. Or names do: `conv_states` and `conv_states_out`, `h` and `hn`, `state` and `stateN`. At
+# last, the flow of data does: an input that is called a state, and the only output of its shape that is computed from
+# it. What is ambiguous is not linked. Of names that say of nothing that it is state, such as `xx` and `xx_out`,
+# several have to go together in a step that gives something else too.
+
+RECURRENT = ("LSTM", "GRU", "RNN")
+DIRECTIONS = (
+    PAST | PRESENT | {"in", "out", "input", "output", "inputs", "outputs", "init", "initial", "final", "r"}
+)  # that last one of WeNet
+OUT = {"out", "output", "new", "next", "present", "final", "updated"}  # which say of an output what it is of an input
+NEXT = {"present", "new", "next", "updated"}  # which say of an output that it is the next value of something
+STATES = CACHE | {
+    "state",
+    "states",
+    "hidden",
+    "cell",
+    "conv",
+    "ssm",
+    "rnn",
+    "lstm",
+    "gru",
+    "recurrent",
+    "carry",
+    "cached",
+}
+CELLS = {"state", "states", "hidden", "cell", "rnn", "lstm", "gru", "recurrent", "h", "c", "hx", "cx"}
+HIDDEN_STATES = {"hidden", "states"}  # of a transformer, together: activations
+STATES |= {"mem", "memory", "buffer", "h", "c", "hx", "cx"}
+ATTENTION = KEY | VALUE | {"kv", "kvcache", "pkv"}  # a cache of keys or values may have slots that it never fills
+CUTS = ("Slice", "Split")
+MOVES = (*CUTS, "Concat", "Gather", "Identity", "Cast", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+GROWING = {"seq", "sequence", "len", "length", "time", "past", "total", "frames"}  # words in names of dims that vary
+
+Test = tuple[Callable[[Value], Hashable], Callable[[Value], Iterable[Hashable]]]  # keys of an input and of an output
+
+
+@dataclass(frozen=True, slots=True)
+class StateEntry:
+    """A recurrent state: the input that it is, and the output that replaces it."""
+
+    past: Value
+    next: Value
+
+
+def recurrent_states(
+    scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value], cache: Iterable[CacheEntry]
+) -> tuple[StateEntry, ...]:
+    """Return the recurrent states of a graph, in the order of its inputs.
+
+    Args:
+        scope: The graph.
+        inputs: Inputs that may be state: those of no other role.
+        outputs: Outputs that may be state.
+        cache: Possible entries of a KV cache; one that is replaced as a whole is recurrent state instead.
+    """
+    next_of = {entry.past: entry.present for entry in cache if _is_state(entry) and entry.past and entry.present}
+    unpaired = [value for value in inputs if value not in next_of and _is_fixed(value)]
+    free = [value for value in outputs if value not in set(next_of.values())]
+    for test in TESTS:
+        pairs = _find_fitting_pairs(unpaired, free, test)
+        times = Counter(value for pair in pairs for value in pair)
+        next_of |= {past: present for past, present in pairs if times[past] == times[present] == 1}
+        unpaired, free = ([value for value in values if not times[value]] for values in (unpaired, free))
+    next_of |= _by_flow(scope, unpaired, free)
+    next_of |= _pair_state_names(scope, unpaired, free, next_of)
+    order = {value: place for place, value in enumerate(scope.inputs)}
+    entries = (StateEntry(past, present) for past, present in next_of.items() if present is not None)
+    return tuple(sorted(entries, key=lambda entry: order[entry.past]))
+
+
+def can_replace(past: Value, present: Value) -> bool:
+    """Whether an output has the dtype and the shape of an input; a dim that no input declares may be any size."""
+    before, after = declared_type(past), declared_type(present)
+    if before is None or after is None or before.dtype != after.dtype:
+        return False
+    if before.dims is None or after.dims is None or len(before.dims) != len(after.dims):
+        return False
+    inputs = past.scope.inputs
+    known = {dim for value in inputs if (declared := declared_type(value)) is not None for dim in declared.dims or ()}
+    return all(
+        dim_before == dim_after or not (isinstance(dim_after, int) or dim_after in known)
+        for dim_before, dim_after in zip(before.dims, after.dims, strict=True)
+    )
+
+
+def _is_fixed(value: Value) -> bool:
+    """Whether a value has the same size at each step: all of its dims are numbers, but for that of the batch."""
+    declared = declared_type(value)
+    if declared is None or declared.dims is None:
+        return False
+    varying = [dim for dim in declared.dims if not isinstance(dim, int)]
+    return not varying or (len(varying) == 1 and not GROWING.intersection(split_name(varying[0] or "")))
+
+
+def _is_state(entry: CacheEntry) -> bool:
+    """Whether an entry that looks like a cache is replaced as a whole: by name, or as a window of fixed size is."""
+    past, present = entry.past, entry.present
+    if past is None or present is None or not _is_fixed(past) or not can_replace(past, present):
+        return False
+    is_plain = declared_type(past) == declared_type(present) and not ATTENTION.intersection(split_name(past.name))
+    return entry.slot.kind == "state" or is_plain or past in _window_inputs(present, is_cut_last=True)
+
+
+def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) -> dict[Value, Value]:
+    """Return states of plain arithmetic, such as an LSTM cell written out, whose outputs have names that say little.
+
+    Nothing but the output may fit the state and be computed from it. That is computed from another input too, and fits
+    none of these, unless its name is that of the state with a number, as PyTorch's exporter tells the two apart.
+    """
+    named = {past: words for past in inputs if (words := _state_words(past))}
+    reached = {value: _values_reached(value) for value in scope.inputs} if named else {}
+    next_of = {}
+    for past, words in named.items():
+        fitting = [value for value in scope.outputs if value in reached[past] and can_replace(past, value)]
+        if len(fitting) != 1 or fitting[0] not in outputs or fitting[0] is past:
+            continue
+        others = [value for value in scope.inputs if value is not past and fitting[0] in reached[value]]
+        said = set(filter(str.isalpha, split_name(fitting[0].name)))
+        is_other = bool(said & STATES - words) or any(can_replace(value, fitting[0]) for value in others)
+        if others and (said == words or not is_other):
+            next_of[past] = fitting[0]
+    return next_of
+
+
+def _pair_state_names(
+    scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value], known: dict[Value, Value]
+) -> dict[Value, Value]:
+    """Return states whose outputs have their names and say that they come out, as `xx` and `xx_out`.
+
+    An image and what a filter makes of it may be called so too. So there are two such states at least, or others that
+    are known; each output has the dtype and dims of its input and is computed from it; and the graph has an input and
+    an output that are neither.
+    """
+    pairs = [pair for pair in _find_fitting_pairs(inputs, outputs, (_plain_words, _out_names)) if pair[0] not in known]
+    times = Counter(value for pair in pairs for value in pair)
+    found = {
+        past: present
+        for past, present in pairs
+        if times[past] == times[present] == 1
+        and declared_type(past) == declared_type(present)
+        and present in _values_reached(past)
+    }
+    others = [value for value in scope.inputs if value.tensor is None and value not in {*found, *known}]
+    is_step = bool(others) and not {*scope.outputs} <= {*found.values(), *known.values()}
+    return found if is_step and len(found) + len(known) > 1 else {}
+
+
+def _out_names(value: Value) -> list[Hashable]:
+    return _plain_names(value) if OUT.intersection(split_name(value.name)) else []
+
+
+def _state_words(value: Value) -> set[str]:
+    """Return the words of a name of nothing but a state and its number, of an input of rank 2 or more."""
+    declared, words = declared_type(value), set(filter(str.isalpha, split_name(value.name))) - DIRECTIONS
+    is_state = words <= CELLS and not words >= HIDDEN_STATES
+    return words if is_state and declared is not None and len(declared.dims or ()) > 1 else set()
+
+
+def _values_reached(value: Value) -> set[Value]:
+    """Return the values of its graph that are computed from a value, through bodies too."""
+    reached, todo = {value}, [value]
+    while todo:
+        for reader, _ in todo.pop().consumers:
+            node: Node | None = reader
+            while node is not None:
+                new = [out for out in node.results if out not in reached]
+                reached.update(new)
+                todo += new
+                node = node.scope.owner
+    return reached
+
+
+def _find_fitting_pairs(inputs: Iterable[Value], outputs: Iterable[Value], test: Test) -> list[tuple[Value, Value]]:
+    """Return the inputs and outputs that a test finds to be one state, some perhaps more than once."""
+    of_input, of_output = test
+    keyed = [(value, key) for value in outputs for key in of_output(value)]
+    keyed_inputs = [(value, key) for value in inputs if (key := of_input(value)) is not None]
+    return [
+        (past, present)
+        for past, input_key in keyed_inputs
+        for present, output_key in keyed
+        if input_key == output_key and can_replace(past, present) and unwrap_value(present, ("Identity",)) is not past
+    ]
+
+
+def _plain_words(value: Value) -> Hashable:
+    """Return the words of a name that do not say whether it comes in or goes out, None for none."""
+    words = split_name(value.name)
+    plain = tuple(word for word in words if word not in DIRECTIONS)
+    return plain or None
+
+
+def _state_name(value: Value) -> Hashable:
+    return plain if isinstance(plain := _plain_words(value), tuple) and STATES.intersection(plain) else None
+
+
+def _plain_names(value: Value) -> list[Hashable]:
+    return [plain] if (plain := _plain_words(value)) is not None else []
+
+
+def _next_names(value: Value) -> list[Hashable]:
+    return _plain_names(value) if NEXT.intersection(split_name(value.name)) else []
+
+
+def _initial_name(value: Value) -> Hashable:
+    """Return `h` for `h0` and `h_0`."""
+    plain = _state_name(value)
+    return plain[:-1] or None if isinstance(plain, tuple) and plain[-1] == "0" else plain
+
+
+def _last_names(value: Value) -> list[Hashable]:
+    """Return `h` for `hn` and `h_n`, and `state` for `stateN`."""
+    *first, last = split_name(value.name) or [""]
+    if last == "n" and first:
+        return [tuple(first)]
+    return [(*first, last[0])] if last in ("hn", "cn") else []
+
+
+def _of_recurrence(value: Value) -> Hashable:
+    """Return the outputs of recurrent nodes that give the next value of an input, as the initial state of the nodes."""
+    outputs = set[tuple[Node, int]]()
+    for moved in walk_breadth_first([value], _moved_from):
+        for node, index in moved.consumers:
+            if node.is_op(*RECURRENT) and index in (5, 6):
+                outputs.add((node, index - 4))
+            elif not _moves_elements(node, index):
+                return None
+    return frozenset(outputs) or None
+
+
+def _moves_elements(node: Node, index: int) -> bool:
+    return node.is_op(*MOVES) and (index == 0 or node.is_op("Concat"))
+
+
+def _moved_from(value: Value) -> Iterator[Value | None]:
+    """Yield the outputs of nodes that move the elements of a value."""
+    for node, index in value.consumers:
+        if _moves_elements(node, index):
+            yield from node.outputs
+
+
+def _from_recurrence(value: Value) -> list[Hashable]:
+    """Return the outputs of recurrent nodes, their last states, that an output consists of."""
+    outputs = set[tuple[Node, int]]()
+    for source in walk_breadth_first([value], lambda each: moved_from(each, MOVES)):
+        node = source.producer
+        if node is not None and node.is_op(*RECURRENT) and source.output_index in (1, 2):
+            outputs.add((node, source.output_index))
+        elif node is None or not node.is_op(*MOVES):
+            return []
+    return [frozenset(outputs)] if outputs else []
+
+
+def _window_inputs(value: Value, *, is_cut_last: bool = False) -> set[Value]:
+    """Return the inputs that an output is joined and cut from, each in front of the tensor joined to it.
+
+    Args:
+        value: The output.
+        is_cut_last: Whether it must be cut after it is joined, because a slice before may select one of many layers.
+    """
+
+    def before(met: tuple[Value, bool, bool]) -> list[tuple[Value, bool, bool]]:
+        moved, is_cut, is_joined = met
+        node = moved.producer
+        if node is None or not node.is_op(*MOVES):
+            return []
+        is_join = node.is_op("Concat") and not _is_stack(node)
+        cut, joined = is_cut or node.is_op(*CUTS), is_joined or (is_join and (is_cut or not is_cut_last))
+        sources = node.inputs[:1] if is_join else moved_from(moved, MOVES)
+        return [(source, cut, joined) for source in sources if source is not None]
+
+    met = walk_breadth_first([(value, False, False)], before)
+    return {moved for moved, is_cut, is_joined in met if moved.kind == "input" and is_cut and is_joined}
+
+
+def _is_stack(node: Node) -> bool:
+    """Whether a Concat stacks tensors along a new axis, such as the states of layers."""
+    makers = [part.producer if part is not None else None for part in node.inputs]
+    return all(maker is not None and maker.is_op("Unsqueeze") for maker in makers)
+
+
+TESTS: tuple[Test, ...] = (
+    (_of_recurrence, _from_recurrence),
+    (_state_name, _plain_names),
+    (_plain_words, _next_names),
+    (_initial_name, _last_names),
+    (lambda past: past, _window_inputs),
+)

@@ -20,13 +20,12 @@ import numpy as np
 import onnx.numpy_helper
 from onnx import TensorProto
 
-from graphkit.graph.attributes import ZERO
 from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import MOVING, operator_set, value_inputs
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import ADDED, KEPT, LENGTHS
-from graphkit.graph.view import Node, Value, unwrap_value
+from graphkit.graph.view import ZERO, Node, Value, unwrap_value
 
 __all__ = ["POLARITIES", "Polarity", "find_polarity", "make_open_mask", "mask_elements"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 
-from graphkit.graph.attribute_text import attribute_text, tensor_text, values_text
+from graphkit.graph.declared_types import attribute_text, tensor_text, values_text
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value, as_text
 from graphkit.matching.value_matching import is_counted, source_of

@@ -13,7 +13,7 @@ from functools import cached_property
 from onnx import TensorProto
 
 from graphkit.dtypes import dtype_name
-from graphkit.graph.attribute_text import tensor_text, values_text
+from graphkit.graph.declared_types import tensor_text, values_text
 from graphkit.graph.view import Node, Scope, Value, all_scopes
 from graphkit.matching.value_matching import is_counted, source_of
 from graphkit.model import Model

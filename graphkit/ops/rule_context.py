@@ -14,8 +14,7 @@ import onnx
 from onnx import AttributeProto
 
 from graphkit.dtypes import integer_range
-from graphkit.graph.attributes import T, attribute_value
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, T, Value, attribute_value
 from graphkit.model import Model
 from graphkit.ops.number_limits import exact_range
 from graphkit.ops.tensor import Array, Dims, Element, Tensor, element_number, is_known

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import SparseTensorProto, TensorProto
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.attributes import VALUES, ZERO, constant_tensor
+from graphkit.graph.view import VALUES, ZERO, constant_tensor
 from graphkit.ops.data_movement import dims_product, small_data, unknown_values
 from graphkit.ops.element_values import compare_elements, for_each_element
 from graphkit.ops.preconditions import (

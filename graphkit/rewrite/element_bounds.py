@@ -13,11 +13,10 @@ from onnx import TensorProto
 
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, integer_range
 from graphkit.errors import ModelError
-from graphkit.graph.attributes import ZERO
 from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.operator_traits import MOVING
 from graphkit.graph.roles import MASKS
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import ZERO, Node, Value
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers

@@ -10,7 +10,7 @@ import onnx
 import onnx.numpy_helper
 from onnx import helper
 
-from graphkit.graph.find_by_name import find_value
+from graphkit.graph.name_families import find_value
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import Scope, Value, body_graphs
 from graphkit.model import Model

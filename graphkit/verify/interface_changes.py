@@ -14,8 +14,8 @@ from types import MappingProxyType
 import numpy as np
 
 from graphkit.graph.declared_types import Dim, declared_dims, shape_text
-from graphkit.graph.merged_decoder import MergedDecoder, count_captured_values, trace_condition
 from graphkit.graph.name_families import family_labels
+from graphkit.graph.roles import MergedDecoder, count_captured_values, trace_condition
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.matching.interfaces import compare_ports

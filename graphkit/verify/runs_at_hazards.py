@@ -13,9 +13,8 @@ import onnx
 from graphkit.analysis.hazards import Check, Hazard, Hazards, dims_text
 from graphkit.dtypes import INTEGERS
 from graphkit.errors import ModelError
-from graphkit.graph.merged_decoder import trace_condition
 from graphkit.graph.operator_traits import DIVIDING
-from graphkit.graph.roles import MASKS
+from graphkit.graph.roles import MASKS, trace_condition
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.isolated_session import IsolatedSession

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from graphkit.dtypes import dtype_name
-from graphkit.graph.attribute_text import attribute_text, tensor_text
-from graphkit.graph.declared_types import shape_text
+from graphkit.graph.declared_types import attribute_text, shape_text, tensor_text
 from graphkit.graph.name_families import family_labels, family_pattern, is_number
 from graphkit.graph.names import count_things, module_of
 from graphkit.graph.view import Node, Scope, Value, all_scopes, as_text

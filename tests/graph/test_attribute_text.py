@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-from graphkit.graph.attribute_text import attribute_text
+from graphkit.graph.declared_types import attribute_text
 
 BODY = helper.make_graph([helper.make_node("Add", ["a", "b"], ["c"])], "body", [], [])
 SPARSE = helper.make_sparse_tensor(

@@ -9,9 +9,8 @@ import onnx.parser
 import pytest
 from onnx import AttributeProto, SparseTensorProto, TensorProto, helper
 
-from graphkit.graph.attributes import attribute_value
 from graphkit.graph.declared_types import TensorType, declared_type
-from graphkit.graph.view import Node, Scope, Value, build_scopes
+from graphkit.graph.view import Node, Scope, Value, attribute_value, build_scopes
 from graphkit.model import Model
 from graphkit.passes.clean_up.eliminate_identity import EliminateIdentity
 

@@ -6,8 +6,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.graph.merged_decoder import MergedDecoder, count_captured_values, trace_condition, zero_length_outputs
-from graphkit.graph.roles import find_roles
+from graphkit.graph.roles import MergedDecoder, count_captured_values, find_roles, trace_condition, zero_length_outputs
 from graphkit.graph.view import Scope, Value, build_scopes
 from graphkit.model import Model
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 
 import onnx
 
-from graphkit.graph.merged_decoder import zero_length_outputs
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import RANDOM
+from graphkit.graph.roles import zero_length_outputs
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.rewrite import Editor, Outcome, Pass, Rewrite, copy_proto, drop_inputs, keep_members

@@ -11,8 +11,8 @@ from graphkit import __version__
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.merged_decoder import MergedDecoder, count_captured_values, trace_condition
 from graphkit.graph.names import count_things
+from graphkit.graph.roles import MergedDecoder, count_captured_values, trace_condition
 from graphkit.graph.view import Node, Value, all_nodes, all_scopes, branch_fault
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.clean_up.redundant_nodes import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode

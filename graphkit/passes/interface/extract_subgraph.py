@@ -12,8 +12,7 @@ from onnx import helper
 
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import Dim, declared_dims, declared_type, type_text
-from graphkit.graph.find_by_name import find_value_or_node
-from graphkit.graph.name_families import family_labels
+from graphkit.graph.name_families import family_labels, find_value_or_node
 from graphkit.graph.names import count_things, free_name, names_in
 from graphkit.graph.view import Value
 from graphkit.model import Model

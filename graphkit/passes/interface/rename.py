@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims
-from graphkit.graph.find_by_name import find_value
+from graphkit.graph.name_families import find_value
 from graphkit.graph.view import Scope, Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes

@@ -11,9 +11,8 @@ import numpy as np
 from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from graphkit.graph.attributes import ZERO
 from graphkit.graph.operator_traits import broadcasts_inputs
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import ZERO, Node, Value
 from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Builder, Editor, MatchFailure, NodeInput, NodeRewrite, Rewrite
 from graphkit.rewrite.reshape_spec import MAX_SIZE

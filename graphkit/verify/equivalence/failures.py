@@ -13,8 +13,8 @@ from dataclasses import replace
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.graph.cache_entries import RECURRENT
 from graphkit.graph.operator_traits import DIVIDING, REDUCTIONS, UNARY, broadcasts_inputs, operator_set
-from graphkit.graph.recurrent_states import RECURRENT
 from graphkit.ops.tensor import Dims, is_known
 from graphkit.shapes import Expr, lower, upper
 from graphkit.symbolic.algebra import is_nonzero
