@@ -48,7 +48,7 @@ seconds = time.perf_counter() - start
 """,
     "fsspec as it comes": """
 import fsspec
-from graphkit.io.payloads import lighten_model
+from graphkit.io.wire import lighten_model
 class Bytes:
     def __init__(self, file): self.file = file
     def __len__(self): return self.file.size

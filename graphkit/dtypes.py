@@ -1,4 +1,4 @@
-"""Dtypes of ONNX tensors: sizes, kinds and names, by TensorProto.DataType."""
+"""Dtypes of ONNX tensors: sizes, kinds and names, by TensorProto.DataType; and the values that tensors hold."""
 
 from __future__ import annotations
 
@@ -6,9 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import onnx.numpy_helper
 from onnx import TensorProto
 
-__all__ = ["BITS", "FLOATS", "HALVES", "INT32_MAX", "INT64_MAX", "INTEGERS", "dtype_name", "integer_range"]
+from graphkit.errors import ModelError
+
+__all__ = [
+    "BITS",
+    "COMPLEX",
+    "FLOATS",
+    "HALVES",
+    "INT32_MAX",
+    "INT64_MAX",
+    "INTEGERS",
+    "TYPED_FIELDS",
+    "array_of_bytes",
+    "dtype_name",
+    "inline_array",
+    "integer_range",
+    "typed_payload",
+]
 
 # Bits of one element. STRING and dtypes newer than this table have no fixed size.
 BITS: Mapping[int, int] = {
@@ -51,3 +68,74 @@ def dtype_name(dtype: int) -> str:
         return f"dtype {dtype}"
     name = TensorProto.DataType.Name(dtype).lower()
     return NAMES.get(name, name)
+
+
+# The values of a tensor, as onnxruntime reads them: from its bytes, or from the typed field that it has them in.
+#
+# Source: onnx/onnx.proto (TensorProto).
+
+# Where a tensor without raw_data has its values; all other dtypes: int32_data. A complex number takes two values.
+TYPED_FIELDS: Mapping[int, str] = {
+    TensorProto.FLOAT: "float_data",
+    TensorProto.COMPLEX64: "float_data",
+    TensorProto.DOUBLE: "double_data",
+    TensorProto.COMPLEX128: "double_data",
+    TensorProto.INT64: "int64_data",
+    TensorProto.UINT32: "uint64_data",
+    TensorProto.UINT64: "uint64_data",
+    TensorProto.STRING: "string_data",
+}
+VALUE_TYPES: Mapping[str, str] = {"float_data": "<f4", "double_data": "<f8", "int64_data": "<i8"}
+PATTERNS = {TensorProto.FLOAT16, TensorProto.BFLOAT16, 17, 18, 19, 20, 24, 27, 28}  # whose entries are bits of floats
+COMPLEX = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
+
+
+def inline_array(tensor: TensorProto | None) -> np.ndarray | None:
+    """Return the values of a tensor that lie in it, None where they lie in a file, or do not fit its dtype and dims."""
+    if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
+        return None
+    try:
+        if tensor.data_type == TensorProto.STRING:
+            return onnx.numpy_helper.to_array(tensor)
+        return array_of_bytes(tensor, tensor.raw_data if tensor.HasField("raw_data") else typed_payload(tensor))
+    except (KeyError, ModelError, TypeError, ValueError):  # an unknown dtype, no data, or dims that numpy cannot have
+        return None
+
+
+def array_of_bytes(tensor: TensorProto, payload: bytes | memoryview) -> np.ndarray:
+    """Return the values that bytes have by the dtype and dims of a tensor, as onnxruntime reads them.
+
+    Raises:
+        KeyError: The dtype is unknown.
+        TypeError, ValueError: They do not fit.
+    """
+    plain = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=bytes(payload))
+    array = onnx.numpy_helper.to_array(plain)
+    return array.view(np.uint8) != 0 if array.dtype == bool else array  # any byte but 0 is true
+
+
+def typed_payload(tensor: TensorProto) -> bytes:
+    """Return the bytes that `raw_data` would hold for a tensor that has its values in a typed field.
+
+    Numbers that are out of range wrap around, and as a boolean any number but 0 is true: so onnxruntime reads them.
+
+    Raises:
+        ModelError: Its dtype has no fixed size, or a value is no pattern of its bits.
+    """
+    bits = BITS.get(tensor.data_type)
+    if bits is None:
+        raise ModelError("strings and unknown dtypes have no bytes of fixed size", tensor=tensor.name)
+    field = TYPED_FIELDS.get(tensor.data_type, "int32_data")
+    values = getattr(tensor, field)
+    if field in VALUE_TYPES:
+        return np.array(values, VALUE_TYPES[field]).tobytes()
+    whole = np.array(values, np.uint64 if field == "uint64_data" else np.int64)
+    if tensor.data_type == TensorProto.BOOL:
+        return bytes((whole != 0).tobytes())
+    if tensor.data_type in PATTERNS and ((whole < 0) | (whole >= 1 << bits)).any():
+        problem = f"a value in its int32_data is no {dtype_name(tensor.data_type)}, and onnxruntime does not load it"
+        raise ModelError(problem, tensor=tensor.name, hint="export the model again")
+    if bits == 6:  # one value an entry here, a stream of bits in raw_data
+        stream = np.unpackbits(whole.astype("u1")[:, None], axis=1, count=6, bitorder="little")
+        return np.packbits(stream, bitorder="little").tobytes()
+    return whole.astype(f"<u{max(bits // 8, 1)}").tobytes()

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
+from graphkit.dtypes import array_of_bytes, typed_payload
 from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
 from graphkit.graph.dataflow import check_scopes
@@ -21,16 +22,13 @@ from graphkit.graph.names import count_things
 from graphkit.graph.roles import Roles, find_roles
 from graphkit.graph.uses import ShapeTensors, find_shape_tensors
 from graphkit.graph.view import Scope, all_nodes, as_text, build_scopes
-from graphkit.io import external, tensors
-from graphkit.io.byte_source import map_file, source_of
-from graphkit.io.payloads import Reference
+from graphkit.io import tensors
+from graphkit.io.byte_source import external_extent, find_data_file, map_file, refer_to_bytes, source_of
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read_model_file
 from graphkit.io.remote.options import RemoteOptions, current_options
 from graphkit.io.remote.urls import is_url
-from graphkit.io.scratch import Scratch
-from graphkit.io.stream_files import shown_path
-from graphkit.io.wire import Mapped
-from graphkit.tensor_values import array_of_bytes, typed_payload
+from graphkit.io.stream_files import Scratch, shown_path
+from graphkit.io.wire import Mapped, Reference
 
 if TYPE_CHECKING:
     from graphkit.glance import Glance
@@ -220,7 +218,7 @@ class Model:
         Raises:
             ModelError: The file is missing.
         """
-        place = external.external_extent(tensor)
+        place = external_extent(tensor)
         path = self._data_path(place.location, place.offset)
         source = source_of(path)
         if source.is_local and not path.is_file():
@@ -237,7 +235,7 @@ class Model:
         """
         spans: dict[Path, list[tuple[int, int]]] = {}
         for tensor in weights:
-            place = external.external_extent(tensor)
+            place = external_extent(tensor)
             path = self._data_path(place.location, place.offset)
             length = place.length if place.length is not None else tensors.payload_size(tensor)
             if not (source := source_of(path)).is_local:
@@ -253,14 +251,14 @@ class Model:
             return self._scratch.path
         if location in self._adopted:
             return self._adopted[location][0]
-        return external.find_data_file(self.path or Path("model.onnx"), location).path
+        return find_data_file(self.path or Path("model.onnx"), location).path
 
     def _is_left(self, path: Path, location: str, offset: int) -> bool:
         return location == path.name and offset in self.references
 
     def is_inside(self, tensor: onnx.TensorProto) -> bool:
         """Whether the bytes of an external tensor are in the file of the model, where reading has left them."""
-        place = external.external_extent(tensor)
+        place = external_extent(tensor)
         return self.path is not None and self._is_left(self.path, place.location, place.offset)
 
     def is_made(self, tensor: onnx.TensorProto) -> bool:
@@ -275,7 +273,7 @@ class Model:
         for tensor, _ in tensors.walk_tensors(proto):
             if tensor.data_location != onnx.TensorProto.EXTERNAL:
                 continue
-            place = external.external_extent(tensor)
+            place = external_extent(tensor)
             path, offset = other._data_path(place.location, place.offset), place.offset
             length = place.length if place.length is not None else tensors.payload_size(tensor)
             location = f"{self._scratch.location}:{path}"  # which no model file can claim
@@ -295,7 +293,7 @@ class Model:
         """
         start, length = self._scratch.append(parts)
         tensor = onnx.TensorProto(name=name, data_type=dtype, dims=dims, data_location=onnx.TensorProto.EXTERNAL)
-        external.refer_to_bytes(tensor, self._scratch.location, start, length)
+        refer_to_bytes(tensor, self._scratch.location, start, length)
         return tensor
 
     def array(self, tensor: onnx.TensorProto) -> np.ndarray:

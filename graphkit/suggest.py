@@ -1,4 +1,4 @@
-"""Suggestions for a name that does not exist: the end of the error about it."""
+"""Words of messages: what is meant by a name that does not exist, and counts of things."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import difflib
 import itertools
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean"]
+__all__ = ["count_things", "did_you_mean"]
+
+
+def count_things(count: int, text: str) -> str:
+    """Return a text with its number: `1 node removed` or `3 nodes removed` for "node(s) removed"."""
+    return f"{count:,} {text.replace('(s)', '' if count == 1 else 's')}"
+
 
 MOST = 20_000  # names to look through, and
 LONGEST = 300  # characters of one: comparing takes the product of two lengths

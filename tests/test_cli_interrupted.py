@@ -42,7 +42,7 @@ PROVING = """
 import sys
 from pathlib import Path
 from graphkit.cli import main
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 run, folder = IsolatedSession.run, Path(sys.argv.pop(1))
 def run_on(session, feed):
     while any(path.suffix in (".onnx", ".json") for path in folder.glob(".*graphkit-*/new/*")):

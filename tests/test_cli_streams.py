@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from graphkit.cli.output_streams import make_tolerant
+from graphkit.cli.output import make_tolerant
 from graphkit.io.signals import STOPPING
 
 EXAMPLE = "example:merged-decoder"
@@ -57,15 +57,15 @@ def test_a_closed_output_is_no_defect() -> None:
 # the command line, to which a signal comes while it writes the data file
 STOPPED = """
 import os, signal, sys
-import graphkit.io.copied_bytes
+import graphkit.save
 from graphkit.cli import main
-copy, first = graphkit.io.copied_bytes._copy_piece, getattr(signal, sys.argv[1])
+copy, first = graphkit.save._copy_piece, getattr(signal, sys.argv[1])
 def stop(*arguments):
     result = copy(*arguments)
     os.kill(os.getpid(), first)
     os.kill(os.getpid(), signal.SIGTERM)  # an impatient user
     return result
-graphkit.io.copied_bytes._copy_piece = stop
+graphkit.save._copy_piece = stop
 sys.argv[:] = ["graphkit", *sys.argv[2:]]
 main()
 """

@@ -19,8 +19,8 @@ from graphkit.model import ModelLike, as_model
 from graphkit.ops.registry import RULES
 from graphkit.options import ProofOptions
 from graphkit.render.result import Result, tabled
-from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import shared_isolation
+from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import InferenceContext, Tensor, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.verify.original_runs import Feeder, Run, run_original

@@ -18,8 +18,8 @@ PACKAGE = Path(graphkit.__file__).parent
 # contracts and hosts, which are rooms in it; lowering and bundling are above them. What proves that models are equal is
 # below all that rewrites models, and below the other proofs.
 LAYERS = (
-    ("counted", "dtypes", "errors", "progress", "suggest"),
-    ("tensor_values", "time_limit"),
+    ("errors", "suggest"),
+    ("dtypes", "progress"),
     ("examples", "graph", "io", "render"),
     ("glance", "save", "symbolic"),
     ("deploy.contract", "deploy.targets", "model"),
@@ -54,20 +54,17 @@ HOMES = {
         for name in (
             *(
                 "commands",
-                "cost_command",
                 "deploy_commands",
-                "diff_command",
                 "flags",
                 "list_commands",
-                "node_and_weight_commands",
-                "model_streams",
                 "output",
                 "proof_commands",
-                "remote_options",
+                "read_commands",
                 "report_command",
+                "rewrite_commands",
+                "shell_completion",
                 "survey_command",
             ),
-            *("rewrite_commands", "shape_commands", "shell_completion", "view_command"),
         )
     },
 }
@@ -178,7 +175,7 @@ def test_results_are_rendered_without_knowing_them() -> None:
 
 
 def test_files_are_read_without_knowing_graphs() -> None:
-    assert {target for _, own, target in inside() if own == "io"} == {"dtypes", "errors", "tensor_values"}
+    assert {target for _, own, target in inside() if own == "io"} == {"dtypes", "errors"}
 
 
 @pytest.mark.parametrize("dependency", HOMES)

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import graphkit.io.copied_bytes
+import graphkit.save
 from graphkit.errors import ModelError, OutputError
 from graphkit.model import Model, load
 from graphkit.save import Placement, save_models, unused_text
@@ -255,7 +255,7 @@ def test_a_file_that_has_shrunk_since_it_was_read_is_named(source: Path, target:
 def test_a_file_that_shrinks_while_it_is_read_is_named(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, weights: Placement, in_kernel: bool
 ) -> None:
-    copy = graphkit.io.copied_bytes._copy_piece
+    copy = graphkit.save._copy_piece
 
     def shrunk(*arguments: Any) -> int:
         os.truncate(source, source.stat().st_size // 2)
@@ -263,7 +263,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_named(
 
     if not in_kernel:
         monkeypatch.delattr(os, "copy_file_range", raising=False)
-    monkeypatch.setattr(graphkit.io.copied_bytes, "_copy_piece", shrunk)
+    monkeypatch.setattr(graphkit.save, "_copy_piece", shrunk)
     with pytest.raises(ModelError, match=r"model\.onnx: it ends before its tensors do: it has shrunk since the model"):
         save_models({target / "out.onnx": load(source)}, weights=weights)
     assert not list(target.iterdir())

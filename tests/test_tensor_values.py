@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from graphkit.dtypes import BITS
+from graphkit.dtypes import BITS, inline_array
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import tensor_text
 from graphkit.model import Model
 from graphkit.runtime.session import Session
-from graphkit.tensor_values import inline_array
 
 # Numbers that fit, and numbers that do not: of each dtype, some of either.
 FIELDS = {

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphkit.time_limit import OutOfTimeError, check_time, time_limit
+from graphkit.progress import OutOfTimeError, check_time, time_limit
 
 
 def test_work_ends_where_its_time_is_over() -> None:

@@ -16,7 +16,7 @@ from graphkit.graph.declared_types import Dim, attribute_text, shape_text
 from graphkit.graph.name_families import by_family, expand_label, glob_test, in_order, in_short, label_families
 from graphkit.graph.names import count_things, module_of, module_parts
 from graphkit.graph.view import Node, Value, all_nodes, as_text
-from graphkit.io.external import external_extent
+from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.ops.tensor import plain_dims

@@ -44,8 +44,7 @@ def _run_app() -> None:
     import gc
 
     from graphkit.cli.commands import app
-    from graphkit.cli.output import print_line
-    from graphkit.cli.output_streams import make_tolerant, written_out
+    from graphkit.cli.output import make_tolerant, print_line, written_out
     from graphkit.errors import GraphkitError
     from graphkit.io.signals import StoppedError, raise_signals
 

@@ -3,25 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 
 import click
 
 from graphkit import __version__
-from graphkit.cli.remote_options import reads_models
+from graphkit.cli.flags import click_option, read_limits
+from graphkit.io.remote.options import current_options, remote_options
+from graphkit.options import TIMEOUT, switch
 
-__all__ = ["app", "every_command"]
+__all__ = ["app", "every_command", "reads_models"]
+
+DOWNLOAD = switch("--download", "Fetch the whole file of a model on a server before it is read.")
+NO_CACHE = switch("--no-cache", "Keep no graphs of models on servers, and use none that were kept.")
+
+
+def reads_models(command: click.Command) -> click.Command:
+    """Give a command the options for models on servers, which it need not know of."""
+    if not any(option.name == "timeout" for option in command.params):
+        command = click_option(TIMEOUT, None, expose_value=False)(command)
+    for flag in (DOWNLOAD, NO_CACHE):
+        command = click_option(flag, False, expose_value=False)(command)
+    for option in command.params:
+        if option.name in ("download", "no_cache", "timeout"):
+            option.callback = _note_option
+    return command
+
+
+def _note_option(context: click.Context, option: click.Parameter, value: object) -> object:
+    """Let models on servers be read as an option says, as long as its command runs."""
+    options = replace(current_options(), notice=_say_notice)
+    if option.name == "download":
+        options = replace(options, download=bool(value))
+    elif option.name == "no_cache":
+        options = replace(options, cache=not value)
+    elif isinstance(value, float) and (seconds := read_limits(value, None).seconds) is not None:
+        options = replace(options, timeout=seconds)
+    context.with_resource(remote_options(options))
+    return value
+
+
+def _say_notice(sentence: str) -> None:
+    from graphkit.cli.output import print_line
+
+    print_line(f"Note: {sentence}", is_error=True)
+
 
 # Their modules, in the order of the list. All but those of `LISTING` read models, which may be on a server.
 COMMANDS: Mapping[str, str] = {
     "report": "report_command",
     "survey": "survey_command",
-    "shapes": "shape_commands",
-    "nodes": "node_and_weight_commands",
-    "weights": "node_and_weight_commands",
-    "costs": "cost_command",
-    "view": "view_command",
-    "program": "shape_commands",
+    "shapes": "read_commands",
+    "nodes": "read_commands",
+    "weights": "read_commands",
+    "costs": "read_commands",
+    "view": "read_commands",
+    "program": "read_commands",
     "fold": "rewrite_commands",
     "split-merged": "rewrite_commands",
     "extract": "rewrite_commands",
@@ -35,7 +73,7 @@ COMMANDS: Mapping[str, str] = {
     "explain": "list_commands",
     "verify": "proof_commands",
     "compare": "proof_commands",
-    "diff": "diff_command",
+    "diff": "proof_commands",
     "targets": "list_commands",
     "schema": "list_commands",
     "examples": "list_commands",

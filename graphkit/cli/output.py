@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import shutil
@@ -9,17 +10,36 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
 from graphkit.cli.flags import REPORT_FILE, Format
+from graphkit.errors import OutputError
 
 if TYPE_CHECKING:
+    from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
+    from graphkit.save import Placement
 
-__all__ = ["print_line", "progress_on_terminal", "put_list", "put_text", "render_result", "show_result", "start_prover"]
+__all__ = [
+    "STREAM",
+    "copied_out",
+    "finish_rewrite",
+    "load_model",
+    "make_tolerant",
+    "model_path",
+    "output_destination",
+    "print_line",
+    "progress_on_terminal",
+    "put_list",
+    "put_text",
+    "render_result",
+    "show_result",
+    "start_prover",
+    "written_out",
+]
 
 MINUTES = 100  # seconds from which a time is told in minutes
 SURE = 0.05  # of the work has to be done before anything is said of the rest
@@ -171,3 +191,202 @@ def start_prover(limits: Limits, verify: bool = True) -> Iterator[None]:
 
     with shared_isolation(limits):
         yield
+
+
+LINES = {"\N{BOX DRAWINGS LIGHT HORIZONTAL}": "-", "\N{FULL BLOCK}": "#"}  # that graphkit draws, in ASCII
+IN_ASCII = "graphkit.in_ascii"  # how a stream is told to write what its encoding lacks
+
+
+def make_tolerant(stream: TextIO) -> None:
+    """Let a stream of another encoding write lines in ASCII, and other characters that it lacks as escapes."""
+    codecs.register_error(IN_ASCII, _in_ascii)
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors=IN_ASCII)
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(LINES.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking), error.end
+
+
+class _Output:
+    """A stream whose failure is an OutputError."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with _failing_errors():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with _failing_errors():
+            self._stream.flush()
+
+
+@contextlib.contextmanager
+def written_out() -> Iterator[None]:
+    """Flush everything that is printed inside.
+
+    Raises:
+        OutputError: The output cannot be written.
+    """
+    before = sys.stdout
+    with contextlib.ExitStack() as stack:
+        # a stdout that is closed is None
+        stream = before or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+        sys.stdout = cast(TextIO, _Output(stream))
+        try:
+            try:
+                yield
+            finally:
+                sys.stdout.flush()
+        except OutputError:
+            _discard_buffer(stream)
+            raise
+        finally:
+            sys.stdout = before
+
+
+def copied_out(path: Path) -> None:
+    """Copy a file to standard output.
+
+    Raises:
+        OutputError: The output cannot be written.
+    """
+    sys.stdout.flush()
+    with path.open("rb") as file, _failing_errors():
+        shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+@contextlib.contextmanager
+def _failing_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = "its reader has closed it" if isinstance(error, BrokenPipeError) else "check where it goes"
+        raise OutputError(f"the output cannot be written: {error.strerror} - {hint}") from error
+
+
+def _discard_buffer(stream: TextIO) -> None:
+    """Discard the buffer of a stream, also when the interpreter ends."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+STREAM = "-"
+
+
+def load_model(name: str) -> Model:
+    """Read a model without its weights from a file, or from standard input, where it waits in a temporary file.
+
+    Raises:
+        UsageError: Standard input is a terminal, or is read twice.
+        ModelError: The model cannot be read, or has data in other files, which standard input cannot bring.
+    """
+    from graphkit.errors import ModelError
+    from graphkit.io.stream_files import INPUT
+    from graphkit.model import load as load_file
+
+    if name != STREAM:
+        return load_file(name)
+    path = _spool_input()
+    try:
+        model = load_file(path)
+    except ModelError as error:
+        hint = error.hint
+        raise ModelError(
+            error.problem, file=INPUT, offset=error.offset, tensor=error.tensor, node=error.node, hint=hint
+        ) from error
+    if model.source.data_files:
+        location = model.source.data_files[0].location
+        problem = f"it keeps weights in another file, '{location}', which standard input cannot bring"
+        raise ModelError(problem, file=INPUT, hint="name the model file, or write it with --weights inline first")
+    return model
+
+
+def model_path(name: str) -> str:
+    """Return the path of a model; for `-` that of the temporary file that it waits in, once it was read.
+
+    Raises:
+        UsageError, ModelError: See `load`.
+    """
+    return name if name != STREAM else str(load_model(name).path)
+
+
+def _spool_input() -> Path:
+    """Return the temporary file that standard input is copied to, which is removed when the command ends."""
+    from graphkit.errors import UsageError
+    from graphkit.io.stream_files import INPUT, copy_stream, stream_file
+
+    context = click.get_current_context().find_root()
+    if context.meta.setdefault(INPUT, False):
+        raise UsageError(f"{INPUT} is named twice - it brings one model, so name a file for the other one")
+    context.meta[INPUT] = True
+    if sys.stdin is None or sys.stdin.closed:
+        raise UsageError(f"{INPUT} is closed, from which no model comes - name a model file, or pipe one in")
+    if sys.stdin.isatty():
+        raise UsageError(f"{INPUT} is a terminal, from which no model comes - name a model file, or pipe one in")
+    path = context.with_resource(stream_file(INPUT))
+    copy_stream(sys.stdin.buffer, path)
+    return path
+
+
+def output_destination(output: Path, weights: Placement) -> tuple[Path, Placement]:
+    """Return the file to write a model to, and where its weights go; for `-` a temporary file with the weights inside.
+
+    Raises:
+        UsageError: Standard output is a terminal, or the weights are wanted elsewhere.
+    """
+    if str(output) != STREAM:
+        return output, weights
+    from graphkit.io.stream_files import OUTPUT, stream_file
+
+    _check_output()
+    root = click.get_current_context().find_root()
+    root.meta[OUTPUT] = path = root.with_resource(stream_file(OUTPUT))
+    return path, "inline"
+
+
+def finish_rewrite(result: Result, format: str, files: str) -> None:
+    """Show the result; where its proof failed, say that the files are kept, and exit with 1.
+
+    A model for standard output goes there at the very end, where nothing has failed, and its report to standard error.
+
+    Raises:
+        OutputError: Standard output cannot be written.
+    """
+    from graphkit.cli.output import copied_out
+    from graphkit.io.stream_files import OUTPUT
+
+    path = click.get_current_context().find_root().meta.get(OUTPUT)
+    with contextlib.nullcontext() if path is None else contextlib.redirect_stdout(sys.stderr):
+        show_result(result, format)
+    if result.findings():
+        outcome = f"{files} kept, unverified" if path is None else f"Nothing is written to {OUTPUT}"
+        print_line(f"The proof failed. {outcome}.", is_error=True)
+        raise SystemExit(1)
+    if path is not None:
+        copied_out(path)
+
+
+def _check_output() -> None:
+    from click.core import ParameterSource
+
+    from graphkit.errors import UsageError
+    from graphkit.io.stream_files import OUTPUT
+
+    if sys.stdout.isatty():
+        raise UsageError(f"{OUTPUT} is a terminal, which shows no model - pipe it on, or name a file with -o")
+    context = click.get_current_context()
+    is_asked = context.get_parameter_source("weights") is ParameterSource.COMMANDLINE
+    if is_asked and context.params["weights"] != "inline":
+        raise UsageError(f"--weights {context.params['weights']}: {OUTPUT} takes weights inline - leave the option out")

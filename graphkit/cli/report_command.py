@@ -303,7 +303,7 @@ def _load_models(
 ) -> tuple[list[Model], list[Failure]]:
     """Return the models that can be read, and the faults of the others."""
     from graphkit.analysis.report import Failure
-    from graphkit.cli.model_streams import load_model
+    from graphkit.cli.output import load_model
     from graphkit.errors import ModelError
 
     loaded: list[Model] = []

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from graphkit.cli.flags import Asked, format_option, model_argument, output_option, takes_options
-from graphkit.cli.model_streams import finish_rewrite, load_model, output_destination
-from graphkit.cli.output import progress_on_terminal, start_prover
+from graphkit.cli.output import finish_rewrite, load_model, output_destination, progress_on_terminal, start_prover
 from graphkit.cli.shell_completion import (
     complete_dim,
     complete_input,

@@ -105,10 +105,10 @@ def survey(sources: Sequence[str], options: Asked[SurveyFlags], output: str | No
 
 
 def _run_survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) -> None:
-    from graphkit.counted import count_things
     from graphkit.errors import UsageError
     from graphkit.fleet.survey import survey_models as run
     from graphkit.fleet.survey_sources import models_of
+    from graphkit.suggest import count_things
 
     if not sources:
         raise UsageError("no models to survey - name a folder, a pattern, or a list of models")

@@ -18,7 +18,7 @@ from graphkit.errors import UsageError
 from graphkit.options import JUDGE_SECONDS
 from graphkit.render.document_blocks import Block, Column, Prose, Table
 from graphkit.render.result import Result
-from graphkit.runtime.worker_process import describe_ending
+from graphkit.runtime.isolation import describe_ending
 
 __all__ = ["Judgement", "Judgements", "judge_models", "judge_words"]
 

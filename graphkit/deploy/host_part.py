@@ -19,7 +19,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.npu.host_inputs import HostInput
 from graphkit.rewrite.new_interface import with_outputs
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Shapes, infer
 from graphkit.shapes.constraints.symbol_sizes import tied_symbols
 from graphkit.shapes.input_dims import read_dim

@@ -13,7 +13,7 @@ from graphkit.deploy.lowered_contract import Lowered
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.rewrite.new_interface import NewInput, with_outputs
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Shapes, infer
 from graphkit.verify.lowering_verifier import vocabulary_size
 

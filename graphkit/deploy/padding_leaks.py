@@ -15,7 +15,7 @@ from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.rewrite.new_interface import NewInput, with_outputs
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import infer
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.input_generator import ExportInputs, InputSpec

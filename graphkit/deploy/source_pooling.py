@@ -27,8 +27,7 @@ from graphkit.passes.npu.host_inputs import PoolRowByOneHot
 from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_inputs, with_outputs
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import RunError
+from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.shapes.input_dims import read_dim

@@ -11,10 +11,9 @@ import onnx
 import onnx.helper
 from onnx import AttributeProto, GraphProto, SparseTensorProto, TensorProto
 
-from graphkit.dtypes import dtype_name
+from graphkit.dtypes import dtype_name, inline_array
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Value, as_text
-from graphkit.tensor_values import inline_array
 
 __all__ = [
     "Dim",

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path, PurePath
 
-from graphkit.counted import count_things
 from graphkit.graph.view import Node, Scope, all_scopes
+from graphkit.suggest import count_things
 
 __all__ = [
     "count_things",

@@ -16,12 +16,10 @@ import onnx.serialization
 from google.protobuf.message import DecodeError
 
 from graphkit.errors import ModelError
-from graphkit.io.byte_source import ByteSource, source_of
-from graphkit.io.external import DataFile
-from graphkit.io.payloads import Reference, lighten_model
+from graphkit.io.byte_source import ByteSource, DataFile, source_of
 from graphkit.io.stream_files import shown_path
 from graphkit.io.tensors import check_tensors
-from graphkit.io.wire import TOO_DEEP, Buffer, Fault, validate_model_bytes
+from graphkit.io.wire import TOO_DEEP, Buffer, Fault, Reference, lighten_model, validate_model_bytes
 
 __all__ = ["DEFAULT_THRESHOLD", "Source", "read_model_file"]
 

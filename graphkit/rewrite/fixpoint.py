@@ -16,13 +16,13 @@ from graphkit.errors import ModelError
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Node
 from graphkit.model import Model
+from graphkit.progress import check_time
 from graphkit.rewrite.base import Declined, MatchFailure, Outcome, Pass, Premise
 from graphkit.rewrite.dead_code import without_outputs
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import Shapes
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, SymbolRanges
-from graphkit.time_limit import check_time
 
 __all__ = ["Counts", "NodeRewrite", "Rewrite", "describe_counts", "run_to_fixpoint"]
 

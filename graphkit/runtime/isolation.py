@@ -11,15 +11,254 @@ nobody uses is kept for a while, because starting one costs as much as a small p
 from __future__ import annotations
 
 import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import IO, cast
 
+from graphkit.errors import GraphkitError
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.worker import Message
-from graphkit.runtime.worker_process import DiedError, Worker
+from graphkit.runtime.shared_memory import Arena
+from graphkit.runtime.worker import Message, read_message, write_message
 
-__all__ = ["Process", "current_limits", "current_process", "shared_isolation"]
+__all__ = [
+    "DiedError",
+    "Process",
+    "Worker",
+    "current_limits",
+    "current_process",
+    "describe_ending",
+    "shared_isolation",
+    "worker_command",
+]
+
+# No folder of the user's is searched for modules that this process does not search too.
+START = (
+    "import importlib, json, sys\n"
+    "sys.path[:] = json.loads(sys.argv[1])\n"
+    "importlib.import_module(sys.argv[2]).main(*sys.argv[3:])\n"
+)
+SECONDS_TO_START = 120.0
+SECONDS_TO_END = 2.0
+TAIL = 2000  # bytes of the last messages of a process
+MEANINGS = {
+    "SIGFPE": "an integer division that has no result",
+    "SIGSEGV": "memory that is not its own",
+    "SIGKILL": "perhaps the system ran out of memory",
+}
+
+
+@dataclass
+class DiedError(Exception):
+    """The process has ended instead of answering.
+
+    Attributes:
+        why: A clause that says how it ended.
+        timed_out: Whether its time was over.
+        signal: The signal that ended it, such as SIGFPE; "" for none.
+    """
+
+    why: str
+    timed_out: bool = False
+    signal: str = ""
+
+    def __str__(self) -> str:
+        return self.why
+
+
+def worker_command(module: str, *arguments: str) -> list[str]:
+    """Return the command line that calls `main` of a module of ours in a Python like this one."""
+    return [sys.executable, "-I", "-c", START, json.dumps(sys.path), module, *arguments]
+
+
+class Worker:
+    """A child process that runs models; it starts at once, and is waited for when it is first asked.
+
+    Args:
+        module: Its `main` answers the requests; see `graphkit.runtime.worker`.
+    """
+
+    def __init__(self, module: str = "graphkit.runtime.worker") -> None:
+        self.arena = Arena()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        self._process = subprocess.Popen(
+            worker_command(module, self.arena.place, str(os.getpid())),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            pass_fds=self.arena.inherited,
+        )
+        self._alarm = _Alarm(self._process)
+        self.is_ready = False
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+        self._end = weakref.finalize(
+            self, _end_process, self._process, self._alarm, self.arena, self._errors, self._owner
+        )
+
+    def ask(self, request: Message, seconds: float, **values: object) -> Message:
+        """Return the answer to a request, for which values are passed through shared memory under their keys.
+
+        Raises:
+            DiedError: The process has ended, or was ended because its time was over; it answers no more.
+            GraphkitError: The process does not start.
+        """
+        with self._lock:
+            finished = False
+            try:
+                self._wait_until_ready()
+                end = 0
+                for key, value in values.items():
+                    request[key], end = self.arena.put(value, end)
+                answer, timed_out = self._exchange_messages({**request, "end": end}, seconds)
+                finished = answer is not None
+            finally:  # also when interrupted: an answer that nobody waits for must not be taken for the next
+                if not finished:
+                    self._process.kill()
+        if answer is None:
+            raise self._death(seconds, timed_out)
+        return answer
+
+    def take(self, encoded: object) -> object:
+        """Return a value of an answer, as a copy."""
+        value = self.arena.get(encoded, copy=True)
+        self.arena.trim()
+        return value
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can be asked, by this process."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def close(self) -> None:
+        """End the process."""
+        self._end()
+
+    def _wait_until_ready(self) -> None:
+        if self.is_ready:
+            return
+        answer, _ = self._exchange_messages(None, SECONDS_TO_START)
+        if answer is None:
+            self._process.kill()
+            self._process.wait()
+            raise GraphkitError(
+                f"the process that runs models does not start: {self._last_words() or 'no message'} - "
+                "see whether `python -c 'import onnxruntime'` works"
+            )
+        self.is_ready = True
+
+    def _exchange_messages(self, request: Message | None, seconds: float) -> tuple[Message | None, bool]:
+        """Send a request, if any, and return the answer, None where there is none; and whether time was over."""
+        self._alarm.set(seconds)
+        try:
+            if request is not None:
+                write_message(cast(IO[bytes], self._process.stdin), request)
+            answer = read_message(cast(IO[bytes], self._process.stdout))
+        except (BrokenPipeError, ConnectionResetError):
+            answer = None
+        if answer is None:  # its pipes close before it has ended: how it ends is its own affair
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(SECONDS_TO_END)
+        return answer, self._alarm.cancel()
+
+    def _death(self, seconds: float, timed_out: bool) -> DiedError:
+        code = self._process.wait()
+        if timed_out:
+            return DiedError(f"it does not finish in {seconds:g} s", timed_out=True)
+        said = self._last_words()
+        return DiedError(describe_ending(code) + (f" ({said})" if said else ""), signal=_signal_name(code))
+
+    def _last_words(self) -> str:
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(size - TAIL, 0))
+        lines = self._errors.read().decode("utf-8", "replace").split("\n")
+        return next((" ".join(line.split())[:200] for line in reversed(lines) if line.strip()), "")
+
+
+class _Alarm:
+    """Ends a process when its time is over. One thread serves all requests, and seldom wakes."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._changed = threading.Condition()
+        self._deadline = math.inf
+        self._waits_until = 0.0
+        self._rang = self._is_over = False
+        threading.Thread(target=self._watch_process, daemon=True).start()
+
+    def set(self, seconds: float) -> None:
+        """Let the process live so many more seconds."""
+        with self._changed:
+            self._deadline = time.monotonic() + seconds
+            if self._deadline < self._waits_until:
+                self._changed.notify()
+
+    def cancel(self) -> bool:
+        """Let it live on; return whether its time was over before."""
+        with self._changed:
+            self._deadline = math.inf
+            return self._rang
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+
+    def _watch_process(self) -> None:
+        with self._changed:
+            while not self._is_over:
+                seconds_left = self._deadline - time.monotonic()
+                if seconds_left <= 0:
+                    self._rang = True
+                    self._process.kill()
+                    return
+                self._waits_until = self._deadline
+                self._changed.wait(min(seconds_left, threading.TIMEOUT_MAX))
+
+
+def _end_process(process: subprocess.Popen[bytes], alarm: _Alarm, arena: Arena, errors: IO[bytes], owner: int) -> None:
+    if os.getpid() != owner:  # a fork of the process that it belongs to
+        return
+    alarm.close()
+    process.kill()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            _close_pipe(pipe)
+    process.wait()
+    arena.close()
+    errors.close()
+
+
+def _close_pipe(pipe: IO[bytes]) -> None:
+    with contextlib.suppress(BrokenPipeError):  # messages that were not sent yet have no receiver
+        pipe.close()
+
+
+def describe_ending(code: int) -> str:
+    """Return a clause that says how a process ended."""
+    name = _signal_name(code)
+    if not name:
+        return f"it ends the process with code {code}"
+    return f"it ends the process with {name}" + (f", {MEANINGS[name]}" if name in MEANINGS else "")
+
+
+def _signal_name(code: int) -> str:
+    """Return the name of the signal that an exit code stands for, "" for none."""
+    if code >= 0:
+        return ""
+    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+
 
 IDLE = 30.0  # seconds that an idle process is kept
 SECONDS_TO_FREE = 10.0

@@ -24,6 +24,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.ops.registry import RULES
 from graphkit.ops.rule_context import InferenceContext, Notes, UnknownError
 from graphkit.ops.tensor import MAX_ELEMENTS, Array, Tensor, agreed_facts, array_of, is_known, unknown_tensor
+from graphkit.progress import check_time
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import claimed_inputs, declared_inputs
@@ -31,7 +32,6 @@ from graphkit.shapes.learned_facts import find_replacement, learned_ranges, narr
 from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.symbolic.expr import Expr, TooComplexError, const
 from graphkit.symbolic.relations import Requirement
-from graphkit.time_limit import check_time
 
 __all__ = ["infer", "infer_claimed", "infer_from", "infer_node"]
 

@@ -12,7 +12,7 @@ from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.hosts.method_feeds import Inputs, Tokens
 from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.model import Model
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.runtime.shared_memory import shared_zeros
 
 __all__ = ["AlteredBundle", "IsolatedBundle"]

@@ -18,7 +18,7 @@ from graphkit.errors import GraphkitError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.altered_bundle import AlteredBundle
 from graphkit.verify.bundle_prompts import Prompt
 from graphkit.verify.bundle_recording import begin_prompt

@@ -17,8 +17,7 @@ from graphkit.graph.cache_entries import CacheEntry, Slot
 from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.roles import Role
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import Runner
+from graphkit.runtime.session import IsolatedSession, Runner
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
 

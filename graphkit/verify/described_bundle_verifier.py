@@ -14,7 +14,7 @@ from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.options import ProofOptions
 from graphkit.progress import portion_of
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.altered_bundle import IsolatedBundle
 from graphkit.verify.bundle_prompts import input_spec
 from graphkit.verify.bundle_state_checks import try_check

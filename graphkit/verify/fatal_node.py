@@ -11,11 +11,9 @@ import onnx
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
 from graphkit.rewrite.base import copy_proto
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import shared_isolation
+from graphkit.runtime.isolation import DiedError, shared_isolation
 from graphkit.runtime.limits import Limits
-from graphkit.runtime.session import RunError
-from graphkit.runtime.worker_process import DiedError
+from graphkit.runtime.session import IsolatedSession, RunError
 
 __all__ = ["fatal_error", "run_isolated"]
 

@@ -12,8 +12,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import RunError
+from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.verify.array_relations import array_relations
 from graphkit.verify.comparator import compare_output
 

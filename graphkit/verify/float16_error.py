@@ -21,8 +21,7 @@ import numpy as np
 from graphkit.errors import ModelError
 from graphkit.graph.names import count_things
 from graphkit.model import Model
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import RunError, Runner
+from graphkit.runtime.session import IsolatedSession, RunError, Runner
 from graphkit.verify.candidate_sessions import Called, TwoModels
 from graphkit.verify.comparator import Difference, Output, elementwise_difference, largest_magnitude
 from graphkit.verify.float32_copies import in_float32

@@ -18,8 +18,7 @@ from onnx import TensorProto
 
 from graphkit.errors import ModelError
 from graphkit.model import Model
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import RunError, Runner
+from graphkit.runtime.session import IsolatedSession, RunError, Runner
 from graphkit.verify.candidate_sessions import TwoModels
 from graphkit.verify.comparator import Difference, Output, compare_output
 from graphkit.verify.float32_copies import in_float32

@@ -17,9 +17,9 @@ from graphkit.analysis.costs.typical_sizes import indexed_dims
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles
 from graphkit.verify.input_generator import InputGenerator
 

@@ -17,7 +17,7 @@ from graphkit.deploy.hosts import Host
 from graphkit.deploy.hosts.method_feeds import Inputs
 from graphkit.deploy.hosts.numpy_host import Ids, Tokens, source_and_inputs
 from graphkit.model import Model
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.cause_search import largest_multiple, with_attributes
 from graphkit.verify.comparator import elementwise_difference
 from graphkit.verify.first_difference import Differ

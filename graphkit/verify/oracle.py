@@ -22,7 +22,7 @@ from graphkit.graph.declared_types import TensorType, declared_type
 from graphkit.graph.names import names_in
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.decoding import Decoder
 from graphkit.verify.originals import Originals
 from graphkit.verify.probe_inputs import KEEPING, InputProbe

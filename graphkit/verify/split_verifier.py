@@ -15,8 +15,7 @@ from graphkit.graph.names import join_words
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import SplitProofOptions
 from graphkit.progress import portion_of, with_share
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import Runner, check_files
+from graphkit.runtime.session import IsolatedSession, Runner, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import Pair, fixed_by, solve_dims
 from graphkit.shapes.constraints.legal_sizes import legal_sizes

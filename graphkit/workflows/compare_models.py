@@ -14,9 +14,8 @@ from graphkit.graph.names import module_of
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import CompareOptions
-from graphkit.runtime.isolated_session import MAX_TIMEOUTS
 from graphkit.runtime.limits import Limits
-from graphkit.runtime.session import RunError, check_files
+from graphkit.runtime.session import MAX_TIMEOUTS, RunError, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.verify.fatal_node import run_isolated

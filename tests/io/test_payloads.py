@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from protos import INT64, attribute_tensor, field, floats, graph, initializer, model, node, raw_data, tensor, varint
 
-from graphkit.io.payloads import Reference, inflate_payloads, lighten_model
-from graphkit.io.wire import Fault
+from graphkit.io.wire import Fault, Reference, inflate_payloads, lighten_model
 
 WEIGHTS = floats(4)
 
@@ -134,7 +133,7 @@ def test_tensors_are_found_wherever_onnx_has_them(path: tuple[int, ...]) -> None
 
 
 def test_graph_larger_than_protobuf_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphkit.io.payloads.MAX_PROTO", 40)
+    monkeypatch.setattr("graphkit.io.wire.MAX_PROTO", 40)
     with pytest.raises(Fault, match="the graph without its weights is larger than 2 GiB, the limit of protobuf"):
         lighten_model(model(initializer(raw_data(WEIGHTS))), "model.onnx", 1)
 

@@ -23,11 +23,10 @@ from protos import (
     tensor,
 )
 
-from graphkit.dtypes import BITS
+from graphkit.dtypes import BITS, typed_payload
 from graphkit.errors import ModelError
 from graphkit.io.tensors import element_count, payload_size, walk_tensors
 from graphkit.model import Model, load
-from graphkit.tensor_values import typed_payload
 
 WEIGHTS = floats(4)
 ONNX = tuple(int(number) for number in onnx.__version__.split(".")[:2])

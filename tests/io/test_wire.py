@@ -7,8 +7,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from protos import field, initializer, model, node, varint
 
-from graphkit.io.payloads import lighten_model
-from graphkit.io.wire import Fault, validate_model_bytes
+from graphkit.io.wire import Fault, lighten_model, validate_model_bytes
 
 FAULTS = {
     "length past the end": (field(1, 10) + b"\x3a\x7f", 2, "a field of 127 bytes runs 127 bytes past its end"),

@@ -20,15 +20,13 @@ from hostile_models import ADDS, DIVIDES, FATAL, GROWS, NEVER_ENDS, OF_EVERY_KIN
 
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.model import load
-from graphkit.runtime import isolated_session, worker_process
 from graphkit.runtime import isolation as isolation_module
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.isolation import current_process, shared_isolation
+from graphkit.runtime import session as session_module
+from graphkit.runtime.isolation import current_process, describe_ending, shared_isolation
 from graphkit.runtime.limits import HAS_MEMORY_LIMIT, Limits
 from graphkit.runtime.onnxruntime_loader import open_model
-from graphkit.runtime.session import RunError, Session
+from graphkit.runtime.session import IsolatedSession, RunError, Session
 from graphkit.runtime.worker import Message
-from graphkit.runtime.worker_process import describe_ending
 from graphkit.verify.comparator import compare_outputs
 
 X, Z = FATAL
@@ -246,7 +244,7 @@ import sys, numpy as np, psutil, threading
 sys.path.insert(0, sys.argv[1])
 from hostile_models import NEVER_ENDS
 from builders import model_of
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 session = IsolatedSession(model_of(NEVER_ENDS))
 print(psutil.Process().children()[0].pid, flush=True)
 session.run({"x": np.array([1])})
@@ -276,7 +274,7 @@ def test_a_process_dies_with_its_parent_and_leaves_nothing(end: signal.Signals, 
 
 def test_a_process_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     isolation_module._SPARE.take().close()
-    monkeypatch.setattr(worker_process, "START", "import no_such_module")
+    monkeypatch.setattr(isolation_module, "START", "import no_such_module")
     with pytest.raises(GraphkitError, match="does not start: ModuleNotFoundError: No module named 'no_such_module'"):
         IsolatedSession(model_of(ADDS))
 
@@ -305,7 +303,7 @@ def test_threads_of_a_small_model_do_not_wait_in_a_busy_loop(monkeypatch: pytest
     monkeypatch.setattr(isolation_module.Process, "ask", told)
     made = model_of(ADDS)
     for size in (0, 1):  # from which on a model is large
-        monkeypatch.setattr(isolated_session, "SMALL", size)
+        monkeypatch.setattr(session_module, "SMALL", size)
         IsolatedSession(made).close()
     assert loaded == [True, False]
 

@@ -12,7 +12,7 @@ from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import operator_set
 from graphkit.ops.element_values import OPERATORS as COMPUTED
 from graphkit.ops.tensor import Tensor
-from graphkit.runtime.small_models import run_small_models
+from graphkit.runtime.session import run_small_models
 from graphkit.shapes import Expr, Ratio, Shapes, infer
 from graphkit.verify.equivalence.sizes import size_limits
 

@@ -14,8 +14,8 @@ from bundle_faults import export
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
-from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import shared_isolation
+from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.originals import Originals
 

@@ -15,9 +15,8 @@ from real_models import params
 
 from graphkit.analysis.hazards import Check, Hazard, Hazards, hazards
 from graphkit.model import Model
-from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.onnxruntime_loader import runtime_version
-from graphkit.runtime.session import RunError, Session
+from graphkit.runtime.session import IsolatedSession, RunError, Session
 from graphkit.shapes import infer
 from graphkit.verify import check_hazards
 

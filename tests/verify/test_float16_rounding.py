@@ -16,9 +16,9 @@ from real_models import unpacked
 from rewriting import model_of
 
 import graphkit
-from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS
+from graphkit.runtime.session import IsolatedSession
 from graphkit.verify import float16_error as float16_rounding
 from graphkit.verify.float32_copies import in_float32
 from graphkit.verify.rewrite_proof import RewriteProof

@@ -10,7 +10,7 @@ import pytest
 
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter
 from graphkit.model import load
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import DimSpec
 from graphkit.verify import latency
 from graphkit.verify.latency import costs_before_and_after

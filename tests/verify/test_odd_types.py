@@ -10,8 +10,7 @@ from onnx import TensorProto
 
 from graphkit.model import Model
 from graphkit.passes.fold_pipeline import fold
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import Session
+from graphkit.runtime.session import IsolatedSession, Session
 from graphkit.verify import verify_rewrite
 from graphkit.verify.comparator import compare_output
 

@@ -10,7 +10,7 @@ from small_models import model
 from wrong_rewrites import PAIRS, PLAIN, Pair
 
 from graphkit.options import RewriteProofOptions
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.candidate_sessions import TwoModels
 from graphkit.verify.rewrite_verifier import verify_rewrite
 

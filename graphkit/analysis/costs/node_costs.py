@@ -18,9 +18,9 @@ from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.control import count_iterations
 from graphkit.ops.tensor import element_number
+from graphkit.progress import check_time
 from graphkit.shapes import Expr, Shapes, UnknownError, const
 from graphkit.symbolic.expr import TooComplexError
-from graphkit.time_limit import check_time
 
 __all__ = [
     "MEASURES", "Branch", "Choice", "Measure", "NodeCost", "NodeCosts", "Steps", "chosen_branches", "functions_of",

@@ -12,8 +12,7 @@ import numpy as np
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import ModelError, UsageError
-from graphkit.runtime.isolated_session import IsolatedBinding, IsolatedSession
-from graphkit.runtime.session import BoundSession, Session
+from graphkit.runtime.session import BoundSession, IsolatedBinding, IsolatedSession, Session
 
 __all__ = ["BoundMethods", "Sessions", "packed_files"]
 

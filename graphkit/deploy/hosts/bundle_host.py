@@ -30,8 +30,7 @@ from graphkit.deploy.hosts.open_folder import check_bundle, check_folder
 from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.deploy.hosts.token_rules import TokenRules, most_new_tokens, warn_of_settings
 from graphkit.errors import GraphkitError, UsageError
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import Session
+from graphkit.runtime.session import IsolatedSession, Session
 
 __all__ = ["Bundle"]
 

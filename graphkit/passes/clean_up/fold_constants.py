@@ -20,8 +20,8 @@ from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite import Editor, NewNode, Rewrite
 from graphkit.rewrite.edits import INITIALIZERS_SINCE
-from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import current_process, shared_isolation
+from graphkit.runtime.session import IsolatedSession
 
 __all__ = ["FoldConstants", "FoldShapes", "SoftmaxToConstant"]
 

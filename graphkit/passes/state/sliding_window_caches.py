@@ -19,8 +19,8 @@ from graphkit.passes.npu.cache_interface import Growth
 from graphkit.rewrite import Editor
 from graphkit.rewrite.host_values import Dependence, find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_outputs
-from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import shared_isolation
+from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Expr
 
 __all__ = ["Ring", "rings_of"]

@@ -17,7 +17,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.matching.value_matching import Dims, GraphSide
 from graphkit.model import Model
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import DimSpec, Shapes, infer
 from graphkit.verify.layers.legal_feeds import ArrayFile
 

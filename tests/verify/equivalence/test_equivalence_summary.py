@@ -12,7 +12,7 @@ from rewriting import model_of
 from graphkit.model import Model
 from graphkit.options import RewriteProofOptions
 from graphkit.render.document_blocks import Prose
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.verify import verify_rewrite
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.verify.equivalence.result import ComparedConstants, Equivalence, OutputProof

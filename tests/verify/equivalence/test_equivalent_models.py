@@ -19,8 +19,7 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.options import FoldingOptions
 from graphkit.passes.opset.convert_opset import ConvertOpset
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import Session
+from graphkit.runtime.session import IsolatedSession, Session
 from graphkit.verify.equivalence import check_equivalence
 from graphkit.verify.equivalence.reader import NormalForms
 

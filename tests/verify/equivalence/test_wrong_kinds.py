@@ -16,8 +16,7 @@ from test_axioms import bits
 
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
-from graphkit.runtime.isolated_session import IsolatedSession
-from graphkit.runtime.session import RunError, Session
+from graphkit.runtime.session import IsolatedSession, RunError, Session
 from graphkit.symbolic.expr import TooComplexError
 from graphkit.verify.equivalence import check, check_equivalence, loading
 

@@ -1,0 +1,343 @@
+"""Commands that show the parts of a model: shapes, program, costs, nodes, weights, view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from graphkit.cli.flags import (
+    REPORT_FILE,
+    Asked,
+    Format,
+    choice_type,
+    format_option,
+    model_argument,
+    output_format_option,
+    output_option,
+    takes_options,
+)
+from graphkit.cli.output import print_line, progress_on_terminal, put_text, show_result
+from graphkit.cli.shell_completion import complete_model
+from graphkit.options import BLOCKED_BY, OVERWRITE, SIZES, WEIGHTS, By, Flag, as_declared, count, option, switch
+
+if TYPE_CHECKING:
+    from graphkit.analysis.node_list import WeightOrder
+    from graphkit.model import Model
+    from graphkit.render.result import Result
+    from graphkit.save import Placement
+    from graphkit.shapes import DimSpec
+
+__all__ = ["costs", "nodes", "program", "shapes", "view", "weights"]
+
+LANGUAGES = ("json", "python", "javascript")
+LANGUAGE_OF = {".py": "python", ".js": "javascript", ".mjs": "javascript"}  # by suffix
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeFlags:
+    """The dims at which to compute shapes."""
+
+    spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeFlags(SizeFlags):
+    """The shapes to show, and the model to write with them.
+
+    Attributes:
+        filter: Patterns of the names of tensors and nodes to show.
+        constants: Whether to show initializers.
+        why: The tensor to explain.
+        write: The file to write the model to, with the shapes declared in it.
+        weights: Where its weights go.
+        overwrite: Whether to replace existing files.
+    """
+
+    filter: tuple[str, ...] = option(
+        (),
+        Flag(
+            "--filter",
+            "Show tensors of such names or nodes only, as '/model/layers.0/*' or 'present.{0-5}.key'; repeatable.",
+            metavar="GLOB",
+            is_repeatable=True,
+        ),
+    )
+    constants: bool = option(False, switch("--constants", "Show initializers, and what follows from them alone, too."))
+    why: str | None = option(None, Flag("--why", "Show where the shape of this tensor comes from.", metavar="NAME"))
+    write: Path | None = option(
+        None, Flag("--write", "Write the model with the shapes declared in it.", Path, metavar="OUT")
+    )
+    weights: Placement = option("kept", WEIGHTS)
+    overwrite: bool = option(False, OVERWRITE)
+
+
+@click.command(short_help="Show every shape as an expression in the input dims.")
+@model_argument
+@takes_options(ShapeFlags)
+@output_format_option
+def shapes(model: str, options: Asked[ShapeFlags], format: str) -> None:
+    """Show the shape of every tensor as an expression in the input dims, or explain one of them.
+
+    MODEL is a model file, or example:NAME. --write declares the proven shapes in a copy, so that viewers show them.
+    """
+    from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
+    from graphkit.cli.output import finish_rewrite, load_model, output_destination
+    from graphkit.errors import UsageError
+
+    asked, loaded = options.read(), load_model(model)
+    if asked.why is not None and (asked.filter or asked.constants):
+        raise UsageError("--filter and --constants are for the list of shapes - leave them out beside --why")
+    result: Result = (
+        tensor_shapes(loaded, asked.spec, filters=asked.filter, constants=asked.constants)
+        if asked.why is None
+        else why_shape(loaded, asked.why, asked.spec)
+    )
+    if asked.write is None:
+        show_result(result, format)
+        return
+    write, weights = output_destination(asked.write, asked.weights)
+    _write_shapes(loaded, write, weights, asked)
+    finish_rewrite(result, format, f"{write} is")
+
+
+def _write_shapes(model: Model, output: Path, weights: Placement, options: ShapeFlags) -> None:
+    from graphkit.errors import UsageError
+    from graphkit.passes.shapes.declare_shapes import DeclareShapes
+
+    if options.spec != as_declared():
+        raise UsageError(
+            "--write declares what holds at all sizes - freeze sizes with graphkit fold, which does it too"
+        )
+    outcome = DeclareShapes().run(model)
+    for declined in outcome.declined:
+        raise UsageError(f"{model.label}: {declined}")
+    saved = outcome.model.save(output, weights, overwrite=options.overwrite)
+    changes = "; ".join(outcome.changes) or "everything was declared already"
+    print_line(f"Wrote {' and '.join(path.name for path in saved)}: {changes}.", is_error=True)
+
+
+@click.command(short_help="Write the shape computation as JSON, Python or JavaScript.")
+@model_argument
+@takes_options(SizeFlags)
+@click.option(
+    "--language",
+    "-l",
+    type=choice_type(LANGUAGES),
+    help="The language to write. Default: json, or the one that the suffix of --output names.",
+)
+@output_option("FILE", "Write to a file; .mjs makes an ES module.")
+def program(model: str, options: Asked[SizeFlags], language: str | None, output: Path | None) -> None:
+    """Write the shape computation of a model, from input shapes to every shape that a node reads.
+
+    MODEL is a model file, or example:NAME.
+    """
+    from graphkit.cli.output import load_model
+    from graphkit.shapes import program as make_program
+
+    spec = options.read().spec
+    loaded = load_model(model)
+    shape_program = make_program(loaded, spec)
+    suffix = output.suffix.lower() if output is not None else ""
+    chosen = language or LANGUAGE_OF.get(suffix, "json")
+    if chosen == "json":
+        text = shape_program.to_json()
+    else:
+        text = shape_program.python() if chosen == "python" else shape_program.javascript(export=suffix == ".mjs")
+    put_text(text, output, loaded.files)
+
+
+TOP = 20  # rows, but of JSON
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostFlags(SizeFlags):
+    """The dims at which to count costs, and the rows to show.
+
+    Attributes:
+        by: What the rows are.
+        top: How many of them.
+    """
+
+    by: By = option(
+        "layer", Flag("--by", "Rows for repeated layers, modules, operators or nodes.", choices=get_args(By))
+    )
+    top: int | None = option(None, count("--top", f"Number of rows. Default: {TOP}; all in JSON."))
+
+
+@click.command(short_help="Count the costs of a model: MACs, bytes, peak memory, by layer.")
+@model_argument
+@takes_options(CostFlags)
+@output_format_option
+def costs(model: str, options: Asked[CostFlags], format: str) -> None:
+    """Count parameters, multiply-accumulates, other operations, bytes moved and peak memory, by layer.
+
+    MODEL is a model file, or example:NAME. Numbers are at the sizes of --dim and --input, and at typical ones of other
+    dims. --range NAME=LO:HI adds the costs at sizes between.
+    """
+    from graphkit.analysis.costs.model_costs import costs as count_costs
+    from graphkit.cli.output import load_model
+
+    asked = options.read()
+    top = TOP if asked.top is None and format != Format.json else asked.top
+    show_result(count_costs(load_model(model), asked.spec, by=asked.by, top=top), format)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFlags:
+    """The nodes to list.
+
+    Attributes:
+        filter, op, module: See `graphkit.node_list`.
+        spec: The dims at which to compute shapes.
+    """
+
+    filter: tuple[str, ...] = option(
+        (),
+        Flag(
+            "--filter",
+            "List nodes of such names or outputs only, as '/model/layers.0/*' or 'layers.{0-5}/*'; repeatable.",
+            metavar="GLOB",
+            is_repeatable=True,
+        ),
+    )
+    op: tuple[str, ...] = option(
+        (), Flag("--op", "List nodes of this operator only; repeatable.", metavar="OP", is_repeatable=True)
+    )
+    module: tuple[str, ...] = option(
+        (),
+        Flag(
+            "--module",
+            "List nodes of this module and those inside it only, as model/layers.0; repeatable.",
+            metavar="PATH",
+            is_repeatable=True,
+        ),
+    )
+    spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
+
+
+@click.command(short_help="List nodes with attributes, shapes and readers.")
+@model_argument
+@takes_options(NodeFlags)
+@output_format_option
+def nodes(model: str, options: Asked[NodeFlags], format: str) -> None:
+    """List the nodes of a model with their attributes and the shapes of their outputs.
+
+    MODEL is a model file, or example:NAME. Nodes that differ in a number of their names alone are one row of text; CSV
+    and JSON have a row for each, with inputs, bytes and readers.
+    """
+    from graphkit.analysis.node_list import node_list
+    from graphkit.cli.output import load_model
+
+    asked = options.read()
+    listed = node_list(load_model(model), asked.spec, filters=asked.filter, ops=asked.op, modules=asked.module)
+    show_result(listed, format)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightFlags:
+    """The order of weights.
+
+    Attributes:
+        by: See `graphkit.weight_list`.
+    """
+
+    by: WeightOrder = option(
+        "file",
+        Flag(
+            "--by",
+            "The order of the rows: as in the file, most bytes first, or by name.",
+            choices=("file", "bytes", "name"),
+        ),
+    )
+
+
+@click.command(short_help="List initializers and constants with bytes and readers.")
+@model_argument
+@takes_options(WeightFlags)
+@output_format_option
+def weights(model: str, options: Asked[WeightFlags], format: str) -> None:
+    """List the initializers and constants of a model. Their data is not read.
+
+    MODEL is a model file, or example:NAME. Tensors that differ in a number of their names alone are one row of text,
+    with the bytes of all; CSV and JSON have a row for each.
+    """
+    from graphkit.analysis.node_list import weight_list
+    from graphkit.cli.output import load_model
+
+    show_result(weight_list(load_model(model), by=options.read().by), format)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewFlags(SizeFlags):
+    """The findings to show, and where.
+
+    Attributes:
+        target: The target whose blockers are shown.
+        errors: The JSON of a comparison whose errors are shown.
+        export: The file to write what Model Explorer reads to.
+        overwrite: Whether to replace files that exist.
+        port: The port of the page, None for a free one.
+        browser: Whether to open the page in a browser.
+    """
+
+    target: str | None = option(None, BLOCKED_BY)
+    errors: Path | None = option(
+        None, Flag("--errors", "Show the errors in the JSON of graphkit compare.", Path, metavar="FILE.json")
+    )
+    export: Path | None = option(
+        None,
+        Flag(
+            "--export",
+            "Write what Model Explorer reads, and serve nothing: the graphs to this file, findings beside it.",
+            Path,
+            metavar="FILE.json",
+        ),
+    )
+    overwrite: bool = option(False, OVERWRITE)
+    port: int | None = option(
+        None, Flag("--port", "Port of the page. Default: a free one from 8080 on.", int, least=1, most=65535)
+    )
+    browser: bool = option(True, switch("--no-browser", "Print the address of the page, and open no browser."))
+
+
+@click.command(short_help="Show a model, or two side by side, in Model Explorer.")
+@model_argument
+@click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete_model)
+@takes_options(ViewFlags)
+@format_option
+def view(model: str, other: str | None, options: Asked[ViewFlags], format: str) -> None:
+    """Show a model in Google's Model Explorer, by module, with costs, shapes and findings as overlays.
+
+    MODEL is a model file, or example:NAME. OTHER is shown beside it: nodes that match are selected together. Needs
+    graphkit[view], unless --export writes the files for a Model Explorer elsewhere.
+    """
+    from graphkit.cli.output import load_model
+    from graphkit.errors import UsageError
+
+    asked = options.read()
+    is_report = format != Format.text or click.get_current_context().meta.get(REPORT_FILE) is not None
+    if asked.export is None and (is_report or asked.overwrite):
+        raise UsageError("--format, --report and --overwrite are for --export - leave them out, or name a file with it")
+    if asked.export is not None and (asked.port is not None or not asked.browser):
+        raise UsageError("--port and --no-browser are for a page, and --export serves none - leave them out")
+    first, second = load_model(model), load_model(other) if other is not None else None
+    with progress_on_terminal() as progress:
+        from graphkit.viewer.make_view import view as make_view
+
+        progress("looking at the graph")
+        shown_view = make_view(first, second, asked.spec, target=asked.target, errors=asked.errors)
+    if asked.export is not None:
+        from graphkit.viewer.export_view import export_view
+
+        read = [path for path in (asked.errors,) if path is not None]
+        models = [drawn for drawn in (first, second) if drawn is not None]
+        show_result(export_view(shown_view, models, asked.export, read=read, overwrite=asked.overwrite), format)
+        return
+    from graphkit.io.signals import ended_by_interrupt
+    from graphkit.viewer.serve_view import ANY_PORT, serve_view
+
+    with ended_by_interrupt():
+        serve_view(shown_view, port=asked.port or ANY_PORT, opens_browser=asked.browser)
