@@ -13,8 +13,8 @@ from graphkit.errors import UsageError
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import value_inputs
-from graphkit.graph.shape_tensors import ShapeTensors
 from graphkit.graph.traversal import walk_postorder
+from graphkit.graph.uses import ShapeTensors
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.ops.tensor import without_huge_numbers

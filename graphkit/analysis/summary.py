@@ -19,7 +19,7 @@ from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import QUANTIZED
 from graphkit.graph.view import Node, all_nodes, all_scopes, as_text
-from graphkit.io.external import external_extent
+from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import element_count, payload_size, walk_tensors
 from graphkit.io.wire import encode_varint
 from graphkit.model import Model, ModelLike, as_model

@@ -337,7 +337,7 @@ def view(model: str, other: str | None, options: Asked[ViewFlags], format: str) 
         show_result(export_view(shown_view, models, asked.export, read=read, overwrite=asked.overwrite), format)
         return
     from graphkit.io.signals import ended_by_interrupt
-    from graphkit.viewer.serve_view import ANY_PORT, serve_view
+    from graphkit.viewer.export_view import ANY_PORT, serve_view
 
     with ended_by_interrupt():
         serve_view(shown_view, port=asked.port or ANY_PORT, opens_browser=asked.browser)

@@ -19,9 +19,9 @@ from google.protobuf.message import EncodeError
 
 from graphkit.fleet.row_store import PartWriter, RowParts
 from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
+from graphkit.runtime.isolation import DiedError, Worker
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits, allocated_bytes, limit_memory, machine_memory
 from graphkit.runtime.worker import Message, serve_requests
-from graphkit.runtime.worker_process import DiedError, Worker
 
 __all__ = ["LocalPool", "TaskProcess", "main", "memory_of_each"]
 

@@ -1,4 +1,4 @@
-"""onnxruntime sessions: quiet, on the CPU, without graph optimizations by default; here or in a process of their own."""
+"""onnxruntime sessions: quiet, on the CPU, without graph optimizations unless asked; here or in another process."""
 
 from __future__ import annotations
 

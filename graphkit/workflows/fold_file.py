@@ -17,14 +17,13 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FoldOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.declare_shapes import FreezeDims, with_shapes
-from graphkit.progress import Progress
+from graphkit.progress import Progress, time_limit
 from graphkit.render.document_blocks import Bars, Block, Heading, Prose
 from graphkit.rewrite.base import ROUNDING
 from graphkit.rewrite.outcome import DeclinedText, PassChange, change_blocks, declined_blocks
 from graphkit.shapes import DimSpec, declarations
 from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.time_limit import time_limit
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
 from graphkit.workflows.file_proof import FileReport, FileRewrite
 

@@ -15,12 +15,11 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteOptions
 from graphkit.passes.registry import parse_pipeline
-from graphkit.progress import Progress
+from graphkit.progress import Progress, time_limit
 from graphkit.render.document_blocks import Block, Heading, Prose
 from graphkit.rewrite.base import Pass, run_passes
 from graphkit.rewrite.outcome import DeclinedText, change_blocks, declined_blocks
 from graphkit.shapes import declarations
-from graphkit.time_limit import time_limit
 from graphkit.verify.rewrite_proof import RewriteProof, proof_outcome
 from graphkit.workflows.file_proof import Claim, Evidence, FileReport, FileRewrite
 

@@ -20,8 +20,8 @@ from onnx import helper, numpy_helper
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.passes.state.update_cache_in_place import Update
-from graphkit.runtime.isolated_session import IsolatedSession
 from graphkit.runtime.isolation import shared_isolation
+from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.originals import Originals

@@ -13,12 +13,11 @@ import onnx
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
 from graphkit.deploy.contract.contract_files import check_files
 from graphkit.deploy.contract.contract_parts import AnyContract
-from graphkit.dtypes import dtype_name
+from graphkit.dtypes import dtype_name, inline_array
 from graphkit.errors import ModelError, UnprovenWarning
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
-from graphkit.tensor_values import inline_array
 
 __all__ = ["check_bundle", "check_folder"]
 

@@ -9,11 +9,10 @@ import numpy as np
 import onnx
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.attributes import constant_tensor
 from graphkit.graph.operator_traits import MOVING, value_inputs
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import moved_from
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, constant_tensor
 from graphkit.io.tensors import inline_array
 from graphkit.passes.clean_up.for_onnxruntime import is_rounded_behind
 from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of

@@ -22,7 +22,7 @@ from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, body_
 from graphkit.model import Model
 from graphkit.rewrite import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import DimSpec, SymbolRanges
 from graphkit.suggest import did_you_mean

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.find_by_name import find_value
+from graphkit.graph.name_families import find_value
 from graphkit.graph.names import count_things, free_name, names_in
 from graphkit.graph.roles import Role
 from graphkit.graph.traversal import chain_end, follow_chain

@@ -15,9 +15,8 @@ from onnx import TensorProto
 from onnx.defs import OpSchema
 
 from graphkit.dtypes import FLOATS, dtype_name
-from graphkit.graph.attributes import constant_tensor
 from graphkit.graph.operator_traits import REDUCTIONS
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, constant_tensor
 from graphkit.ops.tensor import TensorSequence, element_numbers
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, attributes_of
 

@@ -16,8 +16,8 @@ from fractions import Fraction
 import onnx
 
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.merged_decoder import count_captured_values
 from graphkit.graph.names import count_things
+from graphkit.graph.roles import count_captured_values
 from graphkit.graph.view import Node, Scope, Value, body_graphs
 from graphkit.model import Model
 from graphkit.ops.tensor import Tensor

@@ -10,8 +10,7 @@ from functools import lru_cache
 import onnx
 from onnx import AttributeProto, TensorProto
 
-from graphkit.graph.attributes import T
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, T, Value
 from graphkit.model import Model
 from graphkit.ops.tensor import MAX_ELEMENTS, Dims
 from graphkit.shapes import Expr

@@ -30,13 +30,13 @@ from graphkit.graph.roles import Role
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model, load
 from graphkit.ops.tensor import Tensor
+from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes import Expr, Shapes, is_known, lower
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, named_inputs, read_dim
 from graphkit.symbolic.expr import TooComplexError, const, symbol
-from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_summary import SECONDS, EquivalenceSummary
 from graphkit.verify.equivalence.result import Equivalence, OutputProof

@@ -28,12 +28,12 @@ from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.ops.number_limits import exact_range
 from graphkit.ops.tensor import Ratio, Tensor, TensorSequence
-from graphkit.runtime.small_models import Feed, SmallModel, run_small_models
+from graphkit.progress import check_time
+from graphkit.runtime.session import Feed, SmallModel, run_small_models
 from graphkit.shapes import Expr, Shapes
 from graphkit.shapes.constraints.evaluate_constraints import Values, size_column
 from graphkit.symbolic.expr import INF, Symbol
 from graphkit.symbolic.relations import Requirement
-from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.application import Reading
 from graphkit.verify.equivalence.result import LEAST_SIZES
 from graphkit.verify.equivalence.spelling import OF_KERNEL

@@ -10,9 +10,9 @@ from graphkit.errors import ModelError
 from graphkit.graph.names import count_things, join_words
 from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model
+from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.input_dims import DimNames
-from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.result import GRADES, LEAST_SIZES, ComparedConstants, Equivalence, OutputProof
 
 __all__ = ["SECONDS", "EquivalenceSummary", "limited_equivalence", "share_texts"]

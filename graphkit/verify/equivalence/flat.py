@@ -20,7 +20,7 @@ from graphkit.graph.operator_traits import RANDOM, UNARY, broadcasts_inputs, ope
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.ops.tensor import Dims
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Expr, const, lower
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import (

@@ -16,13 +16,13 @@ from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Scope, Value, all_nodes, all_scopes
-from graphkit.io import external
+from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
-from graphkit.runtime.isolated_session import IsolatedSession
+from graphkit.progress import check_time
+from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Shapes, infer
-from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.application import inputs_fault
 
 __all__ = ["loadable_copy", "loading_fault", "loading_refusal", "whole_fault"]
@@ -52,7 +52,7 @@ def _data_fault(model: Model, tensor: TensorProto) -> str:
         try:
             model.piece(tensor)
         except ModelError:
-            return f"the data file '{external.external_extent(tensor).location}' is missing"
+            return f"the data file '{external_extent(tensor).location}' is missing"
         return ""
     size = payload_size(tensor)
     if size is None or len(model.payload(tensor)) == size:

@@ -17,10 +17,10 @@ from graphkit.graph.operator_traits import broadcasts_inputs, operator_set, valu
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.ops.tensor import Dims, Ratio, Tensor
+from graphkit.progress import check_time
 from graphkit.shapes import Expr, Shapes, is_known, symbol
 from graphkit.shapes.learned_facts import Rewriter, rewriter_of
 from graphkit.symbolic.expr import Symbol
-from graphkit.time_limit import check_time
 from graphkit.verify.equivalence.application import Application, Context, Reading, Run, Tools, attributes_of, version_of
 from graphkit.verify.equivalence.axioms import AXIOMS, FIRST_AXIOMS, Axiom
 from graphkit.verify.equivalence.linear import REAL_AXIOMS

@@ -10,9 +10,9 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.view import Value, all_nodes
 from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model
+from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.symbolic.expr import TooComplexError
-from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.application import Reading, Tools, inputs_fault
 from graphkit.verify.equivalence.reader import EXACT, REAL, read_terms
 from graphkit.verify.equivalence.sizes import RequiredProducts, common_shapes, required_equalities

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS
 from graphkit.graph.declared_types import declared_dims, shape_text
-from graphkit.graph.merged_decoder import count_captured_values
+from graphkit.graph.roles import count_captured_values
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model

@@ -17,8 +17,8 @@ from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorPro
 
 from graphkit.dtypes import HALVES
 from graphkit.errors import ModelError
+from graphkit.graph.dataflow import check_scopes
 from graphkit.graph.operator_traits import RANDOM, REDUCTIONS, operator_set
-from graphkit.graph.soundness import check_scopes
 from graphkit.graph.view import Node, body_graphs
 from graphkit.model import Model
 from graphkit.ops.tensor import Dims

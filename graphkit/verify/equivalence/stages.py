@@ -16,9 +16,9 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
+from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.shapes import Shapes, infer, is_known
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
-from graphkit.time_limit import OutOfTimeError, time_limit
 from graphkit.verify.equivalence.bundles import declaration_faults, joining_fault
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.result import GRADES, Equivalence

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS
 from graphkit.errors import ModelError
-from graphkit.io import external
+from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model
@@ -337,7 +337,7 @@ def _tensor_place(model: Model, tensor: TensorProto) -> Place | bytes:
     try:
         path, offset, length = model.piece(tensor)
     except ModelError:
-        named = external.external_extent(tensor)
+        named = external_extent(tensor)
         beside = model.lineage if model.path is None else str(model.path)
         return repr((beside, named.location, named.offset, named.length)).encode()
     return Path(os.path.realpath(path)), offset, length

@@ -17,7 +17,7 @@ from real_models import unpacked
 import graphkit
 from graphkit.analysis.costs.model_costs import OUTSIDE, Quantity, group_of
 from graphkit.analysis.summary import stored_bytes, stored_weights, weight_bits
-from graphkit.io.external import external_extent
+from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import element_count, walk_tensors
 from graphkit.model import Model, load
 from graphkit.ops.tensor import MAX_ELEMENTS
