@@ -6,7 +6,7 @@ it is filled. Source: onnxruntime's docs/ContribOperators.md, and the results of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import TensorProto
@@ -14,26 +14,25 @@ from onnx import TensorProto
 from graphkit.ops.preconditions import (
     Ints,
     Precondition,
-    PreconditionRule,
     Violation,
     failing_where,
     name_value,
-    read_integers,
-    require_equal,
-    require_table_length,
 )
-from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
-from graphkit.ops.tensor import Dims, Tensor, is_known
+from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
+from graphkit.ops.tensor import Dims, Tensor
 from graphkit.symbolic.algebra import maximum
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["PRECONDITIONS", "RULES"]
+__all__ = ["RULES"]
+
+TABLE = "more positions than the table has"
 
 
 def infer_attention(ctx: InferenceContext) -> list[Tensor]:
     """Infer Attention of opset 23: Q, K and V have rank 4, or rank 3 with the number of heads in attributes."""
     query, key, value = (_head_dims(ctx, index, name) for index, name in enumerate(("q", "kv", "kv")))
     dtype = ctx.tensor().dtype
+    ctx.same(key[2], value[2], "the lengths of keys and values", "inconsistent kv_sequence_length")
     total = key[2] + (ctx.dims(4)[2] if ctx.has(4) else 0)
     result: tuple[Expr, ...] = (*query[:3], value[3])
     if len(ctx.dims()) == 3:
@@ -56,7 +55,7 @@ def _head_dims(ctx: InferenceContext, index: int, name: str) -> Dims:
 def infer_packed_attention(ctx: InferenceContext) -> list[Tensor]:
     """Infer com.microsoft Attention and its kin, where one weight makes queries, keys and values."""
     dims = ctx.dims()
-    past = 8 if ctx.node.op_type == "QAttention" else 4
+    mask, past = (5, 8) if ctx.node.op_type == "QAttention" else (3, 4)
     sizes = ctx.attr("qkv_hidden_sizes", ())
     hidden = const(sizes[2]) if sizes else ctx.quotient(ctx.dims(1)[-1], const(3), "the weight's columns")
     dtype = ctx.tensor(3).dtype if past == 8 else ctx.tensor().dtype
@@ -64,8 +63,11 @@ def infer_packed_attention(ctx: InferenceContext) -> list[Tensor]:
     heads = const(ctx.attr("num_heads", 1))
     head = ctx.quotient(hidden, heads, "the hidden size")
     before = ctx.dims(past)[3] if ctx.has(past) else const(0)
-    length = before if ctx.attr("past_present_share_buffer", 0) else before + dims[1]
-    return [result, Tensor(dtype, (2, dims[0], heads, length, head))]
+    shares = ctx.attr("past_present_share_buffer", 0)
+    if not shares and ctx.has(mask) and len(mask_dims := ctx.dims(mask)) == 2:
+        what = "the lengths of the mask, and of past and new together,"
+        ctx.same(mask_dims[1], before + dims[1], what, "mask_index")
+    return [result, Tensor(dtype, (2, dims[0], heads, before if shares else before + dims[1], head))]
 
 
 def multi_head(ctx: InferenceContext) -> list[Tensor]:
@@ -121,11 +123,25 @@ def infer_grouped_attention(ctx: InferenceContext) -> list[Tensor]:
     heads, head = _head_size(ctx, groups)
     result = Tensor(dtype, (dims[0], dims[1], head * heads))
     past, total = ctx.dims(3)[2] if ctx.has(3) else const(0), ctx.size(6)
-    length = past if ctx.attr("sliding_window_cache", 0) else maximum(past, total)
+    is_sliding = bool(ctx.attr("sliding_window_cache", 0))
+    if not is_sliding:
+        ctx.require(Cached(total, past, ctx.dims(1)[1] if ctx.has(1) and len(ctx.dims(1)) == 3 else dims[1]))
+    ctx.require(OneByOne(dims[0], dims[1], total))
+    if ctx.attr("do_rotary", 0) and ctx.has(7):
+        ctx.require_at_most(total, ctx.dims(7)[0], TABLE, "cos_cache dimension 0")
+    length = past if is_sliding else maximum(past, total)
     present = Tensor(dtype, (dims[0], groups, length, head))
     if ctx.has(3):  # a cache of 4 bits holds two numbers in one
         present = Tensor(ctx.tensor(3).dtype, (dims[0], groups, length, ctx.dims(3)[3]))
     return [result, present, present, Tensor(dtype, (dims[0], heads, dims[1], total))]
+
+
+def infer_rotary(ctx: InferenceContext) -> Tensor:
+    """Infer com.microsoft RotaryEmbedding(input, position_ids, cos_cache, sin_cache)."""
+    dims = ctx.tensor().dims
+    if dims is not None and len(dims) > 2 and ctx.has(2) and (table := ctx.tensor(2).dims):
+        ctx.require_at_most(dims[1] if len(dims) == 3 else dims[2], table[0], TABLE, "cos_cache")
+    return ctx.tensor().of_dtype(ctx.tensor().dtype)
 
 
 def infer_sparse_attention(ctx: InferenceContext) -> list[Tensor]:
@@ -195,6 +211,7 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.MultiHeadAttention": multi_head,
     "com.microsoft.DecoderMaskedMultiHeadAttention": infer_decoder_attention,
     "com.microsoft.GroupQueryAttention": infer_grouped_attention,
+    "com.microsoft.RotaryEmbedding": infer_rotary,
     "com.microsoft.SparseAttention": infer_sparse_attention,
     "com.microsoft.LinearAttention": infer_linear_attention,
     "com.microsoft.CausalConvWithState": infer_conv_with_state,
@@ -253,55 +270,3 @@ class OneByOne(Precondition):
     def violation(self, values: Sequence[int]) -> Violation:
         batch, new, total = values
         return Violation(f"{new} new positions of {total} in a batch of {batch}", "batch_size must be 1")
-
-
-def require_grouped_attention(view: NodeView) -> Iterator[Precondition]:
-    """GroupQueryAttention(query, key, value, past_key, past_value, lengths, total_length, cos_cache, sin_cache)."""
-    query, (total,) = view.dims(0), read_integers(view, 6)
-    past = view.dims(3)[2] if view.has(3) else const(0)
-    new = view.dims(1)[1] if view.has(1) and len(view.dims(1)) == 3 else query[1]
-    if not all(map(is_known, (query[0], total, past, new))):
-        return
-    if not view.attr("sliding_window_cache", 0):
-        yield Cached(total, past, new)
-    yield OneByOne(query[0], query[1], total)
-    if view.attr("do_rotary", 0) and view.has(7):
-        yield from require_table_length(total, view.dims(7)[0], "cos_cache dimension 0")
-
-
-def require_rotary_table(view: NodeView) -> Iterator[Precondition]:
-    """com.microsoft RotaryEmbedding(input, position_ids, cos_cache, sin_cache)."""
-    dims = view.dims(0)
-    yield from require_table_length(dims[1] if len(dims) == 3 else dims[2], view.dims(2)[0], "cos_cache")
-
-
-def packed_preconditions(mask: int, past: int) -> PreconditionRule:
-    """Return the rule of com.microsoft Attention and QAttention: a mask of rank 2 spans past and new positions."""
-
-    def attention(view: NodeView) -> Iterator[Precondition]:
-        if not view.has(mask) or len(view.dims(mask)) != 2 or view.attr("past_present_share_buffer", 0):
-            return
-        before = view.dims(past)[3] if view.has(past) else const(0)
-        total = before + view.dims(0)[1]
-        yield from require_equal(
-            view.dims(mask)[1], total, "the lengths of the mask, and of past and new together,", "mask_index"
-        )
-
-    return attention
-
-
-def require_attention(view: NodeView) -> Iterator[Precondition]:
-    """Attention of opset 23: as many values as keys."""
-    lengths = [dims[2] if len(dims) == 4 else dims[1] for dims in (view.dims(1), view.dims(2))]
-    yield from require_equal(
-        lengths[0], lengths[1], "the lengths of keys and values", "inconsistent kv_sequence_length"
-    )
-
-
-PRECONDITIONS: Mapping[str, PreconditionRule] = {
-    "Attention": require_attention,
-    "com.microsoft.Attention": packed_preconditions(3, 4),
-    "com.microsoft.QAttention": packed_preconditions(5, 8),
-    "com.microsoft.GroupQueryAttention": require_grouped_attention,
-    "com.microsoft.RotaryEmbedding": require_rotary_table,
-}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -16,17 +16,10 @@ from graphkit.ops.preconditions import (
     Bools,
     Concatenated,
     Ints,
-    Multiple,
     Precondition,
-    PreconditionRule,
     Violation,
-    read_integers,
-    require_at_least,
-    require_at_most,
-    require_broadcast_dims,
-    require_equal,
 )
-from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
+from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import (
     MAX_ELEMENTS,
     Array,
@@ -35,14 +28,12 @@ from graphkit.ops.tensor import (
     Tensor,
     array_of,
     element_number,
-    is_known,
     sizes_of,
 )
 from graphkit.symbolic.algebra import ceil_div, divide_exactly, is_nonzero, lower, maximum, upper
 from graphkit.symbolic.expr import INF, Expr, const
 
 __all__ = [
-    "PRECONDITIONS",
     "RULES",
     "dims_product",
     "read_target_shape",
@@ -102,6 +93,10 @@ def infer_reshape(ctx: InferenceContext) -> Tensor:
     elements = read_target_shape(ctx)
     if tensor.dims is None:
         return Tensor(tensor.dtype, [_of_unknown_rank(ctx, element) for element in elements])
+    if ctx.opset >= 5 or ctx.node.domain:
+        target = tuple(ctx.as_expr(element) for element in elements)
+        if not _always_reshapes(tensor.dims, target):
+            ctx.require(Reshaped(tensor.dims, target, bool(ctx.attr("allowzero", 0))))
     return with_same_order(ctx, _dims_after(ctx, tensor.dims, elements))
 
 
@@ -177,7 +172,7 @@ def _check_count(ctx: InferenceContext, source: Dims, dims_after: Dims) -> None:
             right.remove(dim)
     before, after = dims_product(left), dims_product(right)
     if before != after:
-        ctx.same(before, after, "elements before and after")
+        ctx.same(before, after, "elements before and after", None)
 
 
 def infer_flatten(ctx: InferenceContext) -> Tensor:
@@ -210,7 +205,7 @@ def infer_squeeze(ctx: InferenceContext) -> Tensor:
     else:
         gone = {ctx.axis(axis, len(dims)) for axis in axes}
         for index in gone:
-            ctx.same(dims[index], const(1), "a dim that is squeezed")
+            ctx.same(dims[index], const(1), "a dim that is squeezed and 1", "must be 1 instead")
     return with_same_order(ctx, tuple(dim for index, dim in enumerate(dims) if index not in gone))
 
 
@@ -240,6 +235,9 @@ def infer_concat(ctx: InferenceContext) -> Tensor:
     axis = ctx.axis(ctx.attr("axis", 1), len(shapes[0]))
     if len({len(dims) for dims in shapes}) > 1:
         raise ctx.impossible("inputs of different rank", "the inputs differ in rank")
+    distinct = tuple(dict.fromkeys(shapes))
+    if len({(*each[:axis], *each[axis + 1 :]) for each in distinct}) > 1:
+        ctx.require(Concatenated(distinct, axis))
     dims = [dim if index == axis else _common_dim(ctx, shapes, index) for index, dim in enumerate(shapes[0])]
     dims[axis] = sum((dims_of_input[axis] for dims_of_input in shapes[1:]), dims[axis])
     return with_dims(ctx, tuple(dims), _join_elements(ctx, axis))
@@ -255,7 +253,7 @@ def _common_dim(ctx: InferenceContext, shapes: list[Dims], index: int) -> Expr:
         return ctx.new_symbol(f"the inputs have {different}, and any may be without elements")
     result = full[0][index]
     for dims in full[1:]:
-        result = ctx.same(result, dims[index], "dims that are not concatenated")
+        result = ctx.same(result, dims[index], "dims that are not concatenated", None)
     return result
 
 
@@ -296,14 +294,19 @@ def infer_split(ctx: InferenceContext) -> list[Tensor]:
         parts = ctx.attr("num_outputs", count) if ctx.opset >= 18 else count
         if parts != count:
             raise UnknownError(f"num_outputs is {parts}, and there are {count}")
-        size = ceil_div(dims[axis], parts) if ctx.opset >= 18 else ctx.quotient(dims[axis], const(parts), "a dim")
+        if ctx.opset >= 18:
+            ctx.require_at_least(dims[axis], parts, f"a dim to be split in {parts}", "Invalid num_outputs value")
+            size = ceil_div(dims[axis], parts)
+        else:
+            what, says = "a dim to be split evenly", "cannot be split evenly"
+            size = ctx.quotient(dims[axis], const(parts), what, says)
         sizes = [size] * (parts - 1) + [dims[axis] - size * (parts - 1)]
     negative = [size for size in sizes if (n := size.constant) is not None and n < 0]
     if negative:
         raise ctx.impossible(f"a part of size {negative[0]}", "a part has a negative size")
     if len(sizes) != count:
         raise ctx.impossible(f"{len(sizes)} sizes for {count} outputs", "the sizes do not fit the outputs")
-    ctx.same(sum(sizes, const(0)), dims[axis], "the sum of the parts")
+    ctx.same(sum(sizes, const(0)), dims[axis], "the sum of the parts and the whole", "split")
     array = small_data(ctx)
     result, start = [], 0
     for size in sizes:
@@ -322,9 +325,9 @@ def depth_to_space(ctx: InferenceContext) -> Tensor:
     batch, channels, height, width = ctx.dims()
     size = ctx.attr("blocksize", 1)
     if ctx.node.op_type == "DepthToSpace":
-        channels = ctx.quotient(channels, const(size * size), "channels")
+        channels = ctx.quotient(channels, const(size * size), "a dim", "multiple of")
         return Tensor(ctx.tensor().dtype, (batch, channels, height * size, width * size))
-    height, width = (ctx.quotient(dim, const(size), "a dim") for dim in (height, width))
+    height, width = (ctx.quotient(dim, const(size), "a dim", "multiple of") for dim in (height, width))
     return Tensor(ctx.tensor().dtype, (batch, channels * (size * size), height, width))
 
 
@@ -333,7 +336,10 @@ def infer_expand(ctx: InferenceContext) -> Tensor:
     shape = tuple(Expr.of(element) for element in read_target_shape(ctx, low=0))  # type: ignore[arg-type]
     if any(upper(dim) < 0 for dim in shape):
         raise ctx.impossible(f"a target shape of [{', '.join(map(str, shape))}]", "the target shape has a dim below 0")
-    dims = ctx.broadcast(ctx.dims(0), tuple(maximum(dim, 0) if lower(dim) < 0 else dim for dim in shape))
+    for dim in shape:
+        ctx.require_at_least(dim, 0, "a target dim below 0")
+    shape = tuple(maximum(dim, 0) if lower(dim) < 0 else dim for dim in shape)
+    dims = ctx.broadcast(ctx.dims(0), shape, says="invalid expand shape")
     array, sizes = small_data(ctx), sizes_of(dims)
     if array is not None and sizes is not None and prod(sizes) <= MAX_ELEMENTS:
         array = np.broadcast_to(array, sizes)
@@ -345,6 +351,8 @@ def infer_tile(ctx: InferenceContext) -> Tensor:
     dims, repeats = ctx.dims(), ctx.exprs(1)
     if len(repeats) != len(dims):
         raise ctx.impossible(f"{len(repeats)} repeats for rank {len(dims)}", "the repeats do not fit the rank")
+    for times in repeats:
+        ctx.require_at_least(times, 0, "repeats below 0", "must be non-negative")
     result = tuple(dim * times for dim, times in zip(dims, repeats, strict=True))
     array, sizes, numbers = small_data(ctx), sizes_of(result), sizes_of(repeats)
     if array is None or numbers is None or sizes is None or prod(sizes) > MAX_ELEMENTS:
@@ -361,9 +369,15 @@ def infer_pad(ctx: InferenceContext) -> Tensor:
         axes = [ctx.axis(axis, len(dims)) for axis in ctx.numbers(3)]
     if len(pads) != 2 * len(axes):
         raise ctx.impossible(f"{len(pads)} pads for {len(axes)} axes", "the pads do not fit the rank")
+    mode = ctx.attr("mode", "constant")
     for position, axis in enumerate(axes):
-        for added in (pads[position], pads[position + len(axes)]):
-            dims[axis] = dims[axis] + Expr.of(added)  # type: ignore[arg-type]
+        around = [ctx.as_expr(pads[place]) for place in (position, position + len(axes))]
+        dim, dims[axis] = dims[axis], dims[axis] + around[0] + around[1]
+        ctx.require_at_least(dims[axis], 0, "a dim that is cut", "must be >= 0")
+        for width in around if mode == "reflect" else ():
+            ctx.require_at_most(width, dim - 1, "padding that reflects more than the axis has", "reflect")
+        if mode == "edge" and around != [0, 0]:
+            ctx.require_at_least(dim, 1, "no edge to pad with", "'edge' mode")
     return with_dims(ctx, tuple(dims), _pad_elements(ctx, axes, pads))
 
 
@@ -482,16 +496,6 @@ class Reshaped(Precondition):
         return Violation(f"{text}: {'; '.join(copies)}", "", tuple(result))
 
 
-def require_reshape(view: NodeView) -> Iterator[Precondition]:
-    """The target's elements are read as they were written, and it has as many elements as the input."""
-    if view.opset < 5:
-        return
-    source, target = view.dims(), tuple(read_integers(view, 1))
-    if not all(map(is_known, (*source, *target))) or _always_reshapes(source, target):
-        return
-    yield Reshaped(source, target, bool(view.attr("allowzero", 0)))
-
-
 def _always_reshapes(source: Dims, target: Dims) -> bool:
     """Whether a target fits at all legal dims."""
     dims = []
@@ -505,105 +509,3 @@ def _always_reshapes(source: Dims, target: Dims) -> bool:
     if -1 not in dims:
         return present == total
     return dims.count(const(-1)) == 1 and divide_exactly(total, present) * present == total
-
-
-def require_expand(view: NodeView) -> Iterator[Precondition]:
-    """Dims and target broadcast; the target is not below 0."""
-    target = tuple(read_integers(view, 1))
-    for element in target:
-        yield from require_at_least(element, 0, "a target dim below 0", "")
-    yield from require_broadcast_dims([view.dims(), target], "invalid expand shape")
-
-
-def require_tile(view: NodeView) -> Iterator[Precondition]:
-    """Repeats are not below 0."""
-    for element in read_integers(view, 1):
-        yield from require_at_least(element, 0, "repeats below 0", "must be non-negative")
-
-
-MAX_COMPARED_RANK = 8  # of tensors that are compared dim by dim
-
-
-def require_concat(view: NodeView) -> Iterator[Precondition]:
-    """Inputs with elements are equal off the axis."""
-    shapes = tuple(view.dims(index) for index in range(len(view.inputs)))
-    if not shapes or len({len(dims) for dims in shapes}) > 1 or not 0 < len(shapes[0]) <= MAX_COMPARED_RANK:
-        return
-    axis = view.axis(view.attr("axis", 1), len(shapes[0]))
-    places = [index for index in range(len(shapes[0])) if index != axis]
-    if any(dims[index] != shapes[0][index] for dims in shapes for index in places):
-        distinct = tuple(dict.fromkeys(shapes))
-        if all(is_known(dim) for dims in distinct for dim in dims):
-            yield Concatenated(distinct, axis)
-
-
-def require_split(view: NodeView) -> Iterator[Precondition]:
-    """The parts are as long as the whole."""
-    dims, count = view.dims(), len(view.node.outputs)
-    dim = dims[view.axis(view.attr("axis", 0), len(dims))]
-    if not is_known(dim):
-        return
-    sizes = view.attr("split", ()) if view.opset < 13 else None
-    if view.opset >= 13 and view.has(1):
-        parts_given = read_integers(view, 1)
-    elif sizes:
-        parts_given = [const(size) for size in sizes]
-    elif view.opset < 18:
-        if dim.constant is None:
-            yield Multiple(dim, count, "a dim to be split evenly", "cannot be split evenly")
-        return
-    else:
-        parts = view.attr("num_outputs", count)
-        yield from require_at_least(dim, parts, f"a dim to be split in {parts}", "Invalid num_outputs value")
-        return
-    yield from require_equal(sum(parts_given, const(0)), dim, "the sum of the parts and the whole", "split")
-
-
-def require_squeeze(view: NodeView) -> Iterator[Precondition]:
-    """Dims that are squeezed are 1."""
-    dims = view.dims()
-    for axis in view.axes(1, 13) or []:
-        yield from require_equal(
-            dims[view.axis(axis, len(dims))], const(1), "a dim that is squeezed and 1", "must be 1 instead"
-        )
-
-
-def require_pad(view: NodeView) -> Iterator[Precondition]:
-    """No dim is cut below 0, and there are enough elements to reflect."""
-    if view.opset < 11:
-        return
-    dims, pads, mode = view.dims(), read_integers(view, 1), view.attr("mode", "constant")
-    axes = list(range(len(dims)))
-    if view.opset >= 18 and view.has(3):
-        axes = [view.axis(axis, len(dims)) for axis in view.numbers(3)]
-    for position, axis in enumerate(axes):
-        around = pads[position], pads[position + len(axes)]
-        yield from require_at_least(dims[axis] + around[0] + around[1], 0, "a dim that is cut", "must be >= 0")
-        for width in around if mode == "reflect" else ():
-            yield from require_at_most(width, dims[axis] - 1, "padding that reflects more than the axis has", "reflect")
-        if mode == "edge" and around != (const(0), const(0)):
-            yield from require_at_least(dims[axis], 1, "no edge to pad with", "'edge' mode")
-
-
-def require_depth_to_space(view: NodeView) -> Iterator[Precondition]:
-    """Channels are a multiple of the block's square, or height and width of the block."""
-    dims, size = view.dims(), view.attr("blocksize", 1)
-    if len(dims) != 4:
-        return
-    depth = view.node.op_type == "DepthToSpace"
-    for dim in dims[1:2] if depth else dims[2:]:
-        if is_known(dim) and dim.constant is None:
-            yield Multiple(dim, size * size if depth else size, "a dim", "multiple of")
-
-
-PRECONDITIONS: Mapping[str, PreconditionRule] = {
-    "Reshape": require_reshape,
-    "Expand": require_expand,
-    "Tile": require_tile,
-    "Concat": require_concat,
-    "Split": require_split,
-    "Squeeze": require_squeeze,
-    "Pad": require_pad,
-    "DepthToSpace": require_depth_to_space,
-    "SpaceToDepth": require_depth_to_space,
-}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 
@@ -13,21 +13,12 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS
 from graphkit.graph.operator_traits import BROADCASTING, DIVIDING, UNARY, UNIDIRECTIONAL, join_tables, operator_set
 from graphkit.ops import element_values as value_propagation
-from graphkit.ops.data_movement import dims_product
 from graphkit.ops.number_limits import EXACT
-from graphkit.ops.preconditions import (
-    NotZero,
-    Precondition,
-    PreconditionRule,
-    read_integers,
-    require_broadcast_dims,
-)
-from graphkit.ops.rule_context import InferenceContext, NodeView, Rule
-from graphkit.ops.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, is_known, sizes_of
-from graphkit.symbolic.algebra import lower, upper
+from graphkit.ops.rule_context import InferenceContext, Rule
+from graphkit.ops.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, sizes_of
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["PRECONDITIONS", "RULES", "finish_elements", "held_in_float64"]
+__all__ = ["RULES", "finish_elements", "held_in_float64"]
 
 PAIRED = frozenset(BROADCASTING) - operator_set("Max Mean Min Sum")  # operators of two inputs or more
 
@@ -51,6 +42,9 @@ def infer_broadcasting(ctx: InferenceContext) -> Tensor:
     tensors = [ctx.tensor(index) for index in range(len(ctx.inputs))]
     dtype = TensorProto.BOOL if ctx.node.op_type in value_propagation.COMPARISONS else tensors[0].dtype
     dims = ctx.broadcast(*(ctx.dims(index) for index in range(len(tensors))))
+    if ctx.node.op_type in DIVIDING and tensors[1].dtype in INTEGERS and tensors[1].data is not None:
+        for element in ctx.exprs(1):  # the divisor has elements: without a dividend's there is no result
+            ctx.require_not_zero(element, ctx.dims(0), "a divisor of 0", "by zero")
     return Tensor(dtype, dims, _propagate_elements(ctx, dtype, tensors, dims))
 
 
@@ -200,7 +194,7 @@ _LIKE_FIRST = operator_set(
 ) | operator_set(
     """
     BiasAdd BiasGelu BiasSoftmax BranchwiseRMSNorm FastGelu GatedAdd GatedRMSNorm GroupNorm Inverse LongformerAttention
-    MRotaryEmbedding MoE QLinearSoftmax QMoE RotaryEmbedding Trilu
+    MRotaryEmbedding MoE QLinearSoftmax QMoE Trilu
     """,
     "com.microsoft",
 )
@@ -225,19 +219,3 @@ RULES: Mapping[str, Rule] = join_tables(
         "com.microsoft.NGramRepeatBlock": infer_second,
     },
 )
-
-
-def require_broadcast(view: NodeView) -> Iterator[Precondition]:
-    """All inputs broadcast; an integer is not divided by 0."""
-    present = [index for index in range(len(view.inputs)) if view.has(index)]
-    yield from require_broadcast_dims([view.dims(index) for index in present])
-    if view.node.op_type in DIVIDING and view.tensor(1).dtype in INTEGERS and view.tensor(1).may_have_data:
-        count = dims_product(view.dims(0))  # the divisor has elements: without a dividend's there is no result
-        for element in read_integers(view, 1):
-            if is_known(element) and is_known(count) and lower(element) <= 0 <= upper(element):
-                yield NotZero(element, count, "a divisor of 0", "by zero")
-
-
-PRECONDITIONS: Mapping[str, PreconditionRule] = {
-    **dict.fromkeys(BROADCASTING.keys() | UNIDIRECTIONAL.keys(), require_broadcast),
-}

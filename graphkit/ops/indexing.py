@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,20 +15,15 @@ from graphkit.ops.preconditions import (
     WRONG,
     Ints,
     Precondition,
-    PreconditionRule,
     Violation,
     name_value,
-    read_integers,
-    require_at_least,
-    require_at_most,
-    require_equal,
 )
-from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
-from graphkit.ops.tensor import Array, Element, Tensor, array_of, element_number, is_known, is_to_the_end
+from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
+from graphkit.ops.tensor import Array, Element, Tensor, array_of, element_number, is_to_the_end
 from graphkit.symbolic.algebra import ceil_div, lower, maximum, minimum, upper
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["PRECONDITIONS", "RULES"]
+__all__ = ["RULES"]
 
 Bounds = list[tuple[int, Element | None, Element | None, Element | None]]
 
@@ -40,6 +36,7 @@ def slice_(ctx: InferenceContext) -> Tensor:
     bounds = _slice_bounds(ctx, len(dims))
     array = small_data(ctx)
     for axis, start, end, step in bounds:
+        _require_bounds(ctx, axis, start, end, step)
         array = _slice_elements(array, axis, start, end, step)
         dims[axis] = _slice_dim(ctx, dims[axis], start, end, step)
     return with_dims(ctx, tuple(dims), array)
@@ -158,8 +155,17 @@ def _gather_elements(ctx: InferenceContext, array: Array, axis: int) -> Array | 
 
 
 def gather_elements(ctx: InferenceContext) -> Tensor:
-    """Return the dims of the indices."""
+    """Return the dims of the indices, which are no larger than those of the data off the axis."""
+    _require_inside(ctx, "'indices' shape")
     return Tensor(ctx.tensor().dtype, ctx.dims(1))
+
+
+def _require_inside(ctx: InferenceContext, says: str) -> None:
+    dims = ctx.dims(0)
+    axis = ctx.axis(ctx.attr("axis", 0), len(dims))
+    for index, (largest, dim) in enumerate(zip(dims, ctx.dims(1), strict=False)):
+        if index != axis:
+            ctx.require_at_most(dim, largest, "indices of a larger dim than the data", says)
 
 
 def gather_nd(ctx: InferenceContext) -> Tensor:
@@ -174,8 +180,18 @@ def gather_nd(ctx: InferenceContext) -> Tensor:
 
 
 def infer_scatter(ctx: InferenceContext) -> Tensor:
-    """Return the dims of the data, and its elements where the indices are numbers."""
+    """Return the dims of the data, and its elements where the indices are numbers.
+
+    Updates of a ScatterND have the dims of the indices less the last, then the data's that it does not index.
+    """
     tensor = ctx.tensor()
+    with suppress(UnknownError):
+        if ctx.node.op_type == "ScatterElements":
+            _require_inside(ctx, "is greater than input dim")
+        elif (indices := ctx.dims(1)) and (depth := indices[-1].constant) is not None:
+            what, says = "the dims of updates and of what they replace", "updates tensor should have shape"
+            for left, right in zip(ctx.dims(2), (*indices[:-1], *ctx.dims(0)[depth:]), strict=False):
+                ctx.same(left, right, what, says)
     array = tensor.data if tensor.may_have_data else None
     data = None
     if array is not None and ctx.node.op_type == "ScatterND" and ctx.attr("reduction", "none") == "none":
@@ -263,57 +279,11 @@ def _from_front(bound: Ints, size: Ints) -> Ints:
     return np.clip(np.where(bound < 0, bound + size, bound), 0, size)
 
 
-def require_slice(view: NodeView) -> Iterator[Precondition]:
-    """A bound that is meant to count from the front does not count from the end."""
-    if view.opset < 10 or not view.tensor(1).may_have_data or not view.tensor(2).may_have_data:
-        return
-    dims, starts, ends = view.dims(), read_integers(view, 1), read_integers(view, 2)
-    axes = view.numbers(3) if view.has(3) else list(range(len(starts)))
-    steps = view.numbers(4) if view.has(4) else [1] * len(starts)
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        may_turn = any(bound.constant is None and lower(bound) < 0 <= upper(bound) for bound in (start, end))
-        if may_turn and step == 1 and all(map(is_known, (start, end, *dims))):
-            yield Sliced(dims, view.axis(axis, len(dims)), start, end)
-
-
-def require_gather_elements(view: NodeView) -> Iterator[Precondition]:
-    """Indices have no larger dims than the data off the axis."""
-    dims, indices = view.dims(0), view.dims(1)
-    axis = view.axis(view.attr("axis", 0), len(dims))
-    says = "'indices' shape" if view.node.op_type == "GatherElements" else "is greater than input dim"
-    for index, (largest, dim) in enumerate(zip(dims, indices, strict=False)):
-        if index != axis:
-            yield from require_at_most(dim, largest, "indices of a larger dim than the data", says)
-
-
-def require_scatter_nd(view: NodeView) -> Iterator[Precondition]:
-    """Updates have the indices' dims less the last, then the data's that it does not index."""
-    dims, indices, updates = view.dims(0), view.dims(1), view.dims(2)
-    depth = indices[-1].constant if indices else None
-    if depth is None:
-        return
-    for left, right in zip(updates, (*indices[:-1], *dims[depth:]), strict=False):
-        yield from require_equal(
-            left, right, "the dims of updates and of what they replace", "updates tensor should have shape"
-        )
-
-
-def require_top_k(view: NodeView) -> Iterator[Precondition]:
-    """K is not below 0, and not above the dim."""
-    dims = view.dims()
-    if view.opset < 10:
-        count = const(view.attr("k", 1))
-    else:
-        (count,) = read_integers(view, 1)
-    dim = dims[view.axis(view.attr("axis", -1), len(dims))]
-    yield from require_at_least(count, 0, "k below 0", "must not be negative")
-    yield from require_at_most(count, dim, "k is larger than the axis", "k argument")
-
-
-PRECONDITIONS: Mapping[str, PreconditionRule] = {
-    "GatherElements": require_gather_elements,
-    "ScatterElements": require_gather_elements,
-    "ScatterND": require_scatter_nd,
-    "TopK": require_top_k,
-    "Slice": require_slice,
-}
+def _require_bounds(
+    ctx: InferenceContext, axis: int, start: Element | None, end: Element | None, step: Element | None
+) -> None:
+    """Note that a bound that is meant to count from the front must not count from the end."""
+    if isinstance(start, (int, Expr)) and isinstance(end, (int, Expr)) and step == 1:
+        bounds = Expr.of(start), Expr.of(end)
+        if any(bound.constant is None and lower(bound) < 0 <= upper(bound) for bound in bounds):
+            ctx.require(Sliced(ctx.dims(), axis, *bounds))

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from onnx import TensorProto
 
-from graphkit.ops.preconditions import (
-    Precondition,
-    PreconditionRule,
-    require_broadcast_dims,
-    require_equal,
-)
-from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
+from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import Dims, Tensor
-from graphkit.symbolic.expr import Expr, const
+from graphkit.symbolic.expr import const
 
-__all__ = ["PRECONDITIONS", "RULES", "matmul_dims"]
+__all__ = ["RULES", "matmul_dims"]
 
 INNER = "the inner dims of a product"
 
@@ -27,8 +21,8 @@ def matmul_dims(ctx: InferenceContext, left: Dims, right: Dims) -> Dims:
     if not left or not right:
         raise ctx.impossible("a product with a scalar", "a product with a scalar")
     rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else ()
-    ctx.same(left[-1], right[-2] if len(right) > 1 else right[0], INNER)
-    batch = ctx.broadcast(left[:-2], right[:-2])
+    ctx.same(left[-1], right[-2] if len(right) > 1 else right[0], INNER, "dimension mismatch")
+    batch = ctx.broadcast(left[:-2], right[:-2], says="cannot broadcast on dim")
     return (*batch, *rows, *columns)
 
 
@@ -106,7 +100,7 @@ def _gemm_dims(ctx: InferenceContext, left: int, right: int) -> Dims:
         raise UnknownError("a factor is not a matrix")
     rows, inner = first[::-1] if ctx.attr("transA", 0) else first
     inner_right, columns = second[::-1] if ctx.attr("transB", 0) else second
-    ctx.same(inner, inner_right, INNER)
+    ctx.same(inner, inner_right, INNER, "Dimension mismatch")
     return rows, columns
 
 
@@ -117,11 +111,13 @@ def infer_einsum(ctx: InferenceContext) -> Tensor:
     terms = left.split(",")
     if len(terms) != len(ctx.inputs):
         raise UnknownError("the equation does not fit the inputs")
-    sizes: dict[str, Expr] = {}
+    letters_of: dict[str, list[Dims]] = {}
     ellipses: list[Dims] = []
     for index, term in enumerate(terms):
-        _read_term(ctx, term, ctx.dims(index), sizes, ellipses)
-    around = ctx.broadcast(*ellipses) if ellipses else ()
+        _read_term(ctx, term, ctx.dims(index), letters_of, ellipses)
+    says = "could not be broadcast"
+    sizes = {letter: ctx.broadcast(*dims, says=says)[0] for letter, dims in letters_of.items()}
+    around = ctx.broadcast(*ellipses, says=says) if ellipses else ()
     if not arrow:
         letters = left.replace(".", "").replace(",", "")
         right = ("..." if ellipses else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
@@ -132,7 +128,9 @@ def infer_einsum(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, (*(sizes[c] for c in before), *middle, *(sizes[c] for c in after)))
 
 
-def _read_term(ctx: InferenceContext, term: str, dims: Dims, sizes: dict[str, Expr], ellipses: list[Dims]) -> None:
+def _read_term(
+    ctx: InferenceContext, term: str, dims: Dims, sizes: dict[str, list[Dims]], ellipses: list[Dims]
+) -> None:
     before, dots, after = term.partition("...")
     named = len(before) + len(after)
     if named > len(dims) or (not dots and named < len(dims)):
@@ -141,7 +139,7 @@ def _read_term(ctx: InferenceContext, term: str, dims: Dims, sizes: dict[str, Ex
         ellipses.append(dims[len(before) : len(dims) - len(after)])
     tail = dims[len(dims) - len(after) :]
     for letter, dim in [*zip(before, dims, strict=False), *zip(after, tail, strict=True)]:
-        sizes[letter] = ctx.broadcast((sizes[letter],), (dim,))[0] if letter in sizes else dim
+        sizes.setdefault(letter, []).append((dim,))
 
 
 def infer_recurrent(ctx: InferenceContext) -> list[Tensor]:
@@ -180,50 +178,4 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.QGemm": infer_qgemm,
     "com.microsoft.DynamicQuantizeLSTM": infer_recurrent,
     "com.microsoft.CDist": infer_distances,
-}
-
-
-def product_preconditions(left: int, right: int) -> PreconditionRule:
-    """Return the rule of a product of two inputs."""
-
-    def matmul(view: NodeView) -> Iterator[Precondition]:
-        first, second = view.dims(left), view.dims(right)
-        if first and second:
-            inner = second[-2] if len(second) > 1 else second[0]
-            yield from require_equal(first[-1], inner, "the inner dims of a product", "dimension mismatch")
-            yield from require_broadcast_dims([first[:-2], second[:-2]], "cannot broadcast on dim")
-
-    return matmul
-
-
-def require_gemm(view: NodeView) -> Iterator[Precondition]:
-    """The inner dims are equal."""
-    first, second = view.dims(0), view.dims(1)
-    if len(first) == len(second) == 2:
-        inner = first[0 if view.attr("transA", 0) else 1]
-        rows = second[1 if view.attr("transB", 0) else 0]
-        yield from require_equal(inner, rows, "the inner dims of a product", "Dimension mismatch")
-
-
-def require_einsum(view: NodeView) -> Iterator[Precondition]:
-    """Equal letters are dims that broadcast."""
-    terms = view.attr("equation", "").replace(" ", "").partition("->")[0].split(",")
-    if "." in "".join(terms) or len(terms) != len(view.inputs):
-        return
-    letters: dict[str, dict[Expr, None]] = {}
-    for index, term in enumerate(terms):
-        for letter, dim in zip(term, view.dims(index), strict=False):
-            letters.setdefault(letter, {})[dim] = None
-    for dims in letters.values():
-        yield from require_broadcast_dims([(dim,) for dim in dims], "could not be broadcast")
-
-
-PRECONDITIONS: Mapping[str, PreconditionRule] = {
-    "MatMul": product_preconditions(0, 1),
-    "MatMulInteger": product_preconditions(0, 1),
-    "QLinearMatMul": product_preconditions(0, 3),
-    "com.microsoft.MatMulIntegerToFloat": product_preconditions(0, 1),
-    "com.microsoft.DynamicQuantizeMatMul": product_preconditions(0, 1),
-    "Gemm": require_gemm,
-    "Einsum": require_einsum,
 }

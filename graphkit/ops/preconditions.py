@@ -6,7 +6,7 @@ They describe the CPU kernels of onnxruntime 1.31; tests run each kind.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,13 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from graphkit.graph.names import join_words
-from graphkit.ops.rule_context import NodeView
-from graphkit.ops.tensor import Dims, is_known
-from graphkit.symbolic.algebra import lower
 from graphkit.symbolic.expr import Expr
 from graphkit.symbolic.relations import Relation
 
 __all__ = [
+    "BROADCAST",
     "FAILS",
     "FINE",
     "WRONG",
@@ -32,18 +30,11 @@ __all__ = [
     "Multiple",
     "NotZero",
     "Precondition",
-    "PreconditionRule",
     "Related",
     "Violation",
     "failing_where",
     "name_value",
     "pair_text",
-    "read_integers",
-    "require_at_least",
-    "require_at_most",
-    "require_broadcast_dims",
-    "require_equal",
-    "require_table_length",
 ]
 
 Ints = npt.NDArray[np.int64]
@@ -224,7 +215,7 @@ class Index(Precondition):
         return Violation(f"index {_limit_text(expr, value)} into an axis of {_limit_text(self.size, size)}", self.says)
 
 
-SAYS = "Non concat axis dimensions must match"
+BROADCAST = "broadcast"
 
 
 @dataclass(frozen=True)
@@ -232,7 +223,7 @@ class Broadcast(Precondition):
     """Dims of one axis broadcast: all that are not 1 are equal."""
 
     exprs_: tuple[Expr, ...]
-    says: str
+    says: str = BROADCAST
 
     @property
     def exprs(self) -> tuple[Expr, ...]:
@@ -283,7 +274,8 @@ class Concatenated(Precondition):
         rank = len(self.shapes[0])
         rows = [list(values[start : start + rank]) for start in range(0, len(values), rank)]
         return Violation(
-            f"shapes that cannot be joined at axis {self.axis}: {join_words([str(row) for row in rows])}", SAYS
+            f"shapes that cannot be joined at axis {self.axis}: {join_words([str(row) for row in rows])}",
+            "Non concat axis dimensions must match",
         )
 
     @property
@@ -293,50 +285,3 @@ class Concatenated(Precondition):
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
         first, *others = self.shapes
         return tuple((first[i], dims[i]) for dims in others for i in range(len(first)) if i != self.axis)
-
-
-PreconditionRule = Callable[[NodeView], Iterator[Precondition]]
-BROADCAST = "broadcast"
-
-
-def require_at_least(expr: Expr, number: int, what: str, says: str) -> Iterator[Precondition]:
-    """Yield the precondition that an expression is at least a number, unless it always is."""
-    if is_known(expr) and lower(expr) < number and expr.constant is None:
-        yield Related(Relation.at_least(expr, number), what, says)
-
-
-def require_equal(left: Expr, right: Expr, what: str, says: str) -> Iterator[Precondition]:
-    """Yield the precondition that two dims are equal, unless they always are."""
-    if left != right and is_known(left) and is_known(right):
-        yield Related(Relation.equal(left, right), what, says)
-
-
-def require_at_most(expr: Expr, limit: Expr, what: str, says: str) -> Iterator[Precondition]:
-    """Yield the precondition that an expression is at most another one, unless it always is."""
-    if is_known(expr) and is_known(limit) and lower(limit - expr) < 0:
-        yield Related(Relation.at_most(expr, limit), what, says)
-
-
-def read_integers(view: NodeView, index: int) -> list[Expr]:
-    """Return the elements of an integer input.
-
-    Raises:
-        UnknownError: The elements are not known.
-    """
-    return [Expr.of(element) for element in view.values(index) if isinstance(element, (int, Expr))]
-
-
-def require_broadcast_dims(shapes: Sequence[Dims], says: str = BROADCAST) -> Iterator[Precondition]:
-    """Yield the preconditions that dims broadcast."""
-    if all(dims == shapes[0] for dims in shapes[1:]):
-        return
-    for place in range(1, max(map(len, shapes), default=0) + 1):
-        dims_there = dict.fromkeys(dims[-place] for dims in shapes if len(dims) >= place)
-        sizes = tuple(dim for dim in dims_there if dim != 1)
-        if len(sizes) > 1 and all(map(is_known, sizes)):
-            yield Broadcast(sizes, says)
-
-
-def require_table_length(length: Expr, end: Expr, says: str) -> Iterator[Precondition]:
-    """Yield the precondition that a table of positions is long enough."""
-    yield from require_at_most(length, end, "more positions than the table has", says)

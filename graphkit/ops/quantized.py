@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from onnx import TensorProto
 
-from graphkit.ops.preconditions import (
-    Precondition,
-    PreconditionRule,
-    require_broadcast_dims,
-)
-from graphkit.ops.rule_context import InferenceContext, NodeView, Rule
+from graphkit.ops.rule_context import InferenceContext, Rule
 from graphkit.ops.tensor import Tensor
 from graphkit.symbolic.expr import const
 
-__all__ = ["PRECONDITIONS", "RULES"]
+__all__ = ["RULES"]
 
 
 def infer_quantize(ctx: InferenceContext) -> Tensor:
@@ -80,15 +75,4 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.QLinearWhere": infer_qlinear_where,
     "com.microsoft.MulInteger": infer_integer_product,
     "com.microsoft.GatherBlockQuantized": gather_blocks,
-}
-
-
-def require_qlinear(view: NodeView) -> Iterator[Precondition]:
-    """QLinearAdd, QLinearMul(a, a_scale, a_zero, b, ...): both broadcast."""
-    yield from require_broadcast_dims([view.dims(0), view.dims(3)])
-
-
-PRECONDITIONS: Mapping[str, PreconditionRule] = {
-    "com.microsoft.QLinearAdd": require_qlinear,
-    "com.microsoft.QLinearMul": require_qlinear,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from onnx import TensorProto
@@ -13,19 +13,12 @@ from graphkit.ops import element_values as value_propagation
 from graphkit.ops.data_movement import dims_product
 from graphkit.ops.elementwise import held_in_float64
 from graphkit.ops.number_limits import EXACT, is_exact
-from graphkit.ops.preconditions import (
-    NotZero,
-    Precondition,
-    PreconditionRule,
-    require_at_least,
-    require_table_length,
-)
-from graphkit.ops.rule_context import InferenceContext, NodeView, Rule
-from graphkit.ops.tensor import Array, Dims, Element, Tensor, array_of, is_known, sizes_of
+from graphkit.ops.rule_context import InferenceContext, Rule
+from graphkit.ops.tensor import Array, Dims, Element, Tensor, array_of, sizes_of
 from graphkit.symbolic.algebra import lower, upper
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["PRECONDITIONS", "RULES"]
+__all__ = ["RULES"]
 
 UNORDERED = ("Add", "Mul")  # floats are rounded in the order in which a runtime takes them, which is not fixed
 STEP = {"ReduceSum": "Add", "ReduceProd": "Mul", "ReduceMax": "Max", "ReduceMin": "Min"}
@@ -90,6 +83,7 @@ def arg_extreme(ctx: InferenceContext) -> Tensor:
     """Infer ArgMax and ArgMin, which reduce one axis and give indices."""
     dims = ctx.dims()
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
+    ctx.require_not_zero(dims[axis], (*dims[:axis], *dims[axis + 1 :]), "an axis without elements")
     return Tensor(TensorProto.INT64, _reduced_dims(dims, {axis}, bool(ctx.attr("keepdims", 1))))
 
 
@@ -97,6 +91,8 @@ def infer_layer_norm(ctx: InferenceContext) -> list[Tensor]:
     """Return the dims of the input; those of mean and deviation are 1 from the axis on."""
     tensor, dims = ctx.tensor(), ctx.dims()
     axis = ctx.axis(ctx.attr("axis", -1), max(len(dims), 1))
+    if ctx.node.op_type == "LayerNormalization" and any(lower(dim) < 1 for dim in dims[axis:]):
+        ctx.require_at_least(dims_product(dims[axis:]), 1, "nothing to normalise", "must be at least 1")
     statistics = Tensor(ctx.attr("stash_type", TensorProto.FLOAT), (*dims[:axis], *[1] * (len(dims) - axis)))
     return [Tensor(tensor.dtype, dims), statistics, statistics]
 
@@ -115,6 +111,8 @@ def infer_skip_norm(ctx: InferenceContext) -> list[Tensor]:
 def infer_embedding_norm(ctx: InferenceContext) -> list[Tensor]:
     """Infer EmbedLayerNormalization(ids, segments, words, ...): states, the mask index, the sum of embeddings."""
     ids = ctx.dims()
+    if not ctx.has(8):  # position_ids: without them, the table of positions begins with the first
+        ctx.require_at_most(ids[1], ctx.dims(3)[0], "more positions than the table has")
     states = Tensor(ctx.tensor(2).dtype, (*ids, ctx.dims(2)[-1]))
     return [states, Tensor(TensorProto.INT32, (ids[0],)), states]
 
@@ -147,34 +145,4 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.SkipGroupNorm": infer_group_norm,
     "com.microsoft.EmbedLayerNormalization": infer_embedding_norm,
     "com.microsoft.QEmbedLayerNormalization": infer_embedding_norm,
-}
-
-
-def require_arg_max(view: NodeView) -> Iterator[Precondition]:
-    """The axis has elements."""
-    dims = view.dims()
-    axis = view.axis(view.attr("axis", 0), len(dims))
-    others = dims_product((*dims[:axis], *dims[axis + 1 :]))
-    if is_known(dims[axis]) and is_known(others) and lower(dims[axis]) < 1:
-        yield NotZero(dims[axis], others, "an axis without elements", "")
-
-
-def require_layer_norm(view: NodeView) -> Iterator[Precondition]:
-    """The normalised axes have elements."""
-    dims = view.dims()
-    axis = view.axis(view.attr("axis", -1), len(dims))
-    yield from require_at_least(dims_product(dims[axis:]), 1, "nothing to normalise", "must be at least 1")
-
-
-def require_position_table(view: NodeView) -> Iterator[Precondition]:
-    """EmbedLayerNormalization(ids, segments, words, positions, ..., position_ids): a table of positions."""
-    if not view.has(8):
-        yield from require_table_length(view.dims(0)[1], view.dims(3)[0], "")
-
-
-PRECONDITIONS: Mapping[str, PreconditionRule] = {
-    "ArgMax": require_arg_max,
-    "ArgMin": require_arg_max,
-    "LayerNormalization": require_layer_norm,
-    "com.microsoft.EmbedLayerNormalization": require_position_table,
 }

@@ -1,8 +1,6 @@
-"""All operators: their shape rules and preconditions, by operator (with its domain unless that is the default one)."""
+"""All operators: their rules by operator (with its domain unless that is the default one)."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from graphkit.graph.operator_traits import join_tables
 from graphkit.ops import (
@@ -18,10 +16,9 @@ from graphkit.ops import (
     spatial,
     tensor_creation,
 )
-from graphkit.ops.preconditions import PreconditionRule
 from graphkit.ops.rule_context import Rule
 
-__all__ = ["PRECONDITIONS", "RULES"]
+__all__ = ["RULES"]
 
 RULES: dict[str, Rule] = join_tables(
     attention.RULES,
@@ -35,15 +32,4 @@ RULES: dict[str, Rule] = join_tables(
     sequences.RULES,
     spatial.RULES,
     tensor_creation.RULES,
-)
-PRECONDITIONS: Mapping[str, PreconditionRule] = join_tables(
-    attention.PRECONDITIONS,
-    data_movement.PRECONDITIONS,
-    elementwise.PRECONDITIONS,
-    indexing.PRECONDITIONS,
-    matmul_and_recurrent.PRECONDITIONS,
-    quantized.PRECONDITIONS,
-    reduction.PRECONDITIONS,
-    spatial.PRECONDITIONS,
-    tensor_creation.PRECONDITIONS,
 )

@@ -1,6 +1,7 @@
 """The context of a shape rule: its node, the known facts of the inputs, and the notes of the pass.
 
-`NodeView` reads only; constraints use it too. `InferenceContext` also reports findings and requirements.
+`NodeView` reads only; constraints use it too. `InferenceContext` also notes what must hold for the node to run: each
+condition once, for inference, hazards and legal sizes alike.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from math import prod
+from typing import Any, Protocol
 
 import onnx
 from onnx import AttributeProto
@@ -17,10 +19,11 @@ from graphkit.dtypes import integer_range
 from graphkit.graph.view import Node, Scope, T, Value, attribute_value
 from graphkit.model import Model
 from graphkit.ops.number_limits import exact_range
+from graphkit.ops.preconditions import BROADCAST, Broadcast, Multiple, NotZero, Precondition, Related
 from graphkit.ops.tensor import Array, Dims, Element, Tensor, element_number, is_known
 from graphkit.symbolic.algebra import divide_exactly, lower, maximum, upper, without_common_factor
 from graphkit.symbolic.expr import INF, Bound, Call, Expr, TooComplexError, const, symbol
-from graphkit.symbolic.relations import Requirement
+from graphkit.symbolic.relations import Relation, Requirement
 
 __all__ = ["Engine", "Finding", "InferenceContext", "NodeView", "Notes", "Rule", "UnknownError"]
 
@@ -88,7 +91,12 @@ class NodeView:
 
     def exprs(self, index: int) -> list[Expr]:
         """Return the elements of an integer input as expressions."""
-        return [Expr.of(element) for element in self.values(index)]  # type: ignore[arg-type]
+        return [self.as_expr(element) for element in self.values(index)]
+
+    @staticmethod
+    def as_expr(element: Element) -> Expr:
+        """Return an integer element as an expression; ValueError if it is a float or a fraction."""
+        return Expr.of(element)  # type: ignore[arg-type]
 
     def scalar(self, index: int) -> Element:
         """Return the only element of an input."""
@@ -144,6 +152,7 @@ class Notes:
         inequalities: Expressions that are at least a number whenever a node runs.
         limits: Expressions that must be at most a number, as the runtime rounds larger ones.
         wraps: Expressions that are not followed, as the runtime makes other numbers of those above one.
+        preconditions: What each node needs to run as meant, as it is known when its rule runs.
     """
 
     reasons: dict[str, str] = field(default_factory=dict)
@@ -153,11 +162,13 @@ class Notes:
     inequalities: list[Requirement] = field(default_factory=list)
     limits: list[Requirement] = field(default_factory=list)
     wraps: list[Requirement] = field(default_factory=list)
+    preconditions: list[tuple[Node, Precondition]] = field(default_factory=list)
 
     @property
-    def lists(self) -> tuple[list[Finding] | list[Requirement], ...]:
+    def lists(self) -> tuple[list[Any], ...]:
         """All but the symbols."""
-        return self.findings, self.equalities, self.broadcasts, self.inequalities, self.limits, self.wraps
+        noted = self.equalities, self.broadcasts, self.inequalities, self.limits, self.wraps
+        return self.findings, *noted, self.preconditions
 
     def new_symbol(self, label: str, reason: str, low: Bound, high: Bound = INF) -> Expr:
         """Return a new symbol for something unknown; one with an upper bound is an element, no dim."""
@@ -218,7 +229,7 @@ class InferenceContext(NodeView):
 
     def size(self, index: int) -> Expr:
         """Return the only element of an integer input, a symbol where it is not known."""
-        return self.unknown_value(index) if self.data(index) is None else Expr.of(self.scalar(index))  # type: ignore[arg-type]
+        return self.unknown_value(index) if self.data(index) is None else self.as_expr(self.scalar(index))
 
     def unknown_value(self, index: int, low: Bound = 0) -> Expr:
         """Return a symbol for an element of an input that is not known."""
@@ -233,10 +244,40 @@ class InferenceContext(NodeView):
         self.finding(message)
         return UnknownError(reason)
 
-    def same(self, left: Expr, right: Expr, what: str) -> Expr:
-        """Return the simpler of two expressions that must be equal for the node to run."""
+    def require(self, precondition: Precondition) -> None:
+        """Note what must hold for the node to run as meant."""
+        self.notes.preconditions.append((self.node, precondition))
+
+    def require_at_least(self, expr: Expr, least: int, what: str, says: str = "") -> None:
+        """Note that an expression must be at least a number for the node to run, unless it always is."""
+        if lower(expr) < least:
+            self.require(Related(Relation.at_least(expr, least), what, says))
+
+    def require_at_most(self, expr: Expr, most: Expr, what: str, says: str = "") -> None:
+        """Note that an expression must be at most another one for the node to run, unless it always is."""
+        with suppress(TooComplexError):
+            if lower(most - expr) < 0:
+                self.require(Related(Relation.at_most(expr, most), what, says))
+
+    def require_not_zero(self, number: Expr, dims: Sequence[Expr], what: str, says: str = "") -> None:
+        """Note that a number must not be 0 for the node to run, unless a dim is: then nothing is computed."""
+        if lower(number) <= 0 <= upper(number):
+            with suppress(TooComplexError):
+                self.require(NotZero(number, prod(dims, start=const(1)), what, says))
+
+    def same(self, left: Expr, right: Expr, what: str, says: str | None = "") -> Expr:
+        """Return the simpler of two expressions that must be equal for the node to run.
+
+        Args:
+            left: One of them.
+            right: The other one.
+            what: What they are, for people.
+            says: Part of onnxruntime's message where they differ; None where a precondition that is noted says more.
+        """
         if left is right or left == right:
             return left
+        if says is not None:
+            self.require(Related(Relation.equal(left, right), what, says))
         difference = left - right
         if lower(difference) > 0 or upper(difference) < 0:
             self.finding(f"{what}: {left} is not {right}")
@@ -247,10 +288,12 @@ class InferenceContext(NodeView):
     def _must_equal(self, left: Expr, right: Expr) -> None:
         self.notes.equalities.append(Requirement(left, "==", right, self.node))
 
-    def at_least(self, expr: Expr, least: int, what: str) -> None:
-        """Note that an expression must be at least a number for the node to run."""
+    def at_least(self, expr: Expr, least: int, what: str, says: str | None = "") -> None:
+        """Note that an expression must be at least a number for the node to run; see `same` for the arguments."""
         if lower(expr) >= least:
             return
+        if says is not None:
+            self.require_at_least(expr, least, what, says)
         if upper(expr) < least:
             self.finding(f"{what}: {expr} is less than {least}")
         else:
@@ -268,15 +311,21 @@ class InferenceContext(NodeView):
             if lower(expr) <= end < upper(expr) and is_known(expr):
                 self.notes.wraps.append(Requirement(expr, "<=", const(end), self.node))
 
-    def broadcast(self, *shapes: Dims) -> Dims:
+    def broadcast(self, *shapes: Dims, says: str = BROADCAST) -> Dims:
         """Return the dims that some dims broadcast to."""
         rank = max(map(len, shapes))
         result = [const(1)] * (rank - len(shapes[0])) + list(shapes[0])
+        unlike: set[int] = set()
         for shape in shapes[1:]:
             offset = rank - len(shape)
             for position, dim in enumerate(shape, offset):
-                if dim is not result[position]:
-                    result[position] = self._broadcast_dim(result[position], dim)
+                if dim is not (before := result[position]) and dim != before:
+                    if dim != 1 and before != 1:
+                        unlike.add(position)
+                    result[position] = self._broadcast_dim(before, dim)
+        for position in sorted(unlike, reverse=True):
+            dims = dict.fromkeys(shape[position - rank] for shape in shapes if len(shape) >= rank - position)
+            self.require(Broadcast(tuple(dim for dim in dims if dim != 1), says))
         return tuple(result)
 
     def _broadcast_dim(self, left: Expr, right: Expr) -> Expr:
@@ -286,7 +335,7 @@ class InferenceContext(NodeView):
             return right
         low, other_low = lower(left), lower(right)
         if low >= 2 and other_low >= 2:
-            return self.same(left, right, "dims that broadcast")
+            return self.same(left, right, "dims that broadcast", None)
         self.notes.broadcasts.append(Requirement(left, "==", right, self.node))
         if low >= 2 or other_low >= 2:
             larger, smaller = (left, right) if low >= 2 else (right, left)
@@ -305,11 +354,13 @@ class InferenceContext(NodeView):
             return self.new_symbol("too many dims broadcast, each of which may be 1", 1)
         return self.new_symbol(f"{left} and {right} broadcast, and either may be 1 or 0")
 
-    def quotient(self, dividend: Expr, divisor: Expr, what: str) -> Expr:
-        """Return the quotient of a division that must leave no rest for the node to run."""
+    def quotient(self, dividend: Expr, divisor: Expr, what: str, says: str | None = None) -> Expr:
+        """Return the quotient of a division that must leave no rest; see `same` for the arguments."""
         if divisor == 0:
             raise UnknownError(f"{what} is divided by 0")
         size, total = divisor.constant, dividend.constant
+        if says is not None and size is not None:
+            self.require(Multiple(dividend, size, what, says))
         if size is not None and total is not None and total % size:
             self.finding(f"{what}: {total} is not a multiple of {size}")
         return divide_exactly(dividend, divisor)

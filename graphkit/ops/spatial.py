@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -16,25 +16,20 @@ from graphkit.ops.preconditions import (
     FINE,
     WRONG,
     Ints,
-    NotZero,
-    Precondition,
-    PreconditionRule,
     Related,
     Violation,
-    read_integers,
-    require_at_least,
-    require_equal,
 )
-from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
-from graphkit.ops.tensor import Dims, Element, Tensor, element_number, is_known
+from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
+from graphkit.ops.tensor import Dims, Element, Tensor, element_number
 from graphkit.symbolic.algebra import ceil_div, floor_div, lower, maximum, minimum
 from graphkit.symbolic.expr import Expr, const
 from graphkit.symbolic.relations import Relation
 
-__all__ = ["PRECONDITIONS", "RULES"]
+__all__ = ["RULES"]
 
 ASPECT = "the sizes follow an aspect ratio"
 IN_FLOAT32 = "onnxruntime counts windows in float32"
+WINDOW = "the window does not fit"
 SAME_DILATED = "a pool with dilations is padded as if it had none"
 SAME_SHORT = "its windows leave gaps, which the padding does not fill"
 
@@ -49,6 +44,7 @@ def _integer_list(ctx: InferenceContext, name: str, count: int, default: int) ->
 def _count_windows(ctx: InferenceContext, dims: Dims, kernel: Sequence[Expr], *, is_pool: bool) -> list[Expr]:
     """Return how many windows fit along each spatial dim; a convolution needs one, a pool may have none."""
     count = len(dims)
+    rooms: list[tuple[Expr, int]] = []  # how far a window can move, and its stride
     strides, dilations, pads = (
         _integer_list(ctx, "strides", count, 1),
         _integer_list(ctx, "dilations", count, 1),
@@ -62,12 +58,22 @@ def _count_windows(ctx: InferenceContext, dims: Dims, kernel: Sequence[Expr], *,
             result.append(ctx.new_symbol(SAME_DILATED) if is_odd else ceil_div(dim, strides[axis]))
             continue
         room = dim + pads[axis] + pads[axis + count] - window
+        rooms.append((room, strides[axis]))
         if is_pool:
             windows = _count_pool_windows(ctx, room, strides[axis], dim + pads[axis])
         else:
             windows = floor_div(room, strides[axis]) + 1
-        ctx.at_least(windows, 0 if is_pool else 1, "windows that fit")
+        ctx.at_least(windows, 0 if is_pool else 1, "windows that fit", None)
         result.append(windows)
+    if not is_pool:
+        for room, _ in rooms:
+            ctx.require_at_least(room, 0, WINDOW, "Invalid input shape")
+    elif not ctx.attr("ceil_mode", 0):
+        shape = (*ctx.dims()[:2], *(room // stride + 1 for room, stride in rooms))
+        for axis, (room, stride) in enumerate(rooms, start=2):
+            if lower(room) < 0:
+                relation = Relation.at_least(room, 0)
+                ctx.require(WindowFits(relation, WINDOW, "output dimension is negative", axis, stride, shape))
     return result
 
 
@@ -120,7 +126,7 @@ def _conv_rule(weight: int = 1, *, dtype: int | None = None, like: int = 0) -> R
             ranks = f"an input of rank {len(dims)}, a weight of rank {len(kernel)}"
             raise ctx.impossible(ranks, "the ranks of input and weight differ")
         batch, channels, spatial = _image_parts(ctx)
-        ctx.same(channels, kernel[1] * ctx.attr("group", 1), "channels of input and weight")
+        ctx.same(channels, kernel[1] * ctx.attr("group", 1), "channels of input and weight", "channels")
         result = _make_image(ctx, batch, kernel[0], _count_windows(ctx, spatial, kernel[2:], is_pool=False))
         return result.of_dtype(ctx.tensor(like).dtype if dtype is None else dtype)
 
@@ -166,6 +172,8 @@ def infer_pool(ctx: InferenceContext) -> list[Tensor]:
 def global_pool(ctx: InferenceContext) -> Tensor:
     """Return batch and channels, with ones for the spatial dims."""
     batch, channels, spatial = _image_parts(ctx)
+    for dim in (channels, *spatial):
+        ctx.require_at_least(dim, 1, "a dim without elements", "Only N can be zero")
     _have_elements(ctx, batch, spatial)
     return _make_image(ctx, batch, channels, [1] * len(spatial))
 
@@ -173,7 +181,7 @@ def global_pool(ctx: InferenceContext) -> Tensor:
 def _have_elements(ctx: InferenceContext, batch: Expr, spatial: Dims) -> None:
     """Note that what is pooled has elements, as onnxruntime demands where the batch is not empty."""
     for dim in spatial if lower(batch) >= 1 else ():
-        ctx.at_least(dim, 1, "a dim that is pooled")
+        ctx.at_least(dim, 1, "a dim that is pooled", None)
 
 
 def infer_resize(ctx: InferenceContext) -> Tensor:
@@ -199,8 +207,12 @@ def infer_resize(ctx: InferenceContext) -> Tensor:
         sizes = _fit_sizes(ctx, [dims[axis] for axis in axes], sizes)
     if len(sizes) != len(axes):
         raise ctx.impossible(f"{len(sizes)} scales or sizes for {len(axes)} axes", "the scales do not fit the rank")
-    for axis, size in zip(axes, sizes, strict=True):
-        dims[axis] = Expr.of(size)  # type: ignore[arg-type]
+    for axis, element in zip(axes, sizes, strict=True):
+        dim, size = dims[axis], ctx.as_expr(element)
+        dims[axis] = size
+        if has_sizes and size != dim:
+            ctx.require_not_zero(size, (dim,), "a dim is resized to 0", "should be greater than 0")
+            ctx.require_not_zero(dim, (size,), "nothing is resized", "Cannot scale 0")
     return Tensor(ctx.tensor().dtype, dims)
 
 
@@ -356,25 +368,6 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-WINDOW = "the window does not fit"
-
-
-def conv_preconditions(weight: int) -> PreconditionRule:
-    """Return the rule of a convolution with the weight at an input index."""
-
-    def convolution(view: NodeView) -> Iterator[Precondition]:
-        dims, kernel = view.dims(0), view.dims(weight)
-        if len(dims) != len(kernel) or len(dims) < 3:
-            return
-        if view.attr("channels_last", 0):
-            dims = (dims[0], dims[-1], *dims[1:-1])
-        yield from require_equal(dims[1], kernel[1] * view.attr("group", 1), "channels of input and weight", "channels")
-        for room, _ in _window_rooms(view, dims[2:], kernel[2:]):
-            yield from require_at_least(room, 0, WINDOW, "Invalid input shape")
-
-    return convolution
-
-
 @dataclass(frozen=True)
 class WindowFits(Related):
     """A window of a pool fits. onnxruntime rounds towards 0, and counts some windows that do not.
@@ -407,64 +400,3 @@ class WindowFits(Related):
             return violation
         shape[self.axis] = 1 - -room // self.stride
         return Violation(f"{violation.problem}, and onnxruntime counts {shape[self.axis]}", "", tuple(shape))
-
-
-def require_window(view: NodeView) -> Iterator[Precondition]:
-    """A window fits along each axis."""
-    dims = view.dims()
-    kernel = tuple(const(size) for size in view.attr("kernel_shape", ()))
-    if len(kernel) != len(dims) - 2 or view.attr("ceil_mode", 0):
-        return
-    rooms = list(_window_rooms(view, dims[2:], kernel))
-    shape = (*dims[:2], *(room // stride + 1 for room, stride in rooms))
-    for axis, (room, stride) in enumerate(rooms, start=2):
-        if all(map(is_known, shape)) and lower(room) < 0 and room.constant is None:
-            relation = Relation.at_least(room, 0)
-            yield WindowFits(relation, WINDOW, "output dimension is negative", axis, stride, shape)
-
-
-def _window_rooms(view: NodeView, dims: Dims, kernel: Dims) -> Iterator[tuple[Expr, int]]:
-    """Yield how far a window can move, and the stride, for each spatial dim."""
-    count, automatic = len(dims), view.attr("auto_pad", "NOTSET")
-    if automatic in ("SAME_UPPER", "SAME_LOWER"):
-        return
-    pads = (view.attr("pads", ()) if automatic == "NOTSET" else ()) or (0,) * (2 * count)
-    dilations, strides = view.attr("dilations", ()) or (1,) * count, view.attr("strides", ()) or (1,) * count
-    for axis, dim in enumerate(dims):
-        extent = (kernel[axis] - 1) * dilations[axis] + 1
-        yield dim + pads[axis] + pads[axis + count] - extent, strides[axis]
-
-
-def require_global_pool(view: NodeView) -> Iterator[Precondition]:
-    """No dim but the batch is 0."""
-    for dim in view.dims()[1:]:
-        yield from require_at_least(dim, 1, "a dim without elements", "Only N can be zero")
-
-
-def require_resize(view: NodeView) -> Iterator[Precondition]:
-    """A dim is resized to 0 if and only if it is 0."""
-    if view.opset < 11 or not view.has(3) or view.tensor(3).dims == (const(0),):
-        return
-    dims = view.dims()
-    axes = [view.axis(axis, len(dims)) for axis in view.attr("axes", ()) or range(len(dims))]
-    for axis, size in zip(axes, read_integers(view, 3), strict=False):
-        if is_known(size) and is_known(dims[axis]) and size != dims[axis]:
-            if lower(size) < 1:
-                yield NotZero(size, dims[axis], "a dim is resized to 0", "should be greater than 0")
-            if lower(dims[axis]) < 1:
-                yield NotZero(dims[axis], size, "nothing is resized", "Cannot scale 0")
-
-
-PRECONDITIONS: Mapping[str, PreconditionRule] = {
-    "Resize": require_resize,
-    "Conv": conv_preconditions(1),
-    "ConvInteger": conv_preconditions(1),
-    "QLinearConv": conv_preconditions(3),
-    "com.microsoft.QLinearConv": conv_preconditions(3),
-    "com.microsoft.FusedConv": conv_preconditions(1),
-    "MaxPool": require_window,
-    "AveragePool": require_window,
-    "LpPool": require_window,
-    "GlobalAveragePool": require_global_pool,
-    "GlobalMaxPool": require_global_pool,
-}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
@@ -13,28 +13,20 @@ from graphkit.dtypes import FLOATS
 from graphkit.graph.view import VALUES, ZERO, constant_tensor
 from graphkit.ops.data_movement import dims_product, small_data, unknown_values
 from graphkit.ops.element_values import compare_elements, for_each_element
-from graphkit.ops.preconditions import (
-    NotZero,
-    Precondition,
-    PreconditionRule,
-    read_integers,
-    require_at_least,
-)
-from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
+from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import (
     MAX_ELEMENTS,
     Element,
     Tensor,
     array_of,
     element_number,
-    is_known,
     plain_element,
     sizes_of,
 )
 from graphkit.symbolic.algebra import ceil_div, lower, maximum
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["PRECONDITIONS", "RULES"]
+__all__ = ["RULES"]
 
 
 def infer_shape(ctx: InferenceContext) -> Tensor:
@@ -72,6 +64,8 @@ def constant_of_shape(ctx: InferenceContext) -> Tensor:
     value = ctx.attr("value", ZERO)
     if ctx.data(0) is None:
         return Tensor(value.data_type, unknown_values(ctx, 0))
+    for dim in ctx.exprs(0):
+        ctx.require_at_least(dim, 0, "a dim below 0", "Tensor shape.Size() must be >= 0")
     dims = [maximum(dim, 0) if lower(dim) < 0 else dim for dim in ctx.exprs(0)]
     sizes = sizes_of(dims)
     if sizes is None or prod(sizes) > MAX_ELEMENTS:
@@ -89,6 +83,8 @@ def range_(ctx: InferenceContext) -> Tensor:
         return Tensor(dtype, (ctx.new_symbol(f"the value of {missing[0]} is unknown"),))
     start, limit = map(ctx.scalar, range(2))
     delta = ctx.scalar(2) if ctx.has(2) else 1  # com.microsoft may leave it out
+    if isinstance(delta, Expr) and not ctx.node.domain:
+        ctx.require_not_zero(delta, (), "a step of 0", "can not be zero")
     if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
         numbers = range(start, limit, delta)
         elements: list[Element] = list(numbers) if len(numbers) <= MAX_ELEMENTS else []
@@ -145,7 +141,10 @@ def top_k(ctx: InferenceContext) -> list[Tensor]:
     """Put K in the place of the axis, for values and indices."""
     dims = list(ctx.dims())
     axis = ctx.axis(ctx.attr("axis", -1), len(dims))
-    dims[axis] = const(ctx.attr("k", 1)) if ctx.opset < 10 else ctx.size(1)
+    count = const(ctx.attr("k", 1)) if ctx.opset < 10 else ctx.size(1)
+    ctx.require_at_least(count, 0, "k below 0", "must not be negative")
+    ctx.require_at_most(count, dims[axis], "k is larger than the axis", "k argument")
+    dims[axis] = count
     return [Tensor(ctx.tensor().dtype, dims), Tensor(TensorProto.INT64, dims)]
 
 
@@ -224,27 +223,4 @@ RULES: Mapping[str, Rule] = {
     "RandomUniformLike": infer_like,
     "RandomNormal": infer_random,
     "RandomUniform": infer_random,
-}
-
-
-NEGATIVE = "Tensor shape.Size() must be >= 0"
-
-
-def require_constant_of_shape(view: NodeView) -> Iterator[Precondition]:
-    """Dims are not below 0."""
-    for element in read_integers(view, 0):
-        yield from require_at_least(element, 0, "a dim below 0", NEGATIVE)
-
-
-def require_range(view: NodeView) -> Iterator[Precondition]:
-    """The step is not 0."""
-    if view.tensor(2).may_have_data:
-        for element in read_integers(view, 2):
-            if is_known(element) and element.constant is None:
-                yield NotZero(element, const(1), "a step of 0", "can not be zero")
-
-
-PRECONDITIONS: Mapping[str, PreconditionRule] = {
-    "ConstantOfShape": require_constant_of_shape,
-    "Range": require_range,
 }

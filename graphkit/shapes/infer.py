@@ -385,6 +385,7 @@ class _Engine:
             broadcasts=tuple(first.notes.broadcasts),
             limits=tuple(first.notes.limits),
             wraps=tuple(first.notes.wraps),
+            preconditions=tuple(tuple(engine.notes.preconditions) for engine in passes),
         )
 
 

@@ -11,8 +11,9 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.traversal import walk_postorder
-from graphkit.graph.view import Scope, Value, all_scopes
+from graphkit.graph.view import Node, Scope, Value, all_scopes
 from graphkit.model import Model
+from graphkit.ops.preconditions import Precondition
 from graphkit.ops.rule_context import Finding
 from graphkit.ops.tensor import Dims, Tensor, unknown_tensor
 from graphkit.suggest import did_you_mean
@@ -20,6 +21,8 @@ from graphkit.symbolic.expr import Expr
 from graphkit.symbolic.relations import Requirement
 
 __all__ = ["Shapes"]
+
+Preconditions = tuple[tuple[Node, Precondition], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,7 @@ class Shapes:
         broadcasts: Pairs that broadcast: equal, or 1 on one side. From the first pass.
         limits: Expressions that must be at most a number for its facts to hold: the runtime rounds larger ones.
         wraps: Those of which nothing is followed, because the runtime makes other numbers of larger ones.
+        preconditions: What each node needs to run as meant, as each pass knows it, the first one first.
     """
 
     model: Model
@@ -48,6 +52,7 @@ class Shapes:
     broadcasts: tuple[Requirement, ...] = field(default=(), repr=False)
     limits: tuple[Requirement, ...] = field(default=(), repr=False)
     wraps: tuple[Requirement, ...] = field(default=(), repr=False)
+    preconditions: tuple[Preconditions, ...] = field(default=(), repr=False)
 
     def __getitem__(self, key: Value | str | tuple[str, str] | None) -> Tensor:
         """Return the known facts of a value: the value, the name of one of the main graph, or (scope path, name).

@@ -93,10 +93,10 @@ FINDINGS = {
         ONE + "{ t = Shape(x) i = Constant<value_int = 3>() y = Gather(t, i) }",
         "an index outside of an axis of 3",
     ),
-    "squeeze": (ONE + "{ a = Constant<value_ints = [2]>() y = Squeeze(x, a) }", "squeezed: 64 is not 1"),
+    "squeeze": (ONE + "{ a = Constant<value_ints = [2]>() y = Squeeze(x, a) }", "squeezed and 1: 64 is not 1"),
     "split": (
         ONE + "{ n = Constant<value_ints = [3, 4]>() y, z = Split<axis = 2>(x, n) }",
-        "the sum of the parts: 7 is not 64",
+        "the sum of the parts and the whole: 7 is not 64",
     ),
     "conv": ("g (float[n, 3, 8, 8] x, float[4, 5, 3, 3] k) => (y) { y = Conv(x, k) }", "channels of input and weight"),
     "window": (

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.view import Node, Scope, Value, unwrap_value
 from graphkit.ops.data_movement import dims_product
-from graphkit.ops.preconditions import Index, Precondition, Related
-from graphkit.ops.registry import PRECONDITIONS
+from graphkit.ops.preconditions import Index, Precondition
 from graphkit.ops.rule_context import NodeView, UnknownError
 from graphkit.ops.tensor import unknown_tensor
-from graphkit.shapes import Expr, Relation, Shapes, Tensor, const, is_known, lower
+from graphkit.shapes import Expr, Shapes, Tensor, const, is_known, lower
 from graphkit.shapes.constraints.body_guards import Guarded, guard_of
+from graphkit.shapes.inferred_shapes import Preconditions
 from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
 __all__ = ["SharedPrecondition", "collect_preconditions"]
-
-NOTED = {"==": "dims that must be equal", ">=": "too small", "<=": "too large"}  # kinds of notes of the shape engine
 
 
 @dataclass(eq=False)
@@ -37,15 +36,7 @@ class _Collector:
         self.tensors: dict[Value, Tensor] = {}
         self.ranges = ValueRangeAnalysis(shapes.model, self.tensor, typical=True)
         self.found: dict[tuple[Scope, str, Precondition], SharedPrecondition] = {}
-        self.noted: dict[Node, list[Precondition]] = {}
-        for noted in (*shapes.equalities, *shapes.inequalities):
-            if is_known(noted.left) and is_known(noted.right):
-                relation = Relation(noted.left, noted.relation, noted.right)
-                self.note(noted.node, Related(relation, NOTED[noted.relation], ""))
-
-    def note(self, node: Node, precondition: Precondition) -> None:
-        if node.operator not in PRECONDITIONS:
-            self.noted.setdefault(node, []).append(precondition)
+        self.passes = [*map(_by_node, shapes.preconditions)]
 
     def scope(self, scope: Scope) -> None:
         guard = guard_of(scope, self.tensor)
@@ -58,32 +49,31 @@ class _Collector:
                 self.found.setdefault(key, SharedPrecondition(scope, precondition)).nodes.append(node)
 
     def of(self, node: Node) -> Iterator[Precondition]:
-        rule = PRECONDITIONS.get(node.operator)
-        if rule is None and not node.is_op("Gather", "GatherND"):
-            yield from self.noted.get(node, ())
-            return
-        view = self.view(node)
-        if view is None:
-            return
-        try:
-            yield from [precondition for precondition in self.preconditions(view) if _has_symbols(precondition)]
-        except (UnknownError, ArithmeticError, LookupError, ValueError):  # not known, too complex, or no valid node
-            return
+        """Yield the preconditions of a node at all sizes at which the nodes before it run.
 
-    def preconditions(self, view: NodeView) -> Iterator[Precondition]:
-        """Yield the preconditions of a node, by its rule or of its indices."""
+        The first pass of an inference assumes nothing that only later nodes need. Later passes stand in where it does
+        not know all.
+        """
+        noted: Iterable[Precondition] = ()
+        for by_node in self.passes:
+            noted = by_node.get(node, ())
+            if all(map(_is_known, noted)):
+                break
+        required = [precondition for precondition in noted if _is_known(precondition)]
+        if node.is_op("Gather", "GatherND") and (view := self.view(node)) is not None:
+            with suppress(UnknownError, ArithmeticError, LookupError, ValueError):  # not known, or no valid node
+                required += self.indices_inside(view)
+        yield from (precondition for precondition in required if precondition.symbols)
+
+    def indices_inside(self, view: NodeView) -> Iterator[Precondition]:
+        """Yield the preconditions that the indices of a node are inside of its axes."""
+        dims, count = view.dims(0), dims_product(view.dims(1))
         if view.node.is_op("Gather"):
-            dims = view.dims(0)
             size = dims[view.axis(view.attr("axis", 0), len(dims))]
-            yield from self.inside(
-                view.node.input(1), size, dims_product(view.dims(1)), "indices element out of data bounds"
-            )
-        elif view.node.is_op("GatherND"):
-            columns = _index_columns(view.node) if not view.attr("batch_dims", 0) else ()
-            for column, size in zip(columns, view.dims(0), strict=False):
-                yield from self.inside(column, size, dims_product(view.dims(1)), "invalid index found")
-        else:
-            yield from PRECONDITIONS[view.node.operator](view)
+            yield from self.inside(view.node.input(1), size, count, "indices element out of data bounds")
+        elif not view.attr("batch_dims", 0):
+            for column, size in zip(_index_columns(view.node), dims, strict=False):
+                yield from self.inside(column, size, count, "invalid index found")
 
     def inside(self, indices: Value | None, size: Expr, count: Expr, says: str) -> Iterator[Precondition]:
         ends = self.ranges.range(indices) if is_known(size) else None
@@ -91,11 +81,7 @@ class _Collector:
             yield Index(ends.low, ends.high, size, count if is_known(count) else const(1), says)
 
     def tensor(self, value: Value) -> Tensor:
-        """Return the known facts of a value at all sizes at which the nodes before its own run.
-
-        The first pass of an inference assumes nothing that only later nodes need. The last pass stands in for tensors
-        that the first one does not know.
-        """
+        """Return the known facts of a value at all sizes at which the nodes before its own run."""
         if value not in self.tensors:
             self.tensors[value] = self._tensor(value)
         return self.tensors[value]
@@ -132,8 +118,16 @@ def _is_known_data(tensor: Tensor) -> bool:
     return data is None or all(is_known(element) for element in data.ravel().tolist() if isinstance(element, Expr))
 
 
-def _has_symbols(precondition: Precondition) -> bool:
-    return any(expr.constant is None for expr in precondition.exprs)
+def _by_node(noted: Preconditions) -> dict[Node, dict[Precondition, None]]:
+    """Return the distinct preconditions of each node; those of all calls of a function."""
+    result: dict[Node, dict[Precondition, None]] = {}
+    for node, precondition in noted:
+        result.setdefault(node, {})[precondition] = None
+    return result
+
+
+def _is_known(precondition: Precondition) -> bool:
+    return all(map(is_known, precondition.exprs))
 
 
 def collect_preconditions(shapes: Shapes) -> list[SharedPrecondition]:

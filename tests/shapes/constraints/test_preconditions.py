@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+import onnx.parser
 import pytest
 from builders import model_of
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from properties import examples
 
 from graphkit.errors import ModelError
+from graphkit.model import Model
 from graphkit.ops.data_movement import Reshaped
 from graphkit.ops.indexing import Sliced
 from graphkit.ops.preconditions import FAILS, FINE, WRONG, Broadcast, Concatenated, Precondition
@@ -202,3 +204,12 @@ def test_where_nothing_fits_no_hazards_are_looked_for() -> None:
         )
     )
     assert (found.triggers, found.base, [one.nodes[0].label for one in found.unmet]) == ((), None, ["Reshape#3"])
+
+
+def test_what_a_function_needs_is_known_at_each_call_with_the_attributes_of_the_call() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "local" : 1]> g (float[n, m] x, float[n, k] w) => (y, z) {
+      y = local.joined <at = 0> (x, w) z = local.joined <at = 1> (x, w)
+    }
+    <domain: "local", opset_import: ["" : 17]> joined <at> (a, b) => (c) { c = Concat <axis: int = @at> (a, b) }"""
+    found = collect_preconditions(infer(Model.from_proto(onnx.parser.parse_model(text))))
+    assert [place.precondition.equalities() for place in found] == [((symbol("m"), symbol("k")),)]
