@@ -1,181 +1,292 @@
-"""The constants of a contract as code for host programs: each language fills its template, such as `contract.h`."""
+"""The constants of a contract as code for host programs: each language fills its template, as `contract.h.jinja`."""
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+import math
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from string import Template
-from typing import ClassVar, get_args
+from typing import Any, NamedTuple, get_args
 
-from graphkit.deploy.contract.contract_constants import (
-    RULES,
-    Array,
-    Fields,
-    Group,
-    MadeBy,
-    Number,
-    Record,
-    Slots,
-    comment_text,
-    contract_facts,
-    item_bytes,
-)
-from graphkit.deploy.contract.host_contract import By, Contract, Kind
+import numpy as np
+
+from graphkit.deploy.contract.host_contract import By, Contract, Kind, Method, Port, Source, State, Table
 from graphkit.errors import UsageError
+from graphkit.render.document_blocks import printable
 
 __all__ = ["SUFFIXES", "WRITERS"]
 
 SUFFIXES = {".h": "c", ".hpp": "c", ".rs": "rust", ".ts": "typescript", ".mts": "typescript"}  # of files
+SIZES = {
+    "batch": "Sequences at a time.",
+    "source": "Positions of the padded source; 0 for none.",
+    "capacity": "Slots of the cache; 0 for none.",
+    "positions": "Tokens that the decoder takes at most; 0 for no decoder.",
+    "layers": "Layers of the decoder's cache; 0 for none.",
+    "heads": "Heads of keys and values in a layer; 0 where layers differ.",
+    "head_dim": "Numbers of a head; 0 where layers differ.",
+    "vocabulary": "Logits of a step; 0 for none.",
+    "sound": "Samples or frames of a padded sound; 0 for none, and for one all of which counts.",
+    "stride": "Samples or frames of a sound that make a position of the source.",
+    "offset": "Added to the valid ones before they are divided by that.",
+}
+NO_SOUND = {"sound": 0, "stride": 1, "offset": 0}
+TOKENS = {
+    "pad": "Pads the source; -1 where the export does not say.",
+    "start": "Decoding starts with it; -1 where the export does not say.",
+    "pooled": "Its first place in the source chooses a row; -1 where no row is chosen by it.",
+}
+RULES = {
+    "max_length": "Most tokens, with those of the prompt; -1 where the export does not say.",
+    "max_new_tokens": "Most tokens behind the prompt, before that; -1 where the export does not say.",
+    "min_length": "No sequence ends before it has so many tokens, with those of the prompt.",
+    "min_new_tokens": "The same behind the prompt.",
+    "forced_bos_token_id": "Follows a prompt of one token; -1 for any.",
+}
+LISTS = {
+    "end": ("", "Decoding stops at any of these."),
+    "prompt": ("prompt", "Behind the start token, decoding begins with these."),
+    "forced_eos": ("forced_eos_token_id", "The last one of as many as there may be is one of these."),
+    "bad_words": ("bad_words_ids", "Not chosen unless they are forced."),
+    "suppress": ("suppress_tokens", "Never chosen."),
+    "begin_suppress": ("begin_suppress_tokens", "Not chosen first or, where a first token is forced, second."),
+}  # of tokens, each with its name among the rules for choosing them
 
 
-class _Language:
-    """A language in which constants can be written.
+class Number(NamedTuple):
+    """A constant: its words in lower case, joined by underscores, and its meaning."""
 
-    Attributes:
-        template: The file that has all but the values of a contract.
-        doc: A comment.
-        constant: A number.
-        opening: The first line of an array.
+    name: str
+    value: int
+    comment: str
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether it may be below 0."""
+        return self.name.startswith("token_") or self.name in ("offset", *RULES)
+
+
+class Group(NamedTuple):
+    """Things of one kind in one list: an identifier for the place of each, and its name in the contract."""
+
+    what: str
+    name: str
+    places: tuple[tuple[str, str], ...]
+
+
+class Slots(NamedTuple):
+    """Where the slots of a state lie: how many, the bytes from each to the next, and how often they are repeated."""
+
+    axis: int
+    count: int
+    stride: int
+    blocks: int
+
+
+def write_constants(language: str, contract: Contract) -> str:
+    """Return the constants of a contract in a language.
+
+    Raises:
+        UsageError: The floor is not a float32, or a dtype has no size in bytes; in C, a name holds a NUL.
     """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    template: ClassVar[str]
-    doc: ClassVar[str]
-    constant: ClassVar[str]
-    opening: ClassVar[str]
-
-    def write(self, contract: Contract) -> str:
-        """Return the constants of a contract.
-
-        Raises:
-            UsageError: The floor is not a float32, or a dtype has no size in bytes; in C, a name holds a NUL.
-        """
-        known = contract_facts(contract)
-        template = Template(Path(__file__).with_name(self.template).read_text(encoding="utf-8"))
-        return template.substitute(
-            target=comment_text(contract.target),
-            numbers="".join(f"\n{line}" for number in known.numbers for line in self._number(number)),
-            lists="\n".join(self.tokens(name, *listed) for name, listed in known.lists.items()),
-            floor=repr(known.floor),
-            floor_half=f"0x{known.floor_half:04x}",
-            max_rank=known.max_rank,
-            places="".join(_paragraph_text(self._places(group)) for group in known.groups if group.items),
-            arrays="".join(_paragraph_text(self._array(array)) for array in known.arrays),
-            **self._more(contract),
-        )
-
-    def tokens(self, name: str, meaning: str, tokens: Sequence[int]) -> str:
-        """Return a list of tokens."""
-        raise NotImplementedError
-
-    def _more(self, contract: Contract) -> Mapping[str, object]:
-        """Return the values that the template of this language has alone."""
-        raise NotImplementedError
-
-    def _number(self, number: Number) -> Iterable[str]:
-        may_be_negative = number.name.startswith("token_") or number.name in ("offset", *RULES)
-        kind = "i64" if may_be_negative else "usize"
-        yield self.doc.format(comment_text(number.comment))
-        yield self.constant.format(name=number.name.upper(), kind=kind, value=number.value)
-
-    def _places(self, group: Group) -> Iterable[str]:
-        for place, (name, original) in enumerate(group.items):
-            yield self.doc.format(f"Place of the {comment_text(group.what)} `{comment_text(original)}`.")
-            yield self.constant.format(name=name.upper(), kind="usize", value=place)
-
-    def _array(self, array: Array) -> Iterable[str]:
-        opening = self.opening.format(name=array.name.upper(), kind=array.kind, count=len(array.records))
-        if not array.records:
-            return (f"{opening}];",)
-        return (opening, *(self._row(array, record) for record in array.records), "];")
-
-    def _row(self, array: Array, record: Record) -> str:
-        raise NotImplementedError
+    template, text = LANGUAGES[language]
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        variable_start_string="${",
+        variable_end_string="}",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"text": text, "comment": comment_text, "camel": _camel_case}
+    return environment.get_template(template).render(contract_constants(contract))
 
 
-def _paragraph_text(lines: Iterable[str]) -> str:
-    return "".join(f"\n{line}" for line in ("", *lines))
+def contract_constants(contract: Contract) -> dict[str, Any]:
+    """Return all that templates write: numbers, lists, the names of places, and arrays of records."""
+    numbers, methods, floor = tuple(_number_constants(contract)), contract.methods, _as_float32(contract.floor)
+    unique = _unique_namer(number.name for number in numbers)
+    named = [
+        _name_group(unique, what, f"{what}s", things)
+        for what, things in (("table", contract.tables), ("state", contract.states), ("method", methods))
+    ]
+    ports = [
+        _name_group(unique, f"{method.name}_{what}", f"{method.name}_{what}s", things, f"{what} of {method.name}")
+        for what in ("input", "output")
+        for method, things in ((method, getattr(method, f"{what}s")) for method in methods)
+    ]
+    pairs = list(zip(ports[: len(methods)], ports[len(methods) :], strict=True))
+    tensors = [*contract.states, *(port for method in methods for port in (*method.inputs, *method.outputs))]
+    return {
+        "contract": contract,
+        "target": comment_text(contract.target),
+        "numbers": numbers,
+        "lists": [
+            {"name": name, "meaning": meaning, "tokens": list(_listed_tokens(contract, rule))}
+            for name, (rule, meaning) in LISTS.items()
+        ],
+        "floor": repr(floor),
+        "floor_half": f"0x{_half_bits(floor):04x}",  # a host rounds masks to float32 first
+        "max_rank": max((1, *(len(tensor.shape) for tensor in tensors))),
+        "kinds": list(get_args(Kind)),
+        "choices": list(get_args(By)),
+        "groups": [*named, *(group for pair in pairs for group in pair)],
+        "arrays": list(_array_constants(contract, named, pairs)),
+    }
 
 
-class _Code(str):
-    """Text that is code in C, not the content of a string."""
+def _listed_tokens(contract: Contract, rule: str) -> Sequence[int]:
+    tokens: Sequence[int] = getattr(contract.generation, rule) if rule else contract.ends
+    return tokens
 
-    __slots__ = ()
+
+def _number_constants(contract: Contract) -> Iterator[Number]:
+    sizes = {**NO_SOUND, **contract.sizes}
+    yield Number("contract_version", contract.version, "Version of this form.")
+    yield Number("proven", int(contract.proof.passed), "1 where the proof of models and host passed; 0 where not.")
+    yield from (Number(name, sizes[name], text) for name, text in SIZES.items())
+    yield from (Number(f"token_{name}", _or_none(contract.tokens.get(name)), text) for name, text in TOKENS.items())
+    rules = vars(contract.generation)
+    yield from (Number(name, _or_none(rules[name]), text) for name, text in RULES.items())
+    yield Number("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
 
 
-class C(_Language):
-    """C99 and C++, which have no empty arrays."""
+def _array_constants(
+    contract: Contract, named: Sequence[Group], ports: Sequence[tuple[Group, Group]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the arrays of records, each with the kind of these and its identifier."""
+    files = [{"name": name, "bytes": file.bytes, "sha256": file.sha256} for name, file in contract.files.items()]
+    yield {"kind": "RecordedFile", "name": "files", "records": files}
+    yield {"kind": "Table", "name": named[0].name, "records": [_table_record(table) for table in contract.tables]}
+    yield {"kind": "State", "name": named[1].name, "records": [_state_record(state) for state in contract.states]}
+    methods = []
+    for method, (inputs, outputs) in zip(contract.methods, ports, strict=True):
+        for kind, group, given in (("Input", inputs, method.inputs), ("Output", outputs, method.outputs)):
+            yield {"kind": kind, "name": group.name, "records": [_port_record(contract, port) for port in given]}
+        plain = {"name": method.name, "file": method.file, "each_step": method.when == "step"}
+        methods.append({**plain, "inputs": inputs, "outputs": outputs})
+    yield {"kind": "Method", "name": named[2].name, "records": methods}
 
-    template = "contract.h"
 
-    def _more(self, contract: Contract) -> Mapping[str, object]:
-        counts = {name: len(getattr(contract, f"{name}s")) for name in ("file", "table", "state", "method")}
-        kinds = {"sources": ("source", get_args(Kind)), "choices": ("by", get_args(By))}
-        return {
-            **{f"{name}_count": count for name, count in counts.items()},
-            **{key: "\n".join(_enumeration_lines(what, ("none", *names))) for key, (what, names) in kinds.items()},
-        }
+def _table_record(table: Table) -> dict[str, Any]:
+    return {**vars(table), "row_bytes": math.prod(table.shape) * _item_bytes(table.dtype)}
 
-    def tokens(self, name: str, meaning: str, tokens: Sequence[int]) -> str:
-        name, listed = f"HOST_{name.upper()}_TOKEN", ", ".join(map(str, tokens or (-1,)))
+
+def _tensor_record(tensor: Port | State) -> dict[str, Any]:
+    item = _item_bytes(tensor.dtype)
+    size = math.prod(tensor.shape) * item
+    return {**vars(tensor), "dims": list(tensor.shape), "item_bytes": item, "bytes": size}
+
+
+def _state_record(state: State) -> dict[str, Any]:
+    record, axis = _tensor_record(state), state.axis
+    if axis is None:
+        return {**record, "slots": None}
+    stride = math.prod(state.shape[axis + 1 :]) * record["item_bytes"]
+    return {**record, "slots": Slots(axis, state.shape[axis], stride, math.prod(state.shape[:axis]))}
+
+
+def _port_record(contract: Contract, port: Port) -> dict[str, Any]:
+    """Return the fields of an input or output, with places for the names in them."""
+    of, output = (-1, -1) if port.source is None else _place_of(contract, port.source)
+    source = {"kind": port.kind, "by": port.by, "window": port.source.window if port.source else 0}
+    writes = next((place for place, state in enumerate(contract.states) if state.name == port.writes), None)
+    return {**_tensor_record(port), "source": {**source, "of": of, "output": output}, "writes": writes}
+
+
+def _or_none(number: int | None) -> int:
+    return -1 if number is None else number
+
+
+def _as_float32(number: float) -> float:
+    """Return a number as a float32 has it.
+
+    Raises:
+        UsageError: It is too large.
+    """
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", number))[0])
+    except OverflowError as error:
+        raise UsageError(
+            f"the mask floor {number:g} is not a float32 - lower again with another --mask-floor"
+        ) from error
+
+
+def _half_bits(number: float) -> int:
+    try:
+        return int(struct.unpack("<H", struct.pack("<e", number))[0])
+    except OverflowError:
         return (
-            f"#define {name}_COUNT {len(tokens)} /* Of {name}S. {meaning} */\n"
-            f"static const long long {name}S[] = {{{listed}}};"
-        )
-
-    def _number(self, number: Number) -> Iterable[str]:
-        value = str(number.value) if number.value >= 0 else f"({number.value})"
-        return (f"#define HOST_{number.name.upper()} {value} /* {comment_text(number.comment)} */",)
-
-    def _places(self, group: Group) -> Iterable[str]:
-        places = (f"    HOST_{name.upper()} = {place}," for place, (name, _) in enumerate(group.items))
-        return (f"enum {{ /* places in HOST_{group.name.upper()} */", *places, "};")
-
-    def _array(self, array: Array) -> Iterable[str]:
-        kind = {"RecordedFile": "File", "Input": "Port", "Output": "Port"}.get(array.kind, array.kind)
-        name = f"HOST_{array.name.upper()}"
-        if not array.records:
-            yield f"static const Host{kind} *const {name} = NULL; /* there are none */"
-            return
-        yield f"static const Host{kind} {name}[] = {{"
-        for record in array.records:
-            if record.meaning:
-                yield f"    /* {comment_text(record.meaning)} */"
-            yield f"    {{{', '.join(map(_c_value, _flat_members(record.fields)))}}},"
-        yield "};"
+            0xFBFF if number < 0 else 0x7BFF
+        )  # the largest finite one: a score that an infinity is added to may be NaN
 
 
-def _enumeration_lines(what: str, names: Iterable[str]) -> Iterator[str]:
-    return (f"    HOST_{what.upper()}_{name.upper()} = {place}," for place, name in enumerate(names))
+def _unique_namer(reserved: Iterable[str]) -> Callable[[str], str]:
+    """Return a function that makes text an identifier in lower case which nothing else has."""
+    taken = {*reserved, "mask_floor", "mask_floor_half", "max_rank", "contract_h"}
+    taken |= {f"{name}_token{suffix}" for name in LISTS for suffix in ("s", "_count")}
+    taken |= {"files", *(f"{what}_count" for what in ("file", "table", "state", "method"))}
+    taken |= {f"source_{kind}" for kind in ("none", *get_args(Kind))} | {f"by_{by}" for by in ("none", *get_args(By))}
+
+    def unique(text: str) -> str:
+        plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+        plain = plain if plain[:1].isalpha() else f"n_{plain}"
+        numbered = (f"{plain}_{number}" for number in itertools.count(2))
+        name = next(name for name in itertools.chain([plain], numbered) if name not in taken)
+        taken.add(name)
+        return name
+
+    return unique
 
 
-def _flat_members(fields: Fields) -> Iterator[object]:
-    """Yield the members of a flat struct in C, with numbers for missing ones."""
-    for name, value in fields.items():
-        if name == "slots":
-            slots = value if isinstance(value, Slots) else Slots(-1, 0, fields["bytes"], 1)
-            yield from vars(slots).values()
-        elif name == "source":
-            assert isinstance(value, MadeBy)
-            yield from (_Code(f"HOST_SOURCE_{value.kind.upper()}"), value.of, value.output)
-            yield from (_Code(f"HOST_BY_{(value.by or 'none').upper()}"), value.window, -1)
-        elif name == "writes":
-            yield from (_Code("HOST_SOURCE_NONE"), -1, -1, _Code("HOST_BY_NONE"), 0, -1 if value is None else value)
-        elif name == "bytes" and ("source" in fields or "writes" in fields):
-            yield from (item_bytes(str(fields["dtype"])), value)
-        else:
-            yield value
+def _name_group(
+    unique: Callable[[str], str],
+    prefix: str,
+    name: str,
+    things: Sequence[Port | State | Table | Method],
+    what: str | None = None,
+) -> Group:
+    return Group(what or prefix, unique(name), tuple((unique(f"{prefix}_{each.name}"), each.name) for each in things))
 
 
-def _c_value(value: object) -> str:
-    if isinstance(value, Group):
-        return f"HOST_{value.name.upper()}, {len(value.items)}"
-    if isinstance(value, tuple):
-        return f"{len(value)}, {{{', '.join(map(str, value)) or '0'}}}"
-    if isinstance(value, str) and not isinstance(value, _Code):
-        return _c_text(value)
-    return str(int(value)) if isinstance(value, bool) else str(value)
+def _place_of(contract: Contract, source: Source) -> tuple[int, int]:
+    """Return the place of a source, -1 for none; of an output, its method and its place there."""
+    if source.kind not in ("embedding", "rows", "state", "output"):
+        return -1, -1
+    if source.kind == "output":
+        outputs = [
+            (f"{method.name}/{output.name}", place, at)
+            for place, method in enumerate(contract.methods)
+            for at, output in enumerate(method.outputs)
+        ]
+        return next((place, at) for name, place, at in outputs if name == source.of)
+    named: Sequence[State | Table] = contract.states if source.kind == "state" else contract.tables
+    return [thing.name for thing in named].index(source.of), -1
+
+
+def _item_bytes(dtype: str) -> int:
+    """Return the bytes of an element.
+
+    Raises:
+        UsageError: It has no whole number of bytes.
+    """
+    try:
+        return np.dtype(dtype).itemsize
+    except TypeError as error:
+        raise UsageError(f"dtype '{dtype}' has no size that a host program can count on") from error
+
+
+def comment_text(text: str) -> str:
+    """Return text as one line of ASCII that neither ends a comment nor begins one, in any of the languages."""
+    plain = printable(text).encode("ascii", "backslashreplace").decode()
+    return plain.replace("*/", "* /").replace("/*", "/ *").replace("??/", "?? /").rstrip("\\")
 
 
 def _c_text(text: str) -> str:
@@ -192,45 +303,8 @@ def _c_byte(byte: int) -> str:
     return chr(byte) if 0x20 <= byte < 0x7F else f"\\{byte:03o}"
 
 
-class Rust(_Language):
-    """Rust."""
-
-    template = "contract.rs"
-    doc = "/// {}"
-    constant = "pub const {name}: {kind} = {value};"
-    opening = "pub static {name}: [{kind}; {count}] = ["
-
-    def _more(self, _: Contract) -> Mapping[str, object]:
-        return {"choices": "\n".join(f"    {_camel_case(name)}," for name in get_args(By))}
-
-    def tokens(self, name: str, meaning: str, tokens: Sequence[int]) -> str:
-        return f"/// {meaning}\npub const {name.upper()}_TOKENS: [i64; {len(tokens)}] = {list(tokens)};"
-
-    def _row(self, array: Array, record: Record) -> str:
-        return f"    {array.kind} {self._braced(record.fields)},"
-
-    def _braced(self, fields: Fields) -> str:
-        return f"{{ {', '.join(f'{name}: {self._value(name, value)}' for name, value in fields.items())} }}"
-
-    def _value(self, name: str, value: object) -> str:
-        if isinstance(value, MadeBy):
-            return f"Source::{_camel_case(value.kind)}" + (f" {self._braced(value.fields)}" if value.fields else "")
-        if name in ("slots", "writes"):
-            inner = f"Slots {self._braced(asdict(value))}" if isinstance(value, Slots) else value
-            return "None" if value is None else f"Some({inner})"
-        if name == "by":
-            return f"By::{_camel_case(str(value))}"
-        if isinstance(value, Group):
-            return f"&{value.name.upper()}"
-        if isinstance(value, tuple):
-            return f"&{list(value)}"
-        if isinstance(value, str):
-            return '"' + "".join(map(_rust_char, value)) + '"'
-        return json.dumps(value)
-
-
-def _camel_case(name: str) -> str:
-    return "".join(word.capitalize() for word in name.split("_"))
+def _rust_text(text: str) -> str:
+    return '"' + "".join(map(_rust_char, text)) + '"'
 
 
 def _rust_char(char: str) -> str:
@@ -239,33 +313,13 @@ def _rust_char(char: str) -> str:
     return char if " " <= char <= "~" else f"\\u{{{ord(char):x}}}"
 
 
-class TypeScript(_Language):
-    """TypeScript, whose text is ASCII with escapes, as in JSON."""
-
-    template = "contract.ts"
-    doc = "/** {} */"
-    constant = "export const {name} = {value};"
-    opening = "export const {name}: readonly {kind}[] = ["
-
-    def _more(self, _: Contract) -> Mapping[str, object]:
-        return {"choices": " | ".join(map(json.dumps, get_args(By)))}
-
-    def tokens(self, name: str, meaning: str, tokens: Sequence[int]) -> str:
-        return f"/** {meaning} */\nexport const {name.upper()}_TOKENS: readonly number[] = {list(tokens)};"
-
-    def _row(self, _: Array, record: Record) -> str:
-        return f"  {self._object(record.fields)},"
-
-    def _object(self, fields: Fields) -> str:
-        named = ((_camel_case(name)[0].lower() + _camel_case(name)[1:], value) for name, value in fields.items())
-        return f"{{ {', '.join(f'{name}: {self._value(value)}' for name, value in named)} }}"
-
-    def _value(self, value: object) -> str:
-        if isinstance(value, MadeBy):
-            return self._object({"kind": value.kind, **value.fields})
-        if isinstance(value, Slots):
-            return self._object(asdict(value))
-        return value.name.upper() if isinstance(value, Group) else json.dumps(value)
+def _camel_case(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
 
 
-WRITERS = {"c": C().write, "rust": Rust().write, "typescript": TypeScript().write}
+LANGUAGES: Mapping[str, tuple[str, Callable[[str], str]]] = {  # the template of each, and how it writes a text
+    "c": ("contract.h.jinja", _c_text),
+    "rust": ("contract.rs.jinja", _rust_text),
+    "typescript": ("contract.ts.jinja", json.dumps),
+}
+WRITERS = {language: partial(write_constants, language) for language in LANGUAGES}
