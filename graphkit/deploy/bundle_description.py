@@ -23,18 +23,20 @@ cache = "draft"                               # its KV cache is kept in slots, u
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta, Struct
 
 from graphkit.analysis.model_interface import first_states
 from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots
-from graphkit.errors import UsageError
+from graphkit.errors import TargetError, UsageError
 from graphkit.graph.roles import declared_rank
 from graphkit.io.stream_files import shown_path
-from graphkit.io.toml import Section, read_toml
+from graphkit.io.toml import convert_toml, read_toml
 from graphkit.model import Model, load
 from graphkit.passes.state.join_encoder import compose_models
 from graphkit.passes.state.update_cache_in_place import LENGTH, Update
@@ -49,6 +51,33 @@ WHEN = ("once", "step")
 GENERATED = ("init", "reorder")  # methods of every bundle, and their files
 
 
+class _Method(Struct, forbid_unknown_fields=True):
+    """A method of a `bundle.toml`."""
+
+    name: str
+    models: Annotated[tuple[str, ...], Meta(min_length=1)]
+    when: Literal["once", "step"] = "step"
+    links: Mapping[str, str] = {}
+    cache: str = ""
+    tokens: str = ""
+
+
+class _State(Struct, forbid_unknown_fields=True):
+    """A state of a `bundle.toml`."""
+
+    name: str
+    read: Mapping[str, str] = {}
+    write: Mapping[str, str] = {}
+    initial: int | float | str | None = None
+
+
+class _Description(Struct, forbid_unknown_fields=True):
+    """The contents of a `bundle.toml`."""
+
+    method: tuple[_Method, ...] = ()
+    state: tuple[_State, ...] = ()
+
+
 def read_description(path: Path) -> tuple[Chain, ...]:
     """Return the methods that a `bundle.toml` names.
 
@@ -57,63 +86,48 @@ def read_description(path: Path) -> tuple[Chain, ...]:
         UsageError: It names what is not there.
         ModelError: A model is broken.
     """
-    file = read_toml(path)
-    file.only("method", "state")
-    states = list(file.sections("state"))
-    methods = [_read_method(section, path.parent, states) for section in file.sections("method")]
+    file = convert_toml(path, read_toml(path), _Description)
+    methods = [_read_method(path, f"method[{number}]", row, file.state) for number, row in enumerate(file.method)]
     if not methods:
         raise UsageError(f"{shown_path(path)}: it names no method - write [[method]] with a name and its models")
     names = [method.name for method in methods]
     files = [name.lower() for name in names]  # which are one where file names have no case
     if twice := next((name for name in names if files.count(name.lower()) > 1), ""):
         raise UsageError(f"{shown_path(path)}: two methods are called '{twice}' - name one anew")
-    for section in states:
-        for place in ("read", "write"):
-            unknown = [name for name in _links_of_state(section, place) if name not in names]
-            if unknown:
-                raise UsageError(
-                    f"{shown_path(path)}: state '{section.text('name')}' names '{unknown[0]}', which is no method"
-                )
+    for state in file.state:
+        if unknown := [name for name in (*state.read, *state.write) if name not in names]:
+            raise UsageError(f"{shown_path(path)}: state '{state.name}' names '{unknown[0]}', which is no method")
     return tuple(methods)
 
 
-def _read_method(section: Section, folder: Path, states: list[Section]) -> Chain:
-    section.only("name", "when", "models", "links", "cache", "tokens")
-    name = section.text("name")
-    if not name.isidentifier():
-        raise section.wrong("name", f"{name[:40]!r} is no name", "write letters, digits and underscores")
-    if name.lower() in GENERATED:
-        raise section.wrong("name", f"'{name}' is a method that every bundle has", "name it anew")
-    models = []
-    for file in section.texts("models"):
-        if Path(file).name != file:
-            raise section.wrong("models", f"{file[:40]!r} is not in the folder of the bundle.toml", "put it there")
-        models.append(load(folder / file))
-    if not models:
-        raise section.wrong("models", "it has no model", "name at least one")
-    when = section.choice("when", WHEN) if "when" in section else "step"
-    reads, writes = dict[str, str](), dict[str, str]()
-    for state in states:
-        state.only("name", "read", "write", "initial")
-        for place, names in (("read", reads), ("write", writes)):
-            port = _links_of_state(state, place).get(name)
-            if port is not None:
-                names[port] = state.text("name")
-    links = section.mapping("links", lambda value: isinstance(value, str), "the name of an output")
+def _read_method(path: Path, at: str, row: _Method, states: Sequence[_State]) -> Chain:
+    if not row.name.isidentifier():
+        problem = f"{row.name[:40]!r} is no name"
+        raise _description_error(path, f"{at}.name", problem, "write letters, digits and underscores")
+    if row.name.lower() in GENERATED:
+        problem = f"'{row.name}' is a method that every bundle has"
+        raise _description_error(path, f"{at}.name", problem, "name it anew")
+    for file in row.models:
+        _check_file_name(path, f"{at}.models", file)
     return Chain(
-        name=name,
-        when=when,
-        models=tuple(models),
-        links=links,
-        cache=section.text("cache", ""),
-        reads=reads,
-        writes=writes,
-        tokens=section.text("tokens", ""),
+        name=row.name,
+        when=row.when,
+        models=tuple(load(path.parent / file) for file in row.models),
+        links=row.links,
+        cache=row.cache,
+        reads={state.read[row.name]: state.name for state in states if row.name in state.read},
+        writes={state.write[row.name]: state.name for state in states if row.name in state.write},
+        tokens=row.tokens,
     )
 
 
-def _links_of_state(state: Section, place: str) -> dict[str, str]:
-    return state.mapping(place, lambda value: isinstance(value, str), "the name of an input or output")
+def _description_error(path: Path, key: str, problem: str, hint: str) -> TargetError:
+    return TargetError(problem, file=shown_path(path), key=key, hint=hint)
+
+
+def _check_file_name(path: Path, key: str, file: str) -> None:
+    if Path(file).name != file:
+        raise _description_error(path, key, f"{file[:40]!r} is not in the folder of the bundle.toml", "put it there")
 
 
 def read_initial(path: Path) -> Initial:
@@ -122,27 +136,19 @@ def read_initial(path: Path) -> Initial:
     Raises:
         TargetError: One is neither a number nor a file beside the `bundle.toml` that holds an array.
     """
-    return {
-        section.text("name"): _initial_value(section, path.parent)
-        for section in read_toml(path).sections("state")
-        if "initial" in section
-    }
-
-
-def _initial_value(section: Section, folder: Path) -> np.ndarray:
-    initial = section.values["initial"]
-    if isinstance(initial, (int, float)) and not isinstance(initial, bool):
-        return np.asarray(initial)
-    if not isinstance(initial, str):
-        raise section.wrong("initial", f"{str(initial)[:40]!r} is no initial value", "write a number, or a .npy file")
-    if Path(initial).name != initial:
-        raise section.wrong("initial", f"{initial[:40]!r} is not in the folder of the bundle.toml", "put it there")
-    try:
-        return np.asarray(np.load(folder / initial, allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        raise section.wrong(
-            "initial", f"{initial[:40]!r} cannot be read: {error!s:.200}", "write it with numpy.save"
-        ) from (error)
+    values = {}
+    for number, state in enumerate(convert_toml(path, read_toml(path), _Description).state):
+        key, initial = f"state[{number}].initial", state.initial
+        if isinstance(initial, str):
+            _check_file_name(path, key, initial)
+            try:
+                values[state.name] = np.asarray(np.load(path.parent / initial, allow_pickle=False))
+            except (OSError, ValueError, EOFError) as error:
+                problem = f"{initial[:40]!r} cannot be read: {error!s:.200}"
+                raise _description_error(path, key, problem, "write it with numpy.save") from error
+        elif initial is not None:
+            values[state.name] = np.asarray(initial)
+    return values
 
 
 def described_methods(described: tuple[Chain, ...], slots: int, update: Update) -> tuple[MethodModel, ...]:

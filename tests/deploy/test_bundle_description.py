@@ -206,12 +206,17 @@ def test_a_method_that_does_not_run_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "error", "message"),
     [
-        ('models = ["front.onnx", "body.onnx"]', "models = []", TargetError, "it has no model"),
+        (
+            'models = ["front.onnx", "body.onnx"]',
+            "models = []",
+            TargetError,
+            "method[0].models: Expected `array` of length >= 1",
+        ),
         ('"body.onnx"]', '"../body.onnx"]', TargetError, "is not in the folder of the bundle.toml"),
         ('"body.onnx"]', '"other.onnx"]', ModelError, "other.onnx"),
         ('name = "hear"', 'name = "he ar"', TargetError, "is no name"),
-        ('name = "hear"', 'name = "hear"\nwhen = "later"', TargetError, "is not what it takes"),
-        ('name = "hear"', 'name = "hear"\nsize = 3', TargetError, "no such key is known"),
+        ('name = "hear"', 'name = "hear"\nwhen = "later"', TargetError, "method[0].when: Invalid enum value 'later'"),
+        ('name = "hear"', 'name = "hear"\nsize = 3', TargetError, "method[0]: Object contains unknown field `size`"),
         ('links = { frames_in = "features" }', "", UsageError, "reads nothing that the models before it give"),
         ('{ hear = "mean" }', '{ see = "mean" }', UsageError, "names 'see', which is no method"),
         ('{ hear = "mean" }', '{ hear = "average" }', UsageError, "hear has no input 'average'"),

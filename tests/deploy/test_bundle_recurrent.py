@@ -212,7 +212,7 @@ def test_an_initial_value_may_be_an_array(export: Path) -> None:
     [
         ("1e39", "is 1e+39, which float32 does not hold - give another one, or an array in a .npy file"),
         ("nan", "is nan, which float32 does not hold - give another one, or an array in a .npy file"),
-        ("true", "'True' is no initial value - write a number, or a .npy file"),
+        ("true", "state[1].initial: Expected `int | float | str | null`, got `bool`"),
         ('"none.npy"', "'none.npy' cannot be read: "),
         ('"../top.npy"', "'../top.npy' is not in the folder of the bundle.toml - put it there"),
         ('"double.npy"', "is an array of float64, and the state is float32 - write it with that dtype"),

@@ -78,15 +78,6 @@ class Group(NamedTuple):
     places: tuple[tuple[str, str], ...]
 
 
-class Slots(NamedTuple):
-    """Where the slots of a state lie: how many, the bytes from each to the next, and how often they are repeated."""
-
-    axis: int
-    count: int
-    stride: int
-    blocks: int
-
-
 def write_constants(language: str, contract: Contract) -> str:
     """Return the constants of a contract in a language.
 
@@ -123,7 +114,10 @@ def contract_constants(contract: Contract) -> dict[str, Any]:
         for method, things in ((method, getattr(method, f"{what}s")) for method in methods)
     ]
     pairs = list(zip(ports[: len(methods)], ports[len(methods) :], strict=True))
-    tensors = [*contract.states, *(port for method in methods for port in (*method.inputs, *method.outputs))]
+    tensors: list[Port | State] = [
+        *contract.states,
+        *(port for method in methods for port in (*method.inputs, *method.outputs)),
+    ]
     return {
         "contract": contract,
         "target": comment_text(contract.target),
@@ -190,7 +184,8 @@ def _state_record(state: State) -> dict[str, Any]:
     if axis is None:
         return {**record, "slots": None}
     stride = math.prod(state.shape[axis + 1 :]) * record["item_bytes"]
-    return {**record, "slots": Slots(axis, state.shape[axis], stride, math.prod(state.shape[:axis]))}
+    blocks = math.prod(state.shape[:axis])  # how often the slots are repeated
+    return {**record, "slots": {"axis": axis, "count": state.shape[axis], "stride": stride, "blocks": blocks}}
 
 
 def _port_record(contract: Contract, port: Port) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def _no_contract_error(path: Path, form: _Form, problem: str) -> ModelError:
 
 def contract_schema(kind: type[AnyContract]) -> dict[str, Any]:
     """Return the JSON Schema of a contract, which allows nothing but what its types say, and the checksum."""
-    (reference,), named = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    _, named = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     for part in named.values():
         properties = {name: {**schema} for name, schema in part["properties"].items()}
         for schema in properties.values():
@@ -114,7 +114,9 @@ def contract_schema(kind: type[AnyContract]) -> dict[str, Any]:
         part |= {"additionalProperties": False, "properties": properties}
         part |= {"required": [name for name in properties if name != "legal"]}
         part["description"] = part["description"].partition("\n")[0]
-    top = named.pop(reference["$ref"].rpartition("/")[2])
+    top = named.pop(kind.__name__)
+    (version,) = top["properties"]["version"]["enum"]
+    top["description"] = f"Version {version}. graphkit.deploy.contract.{kind.__name__} says what each field means."
     sha256 = named["FileRecord"]["properties"]["sha256"]
     top["properties"]["checksum"] = sha256
     top["required"].append("checksum")

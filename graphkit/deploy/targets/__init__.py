@@ -6,8 +6,19 @@ target.operators["Gather"]         # a Fact, or None where no source says
 
 from __future__ import annotations
 
-from graphkit.deploy.targets.read_target import NAMES, load_target, tflite_spellings
-from graphkit.deploy.targets.target import Condition, Fact, Facts, Limit, Source, Spelling, Target, Verdict
+from graphkit.deploy.targets.target import (
+    NAMES,
+    Condition,
+    Fact,
+    Facts,
+    Limit,
+    Source,
+    Spelling,
+    Target,
+    Verdict,
+    load_target,
+    tflite_spellings,
+)
 
 __all__ = [
     "NAMES",

@@ -1,15 +1,30 @@
-"""Target: facts about a compiler, each with its source; a fact that no source states is unknown."""
+"""Target: facts about a compiler, each with its source; a fact that no source states is unknown.
+
+The fields are those of a target's TOML file, in which facts name a source by its key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import os
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
-from functools import cached_property
-from typing import Literal
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from graphkit.dtypes import dtype_name
+from graphkit.errors import TargetError, UsageError
+from graphkit.io.stream_files import shown_path
+from graphkit.io.toml import convert_toml, read_toml
+from graphkit.suggest import did_you_mean
 
 __all__ = [
     "ANYTHING",
+    "NAMES",
     "Condition",
     "Fact",
     "Facts",
@@ -19,13 +34,18 @@ __all__ = [
     "Target",
     "Verdict",
     "joint_verdict",
+    "load_target",
+    "tflite_spellings",
 ]
 
+NAMES = ("mt8371", "mediatek-litert", "ethos-u65", "ethos-u85", "rk3588", "qnn-htp", "generic-npu")
+FOLDER = Path(__file__).parent
+Text = Annotated[str, Meta(max_length=2000)]
+Number = Annotated[int, Meta(ge=0, lt=1000)]
 Verdict = Literal["allowed", "refused", "unknown"]
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True, forbid_unknown_fields=True):
     """A document, a file of a repository, or the output of a tool.
 
     Attributes:
@@ -35,26 +55,30 @@ class Source:
         date: When it was written, or read where it does not say.
     """
 
-    key: str
-    title: str
-    url: str
+    key: Text
+    title: Text
+    url: Text
     date: date
 
     def __str__(self) -> str:
         return f"{self.title}, {self.date}"
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(Struct, frozen=True, forbid_unknown_fields=True):
     """A number, or a yes or no, such as the highest rank."""
 
-    value: int
+    value: Number
     source: Source
-    note: str = ""
+    note: Text = ""
 
 
-@dataclass(frozen=True)
-class Condition:
+class YesOrNo(Limit, frozen=True, forbid_unknown_fields=True):
+    """A yes or no, such as whether every dim must be a number."""
+
+    value: bool
+
+
+class Condition(Struct, frozen=True, forbid_unknown_fields=True):
     """A condition on a node; inputs go by their names in the ONNX specification.
 
     Attributes:
@@ -69,15 +93,15 @@ class Condition:
         planes_of: A number that the elements of the last two of four axes are a multiple of, unless the last one stays.
     """
 
-    constant: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    max_rank: int | None = None
-    attributes: Mapping[str, str | int | float] = field(default_factory=dict)
-    values: Mapping[str, int | float] = field(default_factory=dict)
-    producers: Mapping[str, str] = field(default_factory=dict)
-    readers: str = ""
-    output_dtypes: tuple[str, ...] = ()
-    planes_of: int | None = None
+    constant: tuple[Text, ...] = ()
+    dtypes: tuple[Text, ...] = ()
+    max_rank: Number | None = None
+    attributes: Mapping[str, Text | int | float] = {}
+    values: Mapping[str, int | float] = {}
+    producers: Mapping[str, Text] = {}
+    readers: Text = ""
+    output_dtypes: tuple[Text, ...] = ()
+    planes_of: Number | None = None
 
     def __str__(self) -> str:
         return ", ".join(self._parts())
@@ -112,8 +136,12 @@ def joint_verdict(verdicts: Sequence[Verdict]) -> Verdict:
     return "allowed" if verdicts.count("allowed") >= max(1, verdicts.count("unknown")) else "unknown"
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(
+    Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    rename={"verdict": "is", "condition": "where", "otherwise": "else"},
+):
     """A statement of a source about some operators or dtypes.
 
     Attributes:
@@ -126,15 +154,14 @@ class Fact:
     """
 
     verdict: Verdict
-    names: tuple[str, ...]
+    names: tuple[Text, ...]
     source: Source
-    note: str = ""
+    note: Text = ""
     condition: Condition = ANYTHING
     otherwise: Verdict = "refused"
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """Facts about operators of ONNX or of TFLite, or about dtypes.
 
     Attributes:
@@ -147,7 +174,7 @@ class Facts:
     facts: tuple[Fact, ...] = ()
     otherwise: Verdict = "unknown"
     source: Source | None = None
-    note: str = ""
+    note: Text = ""
 
     @cached_property
     def _by_name(self) -> Mapping[str, Fact]:
@@ -168,17 +195,16 @@ class Facts:
         return tuple(name for fact in self.facts if fact.verdict == verdict for name in fact.names)
 
 
-@dataclass(frozen=True)
-class Spelling:
-    """The operators of TFLite that an operator of ONNX becomes, where a condition holds of the node."""
+class Spelling(Struct, frozen=True, forbid_unknown_fields=True, rename={"condition": "where"}):
+    """The operators of TFLite that operators of ONNX become, where a condition holds of the node."""
 
-    becomes: tuple[str, ...]
+    names: tuple[Text, ...]
+    becomes: tuple[Text, ...]
     source: Source
     condition: Condition = ANYTHING
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Struct, frozen=True, forbid_unknown_fields=True):
     """The facts that sources state about a compiler.
 
     Attributes:
@@ -197,13 +223,13 @@ class Target:
     A limit is None where no source says it.
     """
 
-    name: str
-    description: str
-    sources: tuple[Source, ...]
+    name: Text
+    description: Text
+    sources: Annotated[tuple[Source, ...], Meta(min_length=1)]
     max_rank: Limit | None = None
-    static_shapes: Limit | None = None
+    static_shapes: YesOrNo | None = None
     max_opset: Limit | None = None
-    quantized: Limit | None = None
+    quantized: YesOrNo | None = None
     operators: Facts = Facts()
     dtypes: Facts = Facts()
     tflite: Facts | None = None
@@ -236,3 +262,176 @@ class Target:
         if self.others:
             return any(member.takes_8_bits for member in self.others)
         return self.is_quantized or not {"int8", "uint8"}.isdisjoint(self.dtypes.names("allowed"))
+
+
+class _Together(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file of a target that is made of others."""
+
+    name: Text
+    description: Text
+    together: Annotated[tuple[Text, ...], Meta(min_length=1)]
+
+
+def load_target(name: str | os.PathLike[str]) -> Target:
+    """Return a target.
+
+    Args:
+        name: One of `NAMES`, or the path of a TOML file.
+
+    Returns:
+        The target.
+
+    Raises:
+        UsageError: There is no target of that name.
+        TargetError: The file cannot be read, or says what no target can; it names the file and the key.
+
+    Example:
+        >>> graphkit.load_target("ethos-u85").needs_static_shapes
+        True
+    """
+    if name in NAMES:
+        return _built_in(str(name))
+    if isinstance(name, str) and not (name.endswith(".toml") or set(name) & set("/\\")):
+        hint = did_you_mean(name, NAMES, f"there are {', '.join(NAMES)}, or name a .toml file")
+        raise UsageError(f"no target '{name}' - {hint}")
+    return _read_target(Path(name))
+
+
+@cache
+def _built_in(name: str) -> Target:
+    return _read_target(FOLDER / f"{name}.toml")
+
+
+@cache
+def tflite_spellings() -> Mapping[str, tuple[Spelling, ...]]:
+    """Return the TFLite operators that each ONNX operator becomes; the first whose condition holds counts."""
+    path = FOLDER / "tflite_operators.toml"
+    plain = read_toml(path)
+    _name_sources(path, plain, {"operators": plain["operators"]})
+    spellings: dict[str, tuple[Spelling, ...]] = {}
+    for number, spelling in enumerate(convert_toml(path, plain["operators"], tuple[Spelling, ...])):
+        _check_names(path, f"operators[{number}].names", spelling.names, "operators")
+        spellings |= {name: (*spellings.get(name, ()), spelling) for name in spelling.names}
+    return spellings
+
+
+def _read_target(path: Path) -> Target:
+    plain = read_toml(path)
+    if "together" in plain:
+        return _join_targets(path, convert_toml(path, plain, _Together))
+    tables = {key: [table, *_rows_of(table, "facts")] for key, table in plain.items() if isinstance(table, dict)}
+    _name_sources(path, plain, {key: rows for key, rows in tables.items() if key != "sources"})
+    target = convert_toml(path, plain, Target)
+    for kind, facts in (("operators", target.operators), ("dtypes", target.dtypes), ("tflite", target.tflite)):
+        if facts is not None:
+            _check_facts(path, kind, facts)
+    return target
+
+
+def _target_error(path: Path, key: str, problem: str, hint: str) -> TargetError:
+    return TargetError(problem, file=shown_path(path), key=key, hint=hint)
+
+
+def _rows_of(table: Mapping[str, Any], name: str) -> list[Any]:
+    rows = table.get(name)
+    return rows if isinstance(rows, list) else []
+
+
+def _name_sources(path: Path, plain: dict[str, Any], tables: Mapping[str, list[Any]]) -> None:
+    """Let rows have the source that they name by its key, in place of the key; each source has its key."""
+    named = plain.get("sources")
+    sources = {
+        key: {"url": "", **row, "key": key} if isinstance(row, dict) else row
+        for key, row in (named.items() if isinstance(named, dict) else ())
+    }
+    plain["sources"] = list(sources.values())
+    for table, rows in tables.items():
+        for row in rows:
+            key = row.get("source") if isinstance(row, dict) else None
+            if isinstance(key, str) and key not in sources:
+                hint = f"write one of {', '.join(sources)}"
+                raise _target_error(path, f"{table}.source", f"'{key:.40}' is no source", hint)
+            if isinstance(key, str):
+                row["source"] = sources[key]
+
+
+def _join_targets(path: Path, file: _Together) -> Target:
+    """Return the target that refuses what any of others refuses; its numbers are the strictest of theirs."""
+    for name in file.together:
+        if name not in NAMES or name == file.name:
+            hint = f"write some of {', '.join(NAMES)}"
+            raise _target_error(path, "together", f"'{name:.40}' is no other target", hint)
+    others = tuple(map(_built_in, file.together))
+    if joint := [member.name for member in others if member.others]:
+        problem = f"'{joint[0]}' is made of others itself"
+        raise _target_error(path, "together", problem, "name these")
+    ranks, opsets, static = (
+        [
+            replace(limit, source=_prefix_source(member, limit.source))
+            for member in others
+            if (limit := getattr(member, name)) is not None
+        ]
+        for name in ("max_rank", "max_opset", "static_shapes")
+    )
+    return Target(
+        name=file.name,
+        description=file.description,
+        sources=tuple(_prefix_source(member, source) for member in others for source in member.sources),
+        max_rank=min(ranks, key=_limit_value, default=None),
+        max_opset=min(opsets, key=_limit_value, default=None),
+        static_shapes=max(static, key=_limit_value, default=None),
+        others=others,
+    )
+
+
+def _limit_value(limit: Limit) -> int:
+    return limit.value
+
+
+def _prefix_source(target: Target, source: Source) -> Source:
+    return replace(source, key=f"{target.name}: {source.key}")
+
+
+def _check_facts(path: Path, kind: str, facts: Facts) -> None:
+    """Check that facts name what there is, each name once, and have conditions where these mean something."""
+    met = Counter[str]()
+    for number, fact in enumerate(facts.facts):
+        at = f"{kind}.facts[{number}]"
+        met.update(fact.names)
+        if twice := [name for name in fact.names if met[name] > 1]:
+            problem = f"'{twice[0]:.40}' has a fact already"
+            raise _target_error(path, f"{at}.names", problem, "say one thing of each name")
+        _check_names(path, f"{at}.names", fact.names, kind)
+        _check_names(path, f"{at}.where", (*fact.condition.dtypes, *fact.condition.output_dtypes), "dtypes")
+        if fact.condition != ANYTHING and (kind != "operators" or fact.verdict != "allowed"):
+            problem, hint = "only an operator that is allowed has a condition", 'take it out, or write is = "allowed"'
+            raise _target_error(path, f"{at}.where", problem, hint)
+    if facts.otherwise != "unknown" and facts.source is None:
+        raise _target_error(path, f"{kind}.source", "it is missing", "name who says the rest")
+
+
+def _check_names(path: Path, key: str, names: Collection[str], kind: str) -> None:
+    """Check that operators without a domain, and dtypes, are of ONNX."""
+    for name in names:
+        if kind == "operators" and "." not in name and name not in _onnx_operators():
+            problem, hint = f"'{name:.40}' is no operator of ONNX", "check its spelling, or write DOMAIN.NAME"
+        elif kind == "dtypes" and name not in _onnx_dtypes():
+            problem, hint = f"'{name:.40}' is no dtype of ONNX", "write such as float32 or int64"
+        else:
+            continue
+        raise _target_error(path, key, problem, hint)
+
+
+@cache
+def _onnx_operators() -> frozenset[str]:
+    from onnx.defs import get_all_schemas
+
+    return frozenset(schema.name for schema in get_all_schemas() if schema.domain == "")
+
+
+@cache
+def _onnx_dtypes() -> frozenset[str]:
+    from onnx import TensorProto
+
+    dtypes: Any = TensorProto.DataType.values()
+    return frozenset(dtype_name(dtype) for dtype in dtypes)

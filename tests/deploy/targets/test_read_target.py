@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from graphkit.deploy.targets import NAMES, Condition, Fact, Source, load_target, tflite_spellings
-from graphkit.deploy.targets.read_target import FOLDER
+from graphkit.deploy.targets.target import FOLDER
 from graphkit.errors import GraphkitError, TargetError, UsageError
 
 OWN = """
@@ -150,42 +150,43 @@ def test_a_target_that_is_made_of_others(tmp_path: Path) -> None:
     path = written(tmp_path, head + '["generic-npu"]')
     assert refusal(path) == f"{path}: together: 'generic-npu' is made of others itself - name these"
     path = written(tmp_path, head + '["rk3588"]\n[operators]\notherwise = "allowed"')
-    assert refusal(path) == f"{path}: operators: no such key is known - there are name, description, together"
+    assert refusal(path) == f"{path}: Object contains unknown field `operators` - correct it"
 
 
 FACT = '[operators]\n[[operators.facts]]\nis = "allowed"\nnames = ["Add"]\nsource = "manual"\n'
 WRONG = {
-    "": "name: it is missing - write a text",
-    "name = 3": "name: '3' is not what it takes - write a text",
-    'name = "x"\ndescription = "y"': "sources: it is missing - write [sources.NAME] with title, url and date",
-    OWN + "[a]": "a: no such key is known - there are name, description, sources, max_rank, static_shapes, "
-    "max_opset, quantized, operators, dtypes, tflite, together",
-    OWN + "[max_rank]\nvalue = true\nsource = 'manual'": "max_rank.value: 'True' is not what it takes - write a whole "
-    "number below 1000",
-    OWN + "[max_rank]\nvalue = 4": "max_rank.source: it is missing - write one of manual",
-    OWN + "[max_rank]\nvalue = 4\nsource = 'hearsay'": "max_rank.source: 'hearsay' is not what it takes - write one of "
-    "manual",
-    OWN.replace("2026-01-02", '"yesterday"'): "sources.manual.date: 'yesterday' is not what it takes - write a date, "
-    "such as 2026-03-06",
+    "": "sources: Expected `array` of length >= 1 - correct it",
+    "name = 3": "name: Expected `str`, got `int` - correct it",
+    'name = "x"\ndescription = "y"': "sources: Expected `array` of length >= 1 - correct it",
+    OWN.replace('name = "mine"', ""): "Object missing required field `name` - correct it",
+    OWN + "[a]": "Object contains unknown field `a` - correct it",
+    OWN + "[max_rank]\nvalue = true\nsource = 'manual'": "max_rank.value: Expected `int`, got `bool` - correct it",
+    OWN + "[max_rank]\nvalue = 1000\nsource = 'manual'": "max_rank.value: Expected `int` <= 999 - correct it",
+    OWN + "[quantized]\nvalue = 1\nsource = 'manual'": "quantized.value: Expected `bool`, got `int` - correct it",
+    OWN + "[max_rank]\nvalue = 4": "max_rank: Object missing required field `source` - correct it",
+    OWN + "[max_rank]\nvalue = 4\nsource = 'hearsay'": "max_rank.source: 'hearsay' is no source - write one of manual",
+    OWN.replace("2026-01-02", '"yesterday"'): "sources[0].date: Invalid RFC3339 encoded date - correct it",
     OWN + FACT.replace("Add", "Ad"): "operators.facts[0].names: 'Ad' is no operator of ONNX - check its spelling, or "
     "write DOMAIN.NAME",
-    OWN + FACT.replace("allowed", "fine"): "operators.facts[0].is: 'fine' is not what it takes - write one of allowed, "
-    "refused, unknown",
+    OWN + FACT.replace("allowed", "fine"): "operators.facts[0].is: Invalid enum value 'fine' - correct it",
     OWN + FACT + FACT.removeprefix("[operators]\n"): "operators.facts[1].names: 'Add' has a fact already - say one "
     "thing of each name",
-    OWN + FACT.replace('"Add"', '"Add", "Add"'): "operators.facts[0].names: 'Add' is there twice - name it once",
+    OWN + FACT.replace('"Add"', '"Add", "Add"'): "operators.facts[0].names: 'Add' has a fact already - say one thing "
+    "of each name",
     OWN
     + FACT
-    + "where = { colour = 3 }": "operators.facts[0].where.colour: no such key is known - there are constant, "
-    "dtypes, max_rank, attributes, values, producers, readers, output_dtypes, planes_of",
-    OWN + FACT.replace("allowed", "refused") + "where = { max_rank = 3 }": "operators.facts[0].where: only what is "
-    'allowed has a condition - take it out, or write is = "allowed"',
-    OWN + FACT + "where = { attributes = { axis = [1] } }": "operators.facts[0].where.attributes.axis: '[1]' is not "
-    "what it takes - write a text or a number",
-    OWN + "[dtypes]\nfacts = [3]": "dtypes.facts[0]: '3' is not what it takes - write a table",
+    + "where = { colour = 3 }": "operators.facts[0].where: Object contains unknown field `colour` - correct it",
+    OWN + FACT.replace("allowed", "refused") + "where = { max_rank = 3 }": "operators.facts[0].where: only an operator "
+    'that is allowed has a condition - take it out, or write is = "allowed"',
+    OWN + FACT + "where = { attributes = { axis = [1] } }": "operators.facts[0].where.attributes[...]: Expected "
+    "`int | float | str`, got `array` - correct it",
+    OWN + FACT + "where = { dtypes = ['int65'] }": "operators.facts[0].where: 'int65' is no dtype of ONNX - write such "
+    "as float32 or int64",
+    OWN + "[dtypes]\nfacts = [3]": "dtypes.facts[0]: Expected `object`, got `int` - correct it",
     OWN + '[dtypes]\n[[dtypes.facts]]\nis = "refused"\nnames = ["int65"]\nsource = "manual"': "dtypes.facts[0].names: "
     "'int65' is no dtype of ONNX - write such as float32 or int64",
-    OWN + "operators = 3": "sources.manual.operators: no such key is known - there are title, url, date",
+    OWN + '[dtypes]\notherwise = "refused"': "dtypes.source: it is missing - name who says the rest",
+    OWN + "operators = 3": "sources[0]: Object contains unknown field `operators` - correct it",
 }
 
 
