@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import onnx
-from onnx import AttributeProto, TensorProto
+from onnx import AttributeProto, NodeProto, TensorProto
 
 from graphkit.graph.view import Node, Scope, T, Value
 from graphkit.model import Model
+from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import MAX_ELEMENTS, Dims
 from graphkit.shapes import Expr
 from graphkit.verify.equivalence.movement import Movement
@@ -19,9 +20,6 @@ from graphkit.verify.equivalence.sizes import RequiredProducts
 from graphkit.verify.equivalence.terms import Constants, Key, RealConstants, Term, Terms
 
 __all__ = ["Application", "Context", "Reading", "Result", "Run", "Tools", "attributes_of", "inputs_fault", "version_of"]
-
-# A node applied to terms: the question to an axiom.
-
 
 Result = Term | str | None  # of an axiom: the normal form, what was missing, or nothing to say
 
@@ -71,23 +69,61 @@ class Application:
     has_sign: bool = True
     is_real: bool = False
 
-    def attr(self, name: str, default: T | type[T]) -> T | None:
-        """Return the value of an attribute, None if it is not known."""
-        return self.node.attr(name, default)
+    @property
+    def shape(self) -> Dims:
+        """The dims of the output, which must be known."""
+        if self.dims is None:
+            raise UnknownError("some dims are not known")
+        return self.dims
+
+    @property
+    def opset(self) -> int:
+        """The version of the default operator set."""
+        return self.node.scope.opset()
+
+    def attr(self, name: str, default: T) -> T:
+        """Return the value of an attribute, which must be of the kind of its default."""
+        value = self.node.attr(name, default)
+        if value is None:
+            raise UnknownError(f"its attribute '{name}' is of another kind")
+        return value
+
+    def term(self, op: str, args: Iterable[Term | None], dims: Iterable[Expr] | None) -> Term:
+        """Return a term of other arguments, with the attributes of this one."""
+        return self.tools.terms.make(op, (*self.attributes, self.index), args, self.dtype, dims)
+
+    def other(self, op: str, version: int, args: Sequence[Term | None], dims: Dims | None) -> Application:
+        """Return another operator on terms, with the dtype of this one."""
+        node = Node(NodeProto(op_type=op, name=self.node.proto.name, output=["y"]), self.node.scope, self.node.index)
+        return replace(self, node=node, attributes=(("", 0, version),), args=list(args), index=0, dims=dims)
 
     def arg(self, index: int) -> Term | None:
         """Return an argument, None if it is left out."""
         return self.args[index] if index < len(self.args) else None
 
-    @staticmethod
-    def axis(axis: int | None, rank: int) -> int | None:
-        """Return an axis counted from the front, None if it is out of range."""
-        return None if axis is None or not -rank <= axis < rank else axis % rank
+    def operand(self, index: int) -> Term:
+        """Return an argument, which must be given."""
+        if (term := self.arg(index)) is None:
+            raise UnknownError(f"input {index} is left out")
+        return term
 
-    def elements(self, index: int) -> tuple[Expr, ...] | None:
-        """Return the elements of a small integer argument, None if they are not known."""
-        term = self.arg(index)
-        return None if term is None else self.elements_of(term)
+    def axes(self, listed: Sequence[int], rank: int) -> list[int]:
+        """Return axes counted from the front, each of which must be in range, and none twice."""
+        found = [axis % rank for axis in listed if -rank <= axis < rank]
+        if len({*found}) < len(listed):
+            raise UnknownError("its axes are not known")
+        return found
+
+    def axis(self, axis: int, rank: int) -> int:
+        """Return an axis counted from the front, which must be in range."""
+        return self.axes([axis], rank)[0]
+
+    def elements(self, index: int) -> tuple[Expr, ...]:
+        """Return the elements of a small integer argument, which must be known."""
+        found = self.elements_of(self.operand(index))
+        if found is None:
+            raise UnknownError(f"the elements of input {index} are not known")
+        return found
 
     def elements_of(self, term: Term) -> tuple[Expr, ...] | None:
         """Return the elements of a small integer term, None if they are not known."""
@@ -98,11 +134,18 @@ class Application:
         is_small = array.dtype.kind in "iu" and array.size <= MAX_ELEMENTS
         return tuple(Expr.of(int(each)) for each in array.ravel()) if is_small else None
 
-    def numbers(self, index: int) -> list[int] | None:
-        """Return the elements of a small integer argument where all are numbers."""
-        found = self.elements(index)
-        listed = [each.constant for each in found or ()]
-        return None if found is None or None in listed else [each for each in listed if each is not None]
+    def numbers(self, index: int) -> list[int]:
+        """Return the elements of a small integer argument, which must be numbers."""
+        found = [each.constant for each in self.elements(index)]
+        if None in found:
+            raise UnknownError(f"the elements of input {index} depend on sizes")
+        return [each for each in found if each is not None]
+
+    def listed(self, index: int, name: str) -> list[int] | None:
+        """Return the numbers of an argument, or of the attribute that it once was; None where neither is given."""
+        if self.arg(index) is not None:
+            return self.numbers(index)
+        return None if name not in self.node.attributes else [*self.attr(name, ())]
 
 
 def inputs_fault(node: Node) -> str:

@@ -29,9 +29,6 @@ from graphkit.verify.equivalence.terms import Term, without_reshape
 __all__ = ["AXIOMS", "FIRST_AXIOMS", "Axiom", "Result", "copies_zeros"]
 
 
-UNKNOWN = "some dims are not known"
-
-
 @dataclass(frozen=True)
 class Axiom:
     """An equality that holds wherever its function returns a term.
@@ -52,36 +49,28 @@ def take_input(app: Application) -> Result:
 
 
 def fill_dims(app: Application) -> Result:
-    if app.dims is None:
-        return UNKNOWN
-    value = app.attr("value", TensorProto)
+    value = app.node.attr("value", TensorProto)
     array = np.zeros(1, np.float32) if value is None else inline_array(value)
     if array is None or array.size != 1 or (value is not None and value.data_type > TensorProto.COMPLEX128):
         return None
     number = app.tools.constants.of_array(array.reshape(()), app.dtype)
-    return app.tools.movement.expand(number, app.dims)
+    return app.tools.movement.expand(number, app.shape)
 
 
 def read_dims(app: Application) -> Result:
     """A Shape depends on dims alone, those included that are not known."""
-    source = app.arg(0)
-    if source is None or source.dims is None:
-        return UNKNOWN
-    rank = len(source.dims)
+    source = app.operand(0).shape
+    rank = len(source)
     start, end = app.attr("start", 0), app.attr("end", rank)
-    if start is None or end is None:
-        return None
-    dims = source.dims[max(start + rank, 0) if start < 0 else start : max(end + rank, 0) if end < 0 else end]
+    dims = source[max(start + rank, 0) if start < 0 else start : max(end + rank, 0) if end < 0 else end]
     return app.tools.terms.make("Shape", dims, (), app.dtype, (const(len(dims)),))
 
 
 def merge_reshapes(app: Application) -> Result:
-    source = app.arg(0)
-    if source is None or app.dims is None or source.dims is None:
-        return UNKNOWN
-    if app.node.op_type == "Reshape" and not copies_zeros(app, source.dims):
+    source = app.operand(0)
+    if app.node.op_type == "Reshape" and not copies_zeros(app, source.shape):
         return "a dim of 0 in its target would copy another one"
-    return app.tools.movement.reshape(source, app.dims)
+    return app.tools.movement.reshape(source, app.shape)
 
 
 def copies_zeros(app: Application, dims: Dims) -> bool:
@@ -89,9 +78,10 @@ def copies_zeros(app: Application, dims: Dims) -> bool:
 
     Where the target is not known, the dims of the output are: it is these, -1, or a 0 that copies.
     """
-    target = app.dims if app.elements(1) is None else app.elements(1)
-    if target is None or app.arg(1) is None or app.attr("allowzero", 0):
-        return app.arg(1) is None or bool(app.attr("allowzero", 0))  # an attribute, as before opset 5, has numbers
+    if app.arg(1) is None or app.attr("allowzero", 0):
+        return True  # an attribute, as before opset 5, has numbers
+    known = app.elements_of(app.operand(1))
+    target = app.shape if known is None else known
     may_be_zero = [(axis, dim) for axis, dim in enumerate(target) if dim.constant is None and lower(dim) < 1]
     if len(may_be_zero) == 1 and _fails_with_zero(dims, target, may_be_zero[0][0]):
         return True
@@ -121,67 +111,57 @@ def _is_zero_with(dim: Expr, other: Expr) -> bool:
 
 
 def merge_transposes(app: Application) -> Result:
-    source = app.arg(0)
-    if source is None or source.dims is None:
-        return UNKNOWN
-    perm = app.attr("perm", tuple) if "perm" in app.node.attributes else tuple(range(len(source.dims)))[::-1]
-    if perm is None or sorted(perm) != list(range(len(source.dims))):
-        return None
-    return app.tools.movement.transpose(source, perm)
+    source = app.operand(0)
+    rank = len(source.shape)
+    perm = app.attr("perm", ()) if "perm" in app.node.attributes else tuple(range(rank))[::-1]
+    return app.tools.movement.transpose(source, perm) if sorted(perm) == list(range(rank)) else None
 
 
 def merge_expands(app: Application) -> Result:
-    source = app.arg(0)
-    if source is None or source.dims is None or app.dims is None:
-        return UNKNOWN
-    if not expands_to(source.dims, app.dims):
+    source = app.operand(0)
+    if not expands_to(source.shape, app.shape):
         return "along which axes it repeats depends on sizes"
-    return app.tools.movement.expand(source, app.dims)
+    return app.tools.movement.expand(source, app.shape)
 
 
 def repeat_axes(app: Application) -> Result:
     """Repeat each axis as an Expand of an axis before it, which is merged with it afterwards."""
-    source, counts = app.arg(0), app.elements(1)
-    if source is None or source.dims is None or app.dims is None or counts is None or len(counts) != len(source.dims):
-        return UNKNOWN
-    apart = tuple(dim for pair in zip((const(1),) * len(counts), source.dims, strict=True) for dim in pair)
-    repeated = tuple(dim for pair in zip(counts, source.dims, strict=True) for dim in pair)
-    if any(lower(count) < 0 for count in counts) or count_elements(repeated) != count_elements(app.dims):
+    source, counts = app.operand(0), app.elements(1)
+    if len(counts) != len(source.shape):
+        return None
+    apart = tuple(dim for size in source.shape for dim in (const(1), size))
+    repeated = tuple(dim for pair in zip(counts, source.shape, strict=True) for dim in pair)
+    if any(lower(count) < 0 for count in counts) or count_elements(repeated) != count_elements(app.shape):
         return "how often it repeats is not known"
     move = app.tools.movement
-    return move.reshape(move.expand(move.reshape(source, apart), repeated), app.dims)
+    return move.reshape(move.expand(move.reshape(source, apart), repeated), app.shape)
 
 
 def join_parts(app: Application) -> Result:
     parts = [term for term in app.args if term is not None]
-    ranks = {None if part.dims is None else len(part.dims) for part in parts}
-    rank = ranks.pop() if len(ranks) == 1 else None
-    axis = app.attr("axis", int) if app.node.scope.opset() >= 4 else app.attr("axis", 1)
-    position = None if rank is None else app.axis(axis, rank)
-    return UNKNOWN if position is None else app.tools.movement.concat(parts, position, app.dims)
+    ranks = {len(part.shape) for part in parts}
+    axis = app.node.attr("axis", int) if app.opset >= 4 else app.attr("axis", 1)
+    if len(ranks) != 1 or axis is None:
+        return None
+    return app.tools.movement.concat(parts, app.axis(axis, ranks.pop()), app.dims)
 
 
 def drop_zero_states(app: Application) -> Result:
     """An initial state of zeros may be left out; of an RNN onnxruntime leaves out the product with it, NaN included."""
-    recurrent = app.arg(2)
-    array = app.tools.constants.array(recurrent) if recurrent is not None and recurrent.is_constant else None
+    recurrent, constants = app.operand(2), app.tools.constants
+    array = constants.array(recurrent) if recurrent.is_constant else None
     if app.node.op_type == "RNN" and (array is None or not np.isfinite(array).all()):
         return None
-    args = list(app.args)
-    for index in (5, 6):
-        if (term := app.arg(index)) is not None and app.tools.constants.is_all(term, 0.0):
-            args[index] = None
-    if args == list(app.args):
-        return None
-    key = (*app.attributes, app.index)
-    return app.tools.terms.make(app.node.operator, key, args, app.dtype, app.dims)
+    args = [
+        None if index in (5, 6) and term is not None and constants.is_all(term, 0.0) else term
+        for index, term in enumerate(app.args)
+    ]
+    return None if args == list(app.args) else app.term(app.node.operator, args, app.dims)
 
 
 def drop_cast(app: Application) -> Result:
-    source = app.arg(0)
-    if source is None or source.dtype != app.dtype or not app.dtype:
-        return None
-    return source
+    source = app.operand(0)
+    return source if app.dtype and source.dtype == app.dtype else None
 
 
 # What leaves a number as it is, -0 and NaN included: x + 0 would turn -0 into 0, so that only -0 is neutral.
@@ -189,16 +169,16 @@ RIGHT = {"Mul": 1.0, "Div": 1.0, "Add": -0.0, "Sub": 0.0, "And": 1.0, "Or": 0.0}
 
 
 def drop_neutral(app: Application) -> Result:
-    left, right, op, constants = app.arg(0), app.arg(1), app.node.op_type, app.tools.constants
-    if left is None or right is None or app.dtype not in (*INTEGERS, 1, 10, 11):
+    left, right, op, constants = app.operand(0), app.operand(1), app.node.op_type, app.tools.constants
+    if app.dtype not in (*INTEGERS, 1, 10, 11):
         return None
     for kept, gone in ((left, right), (right, left)) if op not in ("Div", "Sub") else ((left, right),):
         is_sum = op in ("Add", "Sub") and (not app.has_sign or (op == "Add" and constants.has_no_minus_zero(kept)))
         numbers = (0.0, -0.0) if is_sum and not app.has_sign else (0.0, RIGHT[op]) if is_sum else (RIGHT[op],)
         if any(constants.is_all(gone, number) for number in numbers):
-            if kept.dims is None or app.dims is None or not expands_to(kept.dims, app.dims):
+            if not expands_to(kept.shape, app.shape):
                 return "its dims are not known"
-            return app.tools.movement.expand(kept, app.dims)
+            return app.tools.movement.expand(kept, app.shape)
     return None
 
 
@@ -207,11 +187,11 @@ def swap_branches(app: Application) -> Result:
     is_signed = app.has_sign and app.dtype in (*FLOATS, *HALVES)
     if is_signed and not all(map(app.tools.constants.has_no_minus_zero, app.args[1:])):
         return None
-    condition = app.arg(0)
+    condition = app.operand(0)
     inner = without_reshape(condition)
-    if condition is None or condition.dims is None or inner is None or inner.op != "Not" or inner.args[0] is None:
+    if inner is None or inner.op != "Not" or inner.args[0] is None:
         return None
-    negated = app.tools.movement.reshape(inner.args[0], condition.dims)
+    negated = app.tools.movement.reshape(inner.args[0], condition.shape)
     return flat.merge_elementwise(replace(app, args=[negated, *app.args[:0:-1]]))
 
 
@@ -220,28 +200,25 @@ def swap_branches(app: Application) -> Result:
 
 def divide_one(app: Application) -> Result:
     """Divide 1 by what a Reciprocal is of."""
-    if app.dtype not in FLOATS or app.dims is None:
+    if app.dtype not in FLOATS:
         return None
     one = app.tools.constants.of_array(np.ones((), FLOATS[app.dtype]), app.dtype)
-    return flat.apply_elementwise(app, "Div", [one, app.arg(0)], app.dims)
+    return flat.apply_elementwise(app, "Div", [one, app.operand(0)], app.shape)
 
 
 def move_signs(app: Application) -> Result:
     """Let the table that scales joined parts have the signs of those that are negated, as in a rotation."""
-    if app.dtype not in FLOATS or app.dims is None:
+    if app.dtype not in FLOATS:
         return None
-    for scaled, table in (app.args, app.args[::-1]):
-        if scaled is None or table is None or scaled.dims is None or table.dims is None:
-            continue
-        if (found := _without_signs(app, scaled, scaled.dims)) is None:
+    for scaled, table in ((app.operand(0), app.operand(1)), (app.operand(1), app.operand(0))):
+        if scaled.dims is None or table.dims is None or (found := _without_signs(app, scaled)) is None:
             continue
         plain, factors = found
         if not _table_takes_signs(table.dims, factors.shape):
             return "its table is the same for all parts"
-        signed = flat.apply_elementwise(
-            app, "Mul", [table, app.tools.constants.of_array(factors, app.dtype)], table.dims
-        )
-        return None if signed is None else flat.apply_elementwise(app, "Mul", [plain, signed], app.dims)
+        signs = app.tools.constants.of_array(factors, app.dtype)
+        signed = flat.apply_elementwise(app, "Mul", [table, signs], table.dims)
+        return None if signed is None else flat.apply_elementwise(app, "Mul", [plain, signed], app.shape)
     return None
 
 
@@ -250,27 +227,20 @@ def _table_takes_signs(dims: Dims, signs: tuple[int, ...]) -> bool:
     return len(dims) >= len(signs) and all(sign in (1, dim) for dim, sign in zip(dims[::-1], signs[::-1], strict=False))
 
 
-def _without_signs(app: Application, term: Term, dims: Dims) -> tuple[Term, np.ndarray] | None:
+def _without_signs(app: Application, term: Term) -> tuple[Term, np.ndarray] | None:
     """Return joined parts without their signs, and the signs, with dims that broadcast; None where none is negated."""
     move, inner = app.tools.movement, without_reshape(term)
-    if (joined := move.joined(term)) is not None:
-        axis, listed = joined
-        behind = [1] * (len(dims) - axis - 1)
-    elif inner is None or inner.op != "Concat" or inner.attributes != JOINED or inner.dims is None:
+    if inner is None or inner.op != "Concat" or inner.attributes != JOINED:
         return None
-    else:
-        axis, listed, behind = 1, [part for part in inner.args if part is not None], []
-    found = _split_signs(app, axis, listed)
-    if found is None:
+    joined = move.joined(term)
+    axis, listed = joined or (1, [part for part in inner.args if part is not None])
+    if (found := _split_signs(app, axis, listed)) is None:
         return None
-    plain, numbers = found
-    signs = np.array(numbers, helper.tensor_dtype_to_np_dtype(app.dtype))
+    plain, signs = found[0], np.array(found[1], helper.tensor_dtype_to_np_dtype(app.dtype))
     if joined is not None:
-        return move.concat(plain, axis, dims), signs.reshape(-1, *behind)
-    assert inner is not None
-    assert inner.dims is not None
-    repeated = _repeat_signs(signs, inner.dims[2].constant, dims)
-    return None if repeated is None else (move.reshape(move.concat(plain, 1, inner.dims), dims), repeated)
+        return move.concat(plain, axis, term.shape), signs.reshape(-1, *[1] * (len(term.shape) - axis - 1))
+    repeated = _repeat_signs(signs, inner.shape[2].constant, term.shape)
+    return None if repeated is None else (move.reshape(move.concat(plain, 1, inner.shape), term.shape), repeated)
 
 
 def _repeat_signs(signs: np.ndarray, behind: int | None, dims: Dims) -> np.ndarray | None:
@@ -300,12 +270,11 @@ def _split_signs(app: Application, axis: int, parts: Sequence[Term]) -> tuple[li
     plain, numbers = [], list[int]()
     for part in parts:
         inner = without_reshape(part)
-        assert part.dims is not None
-        length = part.dims[axis].constant
+        length = part.shape[axis].constant
         if length is None or inner is None:
             return None
         source = inner.args[0] if inner.op == "Neg" else None
-        plain.append(part if source is None else app.tools.movement.reshape(source, part.dims))
+        plain.append(part if source is None else app.tools.movement.reshape(source, part.shape))
         numbers += [1 if source is None else -1] * length
     return (plain, numbers) if -1 in numbers else None
 

@@ -7,18 +7,24 @@ kind that cannot fail on what is known of its inputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from itertools import zip_longest
 
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.cache_entries import RECURRENT
+from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.operator_traits import DIVIDING, REDUCTIONS, UNARY, broadcasts_inputs, operator_set
-from graphkit.ops.tensor import Dims, is_known
-from graphkit.shapes import Expr, lower, upper
+from graphkit.graph.view import Node, Scope
+from graphkit.ops.rule_context import UnknownError
+from graphkit.ops.tensor import is_known
+from graphkit.shapes import Expr, const, lower, upper
 from graphkit.symbolic.algebra import is_nonzero
-from graphkit.verify.equivalence import cutting as writing
+from graphkit.verify.equivalence import cutting
 from graphkit.verify.equivalence.application import Application, Reading, Run, version_of
 from graphkit.verify.equivalence.axioms import copies_zeros
 from graphkit.verify.equivalence.cutting import ends_by_axis
@@ -26,7 +32,7 @@ from graphkit.verify.equivalence.movement import count_elements
 from graphkit.verify.equivalence.reader import broadcast_dims
 from graphkit.verify.equivalence.terms import Term
 
-__all__ = ["new_failures"]
+__all__ = ["branch_faults", "new_failures"]
 
 # Whether a node runs at every size and for every input, by rules for each operator.
 
@@ -39,23 +45,22 @@ OF_INTEGERS = operator_set("Abs Neg Sign Not BitwiseNot")  # onnxruntime has no 
 def cannot_fail(app: Application) -> bool:
     """Whether a node runs at every size and for every input."""
     op = app.node.operator
-    if app.dims is None or not _types_fit(app):
+    try:
+        if not _types_fit(app) or math.prod(max(1, lower(dim)) for dim in app.shape) > MAX_MADE:
+            return False  # onnxruntime counts dims beside one of 0, too
+        if op in ALWAYS:
+            return True
+        if op in UNARY and op not in ("Cast", "CastLike", "Clip", "RegexFullMatch", "BitCast"):
+            texts = (attribute.s for attribute in app.node.attributes.values() if attribute.s)
+            is_known = all(text in APPROXIMATIONS for text in texts)
+            return is_known and len(app.args) == 1 and (op in OF_INTEGERS or _is_float(app))
+        if broadcasts_inputs(app.node):
+            return _always_broadcasts(app)
+        if op not in RULES or any(len(app.operand(at).shape) != 1 for at in LISTS.get(op, ()) if at < len(app.args)):
+            return False  # what has to be a list is none
+        return RULES[op](app)
+    except UnknownError:
         return False
-    if math.prod(max(1, lower(dim)) for dim in app.dims) > MAX_MADE:  # onnxruntime counts dims beside one of 0, too
-        return False
-    if op in ALWAYS:
-        return True
-    if op in UNARY and op not in ("Cast", "CastLike", "Clip", "RegexFullMatch", "BitCast"):
-        texts = (attribute.s for attribute in app.node.attributes.values() if attribute.s)
-        is_known = all(text in APPROXIMATIONS for text in texts)
-        return is_known and len(app.args) == 1 and (op in OF_INTEGERS or _is_float(app))
-    if broadcasts_inputs(app.node):
-        return _always_broadcasts(app)
-    rule = RULES.get(op)
-    lists = [index for index in LISTS.get(op, ()) if index < len(app.args)]
-    if any((dims := _dims_of(app, index)) is None or len(dims) != 1 for index in lists):
-        return False  # what has to be a list is none
-    return rule is not None and rule(app)
 
 
 def _types_fit(app: Application) -> bool:
@@ -79,28 +84,19 @@ def _types_fit(app: Application) -> bool:
     return True
 
 
-def _dims_of(app: Application, index: int) -> Dims | None:
-    term = app.arg(index)
-    return None if term is None else term.dims
-
-
 def _always_broadcasts(app: Application) -> bool:
-    shapes = [None if term is None else term.dims for term in app.args]
-    known = [shape for shape in shapes if shape is not None]
-    kinds = {term.dtype for term in app.args[app.node.op_type == "Where" :] if term is not None}
-    if len(known) < len(shapes) or (len(kinds) > 1 and app.node.op_type != "Pow"):
+    op, shapes = app.node.op_type, [app.operand(index).shape for index in range(len(app.args))]
+    kinds = {term.dtype for term in app.args[op == "Where" :] if term is not None}
+    if len(kinds) > 1 and op != "Pow":
         return False
-    if app.node.op_type == "Mod" and bool(app.attr("fmod", 0)) != (kinds <= FLOATS.keys()):
+    if op == "Mod" and bool(app.attr("fmod", 0)) != (kinds <= FLOATS.keys()):
         return False  # floats have no remainder of integers
-    if app.node.op_type in ("Div", "Mod", "Pow", "BitShift") and not kinds <= FLOATS.keys():
-        divisors = app.elements(1)
-        if app.node.op_type in ("Pow", "BitShift") or divisors is None or not all(map(_always_divides, divisors)):
-            return False
-    rank = max(map(len, known))
-    for axis in range(1, rank + 1):
-        if len({shape[-axis] for shape in known if len(shape) >= axis and shape[-axis] != 1}) > 1:
-            return False
-    return True
+    if op in ("Pow", "BitShift") and not kinds <= FLOATS.keys():
+        return False
+    if op in ("Div", "Mod") and not kinds <= FLOATS.keys() and not all(map(_always_divides, app.elements(1))):
+        return False
+    columns = zip_longest(*(shape[::-1] for shape in shapes), fillvalue=const(1))
+    return all(len({dim for dim in column if dim != 1}) < 2 for column in columns)
 
 
 def _always_divides(divisor: Expr) -> bool:
@@ -109,180 +105,134 @@ def _always_divides(divisor: Expr) -> bool:
 
 
 def _always_reshapes(app: Application) -> bool:
-    source, target = _dims_of(app, 0), app.elements(1)
-    if source is None or target is None or app.dims is None or not _is_as_large(app, source):
+    source, target, dims = app.operand(0).shape, app.elements(1), app.shape
+    if not _is_as_large(app) or not copies_zeros(app, source) or len(target) != len(dims):
         return False
-    if not copies_zeros(app, source):
-        return False
-    if len(target) != len(app.dims) or any(
-        each not in (-1, 0, dim) for each, dim in zip(target, app.dims, strict=True)
-    ):
+    if any(each not in (-1, 0, dim) for each, dim in zip(target, dims, strict=True)):
         return False  # a number below -1 at some size
-    free = [index for index, element in enumerate(target) if element == -1]
-    others = [dim for index, dim in enumerate(app.dims) if index not in free]
-    return len(free) < 2 and (not free or all(is_nonzero(dim) for dim in others))
+    others = [dim for dim, element in zip(dims, target, strict=True) if element != -1]
+    return len(others) == len(dims) or (len(others) == len(dims) - 1 and all(map(is_nonzero, others)))
+
+
+def _is_as_large(app: Application) -> bool:
+    """Whether the input has as many elements as the output, wherever the original runs."""
+    counts = {app.tools.required.expr(count_elements(dims)) for dims in (app.operand(0).shape, app.shape)}
+    return len(counts) == 1
 
 
 def _always_squeezes(app: Application) -> bool:
-    source, axes = _dims_of(app, 0), _known_axes(app)
-    if source is None or app.dims is None or not _is_as_large(app, source):
-        return False
-    if axes is None:
-        return app.arg(1) is None and "axes" not in app.node.attributes  # all dims of 1
-    listed = [app.axis(axis, len(source)) for axis in axes]
-    return all(axis is not None and app.tools.required.expr(source[axis]) == 1 for axis in listed)
-
-
-def _known_axes(app: Application) -> Sequence[int] | None:
-    return app.numbers(1) if app.arg(1) is not None else app.attr("axes", tuple)
-
-
-def _is_as_large(app: Application, source: Dims) -> bool:
-    """Whether a tensor has as many elements as the output, wherever the original runs."""
-    counts = [app.tools.required.expr(count_elements(dims)) for dims in (source, app.dims or ())]
-    return counts[0] == counts[1]
+    source, axes = app.operand(0).shape, app.listed(1, "axes")
+    if axes is None or not _is_as_large(app):
+        return axes is None and _is_as_large(app)  # all dims of 1
+    return all(app.tools.required.expr(source[app.axis(axis, len(source))]) == 1 for axis in axes)
 
 
 def _always_unsqueezes(app: Application) -> bool:
-    source, axes = _dims_of(app, 0), _known_axes(app)
-    if source is None or axes is None or app.dims is None or not _is_as_large(app, source):
+    axes = app.listed(1, "axes")
+    if axes is None or not _is_as_large(app):
         return False
-    listed = [app.axis(axis, len(source) + len(axes)) for axis in axes]
-    return None not in listed and len(set(listed)) == len(listed)
+    return len(app.axes(axes, len(app.operand(0).shape) + len(axes))) == len(axes)
 
 
 def _always_expands(app: Application) -> bool:
-    source, target = _dims_of(app, 0), app.elements(1)
-    if source is None or target is None:
-        return False
-    if any(lower(dim) < 0 for dim in target):
-        return False
-    return all(dim == other or 1 in (dim, other) for dim, other in zip(source[::-1], target[::-1], strict=False))
+    source, target = app.operand(0).shape, app.elements(1)
+    pairs = zip(source[::-1], target[::-1], strict=False)
+    return all(lower(dim) >= 0 for dim in target) and all(dim == other or 1 in (dim, other) for dim, other in pairs)
 
 
 def _always_slices(app: Application) -> bool:
     """Starts, ends, axes and steps must be lists of one length; of axes and steps more has to be known."""
-    lists = [app.elements(index) for index in (1, 2, 3, 4) if app.arg(index) is not None]
-    if app.node.scope.opset() < 10 or any(each is None for each in lists) or len(lists) < 2:
+    given = [index for index in range(1, 5) if app.arg(index) is not None]
+    if app.opset < 10 or len(given) < 2 or len({len(app.elements(index)) for index in given}) > 1:
         return False
-    if len({len(each) for each in lists if each is not None}) > 1 or any(
-        len(dims) != 1 for index in (3, 4) if (dims := _dims_of(app, index)) is not None
-    ):
+    if any(len(app.operand(index).shape) != 1 for index in given if index > 2):
         return False
-    source, axes, steps = _dims_of(app, 0), app.numbers(3), app.numbers(4)
-    if source is None or (app.arg(3) is not None and axes is None) or (app.arg(4) is not None and steps is None):
-        return False
-    listed = [app.axis(axis, len(source)) for axis in axes or ()]
-    return None not in listed and len(set(listed)) == len(listed) and 0 not in (steps or ())
+    app.axes([] if 3 not in given else app.numbers(3), len(app.operand(0).shape))
+    return 4 not in given or 0 not in app.numbers(4)
 
 
 def _always_gathers(app: Application) -> bool:
-    source, indices = _dims_of(app, 0), app.elements(1)
-    axis = None if source is None else app.axis(app.attr("axis", 0), len(source))
-    if source is None or axis is None or indices is None:
-        return False
-    return all(_is_index(index, source[axis]) for index in indices)
-
-
-def _is_index(index: Expr, dim: Expr) -> bool:
-    return lower(index + dim) >= 0 and upper(index - dim) < 0
+    source = app.operand(0).shape
+    dim = source[app.axis(app.attr("axis", 0), len(source))]
+    return all(lower(index + dim) >= 0 and upper(index - dim) < 0 for index in app.elements(1))
 
 
 def _always_concatenates(app: Application) -> bool:
-    shapes = [None if term is None else term.dims for term in app.args]
-    kinds = {term.dtype for term in app.args if term is not None}
-    known = [shape for shape in shapes if shape is not None]
-    if len(known) < len(shapes) or not known or len(kinds) > 1 or len({len(shape) for shape in known}) > 1:
+    operands, axis = [app.operand(index) for index in range(len(app.args))], app.node.attr("axis", int)
+    ranks = {len(each.shape) for each in operands}
+    if axis is None or len(ranks) != 1 or len({each.dtype for each in operands}) > 1:
         return False
-    axis = app.axis(app.attr("axis", int), len(known[0]))
-    if axis is None:
-        return False
-    return len({(*shape[:axis], *shape[axis + 1 :]) for shape in known}) == 1
+    axis = app.axis(axis, ranks.pop())
+    return len({(*each.shape[:axis], *each.shape[axis + 1 :]) for each in operands}) == 1
 
 
 def _always_multiplies(app: Application) -> bool:
-    left, right = _dims_of(app, 0), _dims_of(app, 1)
-    if left is None or right is None or len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
+    left, right = app.operand(0).shape, app.operand(1).shape
+    if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
         return False
-    pairs = zip(left[-3::-1], right[-3::-1], strict=False)
-    return all(one == other or 1 in (one, other) for one, other in pairs)
+    return all(one == other or 1 in (one, other) for one, other in zip(left[-3::-1], right[-3::-1], strict=False))
 
 
 def _multiplies_matrices(app: Application) -> bool:
-    left, right = _dims_of(app, 0), _dims_of(app, 1)
-    if left is None or right is None or len(left) != 2 or len(right) != 2:
+    left, right = app.operand(0).shape, app.operand(1).shape
+    bias = () if app.arg(2) is None else app.operand(2).shape
+    if len(left) != 2 or len(right) != 2 or len(bias) > 2:
         return False
-    left = left[::-1] if app.attr("transA", 0) else left
-    right = right[::-1] if app.attr("transB", 0) else right
-    bias = () if app.arg(2) is None else _dims_of(app, 2)
-    if bias is None or app.dims is None or len(bias) > 2 or left[-1] != right[0]:
+    if left[0 if app.attr("transA", 0) else 1] != right[1 if app.attr("transB", 0) else 0]:
         return False
-    return all(dim in (1, whole) for dim, whole in zip(bias[::-1], app.dims[::-1], strict=False))
+    return all(dim in (1, whole) for dim, whole in zip(bias[::-1], app.shape[::-1], strict=False))
 
 
 def _always_convolves(app: Application) -> bool:
-    data, weight, group = _dims_of(app, 0), _dims_of(app, 1), app.attr("group", 1)
-    if data is None or weight is None or app.dims is None or len(data) != len(weight) or len(data) < 3 or not group:
+    data, weight, group = app.operand(0).shape, app.operand(1).shape, app.attr("group", 1)
+    if len(data) != len(weight) or len(data) < 3 or not group or min(app.attr("pads", ()) or (0,)) < 0:
         return False
-    count = weight[0].constant
-    kernel = app.attr("kernel_shape", tuple)
-    if kernel is not None and [*kernel] != [dim.constant for dim in weight[2:]]:
-        return False
-    if min(app.attr("pads", ()) or (0,)) < 0:
+    sizes = tuple(dim.constant or 0 for dim in weight[2:])
+    if app.attr("kernel_shape", sizes) != sizes:
         return False
     if app.attr("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER") and {*(app.attr("dilations", ()) or (1,))} != {1}:
         return False  # onnxruntime pads no dilated windows
-    if any(lower(dim) < 1 for dim in weight[2:]):
-        return False
-    is_fitting = count is not None and count % group == 0 and data[1] == weight[1] * group
-    return is_fitting and is_biased(app) and all(lower(dim) >= 1 for dim in app.dims[2:])
+    count = weight[0].constant
+    is_fitting = count is not None and count % group == 0 and data[1] == weight[1] * group and is_biased(app)
+    return is_fitting and all(lower(dim) >= 1 for dim in (*weight[2:], *app.shape[2:]))
 
 
 def _always_splits(app: Application) -> bool:
-    source, sizes = _dims_of(app, 0), app.numbers(1)
-    axis = None if source is None else app.axis(app.attr("axis", 0), len(source))
-    if source is None or axis is None or sizes is None:
-        return False
-    return min(sizes) >= 0 and source[axis] == sum(sizes) and len(sizes) == len(app.node.outputs)
+    source, sizes = app.operand(0).shape, app.numbers(1)
+    axis = app.axis(app.attr("axis", 0), len(source))
+    return bool(sizes) and min(sizes) >= 0 and source[axis] == sum(sizes) and len(sizes) == len(app.node.outputs)
 
 
 def _always_pads(app: Application) -> bool:
     """Whether it adds a number of elements along axes that are known; other modes need elements to copy."""
-    source, around = _dims_of(app, 0), app.elements(1)
-    if not source or around is None or app.node.scope.opset() < 11 or any(lower(each) < 0 for each in around):
+    if not app.operand(0).shape or app.opset < 11 or any(lower(each) < 0 for each in app.elements(1)):
         return False
-    if app.attr("mode", "constant") != "constant" or (app.arg(2) is not None and _dims_of(app, 2) != ()):
-        return False
-    return ends_by_axis(app, around, len(source)) is not None
+    ends_by_axis(app)
+    return app.attr("mode", "constant") == "constant" and (app.arg(2) is None or app.operand(2).dims == ())
 
 
 def _always_casts(app: Application) -> bool:
-    term = app.arg(0)
-    plain = {*INTEGERS, *FLOATS}
-    return term is not None and term.dtype in plain and app.dtype in plain
+    return {app.operand(0).dtype, app.dtype} <= {*INTEGERS, *FLOATS}
 
 
 def _always_ranges(app: Application) -> bool:
     """Start, limit and step are known: what an input holds may ask for more elements than there is memory for."""
-    step = app.elements(2)
-    are_known = all(_dims_of(app, index) == () and app.elements(index) is not None for index in range(3))
-    return step is not None and are_known and is_nonzero(step[0]) and all(map(is_known, app.dims or ()))
+    are_numbers = all(app.operand(index).dims == () and app.elements(index) for index in range(3))
+    return are_numbers and is_nonzero(app.elements(2)[0]) and all(map(is_known, app.shape))
 
 
 def _always_scatters(app: Application) -> bool:
     """A write that is known to lie in the tensor."""
-    kinds = {term.dtype for term in (app.arg(0), app.arg(2 if app.node.op_type == "ScatterND" else 1)) if term}
-    is_nd, data = app.node.op_type == "ScatterND", _dims_of(app, 0)
-    if not is_nd and app.arg(2) is not None and (data is None or _dims_of(app, 2) != data[:1]):
+    is_nd, data = app.node.op_type == "ScatterND", app.operand(0)
+    if not is_nd and app.arg(2) is not None and app.operand(2).shape != data.shape[:1]:
         return False  # it has other rows to begin in than rows
-    write = writing.write_box if is_nd else writing.write_slots
-    return len(kinds) == 1 and isinstance(write(app), Term)
+    write = cutting.write_box if is_nd else cutting.write_slots
+    return data.dtype == app.operand(2 if is_nd else 1).dtype and isinstance(write(app), Term)
 
 
 def _always_fills(app: Application) -> bool:
     """The dims that are asked for are known, and no size makes one of them negative."""
-    asked = app.elements(0)
-    return asked is not None and all(lower(each) >= 0 for each in asked)
+    return all(lower(each) >= 0 for each in app.elements(0))
 
 
 def is_biased(app: Application) -> bool:
@@ -299,42 +249,37 @@ def _always_clips(app: Application) -> bool:
 
 
 def _is_float(app: Application) -> bool:
-    term = app.arg(0)
-    return term is not None and term.dtype in FLOATS
+    return app.operand(0).dtype in FLOATS
 
 
 def _always_softmaxes(app: Application) -> bool:
-    source, default = _dims_of(app, 0), -1 if app.node.scope.opset() >= 13 else 1
-    return source is not None and app.axis(app.attr("axis", default), len(source)) is not None and _is_float(app)
+    app.axis(app.attr("axis", -1 if app.opset >= 13 else 1), len(app.operand(0).shape))
+    return _is_float(app)
 
 
 def _always_flattens(app: Application) -> bool:
-    source, axis = _dims_of(app, 0), app.attr("axis", 1)
-    return source is not None and axis is not None and -len(source) <= axis <= len(source)
+    rank = len(app.operand(0).shape)
+    return -rank <= app.attr("axis", 1) <= rank
 
 
 def _always_transposes(app: Application) -> bool:
-    source, perm = _dims_of(app, 0), app.attr("perm", tuple)
-    if source is None or "perm" not in app.node.attributes:
-        return source is not None
-    return perm is not None and sorted(perm) == list(range(len(source)))
+    rank = len(app.operand(0).shape)
+    return "perm" not in app.node.attributes or sorted(app.attr("perm", ())) == list(range(rank))
 
 
 def _always_reduces(app: Application) -> bool:
-    term, given = app.arg(0), app.attr("axes", tuple)
-    axes = app.numbers(1) if app.arg(1) is not None else given
-    if term is None or term.dims is None or term.dtype not in FLOATS or axes is None:
-        return False
-    return all(app.axis(axis, len(term.dims)) is not None for axis in axes)
+    axes, rank = app.listed(1, "axes"), len(app.operand(0).shape)
+    return axes is not None and _is_float(app) and all(-rank <= axis < rank for axis in axes)
 
 
 def _always_normalizes(app: Application) -> bool:
-    term, axis = app.arg(0), app.attr("axis", -1)
-    if term is None or not term.dims or axis not in (-1, len(term.dims) - 1) or term.dtype not in FLOATS:
+    first = app.operand(0)
+    if not first.shape or app.attr("axis", -1) not in (-1, len(first.shape) - 1) or not _is_float(app):
         return False
-    if lower(term.dims[-1]) < 1:
-        return False
-    return all(arg is None or (arg.dtype == term.dtype and arg.dims == term.dims[-1:]) for arg in app.args[1:])
+    scales = [term for term in app.args[1:] if term is not None]
+    return lower(first.shape[-1]) >= 1 and all(
+        term.dtype == first.dtype and term.dims == first.shape[-1:] for term in scales
+    )
 
 
 ALWAYS = frozenset({"Identity", "Shape", "Size", "Constant"})
@@ -343,33 +288,29 @@ LISTS: Mapping[str, tuple[int, ...]] = {
     "Pad": (1, 3), "Squeeze": (1,), "Unsqueeze": (1,), "ReduceSum": (1,), "ReduceMean": (1,), "ReduceL2": (1,),
 }  # fmt: skip
 RULES: Mapping[str, Callable[[Application], bool]] = {
-    "Clip": _always_clips,
-    "Softmax": _always_softmaxes,
-    "Flatten": _always_flattens,
-    "Transpose": _always_transposes,
-    "DynamicQuantizeLinear": _is_float,
-    "LogSoftmax": _always_softmaxes,
-    "ReduceSum": _always_reduces,
-    "ReduceMean": _always_reduces,
-    "ReduceL2": _always_reduces,
-    "LayerNormalization": _always_normalizes,
-    "Reshape": _always_reshapes,
-    "Squeeze": _always_squeezes,
-    "Unsqueeze": _always_unsqueezes,
-    "Expand": _always_expands,
-    "Slice": _always_slices,
-    "Gather": _always_gathers,
-    "Concat": _always_concatenates,
-    "MatMul": _always_multiplies,
-    "Gemm": _multiplies_matrices,
-    "Conv": _always_convolves,
-    "Split": _always_splits,
-    "Pad": _always_pads,
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _always_softmaxes),
+    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceL2"), _always_reduces),
+    **dict.fromkeys(("ScatterND", "TensorScatter"), _always_scatters),
     "Cast": _always_casts,
-    "Range": _always_ranges,
-    "ScatterND": _always_scatters,
-    "TensorScatter": _always_scatters,
+    "Clip": _always_clips,
+    "Concat": _always_concatenates,
     "ConstantOfShape": _always_fills,
+    "Conv": _always_convolves,
+    "DynamicQuantizeLinear": _is_float,
+    "Expand": _always_expands,
+    "Flatten": _always_flattens,
+    "Gather": _always_gathers,
+    "Gemm": _multiplies_matrices,
+    "LayerNormalization": _always_normalizes,
+    "MatMul": _always_multiplies,
+    "Pad": _always_pads,
+    "Range": _always_ranges,
+    "Reshape": _always_reshapes,
+    "Slice": _always_slices,
+    "Split": _always_splits,
+    "Squeeze": _always_squeezes,
+    "Transpose": _always_transposes,
+    "Unsqueeze": _always_unsqueezes,
 }
 
 
@@ -398,67 +339,52 @@ BY_FIRST_DIMS = operator_set(
 
 def new_failures(original: Reading, rewritten: Reading) -> list[str]:
     """Return the nodes of the rewritten model that may fail where the original runs, at most a few."""
-    known: set[tuple[object, object]] = {(run.context, run.raw) for run in original.runs if not _is_even(run)}
-    known |= {(run.context, key) for run in original.runs if _is_even(run) for key in (run.raw, (run.raw, "even"))}
-    known |= {(run.context, run.core) for run in original.runs if _is_by_core(run)}
-    known |= {(run.context, _without_states(run)) for run in original.runs if run.application.node.op_type in RECURRENT}
-    known |= {(run.context, key) for run in original.runs if (key := _failure_kind(run.application)) is not None}
-    known |= {(run.context, key) for run in original.runs if (key := _reshape_dims(run.application)) is not None}
+    known = {(run.context, key) for run in original.runs for key in _failure_keys(run, is_original=True)}
     found: list[str] = []
     for run in rewritten.runs:
-        if not _is_known(run, known) and not cannot_fail(run.application):
+        contexts = [run.context[:count] for count in range(len(run.context) + 1)]
+        keys = _failure_keys(run, is_original=False)
+        is_known = any((context, key) in known for key in keys for context in contexts)
+        if not is_known and not cannot_fail(run.application):
             found.append(f"{run.application.node.path} ({run.application.node.operator})")
-            if len(found) == MAX_NAMED:
-                break
-    return found
+    return found[:MAX_NAMED]
 
 
-def _is_known(run: Run, known: set[tuple[object, object]]) -> bool:
-    raw = (run.raw, "even") if _is_even(run) else run.raw
-    keys = [raw, _failure_kind(run.application), run.core if _is_by_core(run) else None]
-    dims = _reshape_dims(run.application)
-    keys += [dims] if dims is not None and _says_its_dims(run.application) else []
-    return any((run.context[:count], key) in known for count in range(len(run.context) + 1) for key in keys if key)
-
-
-def _is_even(run: Run) -> bool:
-    """Whether a node is a Split that fails where its parts are not of one size, as all are without sizes until 18."""
-    app = run.application
-    return app.node.operator == "Split" and app.arg(1) is None and version_of(app.node)[0] < 18
-
-
-def _reshape_dims(app: Application) -> object:
-    """Return the dims that a Reshape reads and gives, where it gives them at all sizes, however its target says so."""
-    source = app.arg(0)
-    if app.node.operator != "Reshape" or source is None or source.dims is None or app.dims is None:
-        return None
-    return ("Reshape", source.dims, app.dims) if copies_zeros(app, source.dims) else None
+def _failure_keys(run: Run, *, is_original: bool) -> Iterator[object]:
+    """Yield what the failures of a node depend on: it fails where one of the original does that has any of it."""
+    app, op = run.application, run.application.node.operator
+    # A Split fails where its parts are not of one size, as all are without sizes until 18.
+    is_even = op == "Split" and app.arg(1) is None and version_of(app.node)[0] < 18
+    if is_original or not is_even:
+        yield run.raw
+    if is_even:
+        yield run.raw, "even"
+    if BY_CORE.get(op) == run.core.op:
+        yield run.core
+    if (kind := _failure_kind(app)) is not None:
+        yield kind
+    if is_original and app.node.op_type in RECURRENT:  # without its initial states
+        yield _failure_kind(replace(app, args=app.args[:5]))
+    with suppress(UnknownError):
+        if op == "Reshape" and copies_zeros(app, app.operand(0).shape) and (is_original or _says_its_dims(app)):
+            yield op, app.operand(0).shape, app.shape
 
 
 def _says_its_dims(app: Application) -> bool:
     """Whether the target of a Reshape is its dims, or has 0s that copy them, or one -1 beside dims that are never 0."""
-    target, source = app.elements(1), app.arg(0)
-    if target is None or app.dims is None or source is None or source.dims is None or len(target) != len(app.dims):
+    target, source, dims = app.elements(1), app.operand(0).shape, app.shape
+    if len(target) != len(dims):
         return False
     copied = {
         axis
         for axis, dim in enumerate(target)
-        if dim == 0 and not app.attr("allowzero", 0) and source.dims[axis : axis + 1] == app.dims[axis : axis + 1]
+        if dim == 0 and not app.attr("allowzero", 0) and source[axis : axis + 1] == dims[axis : axis + 1]
     }
-    others = [axis for axis, dim in enumerate(target) if dim != app.dims[axis] and axis not in copied]
+    others = [axis for axis, dim in enumerate(target) if dim != dims[axis] and axis not in copied]
     if not others:
         return True
-    rest = [dim for axis, dim in enumerate(app.dims) if axis not in others]
+    rest = [dim for axis, dim in enumerate(dims) if axis not in others]
     return len(others) == 1 and target[others[0]] == -1 and all(lower(dim) >= 1 for dim in rest)
-
-
-def _without_states(run: Run) -> object:
-    """Return the terms that the failures of a recurrent node depend on when its initial states are left out."""
-    return _failure_kind(replace(run.application, args=run.application.args[:5]))
-
-
-def _is_by_core(run: Run) -> bool:
-    return BY_CORE.get(run.application.node.operator) == run.core.op
 
 
 def _failure_kind(app: Application) -> object:
@@ -484,6 +410,85 @@ def _failure_kind(app: Application) -> object:
     while args and args[-1] is None:
         args.pop()
     attributes = app.attributes
-    if op == "AveragePool" and not str(app.attr("auto_pad", "NOTSET")).startswith("SAME"):  # whose versions fail alike
+    if op == "AveragePool" and not str(app.node.attr("auto_pad", "NOTSET")).startswith(
+        "SAME"
+    ):  # whose versions fail alike
         attributes = tuple(each for each in attributes if each[0])  # type: ignore[index]
     return op, attributes, tuple(args)
+
+
+# Faults of bodies that keep a model from being loaded or run as it says, though its terms are those of the original.
+#
+# onnxruntime loads many a model that ONNX does not allow, and then reads memory that nothing was written to, or takes a
+# value of the graph around for one of the same name in a body.
+
+
+def branch_faults(original: Reading, rewritten: Reading) -> Iterator[str]:
+    """Yield the faults of the bodies that the rewritten model reads."""
+    for reading in (original, rewritten):
+        yield from _shadowing_initializers(reading.model.graph)
+        yield from _output_faults(reading)
+    known = {index for _, index in _undeclared_counters(original)}
+    for body, index in _undeclared_counters(rewritten):
+        if index not in known:
+            yield f"'{body.inputs[index].name}' of {body.path} has no declared dims, which onnxruntime asks for"
+    conditions = {original.values[node.inputs[0]] for node in _if_nodes(original) if node.inputs and node.inputs[0]}
+    for node in _if_nodes(rewritten):
+        term = rewritten.values[node.inputs[0]] if len(node.inputs) == 1 and node.inputs[0] is not None else None
+        is_one = term in conditions or (term is not None and term.dims is not None and count_elements(term.dims) == 1)
+        if term is None or term.dtype != TensorProto.BOOL or not is_one:
+            yield f"the condition of {node.path} is not one bool"
+        for name, body in node.bodies.items():
+            yield from (f"{name} of {node.path} {fault}" for fault in _body_faults(node, body))
+        for values in zip(*(body.outputs for body in node.bodies.values()), strict=False):
+            terms = [rewritten.values[value] for value in values if value in rewritten.values]
+            if len({term.dtype for term in terms if term.dtype}) > 1:
+                yield f"the branches of {node.path} give other dtypes"
+
+
+def _shadowing_initializers(scope: Scope) -> Iterator[str]:
+    """Yield the initializers of bodies that have the name of a value around, which a node may read in their place."""
+    for body in scope.walk():
+        around = body.parent
+        while around is not None:
+            for name in body.values.keys() & around.values.keys():
+                if body.values[name].kind == "initializer":
+                    yield f"'{name}', an initializer of {body.path}, has the name of a value around it"
+            around = around.parent
+
+
+def _output_faults(reading: Reading) -> Iterator[str]:
+    """Yield what bodies give twice, and inputs that they give as they are, where onnxruntime does not copy them.
+
+    Nothing is written for what a Scan gives so, and a Loop counts up where its counter stands.
+    """
+    for node in reading.nodes:
+        for name, body in node.bodies.items():
+            where, shared = f"{name} of {node.path}", body.inputs if node.is_op("Scan") else body.inputs[:1]
+            twice = [value.name for value, times in Counter(body.outputs).items() if times > 1]
+            if node.is_op("If", "Scan"):
+                yield from (f"{where} gives '{value}' twice" for value in twice)
+            if node.is_op("Loop", "Scan"):
+                yield from (
+                    f"{where} gives its input '{each.name}' as it is" for each in body.outputs if each in shared
+                )
+
+
+def _undeclared_counters(reading: Reading) -> Iterator[tuple[Scope, int]]:
+    """Yield the counters and conditions of Loops without declared dims."""
+    for body in (body for node in reading.nodes if node.is_op("Loop") for body in node.bodies.values()):
+        for index, value in enumerate(body.inputs[:2]):
+            if declared_dims(value) is None:
+                yield body, index
+
+
+def _if_nodes(reading: Reading) -> list[Node]:
+    return [node for node in reading.nodes if node.is_op("If")]
+
+
+def _body_faults(node: Node, body: Scope) -> Iterator[str]:
+    if body.inputs:
+        yield "has inputs"
+    if len(body.outputs) != len(node.proto.output):
+        yield f"has {len(body.outputs)} outputs, not {len(node.proto.output)}"
+    yield from (f"gives '{value.name}' of the graph around" for value in body.outputs if value.scope is not body)

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from graphkit.dtypes import BITS, FLOATS, HALVES
 from graphkit.errors import ModelError
+from graphkit.graph.declared_types import shape_text
 from graphkit.graph.operator_traits import RANDOM, UNARY, broadcasts_inputs, operator_set
-from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.ops.tensor import Dims
 from graphkit.runtime.session import IsolatedSession
@@ -45,9 +45,6 @@ __all__ = [
     "work_on_rows",
 ]
 
-# Run a node of constants once: its outputs are constants.
-
-
 # What gives the elements of its inputs as they are.
 MOVING = operator_set(
     """
@@ -55,8 +52,6 @@ MOVING = operator_set(
     ScatterElements ScatterND Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where
     """
 )
-
-
 # What gives no more elements than a few for each one that it reads, and how many decides its data.
 SELECTING = operator_set("Compress NonZero Unique NonMaxSuppression")
 
@@ -144,9 +139,8 @@ def merge_elementwise(app: Application) -> Result:
     if is_placed and op in EXTREMES and any(term is None or term.dims != app.dims for term in app.args):
         return "which of two zeros it gives depends on dims"
     if op == "Where" and not _loses_first(app):  # which branch keeps its -0 depends on sizes
-        key = (*app.attributes, app.index)
-        return app.tools.terms.make("Where of these dims", key, app.args, app.dtype, app.dims)
-    if op in BOUNDED and app.dtype in HALVES and app.node.scope.opset() == OF_BODIES:
+        return app.term("Where of these dims", app.args, app.dims)
+    if op in BOUNDED and app.dtype in HALVES and app.opset == OF_BODIES:
         return "which of two zeros it gives depends on dims, where onnxruntime computes it by Max"
     return _by_element(app, is_placed)
 
@@ -158,42 +152,40 @@ def apply_elementwise(app: Application, op: str, args: Sequence[Term | None], di
     if op in COMPUTED and len(constants) == len(args):
         with np.errstate(over="ignore", invalid="ignore"):
             return app.tools.constants.of_array(COMPUTED[op](*constants), app.dtype)
-    node = Node(NodeProto(op_type=op, name=app.node.proto.name, output=["y"]), app.node.scope, app.node.index)
-    version = 9 if op == "Where" else 7
-    made = replace(app, node=node, attributes=(("", 0, version),), args=list(args), index=0, dims=dims)
-    found = merge_elementwise(made)
+    found = merge_elementwise(app.other(op, 9 if op == "Where" else 7, args, dims))
     return found if isinstance(found, Term) else None
 
 
 def _by_element(app: Application, is_placed: bool) -> Result:
-    op = app.node.operator
+    op, move = app.node.operator, app.tools.movement
     is_unary = op in UNARY and op not in ODD
     if not is_unary and not broadcasts_inputs(app.node):
         return None
     count = 1 if is_unary else len(app.args)
-    move = app.tools.movement
-    once = (lambda term: term) if is_placed else move.unexpanded
-    bare = [None if term is None or term.dims is None else once(term) for term in app.args[:count]]
-    if app.dims is None or any(term is None or term.dims is None for term in bare):
-        return "some dims are not known"
-    if (finer := _with_finer_axis(app, count)) is not None:
+    operands = [app.operand(index) for index in range(count)]
+    terms = operands if is_placed else [move.unexpanded(term) for term in operands]
+    if (finer := _with_finer_axis(app, operands)) is not None:
         found = _by_element(finer, is_placed)
-        return move.reshape(found, app.dims) if isinstance(found, Term) else found
-    terms = [term for term in bare if term is not None]
-    natural = _broadcast_dims([term.dims for term in terms if term.dims is not None], app.dims)
+        return move.reshape(found, app.shape) if isinstance(found, Term) else found
+    natural = _broadcast_dims([term.shape for term in terms], app.shape)
     if natural is None:
         return "which dims broadcast depends on sizes"
-    if _strip_ones(natural) != _strip_ones(app.dims) and not expands_to(natural, app.dims):
-        return f"its dims are {_dims_text(app.dims)}, and those of its inputs make {_dims_text(natural)}"
-    parts, merged = _merge_axes(app, terms, natural)
+    is_whole = _strip_ones(natural) == _strip_ones(app.shape)
+    if not is_whole and not expands_to(natural, app.shape):
+        return f"its dims are {shape_text(app.shape)}, and those of its inputs make {shape_text(natural)}"
+    groups = group_axes([term.shape for term in terms], natural)
+    flats = [move.reshape(term, merge_grouped_dims(term.shape, natural, groups)) for term in terms]
+    parts = [move.without_leading_ones(term) for term in flats]
     if op in COMMUTATIVE:
         parts.sort(key=lambda term: term.number)
-    args = [*parts, *app.args[count:]]
+    args, merged = [*parts, *app.args[count:]], _merged_dims(natural, groups)
     run = run_constants(replace(app, args=args, dims=merged))
-    made = run if isinstance(run, Term) else _make_application(app, args, merged)
-    if _strip_ones(natural) == _strip_ones(app.dims):
-        return move.reshape(made, app.dims)
-    return move.expand(move.reshape(made, natural), app.dims)
+    made = run if isinstance(run, Term) else app.term(op, args, merged)
+    return move.reshape(made, app.shape) if is_whole else move.expand(move.reshape(made, natural), app.shape)
+
+
+def _merged_dims(dims: Dims, groups: Sequence[tuple[tuple[bool, ...], list[int]]]) -> Dims:
+    return tuple(count_elements([dims[axis] for axis in axes]) for _, axes in groups)
 
 
 def _is_of_any_dims(app: Application) -> bool:
@@ -208,15 +200,13 @@ def _loses_first(app: Application) -> bool:
     onnxruntime takes the first branch, 0 where that is not chosen, and the second one where the result is 0. It does so
     the other way round where the second one is one number along the last axes, and the first is not.
     """
-    condition, *branches = app.args
-    if app.dtype not in (*FLOATS, *HALVES) or app.dims is None or condition is None or condition.dims is None:
-        return app.dtype not in (*FLOATS, *HALVES)
-    if all(map(app.tools.constants.has_no_minus_zero, branches)):
+    if app.dtype not in (*FLOATS, *HALVES):
         return True
-    chosen = [
-        None if branch is None or branch.dims is None else _broadcast_dims((condition.dims, branch.dims), app.dims)
-        for branch in branches
-    ]
+    if app.dims is None or any(term is None or term.dims is None for term in app.args):
+        return False
+    if all(map(app.tools.constants.has_no_minus_zero, app.args[1:])):
+        return True
+    chosen = [_broadcast_dims((app.operand(0).shape, app.operand(at).shape), app.dims) for at in (1, 2)]
     first, second = (None if dims is None else _strip_ones(dims) for dims in chosen)
     if second is None or second == _strip_ones(app.dims):
         return second is not None
@@ -233,46 +223,38 @@ def _is_placed(app: Application) -> bool:
     return op in PLACED and (op not in PLACED_IN_DOUBLE or app.dtype != TensorProto.FLOAT)
 
 
-def _with_finer_axis(app: Application, count: int) -> Application | None:
+def _with_finer_axis(app: Application, operands: Sequence[Term]) -> Application | None:
     """Return the node with an axis as two where an argument repeats along the first of them, as a Tile does."""
-    assert app.dims is not None
-    for term in app.args[:count]:
-        fine = None if term is None or term.dims is None else _repeated_axes(app, term, term.dims)
-        if term is None or term.dims is None or fine is None:
+    for term in operands:
+        if (fine := _repeated_axes(app, term)) is None:
             continue
-        rank, dims = len(app.dims) - len(term.dims), app.dims
-        split = [[dim] if old == 1 else new for dim, old, new in zip(dims[rank:], term.dims, fine, strict=True)]
+        rank, dims = len(app.shape) - len(term.shape), app.shape
+        split = [[dim] if old == 1 else new for dim, old, new in zip(dims[rank:], term.shape, fine, strict=True)]
         runs = [[dim] for dim in dims[:rank]] + split
-        args = [None if arg is None or arg.dims is None else _split_axes(app, arg, runs) for arg in app.args[:count]]
+        args = [_split_axes(app, each, runs) for each in operands]
         if None not in args and any(len(run) > 1 for run in runs):
-            whole = tuple(dim for run in runs for dim in run)
-            return replace(app, args=[*args, *app.args[count:]], dims=whole)
+            return replace(app, args=[*args, *app.args[len(args) :]], dims=tuple(dim for run in runs for dim in run))
     return None
 
 
-def _repeated_axes(app: Application, term: Term, dims: Dims) -> list[list[Expr]] | None:
+def _repeated_axes(app: Application, term: Term) -> list[list[Expr]] | None:
     """Return the axes that each axis of a term is made of, if it repeats along one of these."""
     if term.is_constant:
         return app.tools.constants.periods(term)
     inner = term.args[0] if term.op == "Reshape" else None
-    if inner is None or inner.op != "Expand" or inner.dims is None or find_refinement(inner.dims, dims) is not None:
+    if inner is None or inner.op != "Expand" or inner.dims is None or find_refinement(inner.dims, term.shape):
         return None
-    return split_dims(dims, inner.dims)
+    return split_dims(term.shape, inner.dims)
 
 
 def _split_axes(app: Application, term: Term, runs: Sequence[Sequence[Expr]]) -> Term | None:
     """Return a term with the axes that each axis is made of; None where its dims are neither those nor 1."""
-    assert term.dims is not None
     dims: list[Expr] = []
-    for dim, run in zip(term.dims, runs[len(runs) - len(term.dims) :], strict=True):
+    for dim, run in zip(term.shape, runs[len(runs) - len(term.shape) :], strict=True):
         if dim not in (1, count_elements(run)):
             return None
         dims += [ONE] * len(run) if dim == 1 else run
     return app.tools.movement.reshape(term, tuple(dims))
-
-
-def _dims_text(dims: Sequence[Expr]) -> str:
-    return f"[{', '.join(map(str, dims))}]"
 
 
 def _strip_ones(dims: Dims) -> Dims:
@@ -291,55 +273,29 @@ def _broadcast_dims(shapes: Sequence[Dims], whole: Dims) -> Dims | None:
     return tuple(found)
 
 
-def _merge_axes(app: Application, terms: Sequence[Term], natural: Dims) -> tuple[list[Term], Dims]:
-    """Return the arguments with as few axes as broadcasting allows, and the dims of the result."""
-    groups = group_axes([term.dims or () for term in terms], natural)
-    move = app.tools.movement
-    parts = [
-        move.without_leading_ones(move.reshape(term, merge_grouped_dims(term.dims or (), natural, groups)))
-        for term in terms
-    ]
-    return parts, tuple(count_elements([natural[axis] for axis in axes]) for _, axes in groups)
-
-
-def _make_application(app: Application, args: Sequence[Term | None], dims: Dims) -> Term:
-    key = (*app.attributes, app.index)
-    return app.tools.terms.make(app.node.operator, key, args, app.dtype, dims)
-
-
 def multiply_matrices(app: Application) -> Result:
     """Multiply [rows, inner] with a matrix, and [batches, rows, inner] with as many; equal batch axes are one."""
-    left, right = app.arg(0), app.arg(1)
-    if left is None or right is None or app.dims is None or left.dims is None or right.dims is None:
-        return "some dims are not known"
-    if len(left.dims) < 2 or len(right.dims) < 2:
-        return None
-    if any(term is not None and term.dims != () for term in app.args[2:]):
+    left, right = app.operand(0), app.operand(1)
+    if len(left.shape) < 2 or len(right.shape) < 2 or any(term and term.dims != () for term in app.args[2:]):
         return None
     left, right = _repeated_by_the_other(app, left, right)
-    assert left.dims
-    assert right.dims
-    move, batches = app.tools.movement, [left.dims[:-2], right.dims[:-2]]
+    move, batches = app.tools.movement, [left.shape[:-2], right.shape[:-2]]
     natural = _broadcast_dims(batches, ())
-    if natural is None or natural != app.dims[:-2]:
+    if natural is None or natural != app.shape[:-2]:
         return "which of its batches broadcast depends on sizes"
-    rows, inner, columns = *left.dims[-2:], right.dims[-1]
-    is_lifted = len(left.dims) < len(right.dims)
+    rows, inner, columns = *left.shape[-2:], right.shape[-1]
+    is_lifted = len(left.shape) < len(right.shape)
     if all(dim == 1 for dim in batches[1]) and not is_lifted:  # onnxruntime takes all rows at once
-        total = count_elements(left.dims[:-1])
+        total = count_elements(left.shape[:-1])
         flats = [move.reshape(left, (total, inner)), move.reshape(right, (inner, columns)), *app.args[2:]]
-        return move.reshape(_make_application(app, flats, (total, columns)), app.dims)
+        return move.reshape(app.term(app.node.operator, flats, (total, columns)), app.shape)
     groups = group_axes(batches, natural)
-    shapes = (
-        (*merge_grouped_dims(batches[0], natural, groups), rows, inner),
-        (*merge_grouped_dims(batches[1], natural, groups), inner, columns),
-    )
-    flats = [move.reshape(left, shapes[0]), move.reshape(right, shapes[1]), *app.args[2:]]
-    merged = tuple(count_elements([natural[axis] for axis in axes]) for _, axes in groups)
-    made = _make_application(app, flats, (*merged, rows, columns))
-    if is_lifted and not any(lower(dim) > 1 for dim in batches[1]):  # nor where the right batches are all 1
-        made = app.tools.terms.make(f"{app.node.operator} of each batch", made.attributes, flats, app.dtype, made.dims)
-    return move.reshape(made, app.dims)
+    merged = [merge_grouped_dims(batch, natural, groups) for batch in batches]
+    flats = [move.reshape(left, (*merged[0], rows, inner)), move.reshape(right, (*merged[1], inner, columns))]
+    is_each = is_lifted and not any(lower(dim) > 1 for dim in batches[1])  # nor where the right batches are all 1
+    op = f"{app.node.operator} of each batch" if is_each else app.node.operator
+    made = app.term(op, [*flats, *app.args[2:]], (*_merged_dims(natural, groups), rows, columns))
+    return move.reshape(made, app.shape)
 
 
 def _repeated_by_the_other(app: Application, left: Term, right: Term) -> tuple[Term, Term]:
@@ -348,90 +304,75 @@ def _repeated_by_the_other(app: Application, left: Term, right: Term) -> tuple[T
     A right operand whose batches are all 1 is multiplied with the rows of all batches at once, which rounds in another
     way. So its Expand goes only where another batch axis is never 1.
     """
-    for place in (0, 1):
-        term, other = (left, right) if not place else (right, left)
-        bare = app.tools.movement.unexpanded(term)
-        if bare is term or bare.dims is None or other.dims is None or term.dims is None or term.is_constant:
-            continue
-        offset = len(term.dims) - len(other.dims)
-        if any(
-            dim != whole and (axis >= len(term.dims) - 2 or axis < offset or other.dims[axis - offset] != whole)
-            for axis, (dim, whole) in enumerate(zip(bare.dims, term.dims, strict=True))
-        ):
-            continue
-        if not place:
-            left = bare
-        elif app.is_real or any(lower(dim) > 1 for dim in bare.dims[:-2]):
-            right = bare
+    bare = _without_expand(app, left, right)
+    if bare is not None:
+        left = bare
+    bare = _without_expand(app, right, left)
+    if bare is not None and (app.is_real or any(lower(dim) > 1 for dim in bare.shape[:-2])):
+        right = bare
     return left, right
 
 
-def _is_last_axis(app: Application, axis: int | None) -> bool:
-    first = app.arg(0)
-    rank = len(first.dims) if first is not None and first.dims is not None else 0
-    return bool(rank) and axis in (-1, rank - 1)
+def _without_expand(app: Application, term: Term, other: Term) -> Term | None:
+    """Return a term without the Expand of batches that another one has, None where it has none."""
+    bare, offset = app.tools.movement.unexpanded(term), len(term.shape) - len(other.shape)
+    if bare is term or term.is_constant:
+        return None
+    for axis, (dim, whole) in enumerate(zip(bare.shape, term.shape, strict=True)):
+        is_batch = offset <= axis < len(term.shape) - 2
+        if dim != whole and not (is_batch and other.shape[axis - offset] == whole):
+            return None
+    return bare
 
 
 def work_on_rows(app: Application) -> Result:
     """Take a Softmax or a normalisation over the last axis row by row."""
-    default = -1 if app.node.op_type == "LayerNormalization" or app.node.scope.opset() >= 13 else 1
-    first = app.arg(0)
-    if first is None or first.dims is None or app.dims != first.dims:
-        return "some dims are not known"
-    axis = app.axis(app.attr("axis", default), len(first.dims))
-    is_over_all = default == 1 and app.node.op_type.endswith("Softmax")  # axes from one on
-    if axis is None or (axis != len(first.dims) - 1 and not is_over_all):
+    first, is_softmax = app.operand(0), app.node.op_type.endswith("Softmax")
+    default = -1 if app.node.op_type == "LayerNormalization" or app.opset >= 13 else 1
+    axis = app.axis(app.attr("axis", default), len(first.shape))
+    is_over_all = default == 1 and is_softmax  # axes from one on
+    if axis != len(first.shape) - 1 and not is_over_all:
         return "it is over another axis than the last"
-    if any(term and len(term.dims or "..") > 1 for term in app.args[1:]):
+    if app.shape != first.dims or any(term and len(term.dims or "..") > 1 for term in app.args[1:]):
         return "its scale is no list"
-    rows = (count_elements(first.dims[:axis]), count_elements(first.dims[axis:]))
-    is_the_same = app.node.op_type.endswith("Softmax") and app.dtype not in HALVES  # of rows, in all versions
+    rows = (count_elements(first.shape[:axis]), count_elements(first.shape[axis:]))
+    is_the_same = is_softmax and app.dtype not in HALVES  # of rows, in all versions
     key = tuple(each for each in app.attributes if each[0] not in ("axis", "" if is_the_same else None))  # type: ignore[index]
-    flat = app.tools.movement.reshape(first, rows)
-    op = f"{app.node.operator} of rows"
-    made = app.tools.terms.make(op, (*key, app.index), (flat, *app.args[1:]), app.dtype, rows)
-    return app.tools.movement.reshape(made, app.dims)
+    args = (app.tools.movement.reshape(first, rows), *app.args[1:])
+    made = app.tools.terms.make(f"{app.node.operator} of rows", (*key, app.index), args, app.dtype, rows)
+    return app.tools.movement.reshape(made, app.shape)
 
 
 def reduce_rows(app: Application) -> Result:
     """Reduce the last axis row by row, and shape the result afterwards."""
-    first, given = app.arg(0), app.attr("axes", tuple)
-    axes = app.numbers(1) if app.arg(1) is not None else None if given is None else list(given)
-    if first is None or first.dims is None or app.dims is None or axes is None or len(axes) != 1:
-        return "its axes, or some dims, are not known"
-    if not _is_last_axis(app, axes[0]):
+    first, axes = app.operand(0), app.listed(1, "axes")
+    rank = len(first.shape)
+    if not rank or axes not in ([-1], [rank - 1]):
         return "it is over another axis than the last"
-    rows = count_elements(first.dims[:-1])
-    flat = app.tools.movement.reshape(first, (rows, first.dims[-1]))
-    is_all = len(first.dims) == 1 and app.node.operator not in IN_ORDER
+    rows = count_elements(first.shape[:-1])
+    flat = app.tools.movement.reshape(first, (rows, first.shape[-1]))
+    is_all = rank == 1 and app.node.operator not in IN_ORDER
     op = f"{app.node.operator} of {'all' if is_all else 'rows'}"
     key = (*(app.attributes[:1] if app.dtype in HALVES else ()), app.index)
-    made = app.tools.terms.make(op, key, (flat,), app.dtype, (rows,))
-    return app.tools.movement.reshape(made, app.dims)
+    return app.tools.movement.reshape(app.tools.terms.make(op, key, (flat,), app.dtype, (rows,)), app.shape)
 
 
 def quantize_list(app: Application) -> Result:
     """Quantize a tensor as one list of elements, with one scale."""
-    first = app.arg(0)
-    if first is None or first.dims is None or app.dims is None:
-        return "some dims are not known"
+    first = app.operand(0)
     if any(term is not None and term.dims != () for term in app.args[1:]):
         return None
-    flat = app.tools.movement.reshape(first, (count_elements(first.dims),))
-    dims = app.dims if app.index else flat.dims
-    made = app.tools.terms.make(app.node.operator, (*app.attributes, app.index), (flat, *app.args[1:]), app.dtype, dims)
-    return made if app.index else app.tools.movement.reshape(made, app.dims)
+    flat = app.tools.movement.reshape(first, (count_elements(first.shape),))
+    made = app.term(app.node.operator, (flat, *app.args[1:]), app.shape if app.index else flat.dims)
+    return made if app.index else app.tools.movement.reshape(made, app.shape)
 
 
 def look_up_rows(app: Application) -> Result:
     """Look rows up by a list of indices: a Gather from the first axis, whose other axes are one."""
-    table, indices = app.arg(0), app.arg(1)
-    if table is None or indices is None or app.dims is None or table.dims is None or indices.dims is None:
-        return "some dims are not known"
-    if app.attr("axis", 0) != 0 or not table.dims or not indices.dims:
+    table, indices, move = app.operand(0), app.operand(1), app.tools.movement
+    if app.attr("axis", 0) != 0 or not table.shape or not indices.shape:
         return None
-    move = app.tools.movement
-    count, width = count_elements(indices.dims), count_elements(table.dims[1:])
-    flat = move.reshape(table, (table.dims[0], width)), move.reshape(indices, (count,))
+    count, width = count_elements(indices.shape), count_elements(table.shape[1:])
+    flat = move.reshape(table, (table.shape[0], width)), move.reshape(indices, (count,))
     made = app.tools.terms.make("Gather of rows", (), flat, app.dtype, (count, width))
-    return move.reshape(made, app.dims)
+    return move.reshape(made, app.shape)

@@ -11,17 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from onnx import NodeProto, TensorProto
+from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.view import Node
 from graphkit.ops.tensor import Dims, sizes_of
 from graphkit.shapes import Expr, const, lower
 from graphkit.verify.equivalence import cutting, flat
 from graphkit.verify.equivalence.application import Application, Result, Tools
 from graphkit.verify.equivalence.axioms import Axiom
 from graphkit.verify.equivalence.cutting import find_padding
-from graphkit.verify.equivalence.movement import Movement, count_elements, expands_to
+from graphkit.verify.equivalence.movement import count_elements, expands_to
 from graphkit.verify.equivalence.spelling import OF_KERNEL
 from graphkit.verify.equivalence.terms import Key, RealArray, Term, without_reshape
 
@@ -74,17 +73,15 @@ def change_term(tools: Tools, term: Term, change: Change) -> Term:
 
 
 def _change_term(tools: Tools, term: Term, change: Change) -> Term:
-    assert term.dims is not None
-    bare = tools.movement.unexpanded(term)
-    if bare is not term and bare.dims and (change.axis is None or bare.dims[change.axis] == term.dims[change.axis]):
-        return tools.movement.expand(change_term(tools, bare, change), term.dims)
+    bare, axis = tools.movement.unexpanded(term), change.axis
+    if bare is not term and bare.dims and (axis is None or bare.dims[axis] == term.shape[axis]):
+        return tools.movement.expand(change_term(tools, bare, change), term.shape)
     constant = tools.reals.of_array(change.vector, term.dtype, change.kind)
-    dims: Dims = (count_elements(term.dims),)
-    if change.axis is not None:
-        before, after = count_elements(term.dims[: change.axis]), count_elements(term.dims[change.axis + 1 :])
-        dims = (before, term.dims[change.axis], after)
-    flat_term = tools.movement.reshape(term, dims)
-    return tools.movement.reshape(tools.terms.make(change.kind, (), (flat_term, constant), term.dtype, dims), term.dims)
+    dims: Dims = (count_elements(term.shape),)
+    if axis is not None:
+        dims = (count_elements(term.shape[:axis]), term.shape[axis], count_elements(term.shape[axis + 1 :]))
+    args = tools.movement.reshape(term, dims), constant
+    return tools.movement.reshape(tools.terms.make(change.kind, (), args, term.dtype, dims), term.shape)
 
 
 def _push_change(tools: Tools, term: Term, change: Change) -> Term | None:
@@ -116,10 +113,10 @@ def _push_change(tools: Tools, term: Term, change: Change) -> Term | None:
 def _split_change(tools: Tools, term: Term) -> tuple[Term, Change] | None:
     """Return the term that is scaled or shifted, with the dims of the result, and how; None for any other term."""
     inner = without_reshape(term)
-    if inner is None or inner.op not in NEUTRAL or inner.dims is None or term.dims is None:
+    if inner is None or inner.op not in NEUTRAL or term.dims is None:
         return None
     source, vector = inner.args[0], tools.reals.array(inner.args[1])
-    axis = None if vector is None or not vector.elements.ndim else _same_axis(inner.dims, 1, term.dims)
+    axis = None if vector is None or not vector.elements.ndim else _same_axis(inner.shape, 1, term.dims)
     if source is None or vector is None or (axis is None) != (not vector.elements.ndim):
         return None
     return tools.movement.reshape(source, term.dims), Change(inner.op, vector, axis)  # type: ignore[arg-type]
@@ -134,12 +131,12 @@ def _same_axis(dims: Dims, axis: int, others: Dims) -> int | None:
 
 def _changed_linear(tools: Tools, term: Term, change: Change) -> Term | None:
     data, weight, bias = (*term.args, None)[:3]
-    vector, array = change.vector, tools.reals.array(weight)
-    if change.axis not in (None, _channel_axis(term)) or vector.elements.size not in (1, _count_channels(term)):
+    vector, array, count = change.vector, tools.reals.array(weight), _count_channels(term)
+    if change.axis not in (None, _channel_axis(term)) or vector.elements.size not in (1, count):
         return None  # the latter in no model that runs
     if array is None or weight is None or data is None:
         return None
-    numbers = tools.reals.array(bias) if bias is not None else RealArray(np.zeros(_count_channels(term)))
+    numbers = RealArray(np.zeros(count)) if bias is None else tools.reals.array(bias)
     assert numbers is not None
     if change.kind == "Shifted":
         return _make_linear(tools, term, data, weight, vector if bias is None else numbers.plus(vector))
@@ -160,13 +157,11 @@ def _make_linear(tools: Tools, like: Term, data: Term, weight: Term, bias: RealA
 
 
 def _channel_axis(term: Term) -> int:
-    assert term.dims is not None
-    return len(term.dims) - 1 if term.attributes[0] == "MatMul" else 1
+    return len(term.shape) - 1 if term.attributes[0] == "MatMul" else 1
 
 
 def _count_channels(term: Term) -> int:
-    assert term.dims is not None
-    count = term.dims[_channel_axis(term)].constant
+    count = term.shape[_channel_axis(term)].constant
     assert count is not None
     return count
 
@@ -218,21 +213,21 @@ def take_columns(tools: Tools, term: Term) -> Term | None:
     whole = without_reshape(source)
     if cut is None or source is None or whole is None or whole.op != "Linear" or whole.attributes[0] != "MatMul":
         return None
-    if source.dims is None or whole.dims is None or len(source.dims) != 3 or source.dims[0] != whole.dims[0]:
+    if len(source.shape) != 3 or source.shape[0] != whole.shape[0]:
         return None
     first, count = (each.constant if isinstance(each, Expr) else None for each in cut.attributes[:2])
-    behind = source.dims[2].constant
+    behind = source.shape[2].constant
     data, weight, bias = (*whole.args, None)[:3]
     array, numbers = tools.reals.array(weight), tools.reals.array(bias)
     if array is None or data is None or weight is None or first is None or not count or not behind:
         return None
     chosen = slice(first * behind, (first + count) * behind)
     part = tools.reals.of_array(array.moved(array.elements[:, chosen]), weight.dtype, WEIGHT)
-    dims = (whole.dims[0], const(count * behind))
+    dims = (whole.shape[0], const(count * behind))
     made: Term | None = tools.terms.make("Linear", whole.attributes, (data, part), whole.dtype, dims)
     if numbers is not None and made is not None:
         made = _make_linear(tools, made, data, part, numbers.moved(numbers.elements[chosen]))
-    return None if made is None else tools.movement.reshape(made, term.dims or ())
+    return None if made is None else tools.movement.reshape(made, term.shape)
 
 
 def split_off_scale(tools: Tools, term: Term) -> tuple[Term, Change, bool]:
@@ -277,25 +272,24 @@ def _vector_of(array: RealArray, rank: int) -> tuple[RealArray, int | None] | No
 
 def change_by_constant(app: Application) -> Result:
     """Scale and shift by constants: Add, Sub, Mul, Div and Neg."""
-    op, left, right = app.node.op_type, app.arg(0), app.arg(1)
-    if left is None or app.dims is None or app.dtype not in FLOATS or app.node.scope.opset() < 7:
+    op, left, right = app.node.op_type, app.operand(0), app.arg(1)
+    if app.dtype not in FLOATS or app.opset < 7:
         return None
     if any(term is not None and term.dtype != app.dtype for term in (left, right)):
         return None  # no model that runs
-    if op == "Neg":
-        return change_term(app.tools, left, Change.by(-1)) if left.dims == app.dims else None
+    if right is None:
+        return change_term(app.tools, left, Change.by(-1)) if left.dims == app.shape else None
     for term, other, is_left in ((left, right, True), (right, left, False)):
-        if term is None or other is None or term.is_constant or (known := _constant_of(app, other)) is None:
+        if term.is_constant or (known := _constant_of(app, other)) is None:
             continue
-        found = _vector_of(known, len(app.dims))
-        if found is None:
+        if (found := _vector_of(known, len(app.shape))) is None:
             bare = app.tools.movement.unexpanded(other)
             near = app.tools.reals.of_term(bare, op)
             args = [term, near] if is_left else [near, term]
             return None if near is bare else flat.merge_elementwise(replace(app, args=args))
-        if term.dims is None or not expands_to(term.dims, app.dims):
+        if not expands_to(term.shape, app.shape):
             return None
-        return _changed_by(app, app.tools.movement.expand(term, app.dims), *found, is_left=is_left)
+        return _changed_by(app, app.tools.movement.expand(term, app.shape), *found, is_left=is_left)
     return None
 
 
@@ -315,18 +309,17 @@ def _changed_by(app: Application, term: Term, vector: RealArray, axis: int | Non
 
 def normalise_batches(app: Application) -> Result:
     """Scale and shift channels by what a BatchNormalization has learnt."""
-    data = app.arg(0)
-    known = [_constant_of(app, term) for term in app.args[1:]]
+    data, known = app.operand(0), [_constant_of(app, term) for term in app.args[1:]]
     arrays = [each for each in known if each is not None and each.elements.ndim < 2]
-    if data is None or data.dims is None or len(arrays) != 4 or len(known) != 4:
+    if len(arrays) != 4 or len(known) != 4:
         return "its parameters are not constant"
-    if app.node.scope.opset() < 9 or any(app.node.outputs[1:]) or app.attr("training_mode", 0) or len(data.dims) < 2:
+    if app.opset < 9 or any(app.node.outputs[1:]) or app.attr("training_mode", 0) or len(data.shape) < 2:
         return "it may learn"
-    count = data.dims[1].constant
+    count = data.shape[1].constant
     if count is None or any(each.elements.size not in (1, count) for each in arrays) or data.dtype != app.dtype:
         return "how many channels it has is not known"
     scale, bias, mean, variance = (each.moved(np.broadcast_to(each.elements, (count,))) for each in arrays)
-    positive = variance.plus(float(np.float32(app.attr("epsilon", 1e-5) or 0.0)))  # attributes are float32
+    positive = variance.plus(float(np.float32(app.attr("epsilon", 1e-5))))  # attributes are float32
     if not (positive.elements > 0).all():
         return "its variance is not above 0"
     factor = RealArray(scale.elements / np.sqrt(positive.elements), "product")
@@ -339,29 +332,28 @@ def normalise_batches(app: Application) -> Result:
 
 def fold_into_conv(app: Application) -> Result:
     """Take constants that channels are scaled and shifted by into the weight and the bias of a Conv."""
-    data, weight, bias = app.arg(0), app.arg(1), app.arg(2)
-    if data is None or weight is None or not weight.is_constant or app.dims is None or app.dtype not in FLOATS:
+    data, weight, bias = app.operand(0), app.operand(1), app.arg(2)
+    if not weight.is_constant or data.is_constant or app.dtype not in FLOATS:
         return None
-    if data.is_constant or data.dims is None or len(data.dims) < 3 or {data.dtype, weight.dtype} != {app.dtype}:
+    if len(data.shape) < 3 or {data.dtype, weight.dtype} != {app.dtype}:
         return None
     known = None if bias is None else _constant_of(app, bias)
     if bias is not None and known is None:
         return "its bias is not constant"
     data, key, is_padded = _without_pad(app, data)
-    made = linear_product(app.tools, ("Conv", *key), data, weight, app.dims, is_padded=is_padded)
+    made = linear_product(app.tools, ("Conv", *key), data, weight, app.shape, is_padded=is_padded)
     if known is None:
         return made
     vector, is_one = known.elements.reshape(-1), known.elements.size == 1
-    return change_term(app.tools, made, Change("Shifted", known.moved(vector[0] if is_one else vector),
-                                               None if is_one else 1))  # fmt: skip
+    change = Change("Shifted", known.moved(vector[0] if is_one else vector), None if is_one else 1)
+    return change_term(app.tools, made, change)
 
 
 def _without_pad(app: Application, data: Term) -> tuple[Term, Key, bool]:
     """Return the data of a Conv without the zeros that a Pad sets around it, with the attributes that set them."""
-    assert data.dims is not None
-    zeros = (0,) * (2 * (len(data.dims) - 2))
-    automatic, pads = app.attr("auto_pad", "NOTSET"), app.attr("pads", zeros)
-    if automatic != "NOTSET" or pads is None or len(pads) != len(zeros):
+    zeros = (0,) * (2 * (len(data.shape) - 2))
+    pads = app.attr("pads", zeros)
+    if app.attr("auto_pad", "NOTSET") != "NOTSET" or len(pads) != len(zeros):
         return data, app.attributes, True
     if (found := find_padding(app.tools.movement, data)) is not None and not any(map(any, found[1][:2])):
         data, around = found
@@ -371,32 +363,34 @@ def _without_pad(app: Application, data: Term) -> tuple[Term, Key, bool]:
     return data, (*rest, tuple(pads)), any(pads)
 
 
-# Products of matrices over the reals: MatMul, Gemm, Einsum, what scales their factors, and heads that share one.
+# Products of matrices: MatMul, Gemm, Einsum, what scales their factors, and heads that share one.
+
+
+def apply_operator(app: Application, op: str, args: list[Term | None], dims: Dims) -> Term | None:
+    """Return the normal form of another operator on terms, over the reals."""
+    made = app.other(op, 1 if op == "MatMul" else 7, args, dims)
+    functions: tuple[Callable[[Application], Result], ...] = (change_by_constant, flat.merge_elementwise)
+    if op == "MatMul":
+        functions = (multiply_rows, scale_product, share_heads, flat.multiply_matrices)
+    return next((found for function in functions if isinstance(found := function(made), Term)), None)
 
 
 def multiply_rows(app: Application) -> Result:
     """Take constants that rows are scaled and shifted by into the matrix."""
-    left, right = app.arg(0), app.arg(1)
-    if left is None or right is None or left.dims is None or app.dims is None or app.dtype not in FLOATS:
-        return None
-    if {left.dtype, right.dtype} != {app.dtype}:
+    left, right, move = app.operand(0), app.operand(1), app.tools.movement
+    if app.dtype not in FLOATS or {left.dtype, right.dtype} != {app.dtype}:
         return None  # no model that runs
-    if not right.is_constant or len(right.dims or ()) != 2 or len(left.dims) < 2 or left.is_constant:
+    if not right.is_constant or len(right.shape) != 2 or len(left.shape) < 2 or left.is_constant:
         return None
-    rows = count_elements(left.dims[:-1])
-    data = app.tools.movement.reshape(left, (rows, left.dims[-1]))
-    assert right.dims
-    return app.tools.movement.reshape(
-        linear_product(app.tools, ("MatMul",), data, right, (rows, right.dims[1])), app.dims
-    )
+    rows = count_elements(left.shape[:-1])
+    data = move.reshape(left, (rows, left.shape[-1]))
+    return move.reshape(linear_product(app.tools, ("MatMul",), data, right, (rows, right.shape[1])), app.shape)
 
 
 def scale_product(app: Application) -> Result:
     """Scale the product of two tensors, not the tensors."""
-    left, right = app.arg(0), app.arg(1)
-    if left is None or right is None or left.dims is None or right.dims is None or app.dims is None:
-        return None
-    if app.dtype not in FLOATS or left.is_constant or right.is_constant:
+    left, right = app.operand(0), app.operand(1)
+    if app.dtype not in FLOATS or left.is_constant or right.is_constant or None in (left.dims, right.dims):
         return None
     (one, factor, is_weight), (other, more, is_other_weight) = (
         split_off_scale(app.tools, each) for each in (left, right)
@@ -407,120 +401,75 @@ def scale_product(app: Application) -> Result:
         other, more = right, Change.by(1)
     if one is left and other is right:
         return None
-    made = apply_operator(app, "MatMul", [one, other], app.dims)
-    both = factor.after(more)
+    made, both = apply_operator(app, "MatMul", [one, other], app.shape), factor.after(more)
     return None if made is None or both is None else change_term(app.tools, made, both)
 
 
 def share_heads(app: Application) -> Result:
     """Multiply the rows of several heads with the matrix that they share, not each with a copy."""
-    left, right = app.arg(0), app.arg(1)
-    if left is None or right is None or left.dims is None or right.dims is None or app.dims is None:
+    left, right, move = app.operand(0), app.operand(1), app.tools.movement
+    batches = left.shape[:-2]
+    if len(left.shape) < 3 or batches != right.shape[:-2] or app.shape[:-2] != batches:
         return None
-    if len(left.dims) < 3 or left.dims[:-2] != right.dims[:-2] or app.dims[:-2] != left.dims[:-2]:
-        return None
-    move, (rows, inner) = app.tools.movement, left.dims[-2:]
+    (rows, inner), columns = left.shape[-2:], right.shape[-1]
     flat_right = without_reshape(right)
     assert flat_right is not None
     is_turned = flat_right.op == "Transpose" and flat_right.attributes == (0, 2, 1)
-    if is_turned and flat_right.dims != (count_elements(left.dims[:-2]), inner, right.dims[-1]):
+    if is_turned and flat_right.dims != (count_elements(batches), inner, columns):
         return None  # other axes change places than those of the matrices
-    whole = flat_right.args[0] if is_turned else flat_right
-    copies = without_reshape(whole)
-    if copies is None or copies.op != "Expand" or copies.dims is None or len(copies.dims) < 2 or whole is None:
+    copies = without_reshape(flat_right.args[0] if is_turned else flat_right)
+    if copies is None or copies.op != "Expand" or copies.dims is None or len(copies.dims) < 2:
         return None
-    heads, count = copies.dims[:2]
-    source = copies.args[0]
-    if source is None or source.dims is None or source.dims != (heads, const(1), *copies.dims[2:]):
-        return None
-    if heads * count != count_elements(left.dims[:-2]):
+    (heads, count), source = copies.dims[:2], copies.args[0]
+    if source is None or source.dims != (heads, const(1), *copies.dims[2:]) or heads * count != count_elements(batches):
         return None
     if is_turned:
-        once = move.transpose(move.reshape(source, (heads, right.dims[-1], inner)), (0, 2, 1))
+        once = move.transpose(move.reshape(source, (heads, columns, inner)), (0, 2, 1))
     else:
-        once = move.reshape(source, (heads, inner, right.dims[-1]))
-    made = apply_operator(app, "MatMul", [move.reshape(left, (heads, count * rows, inner)), once],
-                    (heads, count * rows, right.dims[-1]))  # fmt: skip
-    return None if made is None else move.reshape(made, app.dims)
+        once = move.reshape(source, (heads, inner, columns))
+    args: list[Term | None] = [move.reshape(left, (heads, count * rows, inner)), once]
+    made = apply_operator(app, "MatMul", args, (heads, count * rows, columns))
+    return None if made is None else move.reshape(made, app.shape)
 
 
 def multiply_and_add(app: Application) -> Result:
     """A Gemm is a MatMul, and an Add."""
-    left, right, bias = app.arg(0), app.arg(1), app.arg(2)
-    if left is None or right is None or app.dims is None or left.dims is None or right.dims is None:
-        return "some dims are not known"
+    left, right, bias, move = app.operand(0), app.operand(1), app.arg(2), app.tools.movement
     alpha, beta = app.attr("alpha", 1.0), app.attr("beta", 1.0)
-    if app.dtype not in FLOATS or app.node.scope.opset() < 7 or alpha is None or beta is None:
+    if app.dtype not in FLOATS or app.opset < 7 or None in (left.dims, right.dims):
         return None
-    move = app.tools.movement
-    left = move.transpose(left, (1, 0)) if app.attr("transA", 0) else left
+    if app.attr("transA", 0):
+        left = move.transpose(left, (1, 0))
     if app.attr("transB", 0):
-        right = _transpose_constant(app, right)
-    made = apply_operator(app, "MatMul", [left, right], app.dims)
+        right = _transposed_constant(app, right) or move.transpose(right, (1, 0))
+    made = apply_operator(app, "MatMul", [left, right], app.shape)
     made = None if made is None else change_term(app.tools, made, Change.by(alpha))
     if bias is None or made is None or not beta:
         return made
-    if beta != 1:
-        return None
-    return apply_operator(app, "Add", [made, bias], app.dims)
+    return apply_operator(app, "Add", [made, bias], app.shape) if beta == 1 else None
 
 
-def normalize_einsum(app: Application) -> Result:
-    """An Einsum of two tensors is a MatMul, with the axes of both in another order."""
-    found = _read_contraction(app)
-    if not isinstance(found, _Contraction):
-        return found
-    made = apply_operator(app, "MatMul", [found.left, found.right], found.product)
-    return None if made is None else found.output(app.tools.movement, made)
+def _transposed_constant(app: Application, term: Term) -> Term | None:
+    array = app.tools.constants.array(term) if term.is_constant else None
+    return None if array is None else app.tools.constants.of_array(np.ascontiguousarray(array.T), term.dtype)
 
 
 ELLIPSIS = "..."
 
 
-@dataclass(frozen=True)
-class _Contraction:
-    """The operands of a MatMul that computes an Einsum.
-
-    Attributes:
-        left, right: The operands, `[batch, rows, inner]` and `[batch, inner, columns]`.
-        dims: What each axis of the product is made of: those of the batch, the rows and the columns.
-        perm: The axes of the output, by their place in `dims`.
-    """
-
-    left: Term
-    right: Term
-    dims: Dims
-    perm: tuple[int, ...]
-
-    @property
-    def product(self) -> Dims:
-        """The dims of the MatMul."""
-        assert self.left.dims is not None
-        assert self.right.dims is not None
-        return (*self.left.dims[:2], self.right.dims[2])
-
-    def output(self, move: Movement, made: Term) -> Term:
-        """Return the output of the Einsum, of the MatMul of its operands."""
-        return move.transpose(move.reshape(made, self.dims), self.perm)
-
-
-def _read_contraction(app: Application) -> _Contraction | str | None:
-    """Return the operands of the MatMul that an Einsum is, or why it is none."""
-    operands, equation = app.args, app.attr("equation", "")
-    if len(operands) != 2 or not equation or "->" not in equation:
-        return "it is not of two tensors, with its output told"
-    terms = [term for term in operands if term is not None and term.dims is not None]
-    if len(terms) < 2 or app.dims is None:
-        return "some dims are not known"
-    inputs, output = equation.replace(" ", "").split("->", 1)
-    ranks = [len(term.dims or ()) for term in terms]
+def normalize_einsum(app: Application) -> Result:
+    """An Einsum of two tensors is a MatMul, with the axes of both in another order."""
+    equation, move = app.attr("equation", "").replace(" ", ""), app.tools.movement
+    inputs, arrow, output = equation.partition("->")
     texts = inputs.split(",")
-    named = [_axis_labels(text, rank) for text, rank in zip((*texts, output), (*ranks, len(app.dims)), strict=True)]
-    left, right, out = named
+    if len(app.args) != 2 or len(texts) != 2 or not arrow:
+        return "it is not of two tensors, with its output told"
+    terms = [app.operand(0), app.operand(1)]
+    dims = [*(term.shape for term in terms), app.shape]
+    left, right, out = (_axis_labels(text, len(each)) for text, each in zip((*texts, output), dims, strict=True))
     if left is None or right is None or out is None or any(len({*each}) < len(each) for each in (left, right, out)):
         return "an axis occurs twice in a tensor"
-    sizes = dict(zip(left, terms[0].dims or (), strict=True))
-    sizes_right = dict(zip(right, terms[1].dims or (), strict=True))
+    sizes, sizes_right = dict(zip(left, dims[0], strict=True)), dict(zip(right, dims[1], strict=True))
     if any(sizes[label] != dim for label, dim in sizes_right.items() if label in sizes):
         return "which of its axes broadcast depends on sizes"
     sizes |= sizes_right
@@ -533,18 +482,19 @@ def _read_contraction(app: Application) -> _Contraction | str | None:
     rows = [label for label in out if label not in right]
     columns = [label for label in out if label not in left]
 
-    def moved(term: Term, labels: Sequence[str], parts: Sequence[Sequence[str]]) -> Term:
-        move = app.tools.movement
-        turned = move.transpose(term, [labels.index(label) for part in parts for label in part])
-        return move.reshape(turned, tuple(count_elements([sizes[label] for label in part]) for part in parts))
+    def merged(labels: Sequence[str]) -> Expr:
+        return count_elements([sizes[label] for label in labels])
 
+    args: list[Term | None] = []
+    for term, labels, parts in ((terms[0], left, (batch, rows, inner)), (terms[1], right, (batch, inner, columns))):
+        turned = move.transpose(term, [labels.index(label) for part in parts for label in part])
+        args.append(move.reshape(turned, tuple(map(merged, parts))))
+    made = apply_operator(app, "MatMul", args, tuple(map(merged, (batch, rows, columns))))
     order = [*batch, *rows, *columns]
-    return _Contraction(
-        moved(terms[0], left, (batch, rows, inner)),
-        moved(terms[1], right, (batch, inner, columns)),
-        tuple(sizes[label] for label in order),
-        tuple(order.index(label) for label in out),
-    )
+    if made is None:
+        return None
+    apart = move.reshape(made, tuple(sizes[label] for label in order))
+    return move.transpose(apart, [order.index(label) for label in out])
 
 
 def _axis_labels(text: str, rank: int) -> list[str] | None:
@@ -559,137 +509,88 @@ def _axis_labels(text: str, rank: int) -> list[str] | None:
     return [*before, *(f"{ELLIPSIS}{count - at}" for at in range(count)), *behind]
 
 
-def _transpose_constant(app: Application, term: Term) -> Term:
-    array = app.tools.constants.array(term) if term.is_constant else None
-    if array is None:
-        return app.tools.movement.transpose(term, (1, 0))
-    return app.tools.constants.of_array(np.ascontiguousarray(array.T), term.dtype)
-
-
-def apply_operator(app: Application, op: str, args: list[Term | None], dims: Dims) -> Term | None:
-    """Return the normal form of another operator on terms."""
-    proto = NodeProto(op_type=op, name=app.node.proto.name, output=["y"])
-    version = {"MatMul": 1, "Add": 7, "Mul": 7}[op]
-    node = Node(proto, app.node.scope, app.node.index)
-    made = replace(app, node=node, attributes=(("", 0, version),), args=args, index=0, dims=dims)
-    functions: tuple[Callable[[Application], Result], ...] = (
-        (multiply_rows, scale_product, share_heads, flat.multiply_matrices)
-        if op == "MatMul"
-        else (change_by_constant, flat.merge_elementwise)
-    )
-    for function in functions:
-        found = function(made)
-        if isinstance(found, Term):
-            return found
-    return None
-
-
-# The table of axioms that hold in exact arithmetic: over the reals, of rounding and overflow nothing is claimed.
-#
-# A model is read with these before the axioms that hold bit for bit. Integers stay exact, and a Cast between floats an
-# operator of its own.
-
-
 # LayerNormalization and the nodes that compute one: both are a normalisation of rows, scaled and shifted.
 
 
 def normalise_layer(app: Application) -> Result:
     """A LayerNormalization is a normalisation, scaled and shifted."""
-    data, scale, bias = app.arg(0), app.arg(1), app.arg(2)
-    if data is None or data.dims is None or scale is None or app.index or app.dims != data.dims:
-        return None
+    data, scale, bias = app.operand(0), app.operand(1), app.arg(2)
     epsilon = app.attr("epsilon", 1e-5)
-    if app.attr("axis", -1) not in (-1, len(data.dims) - 1) or not epsilon or app.attr("stash_type", 1) != 1:
+    if app.attr("axis", -1) not in (-1, len(data.shape) - 1) or not epsilon or app.attr("stash_type", 1) != 1:
         return "it is not over the last axis"
-    if app.dtype != TensorProto.FLOAT:
+    if app.dtype != TensorProto.FLOAT or app.index or app.dims != data.dims:
         return None
-    normal = _normalised_term(app, data, float(epsilon))
-    scaled = apply_operator(app, "Mul", [normal, scale], app.dims)
-    return scaled if bias is None or scaled is None else apply_operator(app, "Add", [scaled, bias], app.dims)
+    scaled = apply_operator(app, "Mul", [_normalised_term(app, data, float(epsilon)), scale], app.shape)
+    return scaled if bias is None or scaled is None else apply_operator(app, "Add", [scaled, bias], app.shape)
 
 
 def _normalised_term(app: Application, data: Term, epsilon: float) -> Term:
-    assert data.dims is not None
-    rows = (count_elements(data.dims[:-1]), data.dims[-1])
-    rounded = float(np.float32(epsilon))
-    made = app.tools.terms.make("Normalised", (rounded,), (app.tools.movement.reshape(data, rows),), app.dtype, rows)
-    return app.tools.movement.reshape(made, data.dims)
+    move, rows = app.tools.movement, (count_elements(data.shape[:-1]), data.shape[-1])
+    key, args = (float(np.float32(epsilon)),), (move.reshape(data, rows),)
+    return move.reshape(app.tools.terms.make("Normalised", key, args, app.dtype, rows), data.shape)
 
 
 def normalise_rows(app: Application) -> Result:
     """(x - mean) / sqrt(mean of squares + epsilon) is a normalisation."""
-    left, right = app.arg(0), app.arg(1)
-    if app.dtype != TensorProto.FLOAT or left is None or right is None or app.dims is None:
+    left, right = app.operand(0), app.operand(1)
+    if app.dtype != TensorProto.FLOAT or not app.shape:
         return None
     pairs = ((left, right),) if app.node.op_type == "Div" else ((left, right), (right, left))
     for centred, deviation in pairs:
         root = without_reshape(deviation)
         if app.node.op_type == "Mul":
             root = _inverted_term(app, root)
-        if root is None or root.op != "Sqrt" or centred.dims != app.dims or not app.dims:
+        if root is None or root.op != "Sqrt" or centred.dims != app.shape:
             continue
-        if deviation.dims != (*app.dims[:-1], const(1)):
-            continue
-        found = _match_moments(app, centred, without_reshape(root.args[0]))
-        if found is not None:
-            data, epsilon = found
-            return _normalised_term(app, app.tools.movement.reshape(data, app.dims), epsilon)
+        if deviation.dims == (*app.shape[:-1], const(1)):
+            found = _match_moments(app, centred, without_reshape(root.args[0]))
+            if found is not None:
+                return _normalised_term(app, *found)
     return None
 
 
 def _inverted_term(app: Application, term: Term | None) -> Term | None:
-    if term is None:
-        return None
-    source = term.args[0] if term.args else None
-    if term.op != "Div" or source is None or not source.is_constant:
-        return None
-    one = app.tools.constants.array(source)
-    return without_reshape(term.args[1]) if one is not None and (one == 1).all() else None
+    """Return what 1 is divided by, None for any other term."""
+    source = term.args[0] if term is not None and term.op == "Div" else None
+    one = app.tools.constants.array(source) if source is not None and source.is_constant else None
+    return without_reshape(term.args[1]) if term is not None and one is not None and (one == 1).all() else None
 
 
 def _match_moments(app: Application, centred: Term, positive: Term | None) -> tuple[Term, float] | None:
-    """Return the normalised term, and epsilon; None where the terms are not those of a normalisation."""
+    """Return the term that is normalised, and epsilon; None where the terms are not those of a normalisation."""
+    difference, move = without_reshape(centred), app.tools.movement
     if positive is None or positive.op != "Shifted" or positive.args[1] is None:
         return None
-    epsilon = app.tools.constants.array(positive.args[1])
-    mean_square = without_reshape(positive.args[0])
-    difference = without_reshape(centred)
+    epsilon, square = app.tools.constants.array(positive.args[1]), without_reshape(positive.args[0])
     if epsilon is None or epsilon.ndim or epsilon <= 0 or difference is None or difference.op != "Sub":
         return None
-    if (
-        mean_square is None
-        or mean_square.op != "ReduceMean of rows"
-        or not _is_square(app, mean_square.args[0], centred)
-    ):
+    if square is None or square.op != "ReduceMean of rows" or not _is_square(app, square.args[0], centred):
         return None
-    data, mean = difference.args[0], without_reshape(difference.args[1])
-    if data is None or mean is None or mean.op != "ReduceMean of rows" or data.dims is None:
+    data, beside = difference.args
+    mean = without_reshape(beside)
+    if data is None or beside is None or mean is None or mean.op != "ReduceMean of rows":
         return None
     rows = mean.args[0]
     assert rows is not None
-    assert centred.dims is not None
-    width = centred.dims[-1]
-    if rows.dims is None or rows.dims[-1] != width or app.tools.movement.reshape(data, rows.dims) is not rows:
+    if rows.shape[-1] != centred.shape[-1] or move.reshape(data, rows.shape) is not rows:
         return None
-    beside = difference.args[1]
-    if data.dims != rows.dims or beside is None or beside.dims != (rows.dims[0], const(1)):
+    if data.dims != rows.dims or beside.dims != (rows.shape[0], const(1)):
         return None
-    return app.tools.movement.reshape(data, centred.dims), float(epsilon)
+    return move.reshape(data, centred.shape), float(epsilon)
 
 
 def _is_square(app: Application, term: Term | None, base: Term) -> bool:
     """Whether rows are the square of a term."""
     inner = without_reshape(term)
-    if inner is None or base.dims is None or term is None or term.dims is None or term.dims[-1] != base.dims[-1]:
+    if inner is None or term is None or term.shape[-1] != base.shape[-1]:
         return False
-    source, other = (*inner.args, None)[:2]
+    source, other = (*inner.args, None, None)[:2]
     if source is None or source.dims is None or app.tools.movement.reshape(base, source.dims) is not source:
         return False
     if inner.op == "Mul":
         return other is source
-    exponent = (
-        app.tools.constants.array(other) if inner.op == "Pow" and other is not None and other.is_constant else None
-    )
+    is_power = inner.op == "Pow" and other is not None and other.is_constant
+    exponent = app.tools.constants.array(other) if is_power and other is not None else None
     return exponent is not None and exponent.size == 1 and float(exponent.reshape(-1)[0]) == 2
 
 
@@ -717,13 +618,13 @@ def average_windows(app: Application) -> Result:
 
 def _windows_fit(app: Application) -> bool:
     """Whether every window of a pool lies in its data and the padding, at all sizes."""
-    source, window = app.arg(0), app.attr("kernel_shape", tuple)
-    if source is None or source.dims is None or window is None or app.attr("auto_pad", "NOTSET") != "NOTSET":
+    sizes, window = app.operand(0).shape[2:], app.attr("kernel_shape", ())
+    pads = app.attr("pads", ()) or (0,) * (2 * len(window))
+    if app.attr("auto_pad", "NOTSET") != "NOTSET" or app.attr("ceil_mode", 0) or app.attr("dilations", ()):
         return False
-    sizes, pads = source.dims[2:], app.attr("pads", ()) or (0,) * (2 * len(window))
-    if app.attr("ceil_mode", 0) or app.attr("dilations", ()) or len(sizes) != len(window):
+    if not len(sizes) == len(window) == len(pads) // 2:
         return False
-    padded = [lower(dim) + pads[axis] + pads[axis + len(window)] for axis, dim in enumerate(sizes)]
+    padded = [lower(dim) + pads[axis] + pads[axis + len(sizes)] for axis, dim in enumerate(sizes)]
     return all(size >= length for size, length in zip(padded, window, strict=True))
 
 
@@ -736,6 +637,8 @@ def _ops(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+# The axioms that hold in exact arithmetic. A model is read with these before those that hold bit for bit. Integers stay
+# exact, and a Cast between floats an operator of its own.
 REAL_AXIOMS: tuple[Axiom, ...] = (
     Axiom("one normalisation", "(x - mean) / sqrt(mean of squares + epsilon) is one normalisation.",
           _ops("Div Mul"), normalise_rows),

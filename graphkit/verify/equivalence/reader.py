@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
@@ -16,6 +16,7 @@ from graphkit.graph.dataflow import in_order
 from graphkit.graph.operator_traits import broadcasts_inputs, operator_set, value_inputs
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
+from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims, Ratio, Tensor
 from graphkit.progress import check_time
 from graphkit.shapes import Expr, Shapes, is_known, symbol
@@ -29,7 +30,7 @@ from graphkit.verify.equivalence.sizes import RequiredProducts, required_equalit
 from graphkit.verify.equivalence.spelling import draws_random_numbers, spell_alike
 from graphkit.verify.equivalence.terms import Key, Term
 
-__all__ = ["EXACT", "REAL", "Facts", "NormalForms", "broadcast_dims", "free_elements", "is_blind", "read_terms"]
+__all__ = ["EXACT", "REAL", "Facts", "NormalForms", "Pair", "broadcast_dims", "free_elements", "is_blind", "read_pair"]
 
 # Dtype, dims and elements of a model's values, in expressions that both models share.
 
@@ -65,21 +66,19 @@ class ValueFacts:
     dim is, too, where a node of the same operator reads the same dims there, and the same shape.
     """
 
-    def __init__(
-        self, shapes: Shapes, required: RequiredProducts, original: ValueFacts | None, runs: Sequence[Run] = ()
-    ) -> None:
-        self.shapes, self.required = shapes, required
+    def __init__(self, shapes: Shapes, required: RequiredProducts, original: _Reader | None) -> None:
+        self.shapes, self.required, self.original = shapes, required, original
         self.by_term: dict[Term, Facts] = {}
-        self.of_original: Mapping[Term, Facts] | None = None if original is None else original.by_term
-        self.runs = runs  # of the original
         self.symbols: dict[str, Expr] = {}
-        self.rewriter: Rewriter = rewriter_of(required_equalities(shapes)) if original is None else original.rewriter
+        self.rewriter: Rewriter = (
+            rewriter_of(required_equalities(shapes)) if original is None else original.facts.rewriter
+        )
 
     def _in_original_words(self, expr: Expr) -> Expr:
         """Return an expression in the words of the original."""
         if expr.constant is not None:
             return expr
-        if self.of_original is not None:
+        if self.original is not None:
             for name in expr.symbols:
                 if name[:1] == "?" and name not in self.symbols:
                     found = next(each for each in expr.walk_symbols() if each.name == name)
@@ -99,8 +98,8 @@ class ValueFacts:
         tensor = self.shapes.first.get(value) or Tensor(0, None)
         data = tensor.data if tensor.dtype in INTEGERS and tensor.may_have_data else None
         listed = None if data is None else data.ravel().tolist()
-        before = None if self.of_original is None else self.of_original.get(raw)
-        before = self.by_term.get(raw) if before is None else before
+        before = None if self.original is None else self.original.facts.by_term.get(raw)
+        before = before or self.by_term.get(raw)
         if before is not None:
             self._match_unknown(tensor.dims or (), before.dims or ())
             if listed is not None and before.elements is not None:
@@ -127,7 +126,7 @@ class ValueFacts:
     def by_shape(self) -> dict[Hashable, Dims]:
         """The dims of outputs by what they depend on, in the original first; only few models need them."""
         found: dict[Hashable, Dims] = {}
-        for app in (run.application for run in self.runs):
+        for app in (run.application for run in (self.original.result.runs if self.original is not None else ())):
             key = shaped_by(app.node, app.attributes, app.args, app.index)
             if key is not None and app.dims is not None:
                 found.setdefault(key, app.dims)
@@ -192,32 +191,20 @@ EXACT = AXIOMS
 REAL = (*FIRST_AXIOMS, *REAL_AXIOMS, *AXIOMS)
 
 
-@dataclass(frozen=True, eq=False)
-class Normal:
-    """The normal form of an output of a node, to be taken again where both models have that.
-
-    Attributes:
-        facts: What is known of the output.
-        term: The normal form.
-        axioms: How often each axiom was used.
-    """
-
-    facts: Facts
-    term: Term
-    axioms: Mapping[str, int]
-
-
 class NormalForms:
     """Brings the nodes of a model to normal form.
 
     Attributes:
-        known: By the term of a node before any axiom, and whether the sign of zeros in it matters; a rewritten model
-            takes those of the original.
+        known: What is known of an output, its normal form, and how often each axiom was used for that. It is found by
+            its term before any axiom, and whether the sign of zeros in it matters. A rewritten model takes those of the
+            original.
     """
 
     def __init__(self, shapes: Shapes, tools: Tools, axioms: Sequence[Axiom], original: NormalForms | None) -> None:
         self.shapes, self.tools, self.axioms = shapes, tools, axioms
-        self.known: dict[tuple[Term, bool], Normal] = {} if original is None else original.known
+        self.known: dict[tuple[Term, bool], tuple[Facts, Term, Mapping[str, int]]] = (
+            {} if original is None else original.known
+        )
         self.free_elements = free_elements(shapes)
         self.by_operator: dict[str, list[Axiom]] = {}
 
@@ -226,17 +213,17 @@ class NormalForms:
         terms = self.tools.terms
         key = raw, app.has_sign
         known = self.known.get(key)
-        if known is not None and known.facts == facts:
-            for name, times in known.axioms.items():
+        if known is not None and known[0] == facts:
+            for name, times in known[2].items():
                 terms.note(name, times)
-            return known.term
+            return known[1]
         terms.recent.clear()
         term = self.elements(facts)
         if term is not None:
             terms.note("elements")
         else:
             term = self._normal(app, raw)
-        self.known[key] = Normal(facts, term, dict(terms.recent))
+        self.known[key] = facts, term, dict(terms.recent)
         return term
 
     def _normal(self, app: Application, raw: Term) -> Term:
@@ -247,7 +234,10 @@ class NormalForms:
         if op not in self.by_operator:
             self.by_operator[op] = [each for each in self.axioms if each.operators is None or op in each.operators]
         for axiom in self.by_operator[op]:
-            found = axiom.function(app)
+            try:
+                found = axiom.function(app)
+            except UnknownError as reason:
+                found = str(reason)
             if isinstance(found, Term):
                 self.tools.terms.note(axiom.name)
                 return found
@@ -348,73 +338,86 @@ def is_faithful(app: Application, index: int) -> bool:
     return index in WRITTEN.get(op, range(len(app.args)) if op in EVERY else (0,) if op in FAITHFUL else ())
 
 
-ONE_SPELLING = "one spelling for all versions"
+Pair = tuple["_Reader", "_Reader"]  # an original and its rewrite
 
 
-def read_terms(
-    model: Model,
-    shapes: Shapes,
+def read_pair(
+    models: tuple[Model, Model],
+    shapes: tuple[Shapes, Shapes],
     tools: Tools,
-    original: _Reader | None,
     names: Mapping[str, str],
     axioms: Sequence[Axiom],
-    exact: _Reader | None = None,
-) -> _Reader:
-    """Read the main graph, in exact arithmetic or bit for bit.
+    exact: Pair | None = None,
+) -> Pair:
+    """Read the main graphs of an original and its rewrite, in exact arithmetic or bit for bit.
+
+    Args:
+        models: Both models.
+        shapes: Their shapes.
+        tools: The table of terms and what is beside it.
+        names: What inputs of the rewrite are called in the original.
+        axioms: Those that may be used.
+        exact: The readings bit for bit, where terms are to be equal in exact arithmetic.
+    """
+    known = exact or (None, None)
+    tools.reals.is_original = True
+    first = _Reader(models[0], shapes[0], tools, {}, axioms, original=None, exact=known[0])
+    tools.reals.is_original = False
+    return first, _Reader(models[1], shapes[1], tools, names, axioms, original=first, exact=known[1])
+
+
+class _Reader:
+    """The terms of a model.
 
     Args:
         model: The model.
         shapes: Its shapes.
         tools: The table of terms and what is beside it.
-        original: The reading of the original where this is the rewritten model.
         names: What inputs are called in the original.
         axioms: Those that may be used.
-        exact: The reading bit for bit, where terms are to be equal in exact arithmetic.
+        original: The original, where this is the rewritten model.
+        exact: The same model bit for bit, where terms are to be equal in exact arithmetic.
     """
-    tools.reals.is_original = original is None
-    known = (None, None, ()) if original is None else (original.facts, original.forms, original.result.runs)
-    result, facts = Reading(model), ValueFacts(shapes, tools.required, known[0], known[2])
-    reader = _Reader(result, tools, names, facts, NormalForms(shapes, tools, axioms, known[1]))
-    if exact is not None:
-        reader.exact, reader.of_exact = exact.result.values, {} if original is None else original.of_exact
-    reader.side = 0 if original is None else 1
-    reader.read_graph()
-    return reader
 
-
-class _Reader:
     def __init__(
-        self, result: Reading, tools: Tools, names: Mapping[str, str], facts: ValueFacts, forms: NormalForms
+        self,
+        model: Model,
+        shapes: Shapes,
+        tools: Tools,
+        names: Mapping[str, str],
+        axioms: Sequence[Axiom],
+        *,
+        original: _Reader | None,
+        exact: _Reader | None,
     ) -> None:
-        self.model, self.result, self.tools, self.names = result.model, result, tools, names
-        self.facts, self.forms = facts, forms
-        self.side = 0  # of the original
+        self.model, self.result, self.tools, self.names = model, Reading(model), tools, names
+        self.side = 0 if original is None else 1
+        self.facts = ValueFacts(shapes, tools.required, original)
+        self.forms: NormalForms = NormalForms(shapes, tools, axioms, None if original is None else original.forms)
         self.unsigned: dict[Value, Term] = {}  # the terms of values up to the sign of zeros, where these are others
-        self.exact: Mapping[Value, Term] | None = None  # the terms bit for bit, where this is exact arithmetic
-        self.of_exact: dict[Term, Term] = {}  # what is equal bit for bit is so in exact arithmetic
+        self.exact = None if exact is None else exact.result.values
+        # What is equal bit for bit is so in exact arithmetic.
+        self.of_exact: dict[Term, Term] = {} if original is None else original.of_exact
         self.bodied = Counter[Term]()  # how many nodes with bodies have the same inputs
+        self.read_graph()
 
     def read_graph(self) -> None:
         graph = self.model.graph
         for value in graph.inputs:
             if value.tensor is not None and self.model.proto.ir_version < 4:
-                self.define(value, self.constant(value))
+                self.result.values[value] = self.constant(value.tensor)
                 continue
             name = self.names.get(value.name, value.name)
             raw = self.tools.terms.make("Input", (name,), (), 0, None)
             facts = self.facts.of(value, raw)
             raw.dtype, raw.dims = facts.dtype, facts.dims
-            self.define(value, self.forms.elements(facts) or raw)
+            self.result.values[value] = self.forms.elements(facts) or raw
         self.read_scope(graph, ())
         for value in graph.outputs:
             self.result.outputs[value.name] = self.term(value)
 
-    def constant(self, value: Value) -> Term:
-        assert value.tensor is not None
-        return self.tools.constants.of_tensor(self.model, value.tensor)
-
-    def define(self, value: Value, term: Term) -> None:
-        self.result.values[value] = term
+    def constant(self, tensor: TensorProto) -> Term:
+        return self.tools.constants.of_tensor(self.model, tensor)
 
     def term(self, value: Value) -> Term:
         if value not in self.result.values:
@@ -426,11 +429,11 @@ class _Reader:
             if value.kind != "initializer":
                 continue
             if value.tensor is not None:
-                self.define(value, self.constant(value))
+                self.result.values[value] = self.constant(value.tensor)
             elif value.sparse is not None:
                 parts = (value.sparse.values, value.sparse.indices)
-                terms = tuple(self.tools.constants.of_tensor(self.model, part) for part in parts)
-                self.define(value, self.tools.terms.make("Sparse", tuple(value.sparse.dims), terms, 0, None))
+                terms = tuple(map(self.constant, parts))
+                self.result.values[value] = self.tools.terms.make("Sparse", tuple(value.sparse.dims), terms, 0, None)
         for node in in_order(scope) if scope.problems else scope.nodes:
             self.read_node(node, context)
 
@@ -438,8 +441,7 @@ class _Reader:
         check_time()
         self.result.nodes.append(node)
         if node.constant is not None and node.outputs[0] is not None:
-            term = self.tools.constants.of_tensor(self.model, node.constant)
-            self.define(node.outputs[0], term)
+            self.result.values[node.outputs[0]] = self.constant(node.constant)
             return
         args = [None if value is None else self.term(value) for value in node.inputs]
         if node.is_op("If") and args and args[0] is not None:
@@ -447,13 +449,11 @@ class _Reader:
             return
         node = _as_cast(node, args)
         args = args[: len(node.inputs)]
-        attributes = self.result.attributes[node] = attributes_of(
-            node, partial(self.tools.constants.of_tensor, self.model)
-        )
+        attributes = self.result.attributes[node] = attributes_of(node, self.constant)
         if not node.domain:
             spelling = spell_alike(node, attributes, args, self.tools.constants)
             if spelling != (attributes, args):
-                self.tools.terms.note(ONE_SPELLING)
+                self.tools.terms.note("one spelling for all versions")
             attributes, args = spelling
         attributes, operands = self.with_bodies(node, attributes, args, context)
         for index, value in enumerate(node.outputs):
@@ -497,7 +497,7 @@ class _Reader:
         for each in (term, *term.args):
             if each is not None and each.op not in ("Input", "Constant", "Elements"):
                 each.origins[self.side] = each.origins[self.side] or raw.origins[self.side]
-        self.define(value, term)
+        self.result.values[value] = term
 
     def read_signs(self, app: Application, raw: Term, facts: Facts, value: Value) -> Term:
         """Return the term of an output, and remember that up to the sign of zeros where it is another one."""
@@ -533,7 +533,7 @@ class _Reader:
             self.tools.terms.note("a known condition")
             for value, inner in zip(node.outputs, body.outputs, strict=False):
                 if value is not None:
-                    self.define(value, self.term(inner))
+                    self.result.values[value] = self.term(inner)
                     if inner in self.unsigned:
                         self.unsigned[value] = self.unsigned[inner]
             return
@@ -550,7 +550,7 @@ class _Reader:
             facts = self.facts.of(value, raw)
             raw.dtype, raw.dims = facts.dtype, raw.dims if raw.dims is not None else facts.dims
             raw.origins[self.side] = raw.origins[self.side] or f"{node.path} (If)"
-            self.define(value, raw)
+            self.result.values[value] = raw
 
     def with_bodies(
         self, node: Node, attributes: Key, args: list[Term | None], context: Context
@@ -581,7 +581,7 @@ class _Reader:
                 place = terms.make("Place in a body", (name, index), (signature,), 0, None)
                 facts = self.facts.of(value, place)  # equal where the bodies are: by induction over the iterations
                 key = (name, index, facts.dtype, facts.dims)
-                self.define(value, terms.make("Input of a body", key, (signature,), facts.dtype, facts.dims))
+                self.result.values[value] = terms.make("Input of a body", key, (signature,), facts.dtype, facts.dims)
             self.read_scope(body, (*context, (signature, name)))
             attributes = (*attributes, (name, len(body.inputs), len(body.outputs)))
             operands += [self.term(value) for value in body.outputs]

@@ -14,7 +14,7 @@ from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.symbolic.expr import TooComplexError
 from graphkit.verify.equivalence.application import Reading, Tools, inputs_fault
-from graphkit.verify.equivalence.reader import EXACT, REAL, read_terms
+from graphkit.verify.equivalence.reader import EXACT, REAL, read_pair
 from graphkit.verify.equivalence.sizes import RequiredProducts, common_shapes, required_equalities
 from graphkit.verify.equivalence.spelling import inline_model
 from graphkit.verify.equivalence.terms import Constants, Term, Terms
@@ -63,12 +63,9 @@ def _shared_pairs(
         return
     constants = Constants(Terms(), models, numbers)
     tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
-    exact = read_terms(models[0], shapes[0], tools, None, {}, EXACT)
-    other = read_terms(models[1], shapes[1], tools, exact, names_in_a, EXACT)
-    first = read_terms(models[0], shapes[0], tools, None, {}, REAL, exact)
-    second = read_terms(models[1], shapes[1], tools, first, names_in_a, REAL, other)
-    yield from _pair_by_term(_by_term(a, exact.result), _by_term(b, other.result))
-    yield from _pair_by_term(_by_term(a, first.result), _by_term(b, second.result))
+    exact = read_pair(models, shapes, tools, names_in_a, EXACT)
+    for first, second in (exact, read_pair(models, shapes, tools, names_in_a, REAL, exact)):
+        yield from _pair_by_term(_by_term(a, first.result), _by_term(b, second.result))
 
 
 def _pair_by_term(

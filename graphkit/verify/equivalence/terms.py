@@ -26,17 +26,12 @@ from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model
+from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims, sizes_of
 from graphkit.shapes import Expr, const
 from graphkit.verify.equivalence.result import ComparedConstants
 
 __all__ = ["MAX_ARRAY", "NEAR", "Constants", "Key", "RealArray", "RealConstants", "Term", "Terms", "without_reshape"]
-
-# Terms: the values that a model computes, each distinct one once, so that equal terms of two models are one object.
-#
-# A term is an operator, its attributes and its arguments. Besides, it has what is known of it: dtype and dims, which
-# are no part of its identity unless its operator (a Reshape, a constant) is determined by them.
-
 
 Key = tuple[Hashable, ...]
 
@@ -64,6 +59,13 @@ class Term:
 
     def __repr__(self) -> str:
         return f"Term({self.op}#{self.number})"
+
+    @property
+    def shape(self) -> Dims:
+        """Its dims, which must be known."""
+        if self.dims is None:
+            raise UnknownError("some dims are not known")
+        return self.dims
 
     @property
     def is_constant(self) -> bool:

@@ -11,7 +11,6 @@ from small_models import model
 from test_axioms import bits
 
 from graphkit.model import Model
-from graphkit.ops.tensor import Dims
 from graphkit.runtime.session import Session
 from graphkit.verify.equivalence import axioms, check_equivalence
 from graphkit.verify.equivalence.application import Application
@@ -98,8 +97,8 @@ def test_with_a_wrong_sign_what_is_wrong_is_proven(monkeypatch: pytest.MonkeyPat
     models = built(WRONG["signs of the other part"][0]), built(WRONG["signs of the other part"][1])
     right = axioms._without_signs
 
-    def unsigned(app: Application, term: Term, dims: Dims) -> tuple[Term, np.ndarray] | None:
-        found = right(app, term, dims)
+    def unsigned(app: Application, term: Term) -> tuple[Term, np.ndarray] | None:
+        found = right(app, term)
         return None if found is None else (found[0], -found[1])
 
     monkeypatch.setattr(axioms, "_without_signs", unsigned)
