@@ -17,9 +17,9 @@ from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes
 from graphkit.shapes.constraints import SharedPrecondition, Trigger, find_triggers
-from graphkit.shapes.constraints.body_guards import Guarded
+from graphkit.shapes.constraints.collect_preconditions import Guarded
 from graphkit.shapes.constraints.evaluate_constraints import Values
-from graphkit.shapes.constraints.size_rules import SizeRule
+from graphkit.shapes.constraints.size_grid import SizeRule
 from graphkit.shapes.infer import infer_claimed
 
 __all__ = ["Check", "Hazard", "Hazards", "LegalSizes", "dims_text", "hazards"]

@@ -17,6 +17,7 @@ from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
+from graphkit.ops.registry import forget_on_registration
 from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.save import check_targets
@@ -25,7 +26,6 @@ from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers, impossible_sizes_error
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, tied_symbols
 from graphkit.shapes.input_dims import declared_inputs
-from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.suggest import did_you_mean
 
 __all__ = [

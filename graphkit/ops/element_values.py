@@ -16,8 +16,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS, integer_range
-from graphkit.ops.number_limits import fits_dtype, is_exact
-from graphkit.ops.tensor import MAX_DIVISOR, Array, Element, Ratio, is_same, plain_element
+from graphkit.ops.tensor import MAX_DIVISOR, Array, Element, Ratio, fits_dtype, is_exact, is_same, plain_element
 from graphkit.symbolic.algebra import floor_div, lower, maximum, minimum, modulo, upper
 from graphkit.symbolic.expr import Expr, TooComplexError
 

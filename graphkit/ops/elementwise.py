@@ -13,9 +13,8 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS
 from graphkit.graph.operator_traits import BROADCASTING, DIVIDING, UNARY, UNIDIRECTIONAL, join_tables, operator_set
 from graphkit.ops import element_values as value_propagation
-from graphkit.ops.number_limits import EXACT
 from graphkit.ops.rule_context import InferenceContext, Rule
-from graphkit.ops.tensor import MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, sizes_of
+from graphkit.ops.tensor import EXACT, MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, sizes_of
 from graphkit.symbolic.expr import Expr, const
 
 __all__ = ["RULES", "finish_elements", "held_in_float64"]

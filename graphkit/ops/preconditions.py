@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphkit.graph.names import join_words
+from graphkit.ops.tensor import is_known
 from graphkit.symbolic.expr import Expr
 from graphkit.symbolic.relations import Relation
 
@@ -70,6 +71,11 @@ class Precondition(ABC):
     def symbols(self) -> frozenset[str]:
         """The names in them."""
         return frozenset().union(*(expr.symbols for expr in self.exprs))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all of them are expressions in the model's input dims."""
+        return all(map(is_known, self.exprs))
 
     @abstractmethod
     def outcome(self, values: Sequence[Ints]) -> Ints:

@@ -12,9 +12,8 @@ from graphkit.graph.operator_traits import REDUCTIONS
 from graphkit.ops import element_values as value_propagation
 from graphkit.ops.data_movement import dims_product
 from graphkit.ops.elementwise import held_in_float64
-from graphkit.ops.number_limits import EXACT, is_exact
 from graphkit.ops.rule_context import InferenceContext, Rule
-from graphkit.ops.tensor import Array, Dims, Element, Tensor, array_of, sizes_of
+from graphkit.ops.tensor import EXACT, Array, Dims, Element, Tensor, array_of, is_exact, sizes_of
 from graphkit.symbolic.algebra import lower, upper
 from graphkit.symbolic.expr import Expr, const
 

@@ -18,9 +18,8 @@ from onnx import AttributeProto
 from graphkit.dtypes import integer_range
 from graphkit.graph.view import Node, Scope, T, Value, attribute_value
 from graphkit.model import Model
-from graphkit.ops.number_limits import exact_range
 from graphkit.ops.preconditions import BROADCAST, Broadcast, Multiple, NotZero, Precondition, Related
-from graphkit.ops.tensor import Array, Dims, Element, Tensor, element_number, is_known
+from graphkit.ops.tensor import Array, Dims, Element, Tensor, element_number, exact_range, is_known
 from graphkit.symbolic.algebra import divide_exactly, lower, maximum, upper, without_common_factor
 from graphkit.symbolic.expr import INF, Bound, Call, Expr, TooComplexError, const, symbol
 from graphkit.symbolic.relations import Relation, Requirement

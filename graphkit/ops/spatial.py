@@ -10,7 +10,6 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.ops.data_movement import dims_product
-from graphkit.ops.number_limits import EXACT
 from graphkit.ops.preconditions import (
     FAILS,
     FINE,
@@ -20,7 +19,7 @@ from graphkit.ops.preconditions import (
     Violation,
 )
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.ops.tensor import Dims, Element, Tensor, element_number
+from graphkit.ops.tensor import EXACT, Dims, Element, Tensor, element_number
 from graphkit.symbolic.algebra import ceil_div, floor_div, lower, maximum, minimum
 from graphkit.symbolic.expr import Expr, const
 from graphkit.symbolic.relations import Relation

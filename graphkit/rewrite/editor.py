@@ -27,12 +27,12 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.read import DEFAULT_THRESHOLD
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
+from graphkit.ops.registry import forget_on_registration
 from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite.base import Declined, MatchFailure
 from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, NodeInput, rebuild_model
 from graphkit.rewrite.fusions_to_keep import fused_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
-from graphkit.shapes.rule_registration import forget_on_registration
 
 __all__ = ["Builder", "Editor"]
 

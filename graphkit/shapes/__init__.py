@@ -3,13 +3,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from graphkit.ops.registry import register_rule
 from graphkit.ops.rule_context import Finding, InferenceContext, UnknownError
 from graphkit.ops.tensor import Ratio, Tensor, is_known
 from graphkit.shapes.corrected_declarations import Correction, Declarations, declarations
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.infer import infer
 from graphkit.shapes.inferred_shapes import Shapes
-from graphkit.shapes.rule_registration import register_rule
 from graphkit.symbolic.algebra import ceil_div, floor_div, lower, maximum, minimum, upper
 from graphkit.symbolic.expr import Expr, const, symbol
 from graphkit.symbolic.parse_dims import parse

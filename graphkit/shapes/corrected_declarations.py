@@ -20,12 +20,12 @@ from graphkit.graph.name_families import family_labels
 from graphkit.graph.roles import Role, count_captured_values, declared_rank
 from graphkit.graph.view import Scope
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.ops.registry import forget_on_registration
 from graphkit.ops.tensor import is_known
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import declare_dim, declared_texts, input_dims, read_dim
-from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.symbolic.expr import Expr, const, symbol
 from graphkit.symbolic.relations import Row, fixed_sizes, linear_equations, reduce_rows, solve_symbol
 

@@ -14,9 +14,8 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import Roles
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.ops.number_limits import MOST_OF_INPUTS
 from graphkit.ops.rule_context import Notes
-from graphkit.ops.tensor import Tensor, array_of, unknown_tensor
+from graphkit.ops.tensor import MOST_OF_INPUTS, Tensor, array_of, unknown_tensor
 from graphkit.shapes.input_dims import DeclaredInputs, Place, declared_inputs
 from graphkit.suggest import did_you_mean
 from graphkit.symbolic.algebra import divide_exactly, lower, upper

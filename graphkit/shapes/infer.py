@@ -21,7 +21,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.ops.registry import RULES
+from graphkit.ops.registry import RULES, forget_on_registration
 from graphkit.ops.rule_context import InferenceContext, Notes, UnknownError
 from graphkit.ops.tensor import MAX_ELEMENTS, Array, Tensor, agreed_facts, array_of, is_known, unknown_tensor
 from graphkit.progress import check_time
@@ -29,7 +29,6 @@ from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import claimed_inputs, declared_inputs
 from graphkit.shapes.learned_facts import find_replacement, learned_ranges, narrower_ranges, rewriter_of, simplify_table
-from graphkit.shapes.rule_registration import forget_on_registration
 from graphkit.symbolic.expr import Expr, TooComplexError, const
 from graphkit.symbolic.relations import Requirement
 

@@ -7,20 +7,29 @@ that a model declares are expressions.
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import prod
 
 from graphkit.symbolic.algebra import ceil_div, floor_div, maximum, minimum, modulo
 from graphkit.symbolic.expr import WORD, Expr, TooComplexError, const, symbol
 
 __all__ = ["parse"]
 
-MAX_LENGTH, MAX_DEPTH = 400, 24
+MAX_LENGTH, MAX_DEPTH = 400, 64
 MAX_NUMBER = 1 << 63
 QUOTED = r"'(?:[^']|'')*'"
 TOKEN = re.compile(rf"\s*(\d+|{WORD}|{QUOTED}|\*\*|//|[-+*/%(),])")
 HYPHENATED = re.compile(r"^[^']*[A-Za-z_]-[A-Za-z_]")  # a name, no difference: exporters put spaces around a minus
-FUNCTIONS: dict[str, Callable[..., Expr]] = {
+OPERATORS: Mapping[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.FloorDiv: floor_div,
+    ast.Mod: modulo,
+}
+FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
     "floordiv": floor_div,
     "ceildiv": ceil_div,
     "ceiltointdiv": ceil_div,
@@ -46,118 +55,62 @@ def parse(text: str) -> Expr:
         height // 2 + 1
     """
     text = text.strip()
-    if len(text) <= MAX_LENGTH and not HYPHENATED.search(text) and (tokens := _split_tokens(text)):
+    if len(text) <= MAX_LENGTH and not HYPHENATED.search(text):
         try:
-            return _Parser(tokens).whole()
-        except (_NotAnExpressionError, TooComplexError, ZeroDivisionError):
+            source, names = _read_tokens(text)
+            return _evaluate(ast.parse(source, mode="eval").body, names, MAX_DEPTH)
+        except (_NotAnExpressionError, TooComplexError, ZeroDivisionError, SyntaxError, RecursionError, MemoryError):
             pass
     return symbol(text)
 
 
-def _split_tokens(text: str) -> list[str]:
-    tokens, position = [], 0
+def _read_tokens(text: str) -> tuple[str, dict[str, str]]:
+    """Return a text in the syntax of Python, with words of its own for names, and the name of each."""
+    tokens: list[str] = []
+    names: dict[str, str] = {}
+    position = 0
     while position < len(text):
         match = TOKEN.match(text, position)
         if match is None:
-            return []
-        tokens.append(match[1])
-        position = match.end()
-    return tokens
-
-
-class _Parser:
-    """Recursive descent: sum, product, factor."""
-
-    def __init__(self, tokens: list[str]) -> None:
-        self.tokens, self.position, self.depth = tokens, 0, 0
-
-    def whole(self) -> Expr:
-        result = self.sum()
-        if self.peek():
             raise _NotAnExpressionError
-        return result
-
-    def peek(self) -> str:
-        return self.tokens[self.position] if self.position < len(self.tokens) else ""
-
-    def take(self, expected: str = "") -> str:
-        token = self.peek()
-        if not token or (expected and token != expected):
-            raise _NotAnExpressionError
-        self.position += 1
-        return token
-
-    def sum(self) -> Expr:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise _NotAnExpressionError
-        result = self.product()
-        while self.peek() in ("+", "-"):
-            result = result + self.product() if self.take() == "+" else result - self.product()
-        self.depth -= 1
-        return result
-
-    def product(self) -> Expr:
-        result = self.factor()
-        while (operator := self.peek()) in ("*", "//", "%"):
-            self.take()
-            right = self.factor()
-            result = result * right if operator == "*" else result // right if operator == "//" else result % right
-        return result
-
-    def factor(self) -> Expr:
-        token = self.take()
-        if token == "-":
-            self.depth += 1
-            if self.depth > MAX_DEPTH:
-                raise _NotAnExpressionError
-            result = -self.factor()
-            self.depth -= 1
-            return result
+        token, position = match[1], match.end()
         if token.isdigit():
-            if int(token) > MAX_NUMBER:
-                raise _NotAnExpressionError
-            return self.power(const(int(token)))
-        if token == "(":
-            result = self.sum()
-            self.take(")")
-            return self.power(result)
-        if token[0] == "'":
-            return self.power(symbol(token[1:-1].replace("''", "'")))
-        if not (token[0].isalpha() or token[0] == "_"):
-            raise _NotAnExpressionError
-        return self.power(self.call(token.lower()) if self.peek() == "(" else symbol(token))
+            tokens.append(str(min(int(token), MAX_NUMBER + 1)))
+        elif token[0].isalpha() or token[0] in "_'":
+            tokens.append(f"n{len(names)}")
+            names[tokens[-1]] = token
+        else:
+            tokens.append(token)
+    return " ".join(tokens), names
 
-    def power(self, base: Expr) -> Expr:
-        if self.peek() != "**":
-            return base
-        self.take()
-        exponent = self.take()
-        if exponent not in ("1", "2", "3", "4"):
-            raise _NotAnExpressionError
-        result = base
-        for _ in range(int(exponent) - 1):
-            result = result * base
-        return result
 
-    def call(self, name: str) -> Expr:
-        self.take("(")
-        if name in ROUNDING:
-            dividend = self.sum()
-            if self.peek() == ")":
-                self.take()
-                return dividend  # floor of an integer
-            self.take("/")
-            divisor = self.factor()
-            self.take(")")
-            return ROUNDING[name](dividend, divisor)
-        if name not in FUNCTIONS:
-            raise _NotAnExpressionError
-        args = [self.sum()]
-        while self.peek() == ",":
-            self.take()
-            args.append(self.sum())
-        self.take(")")
-        if len(args) < 2 or (len(args) > 2 and name not in ("min", "max")):
-            raise _NotAnExpressionError
-        return FUNCTIONS[name](*args)
+def _evaluate(node: ast.expr, names: Mapping[str, str], depth: int) -> Expr:
+    if not depth:
+        raise _NotAnExpressionError
+
+    def value(inner: ast.expr) -> Expr:
+        return _evaluate(inner, names, depth - 1)
+
+    match node:
+        case ast.Constant(value=int(number)) if number <= MAX_NUMBER:
+            return const(number)
+        case ast.Name(id=name):
+            token = names[name]
+            return symbol(token[1:-1].replace("''", "'") if token[0] == "'" else token)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -value(inner)
+        case ast.BinOp(left=base, op=ast.Pow(), right=ast.Constant(value=int(exponent))) if exponent in (1, 2, 3, 4):
+            return prod([value(base)] * exponent, start=const(1))
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in OPERATORS:
+            return OPERATORS[type(operator)](value(left), value(right))
+        case ast.Call(func=ast.Name(id=name), args=[ast.BinOp(left=dividend, op=ast.Div(), right=divisor)]):
+            rounded = ROUNDING.get(names[name].lower())
+            if rounded is not None:
+                return rounded(value(dividend), value(divisor))
+        case ast.Call(func=ast.Name(id=name), args=args):
+            called, values = names[name].lower(), list(map(value, args))
+            if called in ROUNDING and len(values) == 1:
+                return values[0]  # floor of an integer
+            if called in FUNCTIONS and (len(values) == 2 or (len(values) > 2 and called in ("min", "max"))):
+                return FUNCTIONS[called](*values)
+    raise _NotAnExpressionError

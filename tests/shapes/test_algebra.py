@@ -222,3 +222,12 @@ def test_expressions_that_outgrow_reason_are_refused():
     for outgrown in (product, nested):
         with pytest.raises(TooComplexError):
             outgrown()
+
+
+@pytest.mark.parametrize("text", ["floor(a + b/2)", "ceil(a - 1/2)", "floor(a*b % 3 - c / d)"])
+def test_a_fraction_inside_of_a_sum_is_not_taken_for_one_of_the_sum(text: str) -> None:
+    assert parse(text) == symbol(text)
+
+
+def test_a_quotient_of_a_sum_is_rounded_as_a_whole() -> None:
+    assert parse("floor((a + b)/2)") == (symbol("a") + symbol("b")) // 2

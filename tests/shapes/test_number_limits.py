@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto
 from small_models import model
 
-from graphkit.ops.number_limits import USUAL, bound_up_to, fits_dtype, has_elements, is_exact
+from graphkit.ops.tensor import USUAL, bound_up_to, fits_dtype, has_elements, is_exact
 from graphkit.shapes import Expr, const, floor_div, infer, maximum, minimum, symbol
 
 n, past = symbol("n"), symbol("past")

@@ -17,8 +17,7 @@ from sessions import session_of
 from graphkit.graph.dataflow import MAX_DEPTH
 from graphkit.model import Model
 from graphkit.shapes import Shapes, Tensor, infer, is_known
-from graphkit.shapes.value_range import Affine
-from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
+from graphkit.shapes.value_range_analysis import Affine, ValueRangeAnalysis
 
 
 def analysis(shapes: Shapes, *, typical: bool = False) -> ValueRangeAnalysis:

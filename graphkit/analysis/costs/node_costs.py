@@ -16,7 +16,7 @@ from graphkit.analysis.costs.operations import MACS, OPERATIONS, UNCOUNTED
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
-from graphkit.ops.control import count_iterations
+from graphkit.ops.control_and_sequences import count_iterations
 from graphkit.ops.tensor import element_number
 from graphkit.progress import check_time
 from graphkit.shapes import Expr, Shapes, UnknownError, const

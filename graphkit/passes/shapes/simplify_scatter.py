@@ -15,8 +15,7 @@ from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, Shapes, const, lower, upper
-from graphkit.shapes.value_range import Affine
-from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
+from graphkit.shapes.value_range_analysis import Affine, ValueRangeAnalysis
 from graphkit.symbolic.expr import Call
 
 __all__ = ["Box", "SimplifyScatter", "dead_after_removal", "find_box"]

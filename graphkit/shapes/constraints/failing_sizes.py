@@ -19,8 +19,15 @@ from graphkit.ops.preconditions import FAILS, FINE, WRONG, Bools
 from graphkit.shapes import DimSpec, Expr, Shapes, infer, is_known
 from graphkit.shapes.constraints.collect_preconditions import SharedPrecondition, collect_preconditions
 from graphkit.shapes.constraints.evaluate_constraints import Assignment
-from graphkit.shapes.constraints.size_grid import Grid, broken_sizes, candidate_sizes, free_symbols, with_ties
-from graphkit.shapes.constraints.size_rules import SizeRule, size_rules
+from graphkit.shapes.constraints.size_grid import (
+    Grid,
+    SizeRule,
+    broken_sizes,
+    candidate_sizes,
+    free_symbols,
+    size_rules,
+    with_ties,
+)
 
 __all__ = [
     "SizeCheck",

@@ -17,8 +17,8 @@ import numpy as np
 
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
-from graphkit.ops.preconditions import BROADCAST, Broadcast, Concatenated, Related
-from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, const, infer, is_known
+from graphkit.ops.preconditions import Broadcast, Concatenated, Related
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, const, infer
 from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values, size_column
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, with_empty_past
 from graphkit.shapes.graph_inputs import Inputs
@@ -306,22 +306,16 @@ def _concat_relations(shapes: Shapes) -> Iterator[Relation]:
 
     onnxruntime lets inputs without elements differ elsewhere, and then may return uninitialized memory.
     """
-    for node in shapes.model.graph.nodes:
-        if not node.is_op("Concat") or "axis" not in node.attributes:
-            continue
-        shapes_of_inputs = [shapes[value].dims for value in node.operands]
-        known = [dims for dims in shapes_of_inputs if dims is not None]
-        if len(known) == len(shapes_of_inputs) and len({len(dims) for dims in known}) == 1:
-            axis = node.attributes["axis"].i % max(len(known[0]), 1)
-            pairs = Concatenated(tuple(known), axis).equalities()
-            yield from (Relation.equal(left, right) for left, right in pairs if left != right)
+    for node, precondition in shapes.preconditions[-1]:
+        if isinstance(precondition, Concatenated) and node.scope is shapes.model.graph:
+            yield from (Relation.equal(*pair) for pair in precondition.equalities() if pair[0] != pair[1])
 
 
 def _broadcasts(shapes: Shapes) -> Iterator[Broadcast]:
     """Yield the dims that broadcast whenever the model runs."""
-    for fact in shapes.broadcasts:
-        if fact.node.scope is shapes.model.graph and is_known(fact.left) and is_known(fact.right):
-            yield Broadcast((fact.left, fact.right), BROADCAST)
+    for node, precondition in shapes.preconditions[0]:
+        if isinstance(precondition, Broadcast) and node.scope is shapes.model.graph and precondition.is_known:
+            yield precondition
 
 
 def _computed_dims(shapes: Shapes, names: frozenset[str]) -> Iterator[tuple[Expr, ...]]:

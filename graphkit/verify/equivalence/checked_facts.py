@@ -26,8 +26,7 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
-from graphkit.ops.number_limits import exact_range
-from graphkit.ops.tensor import Ratio, Tensor, TensorSequence
+from graphkit.ops.tensor import Ratio, Tensor, TensorSequence, exact_range
 from graphkit.progress import check_time
 from graphkit.runtime.session import Feed, SmallModel, run_small_models
 from graphkit.shapes import Expr, Shapes

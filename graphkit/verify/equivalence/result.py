@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Literal, get_args
 
-from graphkit.ops.number_limits import USUAL
+from graphkit.ops.tensor import USUAL
 from graphkit.shapes import Expr
 from graphkit.symbolic.algebra import lower, upper
 from graphkit.symbolic.expr import INF, Symbol, TooComplexError

@@ -13,10 +13,9 @@ from graphkit.graph.roles import count_captured_values
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
-from graphkit.ops.control import has_first_iteration
+from graphkit.ops.control_and_sequences import has_first_iteration
 from graphkit.ops.data_movement import dims_product
-from graphkit.ops.number_limits import EXACT, bound_up_to, exact_range, term_span
-from graphkit.ops.tensor import Ratio, Tensor
+from graphkit.ops.tensor import EXACT, Ratio, Tensor, bound_up_to, exact_range, term_span
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer, parse, symbol
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
