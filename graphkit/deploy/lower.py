@@ -16,7 +16,7 @@ from graphkit.analysis.blockers import blockers
 from graphkit.deploy.compiler_judges import Judgement, Judgements, judge_models, judge_words
 from graphkit.deploy.contract import Contract, LoweredWith
 from graphkit.deploy.contract.contract_files import record_files
-from graphkit.deploy.contract.host_guide import write_guide
+from graphkit.deploy.contract.contract_writers import write_guide
 from graphkit.deploy.deploy_costs import lowering_costs
 from graphkit.deploy.deploy_sizes import LowerSizes, SizeRequest, check_dtypes, checked_request, size_request
 from graphkit.deploy.export_pipeline import Pipeline, changed_by, find_pipeline, has_shorter_output

@@ -19,7 +19,7 @@ from small_pipelines import FILLED, decoder, half, saved
 
 from graphkit.cli import app
 from graphkit.deploy.contract import Generation, Method, Source, read_contract
-from graphkit.deploy.contract.constant_writers import WRITERS
+from graphkit.deploy.contract.contract_writers import WRITERS
 from graphkit.deploy.host_tables import is_bias_and_mask
 from graphkit.deploy.hosts import Host, numpy_host
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder

@@ -17,7 +17,7 @@ from real_models import params
 
 from graphkit.deploy import lower_model as lowering
 from graphkit.deploy.contract import Method, read_contract
-from graphkit.deploy.contract.constant_writers import WRITERS
+from graphkit.deploy.contract.contract_writers import WRITERS
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.errors import UsageError

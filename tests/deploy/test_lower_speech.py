@@ -15,8 +15,7 @@ from onnx import helper, numpy_helper
 from speech import FEATURES, normalized_over_windows_of, speech
 
 from graphkit.deploy.contract import read_contract
-from graphkit.deploy.contract.constant_writers import WRITERS
-from graphkit.deploy.contract.host_guide import write_guide
+from graphkit.deploy.contract.contract_writers import WRITERS, write_guide
 from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.errors import UsageError

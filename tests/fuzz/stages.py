@@ -24,8 +24,8 @@ from graphkit.analysis.report import report
 from graphkit.analysis.shape_origins import group_drawing
 from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
 from graphkit.deploy.contract import read_contract
-from graphkit.deploy.contract.constant_writers import WRITERS
 from graphkit.deploy.contract.contract_files import read_bundle
+from graphkit.deploy.contract.contract_writers import WRITERS
 from graphkit.deploy.hosts.numpy_host import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder

@@ -13,7 +13,7 @@ from small_contract import SMALL
 
 from graphkit.cli import app
 from graphkit.deploy.contract import Contract, Method, Port, Source
-from graphkit.deploy.contract.constant_writers import WRITERS
+from graphkit.deploy.contract.contract_writers import WRITERS
 from graphkit.errors import ModelError, UsageError
 
 C = """\

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from graphkit.deploy.contract.contract_writers import write_guide
 from graphkit.deploy.contract.host_contract import Contract, Method, Port, Source, State, Table
-from graphkit.deploy.contract.host_guide import write_guide
 
 STATES = tuple(
     State(f"past.{layer}.{kind}", "float32", (1, 2, 4, 8), 2, 256) for layer in range(2) for kind in ("key", "value")

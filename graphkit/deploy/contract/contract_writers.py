@@ -1,4 +1,4 @@
-"""The constants of a contract as code for host programs: each language fills its template, as `contract.h.jinja`."""
+"""A contract in words, `HOST.md`, and its constants as code: what is written is in templates, as `contract.h.jinja`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
+from graphkit.deploy.contract.contract_parts import Generation
 from graphkit.deploy.contract.host_contract import By, Contract, Kind, Method, Port, Source, State, Table
 from graphkit.errors import UsageError
+from graphkit.graph.name_families import family_label, family_pattern
 from graphkit.render.document_blocks import printable
+from graphkit.render.markdown import escape_markdown
 
-__all__ = ["SUFFIXES", "WRITERS"]
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["SUFFIXES", "WRITERS", "write_guide"]
 
 SUFFIXES = {".h": "c", ".hpp": "c", ".rs": "rust", ".ts": "typescript", ".mts": "typescript"}  # of files
 SIZES = {
@@ -57,6 +63,32 @@ LISTS = {
 }  # of tokens, each with its name among the rules for choosing them
 
 
+IDS = {
+    "source": "the rows of the tokens of the source, then the row of pad for the rest,",
+    "token": "the row of the token",
+    "type": "the rows of the types of the tokens, 0 unless the caller has pairs of texts,",
+}
+ROWS = {"position": "position", "valid_length": "length - 1"}
+PLACES = {
+    "largest_id": "the first of the largest ids of the source",
+    "first_token": "the first token `tokens.pooled` of the source, 0 where there is none",
+}
+GUIDE_RULES = {
+    "prompt": "behind the start token, decoding begins with {}",
+    "max_length": "prompt and answer have at most {} tokens",
+    "max_new_tokens": "the answer has at most {} tokens, whatever `max_length` is",
+    "min_length": "no end token before prompt and answer have {} tokens",
+    "min_new_tokens": "no end token before the answer has {} tokens",
+    "forced_bos_token_id": "behind a prompt of one token, {} and no other",
+    "forced_eos_token_id": "at the last place that an answer may have, {} and no other",
+    "bad_words_ids": "only where they are forced: {}",
+    "suppress_tokens": "nowhere: {}",
+    "begin_suppress_tokens": "not first or, where `forced_bos_token_id` is first, not second: {}",
+    "num_beams": "the export searches with {} beams",
+    "not_followed": "the export chooses tokens by {} too, which no host follows",
+}
+
+
 class Number(NamedTuple):
     """A constant: its words in lower case, joined by underscores, and its meaning."""
 
@@ -78,25 +110,114 @@ class Group(NamedTuple):
     places: tuple[tuple[str, str], ...]
 
 
+def _environment(opening: str, closing: str, filters: Mapping[str, Callable[..., object]]) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        variable_start_string=opening,
+        variable_end_string=closing,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters.update(filters)
+    return environment
+
+
+def write_guide(contract: Contract) -> str:
+    """Return `HOST.md`."""
+    kinds = {port.kind for method in contract.methods for port in method.inputs} & {"slots_mask", "source_mask"}
+    filters: dict[str, Callable[..., object]] = {
+        "table": _table_lines,
+        "cell": _cell_text,
+        "maker_row": lambda port: (port.name, port.dtype, str(list(port.shape)), _maker_text(port)),
+        "output_row": lambda port: (port.name, port.dtype, str(list(port.shape)), port.meaning),
+        "state_row": lambda s: (s.name, s.dtype, str(list(s.shape)), "-" if s.axis is None else f"axis {s.axis}"),
+        "table_row": lambda t: (t.name, t.file, str(t.offset), t.dtype, f"{t.rows:,}", str(list(t.shape))),
+    }
+    environment = _environment("{{", "}}", filters)
+    return environment.get_template("HOST.md.jinja").render(
+        contract=contract, tokens=list(_token_rows(contract)), kinds=kinds, floor=f"{contract.floor:g}"
+    )
+
+
+def _token_rows(contract: Contract) -> Iterator[tuple[str, str]]:
+    """Yield the tokens that a host needs to know, and the rules by which it chooses them."""
+    pad, start, pooled = (contract.tokens.get(name) for name in ("pad", "start", "pooled"))
+    if contract.takes_text:
+        yield "pad", "0 (the export does not say)" if pad is None else str(pad)
+    if any(method.when == "step" for method in contract.methods):
+        yield "start", "the caller gives it" if start is None else str(start)
+        yield "end", ", ".join(map(str, contract.ends)) or "the caller gives it"
+        for name, text in GUIDE_RULES.items():
+            value = getattr(contract.generation, name)
+            if value != getattr(Generation(), name):
+                yield name, text.format(", ".join(map(str, value)) if isinstance(value, tuple) else value)
+    if pooled is not None:
+        yield "pooled", str(pooled)
+
+
+def _table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a table; rows that differ in numbers of names alone, such as those of the layers, are one.
+
+    The first and the last column are text that may differ so; a column whose header is code holds code.
+    """
+    yield f"| {' | '.join(title.strip('`') for title in header)} |"
+    yield "|---" * len(header) + "|"
+    families: dict[tuple[str, ...], list[Sequence[str]]] = {}
+    for row in rows:
+        families.setdefault((family_pattern(row[0]), *row[1:-1], family_pattern(row[-1])), []).append(row)
+    for members in families.values():
+        first, last = (
+            family_label(tuple(dict.fromkeys(column)))
+            for column in list(zip(*members, strict=True))[:: len(header) - 1]
+        )
+        whole = [(first, *members[0][1:-1], last)] if first is not None and last is not None else members
+        for row in whole:
+            cells = (
+                f"`{_cell_text(text)}`" if title[0] == "`" else escape_markdown(text)
+                for title, text in zip(header, row, strict=True)
+            )
+            yield f"| {' | '.join(cells)} |"
+
+
+def _maker_text(port: Port) -> str:
+    assert port.source is not None
+    return f"{_source_words(port.source)}: {port.meaning}"
+
+
+def _source_words(source: Source) -> str:
+    if source.kind == "embedding":
+        return f"{IDS[source.by]} of table '{source.of}'"
+    if source.by in PLACES:
+        return f"the row of table '{source.of}' at the place, counted from 0, of {PLACES[source.by]}"
+    if source.kind == "rows":
+        return f"row {ROWS[source.by]} of table '{source.of}'"
+    if source.kind == "state":
+        return f"state '{source.of}'"
+    if source.kind == "output":
+        method, _, output = source.of.partition("/")
+        return f"output '{output}' of {method}"
+    if source.kind == "user":
+        return "the caller, and zeros behind what is valid" if source.by == "source" else "the caller"
+    window = f", of which the last {source.window} tokens count" if source.window else ""
+    return f"the mask over the {'slots' if source.kind == 'slots_mask' else 'source'}{window}"
+
+
+def _cell_text(text: str) -> str:
+    return printable(text).replace("|", "\\|").replace("`", "'")
+
+
 def write_constants(language: str, contract: Contract) -> str:
     """Return the constants of a contract in a language.
 
     Raises:
         UsageError: The floor is not a float32, or a dtype has no size in bytes; in C, a name holds a NUL.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     template, text = LANGUAGES[language]
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        variable_start_string="${",
-        variable_end_string="}",
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {"text": text, "comment": comment_text, "camel": _camel_case}
+    environment = _environment("${", "}", {"text": text, "comment": comment_text, "camel": _camel_case})
     return environment.get_template(template).render(contract_constants(contract))
 
 
