@@ -14,7 +14,7 @@ import numpy as np
 from graphkit.deploy.deploy_sizes import Setting
 from graphkit.deploy.export_pipeline import compared_tokens
 from graphkit.deploy.host_part import By, HostPart, host_part, is_of_source
-from graphkit.deploy.hosts.host_arrays import slots_mask, source_mask
+from graphkit.deploy.hosts.numpy_host import slots_mask, source_mask
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.model import Model

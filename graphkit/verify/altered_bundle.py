@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.deploy.contract.bundle_contract import BundleContract
+from graphkit.deploy.hosts.bound_state import BundleState
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.hosts.method_feeds import Inputs, Tokens
-from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.model import Model
 from graphkit.runtime.session import IsolatedSession
 from graphkit.runtime.shared_memory import shared_zeros

@@ -8,8 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from graphkit.deploy.hosts.beam_search import BeamOptions, beam_search
-from graphkit.deploy.hosts.greedy_search import Stepper, greedy_search
+from graphkit.deploy.hosts.token_search import BeamOptions, Stepper, beam_search, greedy_search
 from graphkit.errors import GraphkitError
 from graphkit.verify.bundle_calls import decode_reordered_rows, several_at_once
 from graphkit.verify.bundle_prompts import Prompt

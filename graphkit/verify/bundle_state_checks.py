@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, StateTensor
+from graphkit.deploy.hosts.bound_state import BundleState
 from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.deploy.hosts.state_arena import BundleState
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.uses import readers_beside
 from graphkit.model import load

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from graphkit.deploy.contract import Port
-from graphkit.deploy.hosts.host_arrays import slots_mask
+from graphkit.deploy.hosts.numpy_host import slots_mask
 from graphkit.graph.view import all_scopes
 from graphkit.verify.cause_search import Cause, find_sole_cause, is_mended, with_attributes
 from graphkit.verify.first_difference import describe_order, first_node

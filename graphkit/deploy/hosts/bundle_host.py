@@ -13,9 +13,7 @@ import numpy.typing as npt
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod
 from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.contract.contract_parts import Generation
-from graphkit.deploy.hosts.beam_search import BeamOptions, beam_search
-from graphkit.deploy.hosts.bound_methods import BoundMethods, Sessions, packed_files
-from graphkit.deploy.hosts.greedy_search import end_tokens, greedy_search
+from graphkit.deploy.hosts.bound_state import BoundMethods, BundleState, Sessions, packed_files
 from graphkit.deploy.hosts.method_feeds import (
     Inputs,
     Tokens,
@@ -27,8 +25,15 @@ from graphkit.deploy.hosts.method_feeds import (
     told_apart,
 )
 from graphkit.deploy.hosts.open_folder import check_bundle, check_folder
-from graphkit.deploy.hosts.state_arena import BundleState
-from graphkit.deploy.hosts.token_rules import TokenRules, most_new_tokens, warn_of_settings
+from graphkit.deploy.hosts.token_search import (
+    BeamOptions,
+    TokenRules,
+    beam_search,
+    end_tokens,
+    greedy_search,
+    most_new_tokens,
+    warn_of_settings,
+)
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.runtime.session import IsolatedSession, Session
 
@@ -317,7 +322,7 @@ class Bundle:
             eos: A token to stop at, or several of which any stops, which is given too; by default those of the export.
             beams: Beams of each row; 1, the default, is greedy. The rule is that of transformers' `generate`, and a row
                 gives the same tokens alone and in a batch. With another penalty of length, or another end of the
-                search, than the export's it is a `graphkit.deploy.hosts.beam_search.BeamOptions`.
+                search, than the export's it is a `graphkit.deploy.hosts.token_search.BeamOptions`.
             prompt: What the decoder beside an encoder starts with; by default what the export says.
             mask: 1 for each of `ids` that counts, 0 for padding; ones by default.
             generation: Rules in place of the export's, such as `Generation()` for none, or

@@ -11,16 +11,25 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from graphkit.deploy.contract import By, Contract, Generation, Method, Port, State, Table, read_contract
-from graphkit.deploy.hosts.greedy_search import end_tokens
-from graphkit.deploy.hosts.host_arrays import slots_mask, sound_length, source_mask, with_zeros
+from graphkit.deploy.contract import By, Contract, Generation, Method, Port, State, Table, read_contract, sound_axis
 from graphkit.deploy.hosts.method_feeds import Inputs, join_inputs
 from graphkit.deploy.hosts.open_folder import check_folder
-from graphkit.deploy.hosts.token_rules import TokenRules, most_new_tokens, warn_of_settings
+from graphkit.deploy.hosts.token_search import TokenRules, end_tokens, most_new_tokens, warn_of_settings
 from graphkit.errors import ModelError, UsageError
 from graphkit.runtime.limits import machine_memory
 
-__all__ = ["Host", "Ids", "Run", "Tokens", "source_and_inputs"]
+__all__ = [
+    "Host",
+    "Ids",
+    "Run",
+    "Tokens",
+    "slots_mask",
+    "sound_length",
+    "source_and_inputs",
+    "source_mask",
+    "with_zeros",
+]
+
 
 NOT_PADDED = (
     " - zeros behind a shorter sound would change its results: lower again for its length with --dim, or pad it as the "
@@ -388,3 +397,51 @@ class _Sessions:
             session = Session(self.folder / method.file, optimize=True)
             self.opened[method.name] = lambda _, feed: session.run(feed)
         return self.opened[method.name](method, feed)
+
+
+def slots_mask(past: int, capacity: int, window: int, floor: float) -> np.ndarray:
+    """Return the mask over the slots of a cache and, last, the new token: float32 [capacity + 1].
+
+    Args:
+        past: Slots in use.
+        capacity: Slots.
+        window: How many tokens count, the new one included; 0 for all.
+        floor: What is added where nothing counts.
+    """
+    mask = np.full(capacity + 1, floor, np.float32)
+    mask[max(0, past + 1 - window) if window else 0 : past] = 0
+    mask[capacity] = 0
+    return mask
+
+
+def source_mask(valid: int, source: int, floor: float) -> np.ndarray:
+    """Return the mask over the positions of a padded source: float32 [source]."""
+    mask = np.full(source, floor, np.float32)
+    mask[:valid] = 0
+    return mask
+
+
+def sound_length(array: np.ndarray, port: Port, most: int) -> int:
+    """Return how long a sound is.
+
+    Raises:
+        UsageError: It has other axes than its port.
+    """
+    if array.ndim != len(port.shape):
+        raise UsageError(f"'{port.name}' is {list(array.shape)}, and takes at most {list(port.shape)}")
+    return int(array.shape[sound_axis(port, most)])
+
+
+def with_zeros(array: np.ndarray, port: Port, most: int, valid: Sequence[int]) -> np.ndarray:
+    """Return sounds with zeros behind the valid samples of each, as long as their port.
+
+    Raises:
+        UsageError: They have other axes than their port, or are longer.
+    """
+    axis = sound_axis(port, most)
+    if sound_length(array, port, most) > most or len(array) != port.shape[0]:
+        raise UsageError(f"'{port.name}' is {list(array.shape)}, and takes at most {list(port.shape)}")
+    padded = np.pad(array, [(0, most - array.shape[axis] if at == axis else 0) for at in range(array.ndim)])
+    for length, part in zip(valid, np.split(padded, len(valid)), strict=True):
+        np.moveaxis(part, axis, 0)[length:] = 0
+    return padded

@@ -19,7 +19,7 @@ import pytest
 
 import graphkit
 from graphkit.deploy.contract import Generation
-from graphkit.deploy.hosts.beam_search import BeamOptions, beam_search
+from graphkit.deploy.hosts.token_search import BeamOptions, beam_search
 from graphkit.errors import UsageError
 
 CASES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("beams.json").read_text())

@@ -11,9 +11,9 @@ import psutil
 import pytest
 from bundles import SLOTS, VOCABULARY, made, saved
 
-from graphkit.deploy.hosts.beam_search import BeamOptions
+from graphkit.deploy.hosts.bound_state import BundleState
 from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.deploy.hosts.state_arena import BundleState
+from graphkit.deploy.hosts.token_search import BeamOptions
 from graphkit.errors import ModelError, UsageError
 from graphkit.runtime.session import RunError
 
