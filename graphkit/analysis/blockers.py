@@ -13,15 +13,15 @@ from typing import ClassVar
 
 from onnx import defs
 
-from graphkit.analysis.costs.operations import count_macs
+from graphkit.analysis.costs.node_costs import count_macs
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.target_lint import CAUSES, INPUT_DIMS, Cause, Lint, Obstacle
 from graphkit.deploy.targets import Target, load_target
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.name_families import by_family
 from graphkit.graph.view import Node, Scope, all_nodes
-from graphkit.model import ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, Table, table
+from graphkit.model import Model, ModelLike, as_model
+from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
 from graphkit.symbolic.expr import TooComplexError
 
@@ -105,7 +105,19 @@ class Blockers(Judged):
                 f"{more} from constants and shapes alone, or nothing: folding removes them once dims are numbers."
             )
         if self.nodes:
-            yield self._shares()
+            shares = {"as it is": self.as_is, "dims frozen, shapes folded": self.frozen}
+            rows = [
+                (
+                    name,
+                    share.nodes,
+                    _percent_text(share.nodes / self.nodes),
+                    _macs_text(share.macs),
+                    _percent_text(share.part),
+                )
+                for name, share in shares.items()
+                if name == "as it is" or share != self.as_is
+            ]
+            yield table("Stays on the CPU | Nodes:number | Of all:number | MACs:number | Of all:number", rows)
         if self.uncounted:
             yield Prose(
                 f"The multiply-accumulates of {_nodes_text(len(self.uncounted))} are not known, such as "
@@ -121,24 +133,6 @@ class Blockers(Judged):
             nodes = _nodes_text(self.nodes)
             return f"0 blockers: nothing is known that keeps {self.target} from any of {nodes}{open_}."
         return f"{self.target} does not take {self.as_is.nodes:,} of {_nodes_text(self.nodes)}."
-
-    def _shares(self) -> Table:
-        rows = [("as it is", self.as_is)]
-        if self.as_is != self.frozen:
-            rows.append(("dims frozen, shapes folded", self.frozen))
-        return table(
-            "Stays on the CPU | Nodes:number | Of all:number | MACs:number | Of all:number",
-            [
-                (
-                    name,
-                    share.nodes,
-                    _percent_text(share.nodes / self.nodes),
-                    _macs_text(share.macs),
-                    _percent_text(share.part),
-                )
-                for name, share in rows
-            ],
-        )
 
 
 def blockers(
@@ -170,80 +164,80 @@ def blockers(
     """
     model = as_model(model)
     target = target if isinstance(target, Target) else load_target(target)
-    return _Model(target, shapes or infer(model, spec), passed).result(_spec_text(spec))
+    shapes = shapes or infer(model, spec)
+    lint, folded, unknown, found = Lint(target, shapes, passed), 0, list[Obstacle](), dict[Node, tuple[Obstacle, ...]]()
+    for node, folds in _walk_linted(shapes.model.graph, lint):
+        if folds:
+            folded += 1 + sum(len(inner.nodes) for body in node.bodies.values() for inner in body.walk())
+        else:
+            found[node], more = lint.obstacles(node)
+            unknown += more
+    counts = {node: count_macs(node, shapes) for node in found}
+    total = _sum_counts(counts.values())
+    kept = {node for node, obstacles in found.items() if any((o.cause, o.what) != FREEZABLE for o in obstacles)}
+    sizes = [f"{name}={size}" for name, size in spec.dims]
+    sizes += [f"{name}={'x'.join(map(str, shape))}" for name, shape in spec.inputs]
+    return Blockers(
+        target=target.name,
+        dims=", ".join(sizes),
+        nodes=len(found),
+        folded=folded,
+        blockers=(
+            *_opset_obstacles(target, shapes.model),
+            *(each for obstacles in found.values() for each in obstacles),
+        ),
+        unknown=tuple(unknown),
+        macs=_count_text(total),
+        uncounted=tuple(node.path for node, count in counts.items() if count is None),
+        as_is=_share_of({node for node, obstacles in found.items() if obstacles}, counts, total),
+        frozen=_share_of(kept, counts, total),
+        max_opset=target.max_opset.value if target.max_opset is not None else None,
+    )
 
 
-class _Model:
-    """The nodes of a model, each with its obstacles for a target and its multiply-accumulates."""
+def _walk_linted(scope: Scope, lint: Lint) -> Iterator[tuple[Node, bool]]:
+    """Yield each node but constants, and whether folding removes it, with all that is in it."""
+    for node in scope.nodes:
+        if node.is_op("Constant"):
+            continue
+        folds = lint.folds(node)
+        yield node, folds
+        for body in () if folds else node.bodies.values():
+            yield from _walk_linted(body, lint)
 
-    def __init__(self, target: Target, shapes: Shapes, passed: Collection[str]) -> None:
-        self.target, self.shapes, self.lint = target, shapes, Lint(target, shapes, passed)
-        self.folded = 0
-        self.linted: list[Node] = []
-        self.found: dict[Node, tuple[Obstacle, ...]] = {}
-        self.unknown: list[Obstacle] = []
-        self._walk(shapes.model.graph)
 
-    def _walk(self, scope: Scope) -> None:
-        for node in scope.nodes:
-            if node.is_op("Constant"):
-                continue
-            if self.lint.folds(node):
-                self.folded += 1 + sum(len(inner.nodes) for body in node.bodies.values() for inner in body.walk())
-                continue
-            self.linted.append(node)
-            self.found[node], unknown = self.lint.obstacles(node)
-            self.unknown += unknown
-            for body in node.bodies.values():
-                self._walk(body)
-
-    def result(self, dims: str) -> Blockers:
-        counts = {node: count_macs(node, self.shapes) for node in self.linted}
-        total = _sum_counts(counts.values())
-        as_is = self._share({node for node in self.linted if self.found[node]}, counts, total)
-        kept = {node for node in self.linted if any((o.cause, o.what) != FREEZABLE for o in self.found[node])}
-        return Blockers(
-            target=self.target.name,
-            dims=dims,
-            nodes=len(self.linted),
-            folded=self.folded,
-            blockers=(*self._opset(), *(obstacle for node in self.linted for obstacle in self.found[node])),
-            unknown=tuple(self.unknown),
-            macs=_count_text(total),
-            uncounted=tuple(node.path for node, count in counts.items() if count is None),
-            as_is=as_is,
-            frozen=self._share(kept, counts, total),
-            max_opset=self.target.max_opset.value if self.target.max_opset is not None else None,
+def _opset_obstacles(target: Target, model: Model) -> Iterator[Obstacle]:
+    limit, opset = target.max_opset, model.graph.opset()
+    if limit is not None and opset > limit.value:
+        used = {node.op_type for node in all_nodes(model.scopes) if not node.domain}
+        is_known = all(defs.has(op_type, max_inclusive_version=limit.value) for op_type in used)
+        yield Obstacle(
+            cause="opset",
+            what=f"opset {opset}",
+            reason=f"at most {limit.value} ({limit.source.key})",
+            pass_name="convert-opset" if is_known else None,
         )
 
-    def _opset(self) -> Iterator[Obstacle]:
-        limit, opset = self.target.max_opset, self.shapes.model.graph.opset()
-        if limit is not None and opset > limit.value:
-            reason = f"at most {limit.value} ({limit.source.key})"
-            remedy = "convert-opset" if self._is_known_in(limit.value) else None
-            what = f"opset {opset}"
-            none = {"scope": "", "node": "", "op": "", "tensor": "", "rank": None, "dtype": "", "dims": None}
-            yield Obstacle(cause="opset", what=what, reason=reason, pass_name=remedy, **none)  # type: ignore[arg-type]
 
-    def _is_known_in(self, opset: int) -> bool:
-        """Whether an older operator set has all operators of the model."""
-        used = {node.op_type for node in all_nodes(self.shapes.model.scopes) if not node.domain}
-        return all(defs.has(op_type, max_inclusive_version=opset) for op_type in used)
+def _share_of(blocked: set[Node], counts: Mapping[Node, Expr | None], total: Expr | None) -> Share:
+    """Return the share of blocked nodes and of those in their bodies."""
+    stays = [node for node in counts if node in blocked or any(owner in blocked for owner in _owners(node))]
+    staying = _sum_counts(counts[node] for node in stays)
+    if staying is None or total is None or total == 0:
+        part = None
+    elif staying == 0 or staying == total:
+        part = 0.0 if staying == 0 else 1.0
+    else:
+        numbers = staying.constant, total.constant
+        part = None if numbers[0] is None or numbers[1] is None else numbers[0] / numbers[1]
+    return Share(len(stays), _count_text(staying), part)
 
-    def _share(self, blocked: set[Node], counts: Mapping[Node, Expr | None], total: Expr | None) -> Share:
-        """Return the share of blocked nodes and of those in their bodies."""
-        stays = [node for node in self.linted if node in blocked or self._is_inside(node, blocked)]
-        staying = _sum_counts(counts[node] for node in stays)
-        return Share(len(stays), _count_text(staying), _share_of(staying, total))
 
-    @staticmethod
-    def _is_inside(node: Node, blocked: set[Node]) -> bool:
-        owner = node.scope.owner
-        while owner is not None:
-            if owner in blocked:
-                return True
-            owner = owner.scope.owner
-        return False
+def _owners(node: Node) -> Iterator[Node]:
+    """Yield the nodes in whose bodies a node is."""
+    while (owner := node.scope.owner) is not None:
+        yield owner
+        node = owner
 
 
 def _sum_counts(counts: Iterable[Expr | None]) -> Expr | None:
@@ -257,23 +251,12 @@ def _sum_counts(counts: Iterable[Expr | None]) -> Expr | None:
     return total
 
 
-def _share_of(staying: Expr | None, total: Expr | None) -> float | None:
-    if staying is None or total is None or total == 0:
-        return None
-    if staying == 0 or staying == total:
-        return 0.0 if staying == 0 else 1.0
-    part, whole = staying.constant, total.constant
-    return None if part is None or whole is None else part / whole
-
-
 def _count_text(count: Expr | None) -> str:
     return "?" if count is None else str(count)
 
 
 def _macs_text(text: str) -> str:
-    if text.isdecimal():
-        return f"{int(text):,}"
-    return "depends on dims"
+    return f"{int(text):,}" if text.isdecimal() else "depends on dims"
 
 
 def _percent_text(part: float | None) -> str:
@@ -282,11 +265,6 @@ def _percent_text(part: float | None) -> str:
 
 def _nodes_text(number: int) -> str:
     return f"{number:,} node{'' if number == 1 else 's'}"
-
-
-def _spec_text(spec: DimSpec) -> str:
-    sizes = [f"{name}={size}" for name, size in spec.dims]
-    return ", ".join([*sizes, *(f"{name}={'x'.join(map(str, shape))}" for name, shape in spec.inputs)])
 
 
 Group = tuple[Cause, str, str, str | None]

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os.path import commonprefix
 from pathlib import Path
 from typing import ClassVar
 
@@ -370,15 +371,10 @@ class _Group:
                 for source, found in pairs.items()
                 if len(found) == most and not any(_link_problem(*pair) for pair in found)
             ]
-            alike = {source: _count_letters_shared(source, target) for source in fitting}
+            alike = {source: len(commonprefix([source, target])) for source in fitting}  # noqa: RUF071 - of letters
             pairs = {source: pairs[source] for source in fitting if alike[source] == max(alike.values())}
         for pairs_of_source in pairs.values():
             yield from pairs_of_source
-
-
-def _count_letters_shared(name: str, other_name: str) -> int:
-    """Return how many letters the beginnings of two names have in common."""
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(name, other_name, strict=False)))
 
 
 def _variant_suffixes(roles: dict[str, str]) -> dict[str, str]:

@@ -1,33 +1,35 @@
-"""The sections of a report, in order: the analysis that makes each, and its prerequisites."""
+"""The report: its sections in order, and those of one model, or of several models after a comparison."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from graphkit.analysis.architecture import architecture
+from graphkit.analysis.architecture import Architecture, architecture
 from graphkit.analysis.control_flow import control_flow
-from graphkit.analysis.costs.model_costs import Costs, Quantity
+from graphkit.analysis.costs.model_costs import Costs, Quantity, costs
 from graphkit.analysis.findings import Finding, Judged, worst_first
+from graphkit.analysis.hazards import Hazards, hazards
 from graphkit.analysis.kv_cache import DEFAULT_CONTEXT, kv_cache
-from graphkit.analysis.model_interface import DECODERS, Fit, fit, interface
-from graphkit.analysis.shape_ops import shape_ops
-from graphkit.analysis.summary import summary
-from graphkit.analysis.verdict import Facts, Verdict, facts_of, folder_steps, model_steps, verdict_lines
+from graphkit.analysis.model_interface import DECODERS, Fit, Interface, fit, interface
+from graphkit.analysis.shape_ops import ShapeOps, shape_ops
+from graphkit.analysis.shape_origins import origins, what_if
+from graphkit.analysis.summary import Summary, summary
+from graphkit.analysis.tensor_shapes import unknown_shapes
+from graphkit.analysis.verdict import Facts, Verdict, facts_of, folder_steps, model_steps, verdict_lines, verdict_of
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.names import count_things, distinct_stems, short_paths
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Cell, Column, Heading, Prose, Table, sized, table
 from graphkit.render.result import Result
+from graphkit.shapes import DimSpec, Shapes, declarations, infer
 from graphkit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from graphkit.analysis.hazards import Hazards
     from graphkit.deploy.targets import Target
-    from graphkit.shapes import DimSpec, Shapes
 
 __all__ = [
     "BLOCKERS", "EXTRAS", "SECTIONS", "SECTION_NAMES", "VERDICT", "Comparison", "ComparisonRow", "Failure",
@@ -37,7 +39,7 @@ __all__ = [
 
 
 COST_ROWS = 20
-HazardCheck = Callable[[Model, "Hazards", "Shapes"], "Hazards"]
+HazardCheck = Callable[[Model, Hazards, Shapes], Hazards]
 
 
 @dataclass(frozen=True)
@@ -122,63 +124,33 @@ class Section:
     is_judged: bool = False
 
 
-# Importing the shape engine takes as long as most sections, so it is imported only when a section needs it.
-
-
 def _origins_section(material: Material) -> Result:
-    from graphkit.analysis.shape_origins import origins
-    from graphkit.shapes import infer
-
     shapes = material.shapes if material.optimized is None else infer(material.optimized)
     return origins(shapes.model, full=material.options.full, optimized=material.optimized is not None, shapes=shapes)
 
 
-def _what_if(material: Material) -> Result:
-    from graphkit.analysis.shape_origins import what_if
-
-    return what_if(material.model, shapes=material.shapes)
-
-
 def _hazards_section(material: Material) -> Result:
-    from graphkit.analysis.hazards import hazards
-
     result, check = hazards(material.model, shapes=material.shapes), material.options.check
     return result if check is None else check(material.model, result, material.shapes)
 
 
-def _unknown_shapes(material: Material) -> Result:
-    from graphkit.analysis.tensor_shapes import unknown_shapes
-
-    return unknown_shapes(material.model, shapes=material.shapes)
-
-
 def _blockers_section(material: Material) -> Result:
-    from graphkit.analysis.blockers import blockers
+    from graphkit.analysis.blockers import blockers  # with the facts of targets, which few reports need
 
     target = material.options.target
     assert target is not None
     return blockers(material.model, target, **material.sized())
 
 
-def _costs_section(material: Material) -> Result:
-    from graphkit.analysis.costs.model_costs import costs
-
-    return costs(material.model, top=COST_ROWS, **material.sized())
-
-
 def _float16_section(material: Material) -> Result:
-    from graphkit.analysis.float16_losses import float16_losses
+    from graphkit.analysis.float16_losses import float16_losses  # which few reports have
 
     return float16_losses(material.model)
 
 
-def _verdict_section(material: Material) -> Result:
-    from graphkit.analysis.verdict import verdict_of
-
-    return verdict_of(material.model, material.judged)
-
-
-VERDICT = Section("verdict", _verdict_section)  # made last, from those that are judged
+VERDICT = Section(
+    "verdict", lambda material: verdict_of(material.model, material.judged)
+)  # made last, from those that are judged
 SECTIONS = (
     VERDICT,
     Section(
@@ -187,12 +159,22 @@ SECTIONS = (
     Section("architecture", lambda material: architecture(material.model), is_judged=True),
     Section("interface", lambda material: interface(material.model), is_judged=True),
     Section("kv-cache", lambda material: kv_cache(material.model, material.options.context), is_judged=True),
-    Section("costs", _costs_section, needs_shapes=True, is_judged=True),
+    Section(
+        "costs",
+        lambda material: costs(material.model, top=COST_ROWS, **material.sized()),
+        needs_shapes=True,
+        is_judged=True,
+    ),
     Section("shape-ops", lambda material: shape_ops(material.model, material.optimized), compares=True, is_judged=True),
     Section("origins", _origins_section, needs_shapes=True, compares=True),
-    Section("what-if", _what_if, needs_shapes=True),
+    Section("what-if", lambda material: what_if(material.model, shapes=material.shapes), needs_shapes=True),
     Section("hazards", _hazards_section, needs_shapes=True, is_judged=True),
-    Section("unknown-shapes", _unknown_shapes, needs_shapes=True, is_judged=True),
+    Section(
+        "unknown-shapes",
+        lambda material: unknown_shapes(material.model, shapes=material.shapes),
+        needs_shapes=True,
+        is_judged=True,
+    ),
     Section("control-flow", lambda material: control_flow(material.model), is_judged=True),
 )
 SECTION_NAMES = tuple(section.name for section in SECTIONS)
@@ -263,7 +245,6 @@ class Report(Judged):
 
     def graphs(self) -> tuple[Mapping[str, object], ...]:
         from graphkit.analysis.page_graph import page_graph
-        from graphkit.shapes import declarations, infer
 
         costs = self.sections.get("costs")
         shapes = infer(declarations(self.source).model) if self.source is not None else None
@@ -392,8 +373,11 @@ class Comparison(Judged):
         names = short_paths(report.model for report in self.reports)
         places = {finding: names.get(finding.model, finding.where).removesuffix(".onnx") for finding in self.found()}
         distinct = dict.fromkeys(Finding(finding.kind, place, "") for finding, place in places.items())
-        commands = self.commands or tuple(command for finding in self.reports for command in _verdict_commands(finding))
-        return verdict_lines(f"{_joint_name(self.rows)}; {weights} of weights.", distinct, commands)
+        roles = ", ".join(dict.fromkeys(row.role for row in self.rows))
+        verdicts = (report.sections.get(VERDICT.name) for report in self.reports)
+        alone = (command for verdict in verdicts if isinstance(verdict, Verdict) for command in verdict.commands)
+        first = f"{count_things(len(self.rows), 'model(s)')}: {roles}; {weights} of weights."
+        return verdict_lines(first, distinct, self.commands or tuple(alone))
 
 
 def _report_document(
@@ -410,17 +394,6 @@ def _report_document(
         "failures": plain["failures"],
         "models": [report.to_dict() for report in reports],
     }
-
-
-def _joint_name(rows: Sequence[ComparisonRow]) -> str:
-    """Return the name of several models together."""
-    roles = dict.fromkeys(row.role for row in rows)
-    return f"{count_things(len(rows), 'model(s)')}: {', '.join(roles)}"
-
-
-def _verdict_commands(made: Report) -> tuple[str, ...]:
-    verdict = made.sections.get(VERDICT.name)
-    return verdict.commands if isinstance(verdict, Verdict) else ()
 
 
 def report(
@@ -469,20 +442,14 @@ def _make_sections(model: Model, options: ReportOptions, progress: Callable[[str
             material = replace(material, optimized=pending.result())
         if material.inferred is None and section.needs_shapes:
             progress("shapes")
-            material = _with_shapes(material)
+            shapes = infer(declarations(material.model).model)
+            material = replace(material, model=shapes.model, inferred=shapes)
         progress(section.name)
         made[section.name] = section.make(material)
     if VERDICT in sections:
         rests_on = {section.name: made[section.name] for section in judged}
         made[VERDICT.name] = VERDICT.make(replace(material, model=model, judged=rests_on))
     return made
-
-
-def _with_shapes(material: Material) -> Material:
-    from graphkit.shapes import declarations, infer  # which take as long to import as most sections take
-
-    shapes = infer(declarations(material.model).model)
-    return replace(material, model=shapes.model, inferred=shapes)
 
 
 def _start_optimizer(model: Model) -> Future[Model]:
@@ -524,56 +491,49 @@ def compare(
         >>> [row.inputs for row in graphkit.compare(models).rows]
         [1, 8]
     """
-    parts: list[_Part] = []
+    needed = replace(options, also=(*options.also, *ROW_SECTIONS))
+    parts: list[tuple[Model, dict[str, Result]]] = []
     failures: list[Failure] = []
-    for model in models:
+    for source in models:
+        label = source.label if isinstance(source, Model) else str(source)
+        progress(f"reading {label}")
         try:
-            parts.append(_make_part(model, options, progress))
+            model = as_model(source)
+            parts.append((model, _make_sections(model, needed, lambda step, of=label: progress(f"{of}: {step}"))))  # type: ignore[misc]
         except ModelError as error:
             if not keep_going:
                 raise
-            failures.append(Failure(model.label if isinstance(model, Model) else str(model), str(error)))
-    together = fit([part.model for part in parts]) if any(part.row.role in DECODERS for part in parts) else None
-    facts = _command_facts(parts) if VERDICT in sections_of(options) else ()
-    for part, known in zip(parts, facts, strict=False):
-        part.made[VERDICT.name] = replace(_verdict_of_part(part), commands=model_steps(known))
-    reports = tuple(_shown_report(part.model, options, part.made) for part in parts)
-    comparison = Comparison(tuple(part.row for part in parts), together, reports, (), tuple(failures))
+            failures.append(Failure(label, str(error)))
+    rows = tuple(_comparison_row(*part) for part in parts)
+    together = fit([model for model, _ in parts]) if any(row.role in DECODERS for row in rows) else None
+    facts: list[Facts] = []
+    stems = distinct_stems(model.label for model, _ in parts)  # models of one file name get outputs of different names
+    for model, made in parts if VERDICT in sections_of(options) else ():
+        verdict = cast(Verdict, made[VERDICT.name])
+        facts.append(replace(facts_of(model, made, verdict.faults), stem=stems[model.label]))
+        made[VERDICT.name] = replace(verdict, commands=model_steps(facts[-1]))
+    reports = tuple(_shown_report(model, options, made) for model, made in parts)
+    comparison = Comparison(rows, together, reports, (), tuple(failures))
     if any(finding.kind == "fit" for finding in comparison.found()):
         return comparison
     return replace(comparison, commands=folder_steps(facts))
 
 
-def _command_facts(parts: Sequence[_Part]) -> Sequence[Facts]:
-    """Return the facts that commands depend on; models of one file name get outputs of different names."""
-    stems = distinct_stems(part.model.label for part in parts)
-    facts = [facts_of(part.model, part.made, _verdict_of_part(part).faults) for part in parts]
-    return [replace(known, stem=stems[part.model.label]) for known, part in zip(facts, parts, strict=True)]
+ROW_SECTIONS = ("summary", "architecture", "interface", "shape-ops")
 
 
-def _verdict_of_part(part: _Part) -> Verdict:
-    verdict = part.made[VERDICT.name]
-    assert isinstance(verdict, Verdict)
-    return verdict
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The part of a comparison that is about one model."""
-
-    model: Model
-    row: ComparisonRow
-    made: dict[str, Result]
-
-
-def _make_part(source: ModelLike, options: ReportOptions, progress: Callable[[str], None]) -> _Part:
-    progress(f"reading {source.label if isinstance(source, Model) else source}")
-    model = as_model(source)
-    facts, shapes, ports = summary(model), shape_ops(model), interface(model)
-    ops = sum(op.total for op in shapes.ops), shapes.on_shapes
-    role, puts = architecture(model).role, (ports.input_count, ports.output_count)
-    row = ComparisonRow(model.label, role, facts.nodes, *ops, *puts, weight_bytes=facts.total_weight_bytes)
-    made = _make_sections(model, options, lambda step: progress(f"{model.label}: {step}"))
-    if isinstance(costs := made.get("costs"), Costs):
-        row = replace(row, macs=costs.macs, peak_bytes=costs.peak.bytes)
-    return _Part(model, row, made)
+def _comparison_row(model: Model, made: Mapping[str, Result]) -> ComparisonRow:
+    facts, role = cast(Summary, made["summary"]), cast(Architecture, made["architecture"]).role
+    ports, shapes, counted = cast(Interface, made["interface"]), cast(ShapeOps, made["shape-ops"]), made.get("costs")
+    return ComparisonRow(
+        model=model.label,
+        role=role,
+        nodes=facts.nodes,
+        shape_ops=sum(op.total for op in shapes.ops),
+        on_shapes=shapes.on_shapes,
+        inputs=ports.input_count,
+        outputs=ports.output_count,
+        weight_bytes=facts.total_weight_bytes,
+        macs=counted.macs if isinstance(counted, Costs) else None,
+        peak_bytes=counted.peak.bytes if isinstance(counted, Costs) else None,
+    )

@@ -8,13 +8,14 @@ names no node, so that they stay the same ones when an exporter numbers nodes an
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from os.path import commonprefix
 from pathlib import Path, PurePath
-from typing import Any, ClassVar
+from types import UnionType
+from typing import Any, ClassVar, cast, get_args, get_origin, get_type_hints
 
 from graphkit.analysis.findings import KIND_NAMES, Finding, kind_of, kinds_named
 from graphkit.analysis.report import VERDICT, Comparison, Report
@@ -60,6 +61,9 @@ class LockedFinding:
     count: int
 
 
+VERDICT_FIELDS = ("role", "target", "sections", "nodes", "shape_nodes", "bytes", "kv_bytes_per_token")
+
+
 @dataclass(frozen=True)
 class LockedModel:
     """The fields of a verdict that a later one is compared with.
@@ -100,32 +104,13 @@ class VerdictLock(Result):
 def verdict_lock(made: Report | Comparison) -> VerdictLock:
     """Return the lock of a report, which must have the section `verdict`."""
     keys = paths_below(report.model for report in made.reports)
-    models = {
-        keys[each.model]: _locked_model(keys[each.model], _verdict_of_report(each), each.found())
-        for each in made.reports
-    }
+    models: dict[str, LockedModel] = {}
+    for each in made.reports:
+        verdict, key = cast(Verdict, each.sections[VERDICT.name]), keys[each.model]
+        facts = {name: getattr(verdict, name) for name in VERDICT_FIELDS}
+        models[key] = LockedModel(model=key, **facts, findings=_locked_findings(each.found()))
     together = _locked_findings(finding for finding in made.found() if not finding.model)
     return VerdictLock(tuple(models[key] for key in sorted(models)), together)
-
-
-def _verdict_of_report(report: Report) -> Verdict:
-    verdict = report.sections[VERDICT.name]
-    assert isinstance(verdict, Verdict)
-    return verdict
-
-
-def _locked_model(model: str, verdict: Verdict, findings: Iterable[Finding]) -> LockedModel:
-    return LockedModel(
-        model=model,
-        role=verdict.role,
-        target=verdict.target,
-        sections=verdict.sections,
-        nodes=verdict.nodes,
-        shape_nodes=verdict.shape_nodes,
-        bytes=verdict.bytes,
-        kv_bytes_per_token=verdict.kv_bytes_per_token,
-        findings=_locked_findings(findings),
-    )
 
 
 def _locked_findings(findings: Iterable[Finding | LockedFinding]) -> tuple[LockedFinding, ...]:
@@ -197,7 +182,7 @@ class Baseline:
         pairs = self._pair_models(made.reports)
         yield from _grown_findings(self.lock.fit, [finding for finding in made.found() if not finding.model])
         for report, earlier in pairs:
-            verdict = _verdict_of_report(report)
+            verdict = cast(Verdict, report.sections[VERDICT.name])
             self._check_options(report.model, verdict, earlier)
             yield from _grown_findings(earlier.findings, report.found())
             for measure in MEASURES:
@@ -228,10 +213,14 @@ class Baseline:
 
     def _most_alike(self, report: Report, unmatched: Sequence[LockedModel]) -> LockedModel:
         """Return the baseline's record of a report's model: of those of its name, the one whose folders agree."""
-        shared = {id(record): _count_shared_parts(record.model, report.model) for record in unmatched}
+        parts = PurePath(report.model).parts[::-1]
+        shared = {
+            id(record): len(commonprefix([parts, PurePath(record.model).parts[::-1]]))  # noqa: RUF071 - of parts
+            for record in unmatched
+        }
         most = max(shared.values(), default=0)
         named = [record for record in unmatched if most and shared[id(record)] == most]
-        role = _verdict_of_report(report).role
+        role = cast(Verdict, report.sections[VERDICT.name]).role
         alike = named if len(named) == 1 else [record for record in named or unmatched if record.role == role]
         if len({record.model for record in alike}) != 1:  # one that is reported on twice is in it twice
             like = count_things(len(alike), "model(s)")
@@ -252,12 +241,6 @@ class Baseline:
                 f"{self.file}: it is for {earlier.target or 'no target'}, and this report for "
                 f"{verdict.target or 'none'} - write it with the same options"
             )
-
-
-def _count_shared_parts(path: str, other_path: str) -> int:
-    """Return how many parts the ends of two paths have in common."""
-    pairs = zip(reversed(PurePath(path).parts), reversed(PurePath(other_path).parts), strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda parts: parts[0] == parts[1], pairs))
 
 
 def _grown_findings(earlier: Sequence[LockedFinding], findings: Sequence[Finding]) -> Iterator[str]:
@@ -292,57 +275,35 @@ def read_baseline(path: Path) -> Baseline:
     if schema not in (expected, versioned_schema(VerdictLock.schema())):
         raise UsageError(f"{path}: it is no report of the version {expected}, but {schema!r} - {HOW}")
     try:
-        return Baseline(str(path), _read_report(plain) if schema == expected else _read_lock(plain))
+        return Baseline(str(path), _read_report(plain) if schema == expected else _read(VerdictLock, plain))
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: it has no verdict, or is no whole report - {HOW}") from error
 
 
-def _read_lock(plain: Mapping[str, Any]) -> VerdictLock:
-    models = (
-        _read_model(each["model"], each, _read_findings(each["findings"])) for each in _read_list(plain["models"])
-    )
-    return VerdictLock(tuple(models), _read_findings(plain["fit"]))
-
-
 def _read_report(plain: Mapping[str, Any]) -> VerdictLock:
     by_model: dict[str, list[LockedFinding]] = {}
-    for finding, each in zip(_read_findings(plain["findings"]), plain["findings"], strict=True):
-        by_model.setdefault(_read_typed(each["model"], str), []).append(finding)
-    models = (
-        _read_model(each["model"], each["sections"][VERDICT.name], _locked_findings(by_model.get(each["model"], ())))
-        for each in _read_list(plain["models"])
-    )
+    for each in plain["findings"]:
+        by_model.setdefault(_read(str, each["model"]), []).append(_read(LockedFinding, each))
+    models = []
+    for each in plain["models"]:
+        verdict = {**each["sections"][VERDICT.name], "model": each["model"], "findings": ()}
+        models.append(replace(_read(LockedModel, verdict), findings=_locked_findings(by_model.get(each["model"], ()))))
     return VerdictLock(tuple(models), _locked_findings(by_model.get("", ())))
 
 
-def _read_model(model: object, verdict: Mapping[str, Any], findings: tuple[LockedFinding, ...]) -> LockedModel:
-    sections = tuple(_read_typed(name, str) for name in _read_list(verdict["sections"]))
-    counts = {each.field: verdict[each.field] for each in MEASURES}
-    counts = {name: count if count is None else _read_count(count) for name, count in counts.items()}
-    role, target = _read_typed(verdict["role"], str), _read_typed(verdict["target"], str)
-    return LockedModel(_read_typed(model, str), role, target, sections, **counts, findings=findings)
+def _read(kind: Any, plain: Any) -> Any:
+    """Return a value of JSON as a type: a dataclass from the fields that it has, a tuple, a text or a count.
 
-
-def _read_findings(plain: object) -> tuple[LockedFinding, ...]:
-    names = (
-        (_read_typed(each["kind"], str), _read_typed(each["key"], str), _read_count(each["count"]))
-        for each in _read_list(plain)
-    )
-    return tuple(LockedFinding(*name) for name in names)
-
-
-def _read_typed(plain: object, kind: type[Any]) -> Any:
-    if not isinstance(plain, kind) or isinstance(plain, bool):
+    Raises:
+        TypeError, KeyError: It is none.
+    """
+    if get_origin(kind) is UnionType:
+        return None if plain is None else _read(get_args(kind)[0], plain)
+    if get_origin(kind) is tuple and isinstance(plain, list | tuple):
+        return tuple(_read(get_args(kind)[0], each) for each in plain)
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{each.name: _read(hints[each.name], plain[each.name]) for each in fields(kind)})
+    if not isinstance(plain, kind) or isinstance(plain, bool) or (kind is int and plain < 0):
         raise TypeError
     return plain
-
-
-def _read_list(plain: object) -> list[Any]:
-    plain_list: list[Any] = _read_typed(plain, list)
-    return plain_list
-
-
-def _read_count(plain: object) -> int:
-    if _read_typed(plain, int) < 0:
-        raise TypeError
-    return plain  # type: ignore[return-value]

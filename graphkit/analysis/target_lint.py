@@ -6,57 +6,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from onnx import TensorProto, defs
 
-from graphkit.deploy.targets import Condition, Fact, Target, Verdict, tflite_spellings
+from graphkit.deploy.targets import Condition, Fact, Facts, Target, Verdict, tflite_spellings
 from graphkit.deploy.targets.target import ANYTHING, joint_verdict
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import RANDOM, value_inputs
-from graphkit.graph.uses import ShapeTensors, find_lookups, table_entries
-from graphkit.graph.view import Node, T, Value, as_text, attribute_value
+from graphkit.graph.uses import find_lookups, table_entries
+from graphkit.graph.view import Node, Value, as_text, attribute_value
 from graphkit.ops.tensor import TensorSequence, element_numbers, plain_dims
 from graphkit.shapes import Shapes, is_known
 
-__all__ = ["CAUSES", "INPUT_DIMS", "REMEDIES", "Cause", "Known", "Lint", "Obstacle", "Ruling", "rule_node"]
+__all__ = ["CAUSES", "INPUT_DIMS", "REMEDIES", "Cause", "Lint", "Obstacle", "Ruling", "rule_node"]
 
 MAX_OPSET = 1 << 31  # onnx counts opsets in 32 bits
 CONTROL_FLOW = ("If", "Loop", "Scan")
+COUNTING = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)  # of ids, positions and masks: no activations
 PLANES = 4  # axes of a tensor that lies in planes: of channels, and of heights and widths
 Cause = Literal["opset", "control flow", "function", "operator", "rank", "dtype", "dynamic shape"]
 INPUT_DIMS = "dims of the inputs"
 CAUSES: tuple[Cause, ...] = get_args(Cause)  # in the order of a report
 
 
-@dataclass(frozen=True)
-class Known:
-    """The facts that decide between passes.
-
-    Attributes:
-        tensors: Which values are shape arithmetic.
-        lookups: Nodes that look rows of a constant table up by ids as they come in.
-        hosted: Values that rest on no floating-point data, such as token ids, positions and masks.
-        parts: Sequences that a Split can give, each part by itself.
-        passed: Names of passes that have run already, and have left what is there.
-    """
-
-    tensors: ShapeTensors
-    lookups: Collection[Node]
-    hosted: Collection[Value]
-    parts: Collection[Value]
-    passed: Collection[str] = ()
-
-    def rests_on_hosted(self, node: Node) -> bool:
-        """Whether a node computes from such values alone."""
-        return all(value in self.hosted for value in node.results)
-
-
-Applies = Callable[[Known, Node], bool]
+Applies = Callable[["Lint", Node], bool]
 
 
 class Remedy(NamedTuple):
@@ -73,52 +51,45 @@ class Remedy(NamedTuple):
     applies: Applies = lambda *_: True
 
 
-def _looks_tokens_up(known: Known, node: Node) -> bool:
+def _looks_tokens_up(lint: Lint, node: Node) -> bool:
     """Whether a node looks tokens up, or does nothing but move the ids to such a node."""
-    if node in known.lookups:
-        return True
-    outputs = node.results
-    return known.rests_on_hosted(node) and any(
-        reader in known.lookups for value in outputs for reader, _ in find_lookups(value)
-    )
+    readers = (reader for value in node.results for reader, _ in find_lookups(value))
+    return node in lint.lookups or (_rests_on_hosted(lint, node) and any(reader in lint.lookups for reader in readers))
 
 
-def _looks_up(known: Known, node: Node) -> bool:
+def _rests_on_hosted(lint: Lint, node: Node) -> bool:
+    """Whether a node computes from values alone that rest on no floating-point data."""
+    return all(value in lint.hosted for value in node.results)
+
+
+def _looks_up(lint: Lint, node: Node) -> bool:
     """Whether the first input is a constant table, perhaps dequantized, and the indices are computed."""
     table = node.input(0)
-    is_table = table is not None and (table in known.tensors.static or table_entries(node, table) is not None)
-    return is_table and node.input(1) not in known.tensors.static
+    is_table = table is not None and (table in lint.tensors.static or table_entries(node, table) is not None)
+    return is_table and not _second_is_static(lint, node)
 
 
-def _second_is_static(known: Known, node: Node) -> bool:
-    return node.input(1) in known.tensors.static
+def _second_is_static(lint: Lint, node: Node) -> bool:
+    return node.input(1) in lint.tensors.static
 
 
-def _fills_from_data(known: Known, node: Node) -> bool:
+def _fills_from_data(lint: Lint, node: Node) -> bool:
     """Whether one of the values that a Where chooses from is computed from no data, as the floor of a mask is."""
-    return any(node.input(index) in known.tensors.derived for index in (1, 2))
+    return node.is_op("Where") and any(node.input(index) in lint.tensors.derived for index in (1, 2))
 
 
-def _is_inverted(_: Known, node: Node) -> bool:
-    readers = [reader for value in node.results for reader, _ in value.consumers]
-    return bool(readers) and all(reader.is_op("Reciprocal") for reader in readers)
-
-
-def _guards_softmax(_: Known, node: Node) -> bool:
+def _guards_softmax(_: Lint, node: Node) -> bool:
     source = node.input(0)
     return source is not None and source.producer is not None and source.producer.is_op("Softmax")
 
 
 QUANTISED = (  # products, whose second input is the weight
-    "MatMulInteger",
-    "ConvInteger",
-    "com.microsoft.MatMulNBits",
-    "com.microsoft.DynamicQuantizeMatMul",
+    *("MatMulInteger", "ConvInteger", "com.microsoft.MatMulNBits", "com.microsoft.DynamicQuantizeMatMul"),
     "com.microsoft.MatMulIntegerToFloat",
 )
 REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "", "extract-embedding", _looks_tokens_up),
-    Remedy("operator", "", "extract-host-values", Known.rests_on_hosted),
+    Remedy("operator", "", "extract-host-values", _rests_on_hosted),
     Remedy("operator", "Gather", "extract-embedding", _looks_up),
     Remedy("operator", "GatherND", "extract-embedding", _looks_up),
     Remedy("operator", "Gather", "gather-to-slice", _second_is_static),
@@ -135,12 +106,12 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "Cast", "cast-int64-away", lambda _, node: node.attr("to", 0) == TensorProto.INT64),
     Remedy("operator", "LayerNormalization", "layer-norm-to-primitives"),
     Remedy("operator", "Neg", "neg-to-mul"),
-    Remedy("operator", "SequenceAt", "sequence-to-split", lambda known, node: node.input(0) in known.parts),
-    Remedy("operator", "SplitToSequence", "sequence-to-split", lambda known, node: node.outputs[0] in known.parts),
+    Remedy("operator", "SequenceAt", "sequence-to-split", lambda lint, node: node.input(0) in lint.parts),
+    Remedy("operator", "SplitToSequence", "sequence-to-split", lambda lint, node: node.outputs[0] in lint.parts),
     Remedy("operator", "Pow", "pow-to-mul", _second_is_static),
     Remedy("operator", "RMSNormalization", "layer-norm-to-primitives"),
     Remedy("operator", "Reciprocal", "reciprocal-to-div"),
-    Remedy("operator", "Sqrt", "reciprocal-to-div", _is_inverted),
+    Remedy("operator", "Sqrt", "reciprocal-to-div", lambda _, node: _is_read_by(node, "Reciprocal")),
     Remedy("operator", "DynamicQuantizeLinear", "dequantize"),
     *(Remedy("operator", operator, "dequantize", _second_is_static) for operator in QUANTISED),
     Remedy("control flow", "If", "specialize-input"),
@@ -149,21 +120,12 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("rank", "", "reduce-rank"),
     Remedy("dynamic shape", INPUT_DIMS, "freeze-dims"),
     Remedy("dtype", "", "extract-embedding", _looks_tokens_up),
-    Remedy("dtype", "", "extract-host-values", Known.rests_on_hosted),
+    Remedy("dtype", "", "extract-host-values", _rests_on_hosted),
     Remedy("dtype", "IsNaN", "masked-fill-to-add", _guards_softmax),
-    Remedy(
-        "dtype", "bool", "masked-fill-to-add", lambda known, node: node.is_op("Where") and _fills_from_data(known, node)
-    ),
+    Remedy("dtype", "bool", "masked-fill-to-add", _fills_from_data),
     Remedy("dtype", "bool", "where-to-arithmetic", lambda _, node: node.is_op("Where")),
     Remedy("dtype", "int64", "cast-int64-away"),
 )
-
-
-def find_remedy(cause: Cause, what: str, node: Node, known: Known) -> str | None:
-    """Return the pass that removes a blocker and has not run yet, None where none is known."""
-    fitting = (row for row in REMEDIES if row.cause == cause and row.of in ("", node.operator, what))
-    names = (row.pass_name for row in fitting if row.pass_name not in known.passed and row.applies(known, node))
-    return next(names, None)
 
 
 @dataclass(frozen=True)
@@ -182,17 +144,17 @@ class Obstacle:
         pass_name: The pass that removes it, None where none is known.
     """
 
-    scope: str
-    node: str
-    op: str
-    cause: Cause
-    what: str
-    reason: str
-    tensor: str
-    rank: int | None
-    dtype: str
-    dims: tuple[Dim, ...] | None
-    pass_name: str | None
+    scope: str = ""
+    node: str = ""
+    op: str = ""
+    cause: Cause = "operator"
+    what: str = ""
+    reason: str = ""
+    tensor: str = ""
+    rank: int | None = None
+    dtype: str = ""
+    dims: tuple[Dim, ...] | None = None
+    pass_name: str | None = None
 
     @property
     def path(self) -> str:
@@ -201,24 +163,32 @@ class Obstacle:
 
 
 class Lint:
-    """The statements of a target about the nodes of one model."""
+    """The statements of a target about the nodes of one model.
+
+    Attributes:
+        passed: Names of passes that have run already, and have left what is there.
+        tensors: Which values are shape arithmetic.
+        lookups: Nodes that look rows of a constant table up by ids as they come in.
+        hosted: Values that rest on no floating-point data, such as token ids, positions and masks.
+        parts: Sequences that a Split can give, each part by itself.
+        local: The functions of the model.
+    """
 
     def __init__(self, target: Target, shapes: Shapes, passed: Collection[str] = ()) -> None:
-        self.target, self.shapes = target, shapes
-        self.known = _known_facts(shapes, passed)
+        self.target, self.shapes, self.passed = target, shapes, passed
+        graph, self.tensors = shapes.model.graph, shapes.model.shape_tensors
+        lookups = (lookup for value in graph.inputs for lookup in find_lookups(value))
+        self.lookups = {node for node, table in lookups if table_entries(node, table) is not None}
+        self.hosted = _hosted_values(shapes, self.lookups)
+        self.parts: Collection[Value] = set(_sequence_parts(shapes))
         self.local = {(as_text(function.domain), as_text(function.name)) for function in shapes.model.proto.functions}
 
     def folds(self, node: Node) -> bool:
         """Whether folding removes a node once dims are numbers: it computes from constants and shapes, or nothing."""
-        values = node.results
-        return self._changes_nothing(node) or (
-            bool(values) and all(_rests_on_shapes(value, self.shapes) for value in values)
-        )
-
-    def _changes_nothing(self, node: Node) -> bool:
-        source = node.input(0)
+        values, source = node.results, node.input(0)
         is_cast = node.is_op("Cast") and source is not None and self.shapes[source].dtype == node.attr("to", -1)
-        return node.is_op("Identity") or is_cast
+        on_shapes = bool(values) and all(_rests_on_shapes(value, self.shapes) for value in values)
+        return node.is_op("Identity") or is_cast or on_shapes
 
     def obstacles(self, node: Node) -> tuple[tuple[Obstacle, ...], tuple[Obstacle, ...]]:
         """Return the obstacles of a node, and the facts that no source states or no shape decides."""
@@ -236,16 +206,18 @@ class Lint:
             yield self._obstacle(node, cause, node.operator, said.reason, None), said.verdict == "refused"
             if cause == "control flow" and said.verdict == "refused":
                 return
-        values = self._data(node)
+        reads = value_inputs(node)  # as a shape, which is no data
+        inputs = [value for index, value in enumerate(node.inputs) if value is not None and index not in reads]
+        values = list(dict.fromkeys([*node.results, *inputs]))
         yield from self._rank(node, values)
         yield from self._dims(node, values)
         yield from self._dtypes(node, values)
 
-    def _data(self, node: Node) -> list[Value]:
-        """Return the tensors that a node computes with, those that it reads as a shape left out."""
-        reads = value_inputs(node)
-        inputs = [value for index, value in enumerate(node.inputs) if value is not None and index not in reads]
-        return list(dict.fromkeys([*node.results, *inputs]))
+    def _remedy(self, cause: Cause, what: str, node: Node) -> str | None:
+        """Return the pass that removes a blocker and has not run yet, None where none is known."""
+        fitting = (row for row in REMEDIES if row.cause == cause and row.of in ("", node.operator, what))
+        names = (row.pass_name for row in fitting if row.pass_name not in self.passed and row.applies(self, node))
+        return next(names, None)
 
     def _rank(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
         limit = self.target.max_rank
@@ -307,16 +279,8 @@ class Lint:
             rank=None if dims is None else len(dims),
             dtype=dtype_name(tensor.dtype) if tensor is not None and tensor.dtype else "?",
             dims=shape and tuple(dim if is_known(expr) else None for dim, expr in zip(shape, dims or (), strict=True)),
-            pass_name=find_remedy(cause, what, node, self.known),
+            pass_name=self._remedy(cause, what, node),
         )
-
-
-def _known_facts(shapes: Shapes, passed: Collection[str]) -> Known:
-    graph, tensors = shapes.model.graph, shapes.model.shape_tensors
-    readers = {
-        node for value in graph.inputs for node, table in find_lookups(value) if table_entries(node, table) is not None
-    }
-    return Known(tensors, readers, _hosted_values(shapes, readers), set(_sequence_parts(shapes)), passed)
 
 
 def _sequence_parts(shapes: Shapes) -> Iterator[Value]:
@@ -334,7 +298,7 @@ def _sequence_parts(shapes: Shapes) -> Iterator[Value]:
 
 def _hosted_values(shapes: Shapes, rows: Collection[Node]) -> set[Value]:
     """Return the values that rest on ids, positions, masks, shapes and constants, and on no rows looked up by ids."""
-    hosted = {value for value in shapes.model.graph.inputs if _is_counting(shapes[value].dtype)}
+    hosted = {value for value in shapes.model.graph.inputs if shapes[value].dtype in COUNTING}
     for scope in shapes.model.graph.walk():
         for node in scope.nodes:
             if node.domain or node.bodies or node.op_type in RANDOM or node in rows:
@@ -345,11 +309,6 @@ def _hosted_values(shapes: Shapes, rows: Collection[Node]) -> set[Value]:
     return hosted
 
 
-def _is_counting(dtype: int) -> bool:
-    """Whether an input of a dtype holds ids, positions, lengths or masks: neither activations nor pixels."""
-    return dtype in (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
-
-
 def _rests_on_shapes(value: Value, shapes: Shapes) -> bool:
     """Whether a value is computed from constants, and from shapes that follow from those of the inputs."""
     tensors = shapes.model.shape_tensors
@@ -358,8 +317,7 @@ def _rests_on_shapes(value: Value, shapes: Shapes) -> bool:
     return all(source in tensors.derived or shapes[source].is_known for source in tensors.sources(value))
 
 
-@dataclass(frozen=True)
-class Ruling:
+class Ruling(NamedTuple):
     """Whether a target takes an operator, and who says so."""
 
     verdict: Verdict
@@ -367,22 +325,16 @@ class Ruling:
 
 
 def rule_node(node: Node, target: Target, shapes: Shapes) -> Ruling:
-    """Return the ruling of a target on a node's operator."""
+    """Return the ruling of a target on a node's operator; a joint target has that of the strictest of its parts."""
     if target.others:
-        return _joint_ruling([(part.name, rule_node(node, part, shapes)) for part in target.others])
+        rulings = {part.name: rule_node(node, part, shapes) for part in target.others}
+        verdict = joint_verdict([ruling.verdict for ruling in rulings.values()])
+        names = ", ".join(name for name, ruling in rulings.items() if ruling.verdict == verdict)
+        return Ruling(verdict, f"not known for {names}" if verdict == "unknown" else names)
     if target.tflite is not None and node.operator not in target.operators:
-        return _by_tflite(node, target, shapes)
+        return _by_tflite(node, target.tflite, shapes)
     fact = target.operators[node.operator]
-    if fact is None:
-        return Ruling("unknown", "no source says")
-    return _by_fact(node, fact, shapes)
-
-
-def _joint_ruling(rulings: Sequence[tuple[str, Ruling]]) -> Ruling:
-    """Return the joint ruling of several targets, and which of them it comes from."""
-    verdict = joint_verdict([said.verdict for _, said in rulings])
-    names = ", ".join(name for name, said in rulings if said.verdict == verdict)
-    return Ruling(verdict, f"not known for {names}" if verdict == "unknown" else names)
+    return Ruling("unknown", "no source says") if fact is None else _by_fact(node, fact, shapes)
 
 
 def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
@@ -399,13 +351,12 @@ def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
     return Ruling(fact.otherwise, f"taken with {fact.condition} only ({fact.source.key})")
 
 
-def _by_tflite(node: Node, target: Target, shapes: Shapes) -> Ruling:
-    assert target.tflite is not None
+def _by_tflite(node: Node, tflite: Facts, shapes: Shapes) -> Ruling:
     spellings = tflite_spellings().get(node.operator, ())
     chosen = next((spelling for spelling in spellings if _condition_holds(node, spelling.condition, shapes)), None)
     if chosen is None:
         return Ruling("unknown", "no source says what it becomes in TFLite")
-    facts = [(name, target.tflite[name]) for name in chosen.becomes]
+    facts = [(name, tflite[name]) for name in chosen.becomes]
     refused = [(name, fact) for name, fact in facts if fact is not None and fact.verdict == "refused"]
     if refused:
         names = ", ".join(name for name, _ in refused)
@@ -418,62 +369,40 @@ def _by_tflite(node: Node, target: Target, shapes: Shapes) -> Ruling:
 
 def _condition_holds(node: Node, condition: Condition, shapes: Shapes) -> bool | None:
     """Return whether a condition holds of a node, None where that is not known."""
-    parts = [
-        *(_is_constant(_named_input(node, name), shapes) for name in condition.constant),
-        *(_has_attribute(node, name, value) for name, value in condition.attributes.items()),
-        *(_is_filled_with(_named_input(node, name), value, shapes) for name, value in condition.values.items()),
-        *(_comes_from(_named_input(node, name), op) for name, op in condition.producers.items()),
-        *([_is_read_by(node, condition.readers)] if condition.readers else []),
-        *([_has_dtype(node, condition.dtypes, shapes)] if condition.dtypes else []),
-        *([_has_rank(node, condition.max_rank, shapes)] if condition.max_rank is not None else []),
-        *([_gives_dtypes(node, condition.output_dtypes, shapes)] if condition.output_dtypes else []),
-        *([_has_planes(node, condition.planes_of, shapes)] if condition.planes_of is not None else []),
-    ]
-    if False in parts:
-        return False
-    return None if None in parts else True
-
-
-def _is_constant(value: Value | None, shapes: Shapes) -> bool:
-    return value is None or value in shapes.model.shape_tensors.static
-
-
-def _is_filled_with(value: Value | None, number: float, shapes: Shapes) -> bool:
-    if value is None:
-        return True  # left out, for its default
-    elements = shapes[value].elements
-    return bool(elements) and all(element == number for element in elements or ())
-
-
-def _comes_from(value: Value | None, op: str) -> bool:
-    return value is not None and value.producer is not None and value.producer.operator == op
+    static = shapes.model.shape_tensors.static
+    parts: list[bool | None] = [_has_attribute(node, name, value) for name, value in condition.attributes.items()]
+    for name in condition.constant:
+        value = _named_input(node, name)
+        parts.append(value is None or value in static)
+    for name, number in condition.values.items():  # an input that is left out has its default
+        value = _named_input(node, name)
+        elements = (number,) if value is None else shapes[value].elements
+        parts.append(bool(elements) and all(element == number for element in elements or ()))
+    for name, op in condition.producers.items():
+        value = _named_input(node, name)
+        parts.append(value is not None and value.producer is not None and value.producer.operator == op)
+    if condition.readers:
+        is_output = any(value in node.scope.outputs for value in node.outputs)
+        parts.append(not is_output and _is_read_by(node, condition.readers))
+    if condition.dtypes:
+        dtype = shapes[node.input(0)].dtype
+        parts.append(dtype_name(dtype) in condition.dtypes if dtype else None)
+    if condition.max_rank is not None:
+        ranks = [shapes[value].rank for value in (*node.inputs, *node.outputs) if value is not None]
+        is_above = any(rank is not None and rank > condition.max_rank for rank in ranks)
+        parts.append(False if is_above else None if None in ranks else True)
+    if condition.output_dtypes:  # of what the node gives to the caller of the model
+        given = [shapes[value].dtype for value in node.results if value in node.scope.outputs]
+        is_other = any(dtype and dtype_name(dtype) not in condition.output_dtypes for dtype in given)
+        parts.append(False if is_other else all(given) or None)
+    if condition.planes_of is not None:
+        parts.append(_has_planes(node, condition.planes_of, shapes))
+    return False if False in parts else None if None in parts else True
 
 
 def _is_read_by(node: Node, op: str) -> bool:
     readers = [reader for value in node.results for reader, _ in value.consumers]
-    is_output = any(value in node.scope.outputs for value in node.outputs)
-    return bool(readers) and not is_output and all(reader.operator == op for reader in readers)
-
-
-def _has_dtype(node: Node, dtypes: Sequence[str], shapes: Shapes) -> bool | None:
-    value = node.input(0)
-    dtype = 0 if value is None else shapes[value].dtype
-    return dtype_name(dtype) in dtypes if dtype else None
-
-
-def _has_rank(node: Node, limit: int, shapes: Shapes) -> bool | None:
-    ranks = [shapes[value].rank for value in (*node.inputs, *node.outputs) if value is not None]
-    if any(rank is not None and rank > limit for rank in ranks):
-        return False
-    return None if None in ranks else True
-
-
-def _gives_dtypes(node: Node, dtypes: Sequence[str], shapes: Shapes) -> bool | None:
-    """Return whether what a node gives to the caller of the model has one of these dtypes."""
-    given = [shapes[value].dtype for value in node.results if value in node.scope.outputs]
-    if any(dtype and dtype_name(dtype) not in dtypes for dtype in given):
-        return False
-    return all(given) or None
+    return bool(readers) and all(reader.operator == op for reader in readers)
 
 
 def _has_planes(node: Node, number: int, shapes: Shapes) -> bool | None:
@@ -503,18 +432,13 @@ def _named_input(node: Node, name: str) -> Value | None:
 
 
 def _has_attribute(node: Node, name: str, value: str | float) -> bool:
-    if isinstance(value, str):
-        return _attribute_of(node, name, str) == value
-    return (_attribute_of(node, name, int) if isinstance(value, int) else _attribute_of(node, name, float)) == value
-
-
-def _attribute_of(node: Node, name: str, kind: type[T]) -> T | None:
-    """Return the value of an attribute, its default where it is not given; None where it is of another kind."""
+    """Whether an attribute has a value, which may be its default."""
+    kind: Any = type(value)
     if name in node.attributes:
-        return node.attr(name, kind)
+        return node.attr(name, kind) == value
     schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
     formal = None if schema is None else schema.attributes.get(name)
-    return None if formal is None else attribute_value(formal.default_value, kind)
+    return formal is not None and attribute_value(formal.default_value, kind) == value
 
 
 @lru_cache(maxsize=256)

@@ -18,7 +18,6 @@ from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
 from graphkit.graph.names import count_things
 from graphkit.graph.uses import find_lookups, table_entries
-from graphkit.graph.view import Value
 from graphkit.io.remote.urls import is_url
 from graphkit.io.stream_files import INPUT
 from graphkit.model import Model
@@ -115,17 +114,13 @@ def _amount_text(quantity: Quantity, unit: Literal["", "B"] = "") -> str | Formu
 
 def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
     """Return the verdict on a model, from the sections that it rests on."""
-    summary, architecture = sections["summary"], sections["architecture"]
-    shape_ops, cache, costs = sections["shape-ops"], sections["kv-cache"], sections["costs"]
-    assert isinstance(summary, Summary)
-    assert isinstance(architecture, Architecture)
-    assert isinstance(shape_ops, ShapeOps)
-    assert isinstance(cache, KVCache)
-    assert isinstance(costs, Costs)
     faults = worst_first(
         finding for section in sections.values() if isinstance(section, Judged) for finding in section.found()
     )
     facts = facts_of(model, sections, faults)
+    summary, architecture = facts.summary, facts.architecture
+    shape_ops, cache = cast(ShapeOps, sections["shape-ops"]), cast(KVCache, sections["kv-cache"])
+    costs = cast(Costs, sections["costs"])
     layers = f", {count_things(architecture.layers, 'layer(s)')}" if architecture.layers else ""
     return Verdict(
         role=architecture.role,
@@ -156,16 +151,13 @@ def verdict_lines(
     groups = in_order(findings)
     about = [Sentence.of(first), costs] if costs else [Sentence.of(first)]
     if not any(kind.is_fault for kind, _ in groups):
-        about[-1] = about[-1].and_then(f" {_no_faults(len(groups))}")
+        limits = f"; {count_things(len(groups), 'limit(s)')}:" if groups else "."
+        about[-1] = about[-1].and_then(f" No faults{limits}")
     kept, taken = list(commands[:COMMANDS]), sum(map(rows, about))
     while kept and taken + min(len(groups), LEFT) + len(kept) > ROWS:
         kept.pop()
     lines = _found_lines(groups, ROWS - taken - len(kept))
     return Lines((*((text, "plain") for text in about), *lines, *((command, "command") for command in kept)))
-
-
-def _no_faults(limits: int) -> str:
-    return f"No faults; {count_things(limits, 'limit(s)')}:" if limits else "No faults."
 
 
 def _found_lines(groups: Sequence[tuple[Kind, Sequence[Finding]]], room: int) -> list[Line]:
@@ -206,7 +198,6 @@ RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` t
 DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
 FETCHING = ("lower", "bundle")
 NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
-FOLDING = {"sequence-to-split"}  # passes that take operators away which targets refuse
 ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # options that are off by default
 
 
@@ -255,17 +246,15 @@ class Facts:
         return not (stuck or self.summary.custom or dtypes & NOT_ON_CPU)
 
     @property
-    def folds(self) -> bool:
-        """Whether folding takes away what the target refuses."""
-        refused = self.blockers.blockers if self.blockers is not None else ()
-        return any(obstacle.pass_name in FOLDING for obstacle in refused)
-
-    @property
     def has_slots(self) -> bool:
         """Whether new tokens join each cache as it is, so that slots can take them."""
         roles = self.model.roles
         pasts = [entry.past for entry in roles.cache if not roles.is_cross(entry)]
-        return bool(pasts) and all(past is not None and _is_joined(past) for past in pasts)
+        readers = [[node for node, _ in past.consumers] if past is not None else [] for past in pasts]
+        return bool(pasts) and all(
+            any(node.is_op("Concat") for node in nodes) and all(node.is_op("Concat", "Shape") for node in nodes)
+            for nodes in readers
+        )
 
     def within(self, option: str, default: int) -> tuple[str, ...]:
         """Return an option for a length, where the model fails at the default or has fewer positions."""
@@ -294,14 +283,14 @@ def model_steps(facts: Facts) -> tuple[str, ...]:
 
 
 def _command_steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
-    role = facts.architecture.role
+    role, refused = facts.architecture.role, facts.blockers.blockers if facts.blockers is not None else ()
     if facts.runs:
         if "merged-if" in facts.kinds:
             if len({merged.condition for merged in facts.control.merged}) == 1:
                 yield _command_text("split-merged", name, "-o", _output_name(stem, ".split"))
         elif "blockers" in facts.kinds and role in ALONE:
             yield from _lower_commands(name, stem, [facts])
-        elif "shape-chains" in facts.kinds or facts.folds:
+        elif "shape-chains" in facts.kinds or any(each.pass_name == "sequence-to-split" for each in refused):
             yield _command_text("fold", name, "-o", _output_name(stem, ".folded.onnx"))
         if role == "decoder-only" and facts.has_slots:
             yield _bundle_command(name, stem, [facts])
@@ -318,14 +307,18 @@ def _command_steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
 
 def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
     """Return the commands to run next on a folder of models that fit together."""
-    folder = _common_folder([facts.model for facts in models])
-    roles = [facts.architecture.role for facts in models]
-    if folder is None or len(set(roles)) < len(roles) or not all(facts.runs for facts in models):
+    paths, roles = {facts.model.path for facts in models}, [facts.architecture.role for facts in models]
+    folders = {path.parent for path in paths if path is not None}
+    folder = next(iter(folders), None)
+    if folder is None or len(folders) > 1 or not _is_word(str(folder)) or paths != set(folder.glob("*.onnx")):
+        return ()
+    if len(set(roles)) < len(roles) or not all(facts.runs for facts in models):
         return ()
     if not set(ENCODERS) & set(roles) or not any(needed <= set(roles) for needed in DECODERS):
         return ()
-    lowered = _lower_commands(folder, folder, models) if any("blockers" in facts.kinds for facts in models) else ()
-    return (*lowered, _bundle_command(folder, folder, models))
+    name = str(folder)
+    lowered = _lower_commands(name, name, models) if any("blockers" in facts.kinds for facts in models) else ()
+    return (*lowered, _bundle_command(name, name, models))
 
 
 def asked_options(blockers: Blockers) -> dict[str, str]:
@@ -356,20 +349,6 @@ def _length_options(models: Sequence[Facts], source: str, cache: str, most: int,
     for option, default, is_cache in ((source, most, False), (cache, slots, True)):
         options_of = [f.within(option, default) for f in models if bool(f.model.roles.cache) is is_cache]
         yield from min((words for words in options_of if words), key=lambda words: int(words[1]), default=())
-
-
-def _is_joined(past: Value) -> bool:
-    readers = [node for node, _ in past.consumers]
-    return all(node.is_op("Concat", "Shape") for node in readers) and any(node.is_op("Concat") for node in readers)
-
-
-def _common_folder(models: Sequence[Model]) -> str | None:
-    """Return the folder that holds these models and no others."""
-    folders = {model.path.parent for model in models if model.path is not None}
-    folder = next(iter(folders), None)
-    if folder is None or len(folders) > 1 or not _is_word(str(folder)):
-        return None
-    return str(folder) if {model.path for model in models} == set(folder.glob("*.onnx")) else None
 
 
 def _is_word(name: str) -> bool:

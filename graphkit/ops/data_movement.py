@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -496,6 +497,7 @@ class Reshaped(Precondition):
         return Violation(f"{text}: {'; '.join(copies)}", "", tuple(result))
 
 
+@lru_cache(maxsize=4096)  # layers repeat
 def _always_reshapes(source: Dims, target: Dims) -> bool:
     """Whether a target fits at all legal dims."""
     dims = []

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphkit.analysis.blockers import blockers
-from graphkit.analysis.costs.amounts import Amount, sum_amounts
-from graphkit.analysis.costs.node_costs import MEASURES, Measure, NodeCost, node_costs
+from graphkit.analysis.costs.node_costs import MEASURES, Amount, Measure, NodeCost, node_costs, sum_amounts
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.hazards import hazards
 from graphkit.analysis.shape_origins import OriginGroup, meanings_text, origins

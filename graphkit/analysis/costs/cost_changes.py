@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from graphkit.analysis.costs.amounts import Amount, sum_amounts
 from graphkit.analysis.costs.model_costs import Quantity
-from graphkit.analysis.costs.node_costs import node_costs
+from graphkit.analysis.costs.node_costs import Amount, node_costs, sum_amounts
 from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.summary import stored_bytes

@@ -7,9 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from graphkit.analysis.costs.amounts import Amount, sum_amounts
-from graphkit.analysis.costs.node_costs import FAILURES, MEASURES, Measure, NodeCost, node_costs
-from graphkit.analysis.costs.node_sizes import bytes_of
+from graphkit.analysis.costs.node_costs import (
+    FAILURES,
+    MEASURES,
+    Amount,
+    Measure,
+    NodeCost,
+    bytes_of,
+    node_costs,
+    sum_amounts,
+)
 from graphkit.analysis.costs.peak_memory import Peak, PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.summary import Weight, WeightBits, stored_weights, weight_bits

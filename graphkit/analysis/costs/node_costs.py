@@ -1,35 +1,39 @@
 """The costs of every node that runs: branches, bodies as often as they run, functions at each call.
 
 Of an If, the branch counts that costs more at the sizes that are asked about; `branches` has both. Where a body runs an
-unknown number of times, the costs of its nodes are unknown, and so are those of a node whose sizes are.
+unknown number of times, the costs of its nodes are unknown, and so are those of a node whose sizes are. Costs are
+amounts: sums of expressions in the input dims that may have any number of terms, and numbers of any size.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
-from graphkit.analysis.costs.amounts import NOTHING, ONCE, Amount, sum_amounts
-from graphkit.analysis.costs.node_sizes import NodeSizes, bytes_moved
-from graphkit.analysis.costs.operations import MACS, OPERATIONS, UNCOUNTED
+from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.control_and_sequences import count_iterations
-from graphkit.ops.tensor import element_number
+from graphkit.ops.costs import MACS, OPERATIONS, PICKING, SHAPE_ONLY, UNCOUNTED, VIEWS, NodeDims, product
+from graphkit.ops.tensor import Dims, TensorSequence, element_number
 from graphkit.progress import check_time
-from graphkit.shapes import Expr, Shapes, UnknownError, const
-from graphkit.symbolic.expr import TooComplexError
+from graphkit.shapes import Expr, Shapes, UnknownError, ceil_div, const
+from graphkit.symbolic.expr import Monomial, TooComplexError, sum_text
 
 __all__ = [
-    "MEASURES", "Branch", "Choice", "Measure", "NodeCost", "NodeCosts", "Steps", "chosen_branches", "functions_of",
-    "node_costs", "scope_nodes",
+    "FAILURES", "MEASURES", "NOTHING", "ONCE", "Amount", "Branch", "Choice", "Measure", "NodeCost", "NodeCosts",
+    "Steps", "bytes_of", "chosen_branches", "count_macs", "functions_of", "node_costs", "scope_nodes", "sum_amounts",
 ]  # fmt: skip
 
 Measure = Literal["macs", "operations", "bytes_moved"]
 MEASURES: tuple[Measure, ...] = ("macs", "operations", "bytes_moved")
 NOTHING_UNKNOWN: Mapping[Measure, str] = {}
+MAX_TERMS = 1000  # of a product, and of a text
 MAX_CALLS = 30  # functions in functions, as for shapes
 MAX_WORK = 200_000  # nodes of bodies and functions, as often as they are called
 RECURRENT = ("GRU", "LSTM", "RNN")
@@ -37,7 +41,143 @@ FAILURES = (UnknownError, TooComplexError, ArithmeticError, LookupError, ValueEr
 
 
 @dataclass(frozen=True)
-class NodeCost:
+class Amount:
+    """A polynomial with integer coefficients over the atoms of expressions.
+
+    Attributes:
+        terms: The coefficient of each monomial, none of them 0.
+    """
+
+    terms: Mapping[Monomial, int]
+
+    @classmethod
+    def of(cls, value: Expr | int) -> Amount:
+        """Return an expression as an amount."""
+        if isinstance(value, Expr):
+            return cls(dict(value.terms))
+        return cls({(): value} if value else {})
+
+    def times(self, other: Amount) -> Amount:
+        """Return the product; TooComplexError if it has too many terms."""
+        if len(self.terms) * len(other.terms) > MAX_TERMS:
+            raise TooComplexError("a product of too many terms")
+        products: Counter[Monomial] = Counter()
+        for left, factor in self.terms.items():
+            for right, other_factor in other.terms.items():
+                products[tuple(sorted(left + right, key=lambda atom: atom.key))] += factor * other_factor
+        return Amount({monomial: factor for monomial, factor in products.items() if factor})
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The names in it."""
+        return frozenset(name for monomial in self.terms for name in Expr(((monomial, 1),)).symbols)
+
+    def at(self, sizes: Mapping[str, int]) -> int | None:
+        """Return its value, None if a symbol has no size or a divisor is 0."""
+        try:
+            return sum(
+                factor * math.prod([atom.evaluate(sizes) for atom in monomial])
+                for monomial, factor in self.terms.items()
+            )
+        except (KeyError, ZeroDivisionError):
+            return None
+
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """Return the expression, the largest terms at some sizes first; "" if it has too many terms to be read."""
+        if len(self.terms) > MAX_TERMS:
+            return ""
+
+        def text_of(atom: object) -> str:
+            text = repr(atom)
+            return text if text.isidentifier() else f"({text})"
+
+        def factors(monomial: Monomial) -> tuple[object, ...]:
+            counts = Counter(monomial).items()
+            return tuple(atom if count == 1 else _Power(f"{text_of(atom)}**{count}") for atom, count in counts)
+
+        def order(term: tuple[Monomial, int]) -> tuple[int, int, str]:
+            size = Amount(dict([term])).at(sizes)
+            return -len(term[0]), -(size or 0), repr(term[0])
+
+        return sum_text([(factors(monomial), factor) for monomial, factor in sorted(self.terms.items(), key=order)])
+
+
+NOTHING, ONCE = Amount({}), Amount.of(1)
+
+
+def sum_amounts(amounts: Iterable[Amount]) -> Amount:
+    """Return a sum."""
+    terms: dict[Monomial, int] = {}
+    for amount in amounts:
+        for monomial, factor in amount.terms.items():
+            terms[monomial] = terms.get(monomial, 0) + factor
+    return Amount({monomial: factor for monomial, factor in terms.items() if factor})
+
+
+class _Power(str):
+    """Some equal atoms of a product, as `sequence_length**2`."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def bytes_of(value: Value, shapes: Shapes) -> Expr:
+    """Return the bytes of a tensor, its elements packed as ONNX stores them.
+
+    Raises:
+        UnknownError: Its dtype has no fixed size, or its dtype or its rank is not known.
+    """
+    tensor = shapes[value]
+    if isinstance(tensor, TensorSequence):
+        raise UnknownError(f"'{value.name}' is a sequence")
+    if tensor.dims is None:
+        raise UnknownError(shapes.reason(value) or f"the rank of '{value.name}' is not known")
+    bits = BITS.get(tensor.dtype)
+    if bits is None:
+        dtype = dtype_name(tensor.dtype) if tensor.dtype else "unknown"
+        raise UnknownError(f"the dtype of '{value.name}' is {dtype}, which has no fixed size")
+    return _count_bytes(tensor.dims, bits)
+
+
+@lru_cache(maxsize=8192)  # layers repeat
+def _count_bytes(dims: Dims, bits: int) -> Expr:
+    count = product(dims)
+    return count * (bits // 8) if bits % 8 == 0 else ceil_div(count * bits, 8)
+
+
+def _bytes_moved(node: Node, shapes: Shapes) -> Expr:
+    """Return the bytes that a node reads and writes: each input read once, each output written once.
+
+    Nothing counts for a node that gives its input another shape, which no runtime copies; an operator that picks
+    elements reads as many as it gives. Weights count as they are stored: int4 as half a byte.
+    """
+    if node.operator in VIEWS or node.is_op("Constant"):
+        return const(0)
+    read = list[Value]()
+    for index, value in enumerate(node.inputs):
+        if index == 0 and node.operator in PICKING:
+            read += node.results
+        elif value is not None and not (index == 0 and node.operator in SHAPE_ONLY):
+            read.append(value)
+    return sum((bytes_of(value, shapes) for value in (*read, *node.results)), start=const(0))
+
+
+def node_dims(node: Node, shapes: Shapes) -> NodeDims:
+    """Return a node with the dims of its inputs and outputs."""
+    inputs, outputs = ([None if each is None else shapes[each] for each in x] for x in (node.inputs, node.outputs))
+    return NodeDims(node, inputs, outputs)
+
+
+def count_macs(node: Node, shapes: Shapes) -> Expr | None:
+    """Return how many multiply-accumulates a node does: 0 where it is none of these operators, None where unknown."""
+    rule = MACS.get(node.operator)
+    try:
+        return const(0) if rule is None else rule(node_dims(node, shapes))
+    except (UnknownError, TooComplexError, ValueError):  # outgrown bounds; a rank that no model has that runs
+        return None
+
+
+class NodeCost(NamedTuple):
     """The costs of a node, all of its runs together.
 
     Attributes:
@@ -50,8 +190,7 @@ class NodeCost:
     unknown: Mapping[Measure, str]
 
 
-@dataclass(frozen=True)
-class Branch:
+class Branch(NamedTuple):
     """A branch of an If, and its costs; `reason` says why it cannot run, "" if it can."""
 
     node: Node
@@ -61,8 +200,7 @@ class Branch:
     reason: str
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(NamedTuple):
     """Work that runs one step after the other.
 
     Attributes:
@@ -109,8 +247,7 @@ def functions_of(model: Model) -> Mapping[tuple[str, str, str], Scope]:
     return {(function.domain, function.name, function.overload): scope for function, scope in functions}
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The branch of an If that runs; `is_certain` if its condition is constant, else the sizes say so."""
 
     name: str
@@ -130,18 +267,12 @@ def chosen_branches(shapes: Shapes, sizes: Mapping[str, int]) -> Mapping[Node, C
         if value is not None:
             chosen[node] = Choice("then_branch" if value else "else_branch", is_certain=True)
     roles = shapes.model.roles
-    has_past = any(
-        _has_elements(past, shapes, sizes) for past, entry in roles.pasts.items() if not roles.is_cross(entry)
-    )
+    pasts = [shapes.dims(past) for past, entry in roles.pasts.items() if not roles.is_cross(entry)]
+    has_past = any(dims is not None and all(Amount.of(dim).at(sizes) != 0 for dim in dims) for dims in pasts)
     for decoder in roles.merged:
         name = decoder.cache_branch if has_past else decoder.first_branch
         chosen.setdefault(decoder.node, Choice(name, is_certain=False))
     return chosen
-
-
-def _has_elements(value: Value, shapes: Shapes, sizes: Mapping[str, int]) -> bool:
-    dims = shapes.dims(value)
-    return dims is not None and all(Amount.of(dim).at(sizes) != 0 for dim in dims)
 
 
 class _Walk:
@@ -168,6 +299,8 @@ class _Walk:
             return [_unknown_cost(node, "the bodies and functions around it are too many nodes")]
         if function is not None:
             return self.call(node, function, times, reason)
+        if not node.bodies and node.op_type not in RECURRENT:
+            return [self.single(node, times, reason)]
         if node.is_op("If"):
             return self.branches(node, times, reason)
         if node.is_op("Loop", "Scan") and "body" in node.bodies:
@@ -184,11 +317,11 @@ class _Walk:
         like = self.likeness(node)
         if times is ONCE and like in self.known:
             return NodeCost(node, self.known[like], NOTHING_UNKNOWN)
-        sizes = NodeSizes(node, self.shapes)
+        sizes = node_dims(node, self.shapes)
         rules: Mapping[Measure, Callable[[], Expr]] = {
             "macs": lambda: _count_macs(sizes),
             "operations": lambda: _count_operations(sizes),
-            "bytes_moved": lambda: bytes_moved(node, self.shapes),
+            "bytes_moved": lambda: _bytes_moved(node, self.shapes),
         }
         costs: dict[Measure, Amount] = {}
         unknown: dict[Measure, str] = {}
@@ -274,7 +407,8 @@ class _Walk:
     def steps(self, node: Node, body: Scope) -> tuple[Amount | None, str]:
         """Return how often a Loop or Scan runs its body, or why that is not known."""
         try:
-            steps = self.scanned(node) if node.is_op("Scan") else self.iterations(node, body)
+            limit, start = (None if (value := node.input(index)) is None else self.shapes[value] for index in (0, 1))
+            steps = self.scanned(node) if node.is_op("Scan") else count_iterations(limit, start, body)
         except FAILURES as error:
             return None, str(error)
         if steps is None:
@@ -283,16 +417,12 @@ class _Walk:
         why = self.unknown_symbols(amount)
         return (None, f"the number of iterations of {node.op_type} '{node.path}': {why}") if why else (amount, "")
 
-    def iterations(self, node: Node, body: Scope) -> Expr | None:
-        limit, start = (None if (value := node.input(index)) is None else self.shapes[value] for index in (0, 1))
-        return count_iterations(limit, start, body)
-
     def scanned(self, node: Node) -> Expr | None:
         count = node.attr("num_scan_inputs", 0) or 0
         if node.scope.opset() < 9 or not 0 < count <= len(node.inputs):
             return None
         axes = node.attr("scan_input_axes", ()) or (0,)
-        return NodeSizes(node, self.shapes).dims(len(node.inputs) - count)[axes[0]]
+        return node_dims(node, self.shapes).dims(len(node.inputs) - count)[axes[0]]
 
     def recurrent(self, node: Node, times: Amount | None, reason: str) -> list[NodeCost]:
         cost = self.single(node, times, reason)
@@ -308,14 +438,14 @@ def _unknown_cost(node: Node, reason: str) -> NodeCost:
     return NodeCost(node, {}, dict.fromkeys(MEASURES, reason))
 
 
-def _count_macs(sizes: NodeSizes) -> Expr:
+def _count_macs(sizes: NodeDims) -> Expr:
     operator = sizes.node.operator
     if operator in MACS:
         return MACS[operator](sizes)
     return const(0) if operator in OPERATIONS or operator in UNCOUNTED else _without_rule(operator)
 
 
-def _count_operations(sizes: NodeSizes) -> Expr:
+def _count_operations(sizes: NodeDims) -> Expr:
     operator = sizes.node.operator
     if operator in UNCOUNTED:
         raise UnknownError(UNCOUNTED[operator])

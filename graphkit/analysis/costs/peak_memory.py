@@ -12,12 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from graphkit.analysis.costs.amounts import Amount, sum_amounts
-from graphkit.analysis.costs.node_costs import FAILURES, Choice, chosen_branches, functions_of
-from graphkit.analysis.costs.node_sizes import VIEWS, bytes_of
+from graphkit.analysis.costs.node_costs import (
+    FAILURES,
+    Amount,
+    Choice,
+    bytes_of,
+    chosen_branches,
+    functions_of,
+    sum_amounts,
+)
 from graphkit.graph.dataflow import values_read
 from graphkit.graph.operator_traits import operator_set
 from graphkit.graph.view import Node, Scope, Value
+from graphkit.ops.costs import VIEWS
 from graphkit.shapes import Expr, Shapes, is_known
 
 __all__ = ["IN_PLACE", "MAX_DEPTH", "MAX_MOMENTS", "Alive", "Peak", "PeakMemory", "page_memory", "runtime_order"]
@@ -90,8 +97,8 @@ def runtime_order(scope: Scope, values: Mapping[Node, set[Value]] = {}) -> tuple
     """
     reads: dict[Node, list[Node]] = {}
     for node in scope.nodes:
-        producers = {value.producer for value in (values.get(node) or values_read(node))}
-        here = [producer for producer in producers if producer is not None and producer.scope is scope]
+        producers = {value.producer for value in (values.get(node) or values_read(node)) if value.scope is scope}
+        here = [producer for producer in producers if producer is not None]
         reads[node] = here if len(here) < 2 else sorted(here, key=lambda source: source.index)
     read = {source for sources in reads.values() for source in sources}
     stack = [(node, False) for node in scope.nodes if node not in read]

@@ -8,8 +8,8 @@ import onnx.parser
 import pytest
 
 from graphkit.analysis.costs.node_costs import MEASURES, NodeCost, node_costs
-from graphkit.analysis.costs.operations import MACS, OPERATIONS, UNCOUNTED
 from graphkit.model import Model
+from graphkit.ops.costs import MACS, OPERATIONS, UNCOUNTED
 from graphkit.shapes import infer
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
