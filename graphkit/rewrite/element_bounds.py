@@ -1,9 +1,9 @@
-"""Bounds of elements at any input: of floats, to tell which may be infinite or NaN, and of integers."""
+"""Bounds of elements at any input, to tell which floats may be infinite or NaN, and which integers fit a dtype."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import mul, or_, truediv
@@ -11,7 +11,7 @@ from operator import mul, or_, truediv
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.dtypes import BITS, FLOATS, INTEGERS, integer_range
+from graphkit.dtypes import FLOATS, INTEGERS, integer_range
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.operator_traits import MOVING
@@ -20,12 +20,12 @@ from graphkit.graph.view import ZERO, Node, Value
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
-from graphkit.rewrite.editor import Editor
 from graphkit.shapes import Shapes
 
-__all__ = ["UNBOUNDED", "Bounds", "FloatBounds", "IntegerBounds", "Interval"]
+__all__ = ["UNBOUNDED", "ElementBounds", "Interval"]
 
 MAX_READ = 64 << 20  # bytes of a constant that are read
+EXACT = 2.0**53  # up to which floats hold each integer
 
 LARGEST: dict[int, float] = {dtype: float(np.finfo(numpy).max) for dtype, numpy in FLOATS.items()}
 LARGEST[TensorProto.BFLOAT16] = 3.3895314e38
@@ -72,8 +72,8 @@ class Interval:
 UNBOUNDED = Interval(-math.inf, math.inf, may_be_nan=True)
 
 
-class FloatBounds(ForwardAnalysis[Interval]):
-    """Bounds of the values of a model, by interval arithmetic.
+class ElementBounds(ForwardAnalysis[Interval]):
+    """Bounds of the values of a model, by interval arithmetic. Integers that wrap around may be anything.
 
     What inputs, products, convolutions and normalizations give is taken to be finite, and small against the largest
     number of its dtype: a model in which it is not has no use. What a constant, a logarithm, a quotient or a Softmax of
@@ -89,6 +89,11 @@ class FloatBounds(ForwardAnalysis[Interval]):
         if value.constant is not None:
             return self._of_tensor(value.constant)
         dtype, node = self.shapes[value].dtype, value.producer
+        if dtype in INTEGERS:
+            if (known := element_numbers(self.shapes[value])) is not None:
+                return _bounds_of_array(known)
+            if value.output_index and node is not None and not node.is_op("Split"):
+                return _of_dtype(dtype)
         if (
             node is None
             and self.model.roles.of(value) in MASKS
@@ -113,6 +118,8 @@ class FloatBounds(ForwardAnalysis[Interval]):
             return _of_dtype(dtype)
         if kind in MOVING - {"Concat"} or kind in EXTREMES or kind in ("Cast", "Dropout"):
             return self.of(node.input(0))
+        if kind in ("ArgMax", "ArgMin"):
+            return self._of_positions(node, dtype)
         if kind in PRODUCTS:
             return _activation_bounds(dtype)
         if kind in SUMS:
@@ -135,6 +142,12 @@ class FloatBounds(ForwardAnalysis[Interval]):
             padding = node.input(2) if kind == "Pad" else None
             return self.of(node.input(0)) | (Interval(0, 0) if padding is None else self.of(padding))
         return _of_dtype(dtype)
+
+    def _of_positions(self, node: Node, dtype: int) -> Interval:
+        dims = self.shapes.dims(node.input(0)) or ()
+        axis = node.axis(len(dims))
+        size = dims[axis].constant if axis is not None else None
+        return _of_dtype(dtype) if size is None else Interval(0, max(size - 1, 0))
 
 
 def _bounds_of_array(array: np.ndarray) -> Interval:
@@ -160,7 +173,10 @@ def _round_bounds(interval: Interval, dtype: int) -> Interval:
     """Return bounds as a dtype holds them: larger ones are infinite, or wrap around."""
     if dtype in INTEGERS:
         whole = _of_dtype(dtype)
-        return interval if whole.low <= interval.low and interval.high <= whole.high else whole
+        low, high = max(whole.low, -EXACT), min(whole.high, EXACT)
+        if interval.may_be_nan or not low <= interval.low <= interval.high <= high:
+            return whole
+        return Interval(math.floor(interval.low), math.ceil(interval.high))  # a Cast of floats rounds
     largest = LARGEST.get(dtype)
     if largest is None or math.isnan(interval.low) or math.isnan(interval.high):
         return UNBOUNDED
@@ -204,7 +220,13 @@ def _of_several(choose: Callable[[Iterable[float]], float], operands: Sequence[I
     return Interval(low, high, any(each.may_be_nan for each in operands))
 
 
+def _bound_absolute(operands: Sequence[Interval]) -> Interval:
+    low, high = operands[0].low, operands[0].high
+    return Interval(max(low, -high, 0), max(-low, high), operands[0].may_be_nan)
+
+
 ARITHMETIC: dict[str, Callable[[Sequence[Interval]], Interval]] = {
+    "Abs": _bound_absolute,
     "Add": _bound_sum,
     "Sum": _bound_sum,
     "Sub": _bound_difference,
@@ -213,85 +235,4 @@ ARITHMETIC: dict[str, Callable[[Sequence[Interval]], Interval]] = {
     "Neg": _bound_negative,
     "Max": partial(_of_several, max),
     "Min": partial(_of_several, min),
-}
-
-
-MAX_CONSTANT = 1 << 20  # elements of a constant that are looked at
-
-Bounds = tuple[int, int]
-
-
-class IntegerBounds(ForwardAnalysis["Bounds | None"]):
-    """Tells between which numbers the elements of a tensor are at any input; each tensor is looked at once.
-
-    Numbers that int64 cannot hold are never told: what wraps around is not known.
-    """
-
-    def __init__(self, editor: Editor) -> None:
-        super().__init__(None)
-        self.editor = editor
-
-    def transfer(self, value: Value) -> Bounds | None:
-        """Return the least and the greatest element that a tensor can have, None where they are not known."""
-        bounds = self._find(value)
-        return bounds if bounds is not None and -(2**63) <= bounds[0] <= bounds[1] < 2**63 else None
-
-    def _find(self, value: Value) -> Bounds | None:
-        tensor = self.editor.shapes[value]
-        if tensor.dtype not in INTEGERS:
-            return None
-        array = self._constant(value)
-        if array is not None and array.size:
-            return int(array.min()), int(array.max())
-        node, limits = value.producer, None if BITS[tensor.dtype] == 64 else integer_range(tensor.dtype)
-        bounds = self._computed(node) if node is not None and not node.domain and not value.output_index else None
-        if bounds is None or (limits is not None and not limits[0] <= bounds[0] <= bounds[1] <= limits[1]):
-            return limits  # what wraps around may be anything
-        return bounds if tensor.dtype != TensorProto.UINT64 else None
-
-    def _constant(self, value: Value) -> np.ndarray | None:
-        array = element_numbers(self.editor.shapes[value])
-        return array if array is not None else self.editor.read_constant(value, MAX_CONSTANT, 1)
-
-    def _computed(self, node: Node) -> Bounds | None:
-        if node.is_op("ArgMax", "ArgMin"):
-            return self._positions(node)
-        if node.is_op("Concat", "Max", "Min"):
-            return _join_bounds(self.of(value) for value in node.inputs)
-        if node.is_op("Where"):
-            return _join_bounds(self.of(value) for value in node.inputs[1:])
-        if node.op_type in MOVING:
-            return self.of(node.input(0))
-        rule = RULES.get(node.op_type)
-        operands = [self.of(value) for value in node.inputs]
-        known = [operand for operand in operands if operand is not None]
-        return rule(*known) if rule is not None and known and len(known) == len(operands) else None
-
-    def _positions(self, node: Node) -> Bounds | None:
-        dims = self.editor.shapes.dims(node.input(0)) or ()
-        axis = node.axis(len(dims))
-        size = dims[axis].constant if axis is not None else None
-        return (0, max(size - 1, 0)) if size is not None else None
-
-
-def _join_bounds(bounds: Iterable[Bounds | None]) -> Bounds | None:
-    all_bounds = list(bounds)
-    known = [each for each in all_bounds if each is not None]
-    if not known or len(known) < len(all_bounds):
-        return None
-    return min(low for low, _ in known), max(high for _, high in known)
-
-
-def _integer_product(left: Bounds, right: Bounds) -> Bounds:
-    corners = [a * b for a in left for b in right]
-    return min(corners), max(corners)
-
-
-RULES: Mapping[str, Callable[..., Bounds]] = {
-    "Cast": lambda data: data,
-    "Neg": lambda data: (-data[1], -data[0]),
-    "Abs": lambda data: (0 if data[0] <= 0 <= data[1] else min(map(abs, data)), max(map(abs, data))),
-    "Add": lambda left, right: (left[0] + right[0], left[1] + right[1]),
-    "Sub": lambda left, right: (left[0] - right[1], left[1] - right[0]),
-    "Mul": _integer_product,
 }

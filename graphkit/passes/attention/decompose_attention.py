@@ -15,7 +15,7 @@ from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.base import Premise
-from graphkit.rewrite.element_bounds import UNBOUNDED, FloatBounds, Interval
+from graphkit.rewrite.element_bounds import UNBOUNDED, ElementBounds, Interval
 from graphkit.shapes import Expr
 
 __all__ = ["DecomposeAttention"]
@@ -47,7 +47,7 @@ class HeadSizes:
     is_packed: bool
 
 
-class _MaskBounds(FloatBounds):
+class _MaskBounds(ElementBounds):
     """Bounds of masks: those that a model is given may hold -inf."""
 
     def transfer(self, value: Value) -> Interval:
@@ -169,7 +169,7 @@ class DecomposeAttention(Rewrite):
 class _Parts(Builder):
     """The nodes that compute an attention."""
 
-    def __init__(self, editor: Editor, node: Node, bounds: FloatBounds, *, is_unpadded: bool) -> None:
+    def __init__(self, editor: Editor, node: Node, bounds: ElementBounds, *, is_unpadded: bool) -> None:
         """Read a node.
 
         Raises:
@@ -203,7 +203,7 @@ class _Parts(Builder):
             return None
         return new[-2] + old[2] if old is not None else new[-2]
 
-    def _may_hide_all(self, mask: Value, bounds: FloatBounds) -> bool:
+    def _may_hide_all(self, mask: Value, bounds: ElementBounds) -> bool:
         """Whether a mask may leave a query without any key."""
         shape = self.editor.shapes[mask]
         self.is_boolean = shape.dtype == TensorProto.BOOL

@@ -17,7 +17,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.shapes.simplify_expand import broadcast_dims
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
-from graphkit.rewrite.element_bounds import FloatBounds
+from graphkit.rewrite.element_bounds import ElementBounds
 from graphkit.rewrite.host_values import find_dependences
 from graphkit.shapes import Expr
 
@@ -60,7 +60,7 @@ class WhereToArithmetic(Rewrite):
     of_data: bool = False
 
     def edit(self, editor: Editor) -> None:
-        bounds = FloatBounds(editor.model, editor.shapes)
+        bounds = ElementBounds(editor.model, editor.shapes)
         known = find_dependences(editor.model, editor.shapes) if self.of_data else {}
         for node in list(editor.nodes("Where")):
             dependence = known.get(node.outputs[0]) if node.outputs[0] is not None else None
@@ -69,7 +69,7 @@ class WhereToArithmetic(Rewrite):
                     _replace_choice(editor, node, bounds)
 
 
-def _replace_choice(editor: Editor, node: Node, bounds: FloatBounds) -> None:
+def _replace_choice(editor: Editor, node: Node, bounds: ElementBounds) -> None:
     cond, chosen, otherwise, out = *(node.input(index) for index in range(3)), node.outputs[0]
     if cond is None or chosen is None or otherwise is None or out is None:
         raise MatchFailure("an input is missing")
@@ -171,7 +171,7 @@ class TrilToConstant(FoldConstants):
     limit: int = 64 << 20
 
     def edit(self, editor: Editor) -> None:
-        bounds = FloatBounds(editor.model, editor.shapes)
+        bounds = ElementBounds(editor.model, editor.shapes)
         for node in list(editor.nodes("Trilu")):
             with editor.matching(node):
                 self._edit_trilu(editor, node, bounds)
@@ -180,7 +180,7 @@ class TrilToConstant(FoldConstants):
     def takes(self, node: Node) -> bool:
         return super().takes(node) and any(_is_of_mask(value) for value in node.results)
 
-    def _edit_trilu(self, editor: Editor, node: Node, bounds: FloatBounds) -> None:
+    def _edit_trilu(self, editor: Editor, node: Node, bounds: ElementBounds) -> None:
         """Replace a Trilu, other than those for the folding of constants."""
         data, out = node.input(0), node.outputs[0]
         if data is None or out is None:
@@ -196,7 +196,7 @@ class TrilToConstant(FoldConstants):
             raise MatchFailure("its matrices have no fixed size")
 
     def _multiply_by_triangle(
-        self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int, bounds: FloatBounds
+        self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int, bounds: ElementBounds
     ) -> None:
         sizes = _matrix_sizes(editor.shapes[data].dims)
         if sizes is None:

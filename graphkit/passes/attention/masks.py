@@ -18,7 +18,7 @@ from graphkit.graph.traversal import walk_breadth_first, walk_postorder
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.passes.shapes.simplify_expand import broadcast_dims
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite
-from graphkit.rewrite.element_bounds import FloatBounds
+from graphkit.rewrite.element_bounds import ElementBounds
 from graphkit.rewrite.host_values import Dependence, find_dependences
 from graphkit.rewrite.pattern import Op, Pattern
 
@@ -279,7 +279,7 @@ class MaskFloors:
         bounds: The bounds of elements.
     """
 
-    def __init__(self, editor: Editor, floor: float, scores: Scores, bounds: FloatBounds) -> None:
+    def __init__(self, editor: Editor, floor: float, scores: Scores, bounds: ElementBounds) -> None:
         self.editor, self.floor, self.scores, self.bounds = editor, floor, scores, bounds
 
     def raise_all(self) -> None:
@@ -468,7 +468,7 @@ class MaskedFillToAdd(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         known = find_dependences(editor.model, editor.shapes)
-        scores, bounds = Scores(editor, known), FloatBounds(editor.model, editor.shapes)
+        scores, bounds = Scores(editor, known), ElementBounds(editor.model, editor.shapes)
         _Fills(editor, self.floor, scores, bounds).replace()
         MaskFloors(editor, self.floor, scores, bounds).raise_all()
 
@@ -476,7 +476,7 @@ class MaskedFillToAdd(Rewrite):
 class _Fills:
     """The masks of a model that are not added to scores, in one round."""
 
-    def __init__(self, editor: Editor, floor: float, scores: Scores, bounds: FloatBounds) -> None:
+    def __init__(self, editor: Editor, floor: float, scores: Scores, bounds: ElementBounds) -> None:
         self.editor, self.floor, self.scores, self.bounds, self.known = editor, floor, scores, bounds, scores.known
         self.masks: dict[tuple[Value, bool, int, float], str] = {}
 
@@ -646,7 +646,7 @@ class DropNanGuard(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        bounds = FloatBounds(editor.model, editor.shapes)
+        bounds = ElementBounds(editor.model, editor.shapes)
         for node in editor.nodes("Where"):
             if (match := GUARD.match(editor, node.outputs[0])) is None:
                 continue

@@ -11,7 +11,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
-from graphkit.rewrite.element_bounds import Bounds, IntegerBounds
+from graphkit.rewrite.element_bounds import ElementBounds, Interval
 
 __all__ = ["CastInt64Away"]
 
@@ -114,7 +114,7 @@ def _cast_before(editor: Editor, node: Node) -> None:
 
 def _find_convertible_nodes(editor: Editor) -> dict[Node, list[int]]:
     """Return the nodes that can do without int64, and which inputs of each are int64; nothing else needs these."""
-    bounds = IntegerBounds(editor)
+    bounds = ElementBounds(editor.model, editor.shapes)
     convertible = {
         node: read
         for node in editor.nodes(*sorted(MOVED | COMPARING | CALCULATING))
@@ -147,7 +147,7 @@ def _int64_inputs(editor: Editor, node: Node) -> list[int]:
 
 
 def _check_node(
-    editor: Editor, bounds: IntegerBounds, node: Node, read: list[int], convertible: Mapping[Node, list[int]]
+    editor: Editor, bounds: ElementBounds, node: Node, read: list[int], convertible: Mapping[Node, list[int]]
 ) -> None:
     """Check that a node does not need int64, given those that do not either."""
     out = node.result()
@@ -204,5 +204,5 @@ def _is_int64(editor: Editor, value: Value | None) -> bool:
     return value is not None and editor.shapes[value].dtype == INT64
 
 
-def _fits_int32(limits: Bounds | None) -> bool:
-    return limits is not None and limits[0] >= -(2**31) and limits[1] < 2**31
+def _fits_int32(bounds: Interval) -> bool:
+    return bounds.is_finite and bounds.low >= -(2**31) and bounds.high < 2**31

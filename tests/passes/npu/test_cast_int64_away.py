@@ -6,8 +6,7 @@ from rewriting import check, lines, model_of, reasons
 
 from graphkit.model import Model
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
-from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.element_bounds import IntegerBounds
+from graphkit.rewrite.element_bounds import ElementBounds
 from graphkit.shapes import infer
 
 PASS = CastInt64Away()
@@ -105,6 +104,7 @@ def test_shapes_stay_int64() -> None:
     assert check(PASS, model).model is model
 
 
+WHOLE = (-(2**63), 2**63)  # of int64
 BOUNDS = {
     "a = Cast <to = 7> (x)": (-128, 127),
     "c = Cast <to = 7> (x) a = Add (c, k)": (-121, 227),
@@ -116,14 +116,17 @@ BOUNDS = {
     "c = Cast <to = 7> (x) d = Add (c, k) e = Cast <to = 2> (d) a = Cast <to = 7> (e)": (0, 255),
     "c = Cast <to = 9> (x) a = Cast <to = 7> (c)": (0, 1),
     "a = ArgMax <axis = 1> (x)": (0, 1),
-    "c = Cast <to = 1> (x) a = Cast <to = 7> (c)": None,
-    "c = Cast <to = 7> (x) d = Mul (c, huge) a = Mul (d, huge)": None,
-    "c = Cast <to = 7> (x) a = CumSum (c, zero)": None,
+    "c = Cast <to = 1> (x) a = Cast <to = 7> (c)": (-128, 127),
+    "c = Cast <to = 1> (x) d = Sigmoid (c) e = Mul (d, share) a = Cast <to = 7> (e)": (0, 1),
+    "c = Cast <to = 7> (x) d = Mul (c, huge) a = Mul (d, huge)": WHOLE,
+    "c = Cast <to = 7> (x) a = CumSum (c, zero)": WHOLE,
+    "c = Cast <to = 1> (x) d = Log (c) a = Cast <to = 7> (d)": WHOLE,
 }
 
 
 @pytest.mark.parametrize(("nodes", "expected"), BOUNDS.items(), ids=BOUNDS)
-def test_bounds(nodes: str, expected: tuple[int, int] | None) -> None:
+def test_bounds(nodes: str, expected: tuple[int, int]) -> None:
     inits = "int64[2, 2] k = {7, 8, 9, 100}, int64[1, 1] huge = {4611686018427387904}, int64 zero = {0}"
-    model = graph(f"{nodes} y = Identity (a)", "int8[2, 2] x", inits)
-    assert IntegerBounds(Editor(model)).of(model.graph.find("a")) == expected
+    model = graph(f"{nodes} y = Identity (a)", "int8[2, 2] x", f"{inits}, float share = {{0.5}}")
+    bounds = ElementBounds(model, infer(model)).of(model.graph.find("a"))
+    assert (bounds.low, bounds.high) == expected
