@@ -23,7 +23,7 @@ from graphkit.rewrite.edits import INITIALIZERS_SINCE
 from graphkit.runtime.isolation import current_process, shared_isolation
 from graphkit.runtime.session import IsolatedSession
 
-__all__ = ["FoldConstants", "FoldShapes", "SoftmaxToConstant"]
+__all__ = ["FoldConstants", "FoldShapes", "SoftmaxToConstant", "run_nodes"]
 
 MAX_READ = 16 << 20  # bytes of one constant that are read to fold it
 MAX_RESULTS = 64  # as large as the largest, that all results together add
@@ -218,7 +218,7 @@ def _compute_targets(editor: Editor, targets: Targets, inside: Inside) -> Result
             try:
                 if process is not None and process.generation >= allowed:
                     raise ModelError("it is not computed, because other constants end the process that computes them")
-                arrays = dict(zip(values, _run_nodes(editor, _needed_nodes(group, inside), values), strict=True))
+                arrays = dict(zip(values, _run_constants(editor, _needed_nodes(group, inside), values), strict=True))
                 results |= {node: {value: arrays[value] for value in outputs} for node, outputs in group.items()}
             except ModelError as error:
                 if len(group) > 1:  # one that fails must not spoil the others: each with what it needs
@@ -240,8 +240,10 @@ def _needed_nodes(targets: Iterable[Node], inside: Inside) -> list[Node]:
     return sorted(cone, key=inside.__getitem__)
 
 
-def _run_nodes(editor: Editor, nodes: Sequence[Node], outputs: Sequence[Value]) -> list[np.ndarray]:
-    """Compute values in onnxruntime.
+def run_nodes(
+    model: Model, nodes: Sequence[Node], outputs: Sequence[Value], known: Mapping[Value, np.ndarray]
+) -> list[np.ndarray]:
+    """Compute values in onnxruntime, from constants and from values that are known.
 
     Raises:
         ModelError: A weight is missing, or onnxruntime refuses.
@@ -263,23 +265,29 @@ def _run_nodes(editor: Editor, nodes: Sequence[Node], outputs: Sequence[Value]) 
         made.update(node.results)
         constants.update((value, None) for value in node.operands if value not in made)
     for value in constants:
-        tensor = value.constant
-        if tensor is None:
-            raise ModelError("it is a constant of a form that is not read", tensor=value.name)
-        if tensor.data_type == onnx.TensorProto.STRING:
-            raise ModelError("it is a string", tensor=value.name)
-        graph.initializer.append(onnx.numpy_helper.from_array(editor.model.array(tensor), name(value)))
+        tensor, array = value.constant, known.get(value)
+        if array is None:
+            if tensor is None:
+                raise ModelError("it is a constant of a form that is not read", tensor=value.name)
+            if tensor.data_type == onnx.TensorProto.STRING:
+                raise ModelError("it is a string", tensor=value.name)
+            array = model.array(tensor)
+        graph.initializer.append(onnx.numpy_helper.from_array(array, name(value)))
     for value in outputs:
         graph.output.append(onnx.ValueInfoProto(name=name(value)))
-    scope = nodes[0].scope
-    version = min(max(editor.model.proto.ir_version, INITIALIZERS_SINCE), onnx.IR_VERSION)
-    model = onnx.helper.make_model(graph, ir_version=version)
-    model.opset_import[0].version = scope.opset()
+    version = min(max(model.proto.ir_version, INITIALIZERS_SINCE), onnx.IR_VERSION)
+    proto = onnx.helper.make_model(graph, ir_version=version)
+    proto.opset_import[0].version = nodes[0].scope.opset()
     try:  # without prepacking: the kernels that a proof runs
-        with IsolatedSession(Model.from_proto(model), threads=1, prepack=False) as session:
-            arrays = [np.asarray(array) for array in session.run({}).values()]
+        with IsolatedSession(Model.from_proto(proto), threads=1, prepack=False) as session:
+            return [np.asarray(array) for array in session.run({}).values()]
     except ModelError as error:
         raise ModelError(error.problem) from error
+
+
+def _run_constants(editor: Editor, nodes: Sequence[Node], outputs: Sequence[Value]) -> list[np.ndarray]:
+    """Compute values in onnxruntime, and check that they have the dtypes and dims that are inferred."""
+    arrays = run_nodes(editor.model, nodes, outputs, {})
     for value, array in zip(outputs, arrays, strict=True):
         known = editor.shapes[value]
         if array.dtype != onnx.helper.tensor_dtype_to_np_dtype(known.dtype):

@@ -18,11 +18,11 @@ from graphkit.dtypes import INTEGERS, dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, shape_text
 from graphkit.graph.traversal import walk_postorder
-from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, body_graphs, branch_fault, build_scopes
+from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, body_graphs, branch_fault
 from graphkit.model import Model
+from graphkit.passes.clean_up.fold_constants import run_nodes
 from graphkit.rewrite import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
-from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import DimSpec, SymbolRanges
 from graphkit.suggest import did_you_mean
@@ -290,7 +290,6 @@ class _Conditions:
 MAX_ELEMENTS = 1 << 20  # of the constant in the place of an input
 MAX_EVALUATED = 200  # nodes between an input and a condition
 BOOL = 9
-IR_VERSION = 10  # of the model that computes a condition
 
 
 @dataclass(frozen=True)
@@ -331,13 +330,14 @@ class SpecializeInput(Pass):
         return Premise(values={self.input: self.value})
 
     def run(self, model: Model) -> Outcome:
-        proto = copy_proto(model)
-        scopes = build_scopes(proto)
+        copied = model.with_proto(copy_proto(model))
+        proto, scopes = copied.proto, copied.scopes
         bound = _find_input(scopes[0], self.input, model.label)
         declared = _check_type(bound, self.value, model.label)
         if (left_alone := without_outputs(model)) is not None:
             return Outcome(model, declined=(left_alone,))
-        decisions, undecided = decide_branches(scopes, lambda node: _condition_value(node, bound, declared, self.value))
+        array = _filled_array(declared, self.value, (1,) * len(declared.dims or ()))
+        decisions, undecided = decide_branches(scopes, lambda node: _condition_value(copied, node, bound, array))
         inline_branches(proto, scopes, decisions)
         changes = [f"'{node.path}' always runs {body.path.rpartition('/')[2]}" for node, body in decisions.items()]
         proto = _without_dead_readers(model.with_proto(proto), bound.name)
@@ -376,50 +376,26 @@ def _filled_array(declared: TensorType, number: bool | int, shape: tuple[int, ..
     return np.full(shape, number, onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
 
 
-def _condition_value(node: Node, bound: Value, declared: TensorType, number: bool | int) -> bool | None:
+def _condition_value(model: Model, node: Node, bound: Value, array: np.ndarray) -> bool | None:
     """Return the value of an If's condition, or None where it does not follow from the bound input."""
     value = node.input(0)
-    if value is bound:
-        return bool(number)
-    nodes, constants = _nodes_from_input(value, bound)
-    if nodes is None or value is None:
+    values = list(walk_postorder([value] if value is not None else [], _plain_sources))
+    nodes = list(dict.fromkeys(each.producer for each in values if each is not bound and each.constant is None))
+    plain = [each for each in nodes if each is not None and _is_plain(each)]
+    if value is None or len(plain) < len(nodes) or len(nodes) > MAX_EVALUATED:
         return None
-    used = (used for member in nodes for used in (*member.inputs, *member.outputs))
-    names: dict[Value | None, str] = {v: f"v{i}" for i, v in enumerate(dict.fromkeys((value, *filter(None, used))))}
-    names[None] = ""
-    graph = onnx.GraphProto(name="condition")
-    for member in nodes:
-        graph.node.append(member.proto)
-        graph.node[-1].input[:] = [names[read] for read in member.inputs]
-        graph.node[-1].output[:] = [names[output] for output in member.outputs]
-    for constant in constants:
-        if constant in names and constant.tensor is not None:
-            graph.initializer.append(constant.tensor)
-            graph.initializer[-1].name = names[constant]
-    shape, fed = [1] * len(declared.dims or ()), names.get(bound, "unused")
-    graph.input.append(onnx.helper.make_tensor_value_info(fed, declared.dtype, shape))
-    graph.output.append(onnx.helper.make_tensor_value_info(names[value], BOOL, None))
-    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in node.scope.opsets.items()]
-    proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
     try:
-        with IsolatedSession(Model.from_proto(proto), threads=1) as session:
-            (result,) = session.run({fed: _filled_array(declared, number, tuple(shape))}).values()
+        if plain:
+            (array,) = run_nodes(model, plain, [value], {bound: array})
+        elif value.constant is not None:
+            array = model.array(value.constant)
     except ModelError:  # then nothing is known
         return None
-    return bool(result.reshape(-1)[0]) if result.size == 1 else None
+    return bool(array.reshape(-1)[0]) if array.size == 1 else None
 
 
-def _nodes_from_input(value: Value | None, bound: Value) -> tuple[list[Node] | None, list[Value]]:
-    """Return the nodes that compute a value from the bound input, in order; None where they need anything else."""
-
-    def sources(value: Value) -> Sequence[Value | None]:
-        return value.producer.inputs if value.producer is not None and _is_plain(value.producer) else ()
-
-    values = [each for each in walk_postorder([value] if value is not None else [], sources) if each is not bound]
-    constants = [each for each in values if each.kind == "initializer"]
-    nodes = [each.producer for each in values if each.kind != "initializer"]
-    known = [node for node in dict.fromkeys(nodes) if node is not None and _is_plain(node)]
-    return (known, constants) if len(known) == len(set(nodes)) <= MAX_EVALUATED else (None, [])
+def _plain_sources(value: Value) -> Sequence[Value | None]:
+    return value.producer.inputs if value.producer is not None and _is_plain(value.producer) else ()
 
 
 def _is_plain(node: Node) -> bool:
