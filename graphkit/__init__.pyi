@@ -70,11 +70,10 @@ from .passes.control_flow.split_merged import Split, split_merged
 from .passes.fold_pipeline import fold
 from .passes.registry import parse_pipeline
 from .render.result import Result
-from .rewrite.base import MatchFailure, Pass, Premise, run_passes
+from .rewrite.base import Declined, MatchFailure, Outcome, Pass, Premise, run_passes
 from .rewrite.editor import Editor
 from .rewrite.edits import NewNode
 from .rewrite.fixpoint import NodeRewrite, Rewrite
-from .rewrite.outcome import Declined, Outcome
 from .runtime.external_tools import optimized
 from .save import Saved, save_models
 from .shapes.graph_inputs import DimSpec

@@ -41,8 +41,8 @@ from graphkit.passes.npu.decompose_operators import GeluToTanh
 from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.progress import portion_of, with_share
+from graphkit.rewrite.base import PassChange, group_reasons
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.rewrite.outcome import PassChange, group_reasons
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles

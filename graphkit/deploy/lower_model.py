@@ -41,12 +41,11 @@ from graphkit.passes.npu.host_inputs import (
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.registry import NPU_PASSES, PASSES
 from graphkit.passes.shapes.declare_shapes import FreezeDims
-from graphkit.rewrite.base import Matched, Outcome
+from graphkit.rewrite.base import Matched, Outcome, PassChange
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import drop_dead_inputs, with_constants, with_first_output, with_interface
-from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import infer
 from graphkit.verify.equivalence.stages import Stage
 

@@ -22,9 +22,9 @@ from graphkit.passes.shapes.simplify_reshape import CancelReshapes, Canonicalize
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.passes.shapes.simplify_slice import CanonicalizeSlice, DropEmptyParts, MergeConcats, MergeSlices
 from graphkit.rewrite import Outcome, Rewrite, run_to_fixpoint
+from graphkit.rewrite.base import PassChange
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.fixpoint import Counts, describe_counts
-from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.shapes.graph_inputs import Inputs
 

@@ -32,6 +32,7 @@ from graphkit.passes.interface.rename import Rename
 from graphkit.passes.npu.cache_interface import ReduceCacheRank, SplitCrossKv, StackCaches, StaticKvCache
 from graphkit.passes.npu.cast_int64_away import CastInt64Away
 from graphkit.passes.npu.decompose_operators import (
+    EinsumToMatmul,
     GeluToTanh,
     LayerNormToPrimitives,
     MoveConstantsRight,
@@ -41,7 +42,6 @@ from graphkit.passes.npu.decompose_operators import (
     WriteLayerNormDefaults,
 )
 from graphkit.passes.npu.dequantize import Dequantize
-from graphkit.passes.npu.einsum_to_matmul import EinsumToMatmul
 from graphkit.passes.npu.gather_to_slice import GatherToSlice
 from graphkit.passes.npu.host_inputs import (
     DequantizeAfterGather,

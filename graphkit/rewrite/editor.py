@@ -27,6 +27,7 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.read import DEFAULT_THRESHOLD
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
+from graphkit.ops.axes import NodeFacts
 from graphkit.ops.registry import forget_on_registration
 from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite.base import Declined, MatchFailure
@@ -141,6 +142,14 @@ class Editor(Edits):
     @cached_property
     def _outputs(self) -> set[Value]:
         return {value for scope in self.model.graph.walk() for value in scope.outputs}
+
+    def facts(self, node: Node) -> NodeFacts:
+        """Return a node with the known facts of its tensors."""
+        inputs, outputs = (
+            [None if value is None else self.shapes[value] for value in values]
+            for values in (node.inputs, node.outputs)
+        )
+        return NodeFacts(node, inputs, outputs)
 
     def known_integers(self, value: Value | None) -> list[int] | None:
         """Return the elements of an integer tensor in order, None where they are not known."""

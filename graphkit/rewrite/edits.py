@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,73 @@ from graphkit.graph.view import Node, Scope, Value, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.dead_code import clean_proto
-from graphkit.rewrite.functions import add_functions
 
-__all__ = ["INITIALIZERS_SINCE", "Edits", "NewNode", "NodeInput", "attributes_of", "rebuild_model"]
+__all__ = [
+    "INITIALIZERS_SINCE",
+    "Edits",
+    "Functions",
+    "Key",
+    "NewNode",
+    "NodeInput",
+    "add_functions",
+    "all_nodes",
+    "attributes_of",
+    "domain_of",
+    "functions_of",
+    "key_of",
+    "rebuild_model",
+    "with_bodies",
+]
+
+Key = tuple[str, str, str]  # domain, name, overload
+Functions = Mapping[Key, onnx.FunctionProto]
+
+FUNCTIONS_SINCE = 8  # IR version
+
+
+def domain_of(name: str) -> str:
+    """Return a domain, the default one as ""."""
+    return "" if name == "ai.onnx" else name
+
+
+def functions_of(proto: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
+    """Return the functions of a model by the key that calls use."""
+    return {(domain_of(f.domain), f.name, f.overload): f for f in proto.functions}
+
+
+def add_functions(proto: onnx.ModelProto, functions: Iterable[onnx.FunctionProto]) -> None:
+    """Give a model functions that it lacks, in place, with their domains and an IR version that knows functions."""
+    has = functions_of(proto)
+    imported = {domain_of(entry.domain) for entry in proto.opset_import}
+    for function in functions:
+        if (domain_of(function.domain), function.name, function.overload) in has:
+            continue
+        proto.functions.append(function)
+        proto.ir_version = max(proto.ir_version, FUNCTIONS_SINCE)
+        if function.domain not in imported:
+            proto.opset_import.append(onnx.helper.make_opsetid(function.domain, 1))
+            imported.add(function.domain)
+
+
+def key_of(node: onnx.NodeProto) -> Key:
+    """Return the key of the function that a node calls."""
+    return domain_of(node.domain), node.op_type, node.overload
+
+
+def with_bodies(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and those in their bodies."""
+    for node in nodes:
+        yield node
+        for _, body in body_graphs(node):
+            yield from with_bodies(body.node)
+
+
+def all_nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a model, those of its bodies and functions included."""
+    yield from with_bodies(proto.graph.node)
+    for function in proto.functions:
+        yield from with_bodies(function.node)
+
 
 INITIALIZERS_SINCE = 4  # IR version from which an initializer need not be an input
 

@@ -17,10 +17,9 @@ from graphkit.graph.names import count_things
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.progress import check_time
-from graphkit.rewrite.base import Declined, MatchFailure, Outcome, Pass, Premise
+from graphkit.rewrite.base import Declined, MatchFailure, Outcome, Pass, PassChange, Premise
 from graphkit.rewrite.dead_code import without_outputs
 from graphkit.rewrite.editor import Editor
-from graphkit.rewrite.outcome import PassChange
 from graphkit.shapes import Shapes
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, SymbolRanges
 

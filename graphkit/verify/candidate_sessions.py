@@ -17,7 +17,7 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.progress import Progress, with_share
-from graphkit.rewrite.functions import key_of
+from graphkit.rewrite.edits import key_of
 from graphkit.runtime.session import IsolatedSession, Runner
 from graphkit.verify.layers.compared_model import HELD
 from graphkit.verify.original_runs import Feeder, LevelRuns, Run

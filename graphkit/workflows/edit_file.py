@@ -21,8 +21,7 @@ from graphkit.passes.opset.convert_opset import ConvertOpset, converted_by_onnx
 from graphkit.passes.registry import parse_pipeline
 from graphkit.progress import Progress, portion_of
 from graphkit.render.document_blocks import Block, Heading, Prose, table
-from graphkit.rewrite.base import MatchFailure, Pass
-from graphkit.rewrite.outcome import Declined, Outcome, group_reasons
+from graphkit.rewrite.base import Declined, MatchFailure, Outcome, Pass, group_reasons
 from graphkit.shapes import declarations
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite

@@ -18,8 +18,7 @@ from graphkit.model import Model, ModelLike, load
 from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.progress import Progress, portion_of, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose
-from graphkit.rewrite.base import ALWAYS, Pass, Premise, copy_proto, keep_members
-from graphkit.rewrite.outcome import PassChange
+from graphkit.rewrite.base import ALWAYS, Pass, PassChange, Premise, copy_proto, keep_members
 from graphkit.runtime.session import check_files
 from graphkit.save import Saved, check_targets, resolve_placement, save_models, unused_text
 from graphkit.shapes.constraints.dim_equalities import fed_inputs

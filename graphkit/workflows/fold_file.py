@@ -19,8 +19,7 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.declare_shapes import FreezeDims, with_shapes
 from graphkit.progress import Progress, time_limit
 from graphkit.render.document_blocks import Bars, Block, Heading, Prose
-from graphkit.rewrite.base import ROUNDING
-from graphkit.rewrite.outcome import DeclinedText, PassChange, change_blocks, declined_blocks
+from graphkit.rewrite.base import ROUNDING, Declined, PassChange, change_blocks, declined_blocks
 from graphkit.shapes import DimSpec, declarations
 from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.graph_inputs import Inputs
@@ -56,7 +55,7 @@ class FoldReport(FileReport):
     frozen: tuple[str, ...]
     counts: tuple[Change, ...]
     changes: tuple[str, ...]
-    declined: tuple[DeclinedText, ...]
+    declined: tuple[Declined, ...]
     notes: tuple[str, ...]
     remaining: RemainingShapes
     proof: RewriteProof | None
@@ -140,7 +139,7 @@ def fold_file(
         frozen=tuple(change.text for change in frozen),
         counts=_count_operators(model, outcome.model),
         changes=tuple(change for change in outcome.changes if change not in frozen),
-        declined=tuple(DeclinedText(declined.where, declined.reason) for declined in outcome.declined),
+        declined=outcome.declined,
         notes=declarations(model).notes,
         remaining=remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
         proof=proof,

@@ -39,7 +39,7 @@ from graphkit.fleet.survey_table import SurveyTable
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.ops.tensor import Ratio
 from graphkit.render.result import Result, Sizes, versioned_schema
-from graphkit.rewrite.outcome import DeclinedText
+from graphkit.rewrite.base import Declined
 from graphkit.shapes.program_contents import Consumer, Input, Source, Unread
 from graphkit.suggest import did_you_mean
 from graphkit.symbolic.expr import Bound, Expr
@@ -188,7 +188,7 @@ PLAIN: Mapping[object, Schema] = {
     Any: {},
     object: {},
     Sizes: {"type": "object", "additionalProperties": {"type": "integer"}},
-    DeclinedText: {"type": "string"},
+    Declined: {"type": "string"},
 }
 
 

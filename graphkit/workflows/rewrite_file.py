@@ -17,8 +17,7 @@ from graphkit.options import RewriteOptions
 from graphkit.passes.registry import parse_pipeline
 from graphkit.progress import Progress, time_limit
 from graphkit.render.document_blocks import Block, Heading, Prose
-from graphkit.rewrite.base import Pass, run_passes
-from graphkit.rewrite.outcome import DeclinedText, change_blocks, declined_blocks
+from graphkit.rewrite.base import Declined, Pass, change_blocks, declined_blocks, run_passes
 from graphkit.shapes import declarations
 from graphkit.verify.rewrite_proof import RewriteProof, proof_outcome
 from graphkit.workflows.file_proof import Claim, Evidence, FileReport, FileRewrite
@@ -49,7 +48,7 @@ class RewriteReport(FileReport):
     passes: tuple[str, ...]
     counts: tuple[Change, ...]
     changes: tuple[str, ...]
-    declined: tuple[DeclinedText, ...]
+    declined: tuple[Declined, ...]
     notes: tuple[str, ...]
     proof: RewriteProof | None
     unproven: str = ""
@@ -132,7 +131,7 @@ def rewrite_file(
         passes=tuple(step.name() for step in pipeline),
         counts=_count_operators(model, outcome.model),
         changes=outcome.changes,
-        declined=tuple(DeclinedText(declined.where, declined.reason) for declined in outcome.declined),
+        declined=outcome.declined,
         notes=(*declarations(model).notes, *evidence.notes),
         proof=evidence.proof,
         unproven=evidence.unproven,

@@ -7,7 +7,7 @@ import pytest
 from onnx import parser
 
 from graphkit.model import Model
-from graphkit.rewrite.outcome import Declined, DeclinedText, Outcome, PassChange, group_reasons
+from graphkit.rewrite.base import Declined, Outcome, PassChange, group_reasons
 
 MODEL = Model.from_proto(
     parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) { y = Neg (x) }')
@@ -83,7 +83,7 @@ def test_a_reason_is_told_once_with_the_families_it_holds_for(
 
 
 def test_a_declined_part_of_a_report_is_its_sentence_and_knows_its_place() -> None:
-    text = pickle.loads(pickle.dumps(DeclinedText("n/1", "it is data")))
+    text = pickle.loads(pickle.dumps(Declined("n/1", "it is data")))
     assert text == "n/1: it is data"
     assert (text.where, text.reason) == ("n/1", "it is data")
     assert json.dumps(text) == '"n/1: it is data"'

@@ -18,7 +18,7 @@ from graphkit.model import Model, load
 from graphkit.options import FoldingOptions, LowerOptions, RewriteProofOptions
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold_pipeline import fold
-from graphkit.rewrite.outcome import Declined, Outcome
+from graphkit.rewrite.base import Declined, Outcome
 from graphkit.shapes import DimSpec
 from graphkit.verify import verify_rewrite
 from graphkit.workflows.fold_file import FoldOptions, fold_file

@@ -23,7 +23,7 @@ from graphkit.model import Model
 from graphkit.ops.tensor import Dims
 from graphkit.passes.fusion.linear_operators import Linear, affine_of, linear_of
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
-from graphkit.rewrite.functions import functions_of
+from graphkit.rewrite.edits import functions_of
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.rewrite.weight_arithmetic import columns_of, read_elements, round_numbers
 from graphkit.shapes import Expr, const

@@ -23,7 +23,7 @@ from graphkit.graph.view import body_graphs
 from graphkit.model import Model
 from graphkit.rewrite import Declined, Outcome, Pass, copy_proto, keep_members
 from graphkit.rewrite.dead_code import remove_dead_code
-from graphkit.rewrite.functions import Functions, Key, all_nodes, domain_of, functions_of, key_of, with_bodies
+from graphkit.rewrite.edits import Functions, Key, all_nodes, domain_of, functions_of, key_of, with_bodies
 
 __all__ = ["InlineFunctions", "find_obstacle", "leave_out", "make_explicit"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from onnx import TensorProto, ValueInfoProto, helper
 
@@ -16,8 +16,9 @@ from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.traversal import follow_chain
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.passes.npu.fewer_axes import FREE, Axes, Layout, find_layout, fold_axes, sizes_of
-from graphkit.rewrite import Declined, Editor, MatchFailure, NewNode, NodeInput, Outcome, Pass, Rewrite
+from graphkit.ops.axes import ALIKE, FREE, NORMALIZATIONS, OWN, AxesUnknownError, Layout, find_layout
+from graphkit.ops.tensor import Dims
+from graphkit.rewrite import Declined, Editor, MatchFailure, NewNode, NodeInput, Outcome, Pass, Rewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 
@@ -26,6 +27,67 @@ __all__ = ["ReduceInterfaceRank", "ReduceRank", "TransposeStep", "interface_axes
 MAX_AXES = 6  # more would be too many orders to search
 
 Blocks = tuple[tuple[int, ...], ...]
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Which axes of the common ones are left, as groups; each group is one axis then."""
+
+    groups: tuple[tuple[int, ...], ...]
+
+    def of(self, axis: int) -> int:
+        """Return the axis that an axis which was not left out is now."""
+        return next(index for index, group in enumerate(self.groups) if axis in group)
+
+    def place(self, axis: int, rank: int) -> int:
+        """Return the axis that one of so many, which may count from the end, is now."""
+        return self.of(axis % rank)
+
+    def dims(self, dims: Sequence[int], own_rank: int) -> Sizes:
+        """Return the dims of a tensor that is laid out over the axes, without ones in front that it did not have."""
+        sizes = [math.prod(dims[axis] for axis in group) for group in self.groups]
+        while len(sizes) > own_rank and sizes[0] == 1:
+            del sizes[0]
+        return tuple(sizes)
+
+
+def fold_axes(tensors: Sequence[Sizes], kinds: Sequence[int], rank: int) -> Axes:
+    """Return at most `rank` axes for tensors that lie over axes of these kinds.
+
+    Raises:
+        MatchFailure: They need more.
+    """
+    groups: list[tuple[int, ...]] = [(axis,) for axis in range(len(kinds))]
+    single = [all(dims[axis] == 1 for dims in tensors) for axis in range(len(groups))]
+    for axis, kind in enumerate(kinds):
+        if len(groups) > rank and kind == FREE and single[axis]:
+            groups.remove((axis,))
+    index = 0
+    while len(groups) > rank and index + 1 < len(groups):
+        first, second = (
+            next((axis for axis in group if not single[axis]), group[0]) for group in groups[index : index + 2]
+        )
+        is_alike = single[first] or single[second] or all((dims[first] == 1) == (dims[second] == 1) for dims in tensors)
+        if kinds[first] == kinds[second] != OWN and is_alike:
+            groups[index] += groups.pop(index + 1)
+        else:
+            index += 1
+    if len(groups) > rank:
+        raise MatchFailure(f"{len(groups)} of its axes can neither go nor merge")
+    return Axes(tuple(groups))
+
+
+def sizes_of(editor: Editor, value: Value | None) -> Sizes:
+    """Return the dims of a tensor.
+
+    Raises:
+        MatchFailure: They are not all numbers.
+    """
+    sizes = editor.shapes[value].sizes()
+    if value is None or sizes is None:
+        raise MatchFailure(f"the dims of '{value.name if value is not None else ''}' are not all numbers")
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,27 +282,34 @@ class ReduceRank(Rewrite):
         editor.note("Transpose(s) given fewer axes")
 
     def _reduce_other(self, editor: Editor, node: Node) -> None:
-        layout = find_layout(editor, node)
-        axes = fold_axes(layout, self.rank)
+        try:
+            layout = find_layout(editor.facts(node))
+        except AxesUnknownError as error:
+            raise MatchFailure(str(error)) from error
+        outer = [sizes_of(editor, value) for value in node.outputs[: len(layout.outputs)]]
+        own = {index: sizes_of(editor, node.inputs[index]) for index in layout.inputs}
+        laid_in = {index: _numbers(dims) for index, dims in layout.inputs.items()}
+        laid_out = [_numbers(dims) for dims in layout.outputs]
+        axes = fold_axes([*laid_in.values(), *laid_out], layout.kinds, self.rank)
         name = next(value.name for value in node.results)
         made: list[NewNode] = []
         inputs: list[NodeInput] = list(node.inputs)
-        for index, dims in layout.inputs.items():
-            sizes = sizes_of(editor, node.inputs[index])
-            low = axes.dims(dims, min(len(sizes), self.rank))
-            inputs[index] = self._reshaped(editor, node.inputs[index], sizes, low, f"{name}_dims", made)
-        for index, integers in layout.constants(axes).items():
+        for index, dims in laid_in.items():
+            low = axes.dims(dims, min(len(own[index]), self.rank))
+            inputs[index] = self._reshaped(editor, node.inputs[index], own[index], low, f"{name}_dims", made)
+        attributes, constants = _place_axes(node, layout, axes)
+        for index, integers in constants.items():
             inputs += [None] * (index + 1 - len(inputs))
             inputs[index] = editor.integers(integers, f"{name}_axes")
         after: list[NewNode] = []
         outputs = [value.name if value is not None else "" for value in node.outputs]
-        for index, dims in enumerate(layout.outputs):
-            outer, low = sizes_of(editor, node.outputs[index]), axes.dims(dims, len(dims))
-            if outer != low:
+        for index, (dims, sizes) in enumerate(zip(laid_out, outer, strict=True)):
+            low = axes.dims(dims, len(dims))
+            if sizes != low:
                 outputs[index], own_name = editor.unique_name(f"{outputs[index]}_low"), outputs[index]
-                after.append(_make_reshape(editor, outputs[index], low, own_name, outer))
-        attributes = dict(layout.attributes(axes)) | ({"domain": node.domain} if node.domain else {})
-        editor.replace(node, *made, NewNode(node.op_type, inputs, outputs, attributes, like=node), *after)
+                after.append(_make_reshape(editor, outputs[index], low, own_name, sizes))
+        new = NewNode(node.op_type, inputs, outputs, attributes, like=node, domain=node.domain)
+        editor.replace(node, *made, new, *after)
         editor.note(f"{node.op_type} node(s) given fewer axes")
 
     def _reshaped(
@@ -259,6 +328,26 @@ class ReduceRank(Rewrite):
             return editor.tensor(_in_dims(source.constant, after), f"{source.name}_low")
         made.append(_make_reshape(editor, source, before, editor.unique_name(name), after))
         return made[-1].outputs[0]
+
+
+def _numbers(dims: Dims) -> Sizes:
+    return tuple(int(dim) for dim in dims)
+
+
+def _place_axes(node: Node, layout: Layout, axes: Axes) -> tuple[dict[str, Any], Mapping[int, Sequence[int]]]:
+    """Return the attributes and the integer inputs of a node over the axes that are left."""
+    attributes, rank = attributes_of(node), len(layout.kinds)
+    if "keepdims" in attributes or ALIKE in layout.kinds:
+        attributes["keepdims"] = 1
+    if layout.axis is not None:
+        place = axes.place(layout.axis, rank)
+        attributes["axis"] = place - len(axes.groups) if node.op_type in NORMALIZATIONS else place
+    named = list(dict.fromkeys(axes.place(axis, rank) for axis in layout.axes))
+    named = sorted(named) if ALIKE in layout.kinds else named
+    if layout.axes_input is None and named:
+        attributes["axes"] = named
+    constants = {layout.axes_input: named} if layout.axes_input is not None else {}
+    return attributes, {**constants, **(layout.sizes(axes.groups) if layout.sizes is not None else {})}
 
 
 def _make_reshape(
@@ -374,7 +463,7 @@ class ReduceInterfaceRank(Pass):
 
 def interface_axes(dims: Sequence[int], rank: int) -> Axes:
     """Return which axes of an input or output are left, so that a host knows where its slots are."""
-    return fold_axes(Layout({0: tuple(dims)}, [], [FREE] * len(dims)), rank)
+    return fold_axes([tuple(dims)], [FREE] * len(dims), rank)
 
 
 def _add_integers(editor: Editor, before: Sequence[int], after: Sequence[int], value: Value) -> str:

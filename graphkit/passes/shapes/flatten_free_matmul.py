@@ -1,28 +1,119 @@
 """Let a batched MatMul and its neighbours work on `[b, h, s, d]` where an export flattens it to `[b*h, s, d]`.
 
 A value is flat where a Reshape merges leading dims into its first, or where a node gives it that reads flat values and
-can be lifted (see `batch_dim_lifting`). Values that another node needs flat stay so, with all that they are
-computed from; the rest falls into connected regions, and each is lifted as a whole or not at all.
+can be lifted: one that treats every slice of the leading dim alike, so that only its axes shift. Values that another
+node needs flat stay so, with all that they are computed from; the rest falls into connected regions, and each is lifted
+as a whole or not at all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+
+from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL
 from graphkit.graph.view import Node, Value
-from graphkit.ops.tensor import Dims
-from graphkit.passes.shapes.batch_dim_lifting import Candidate, Lift, is_liftable, lift_node
-from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite
+from graphkit.ops.axes import FREE, RULES, AxesUnknownError, NodeFacts, find_layout
+from graphkit.ops.tensor import Dims, element_numbers
+from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite, attributes_of
 from graphkit.rewrite.fusions_to_keep import spoils_product
 from graphkit.rewrite.reshape_spec import merged_dims, reshape_spec
+from graphkit.shapes import lower
 
 __all__ = ["FlatRegions", "FlattenFreeMatmul", "Region", "Spec"]
 
 Spec = tuple[int, ...]
 Nodes = dict[Node, None]  # in graph order
 Exit = Callable[[Node, Value], bool]  # whether a node that reads a flat value can read the lifted one instead
+
+
+MATRICES = {"MatMul": (0, 1), "MatMulInteger": (0, 1), "QLinearMatMul": (0, 3)}
+LIFTABLE = UNARY | BROADCASTING.keys() | UNIDIRECTIONAL.keys() | RULES.keys() | {"Gather", "Transpose"}
+LIFTABLE -= {"Expand", "Pad", "SimplifiedLayerNormalization", "Tile"}
+
+
+@dataclass(frozen=True)
+class Lift:
+    """How a node is lifted: written for tensors whose leading dim is split into several.
+
+    Attributes:
+        inputs: Which inputs have to be lifted; the others are read as they are.
+        outputs: Which outputs are lifted then; the others stay as they are.
+        axis, axes, perm: The attributes that are axes, as they count in the flat tensor.
+        arrays: The inputs that are axes, likewise, from the start.
+    """
+
+    inputs: frozenset[int]
+    outputs: Sequence[int] = (0,)
+    axis: int | None = None
+    axes: Sequence[int] = ()
+    perm: Sequence[int] = ()
+    arrays: Mapping[int, np.ndarray] = field(default_factory=dict)
+
+    def attributes(self, node: Node, extra: int) -> dict[str, Any]:
+        """Return the attributes of the lifted node, whose tensors have so many leading dims more."""
+        attributes = attributes_of(node)
+        if self.axis is not None:
+            attributes["axis"] = self.axis if self.axis < 0 else self.axis + extra
+        if self.axes:
+            attributes["axes"] = [axis + extra for axis in self.axes]
+        if self.perm:
+            attributes["perm"] = [*range(extra), *(axis + extra for axis in self.perm)]
+        return attributes
+
+
+def _is_liftable(node: Node) -> bool:
+    """Whether there is a rule for a node's operator."""
+    return not node.domain and node.op_type in LIFTABLE
+
+
+def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
+    """Return how a node is lifted of which these inputs are, None where it cannot be.
+
+    Raises:
+        AxesUnknownError: It is not known how it treats its axes.
+    """
+    node = facts.node
+    if node.is_op("Transpose"):
+        perm = node.attr("perm", tuple)
+        return Lift(flat, perm=perm) if perm and perm[0] == 0 else None
+    if node.is_op("Gather"):
+        axis, rank = node.attr("axis", 0), len(facts.dims(0))
+        if flat == {1}:
+            return Lift(flat) if axis in (0, -rank) else None
+        is_trailing = axis is not None and -rank < axis < rank and axis != 0
+        return Lift(flat, axis=axis) if flat == {0} and is_trailing else None
+    layout = find_layout(facts)
+    if layout.sizes is not None or not layout.kinds or not flat <= layout.inputs.keys():
+        return None
+    left, right = MATRICES.get(node.op_type, (0, 0))
+    if right and len(facts.dims(left)) == len(facts.dims(right)) == 2:  # rows of one matrix
+        return Lift(flat) if flat == {left} else None
+    if layout.kinds[0] != FREE or not all(_fits(facts, index, len(layout.kinds), flat) for index in layout.inputs):
+        return None
+    if right and left not in flat and lower(layout.outputs[0][0]) < 1:  # onnxruntime refuses [m, k] by [0, q, k, n]
+        return None
+    outputs, positive = range(len(layout.outputs)), [axis % len(layout.kinds) for axis in layout.axes]
+    if layout.axes_input is None:
+        return Lift(flat, outputs, layout.axis, positive)
+    tensor = facts.tensor(layout.axes_input)
+    array = element_numbers(tensor) if tensor is not None else None
+    # from the start: onnxruntime's reductions of an empty tensor ignore axes that count from the end
+    arrays = {layout.axes_input: np.array(positive, array.dtype).reshape(array.shape)} if array is not None else None
+    return Lift(flat, outputs, layout.axis, arrays=arrays) if arrays is not None else None
+
+
+def _fits(facts: NodeFacts, index: int, rank: int, flat: frozenset[int]) -> bool:
+    """Whether an input that is laid out over so many axes may stay, or is lifted, as it is."""
+    dims = facts.dims(index)
+    if index in flat:
+        return len(dims) == rank or facts.node.is_op("Unsqueeze")
+    return not facts.node.is_op("Concat") and (len(dims) < rank or dims[0] == 1)
 
 
 @dataclass
@@ -68,7 +159,7 @@ class FlatRegions:
     def find(self) -> Iterator[Region]:
         """Yield the regions that are worth it."""
         for value, maker in self.makers.items():
-            blocking = (node for node, _ in value.consumers if is_liftable(node) and node not in self.lifts)
+            blocking = (node for node, _ in value.consumers if _is_liftable(node) and node not in self.lifts)
             if maker.is_op("Reshape") and (first := next(blocking, None)) is not None:
                 self.reasons[maker] = _reading_text(first, value)
         alive = dict.fromkeys(self.lifts)
@@ -121,7 +212,7 @@ class FlatRegions:
             out = node.outputs[0]
             if self._may_enter(node) and out is not None and merged_dims(self.dims(node.input(0)), self.dims(out)):
                 self.makers[out] = node
-        elif is_liftable(node) and (lifting := self._lift_reader(node)) is not None:
+        elif _is_liftable(node) and (lifting := self._lift_reader(node)) is not None:
             self.lifts[node] = lifting
             for value in self._inputs(node):
                 if value.producer is not None:
@@ -146,11 +237,12 @@ class FlatRegions:
         if any(self.dims(node.inputs[index])[:1] != first for index in flat):
             return None
         more = frozenset(index for index, value in enumerate(node.inputs) if self._is_reshaped(value, first))
+        facts = self.editor.facts(node)
         for inputs in (flat, flat | more):
-            known = [None if value is None else self.editor.shapes[value] for value in node.inputs]
-            lifting = lift_node(Candidate(node, known, self.dims(outputs[0]), inputs))
-            if lifting is not None and self._gives_leading_dim(node, lifting, first):
-                return lifting
+            with suppress(AxesUnknownError):
+                lifting = _find_lift(facts, inputs)
+                if lifting is not None and self._gives_leading_dim(node, lifting, first):
+                    return lifting
         return None
 
     def _gives_leading_dim(self, node: Node, lifting: Lift, first: Dims) -> bool:
@@ -351,7 +443,7 @@ class FlattenFreeMatmul(Rewrite):
 def _begins_region(node: Node) -> bool:
     """Whether a node that can be lifted reads a Reshape."""
     readers = [consumer for value in node.results for consumer, _ in value.consumers]
-    return node.scope.opset() >= RESHAPE_SINCE and any(is_liftable(consumer) for consumer in readers)
+    return node.scope.opset() >= RESHAPE_SINCE and any(_is_liftable(consumer) for consumer in readers)
 
 
 def _lift_region(editor: Editor, regions: FlatRegions, region: Region) -> None:
@@ -383,8 +475,10 @@ def _lift_node(editor: Editor, node: Node, lift: Lift, lifted: Names, extra: int
     inputs: list[NodeInput] = [
         lifted[v] if v is not None and i in lift.inputs else v for i, v in enumerate(node.inputs)
     ]
-    for index, array in lift.constants(extra).items():
-        inputs[index] = editor.constant(array, f"{node.outputs[0].name if node.outputs[0] else node.label}_axes")
+    for index, array in lift.arrays.items():
+        inputs[index] = editor.constant(
+            (array + extra).astype(array.dtype), f"{node.outputs[0].name if node.outputs[0] else node.label}_axes"
+        )
     outputs = [_output_name(editor, value, index in lift.outputs, lifted) for index, value in enumerate(node.outputs)]
     editor.insert_before(node, NewNode(node.op_type, inputs, outputs, lift.attributes(node, extra), like=node))
 

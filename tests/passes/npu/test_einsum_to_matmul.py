@@ -5,7 +5,7 @@ from fusing import check_close, operators
 from rewriting import model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.npu.einsum_to_matmul import EinsumToMatmul
+from graphkit.passes.npu.decompose_operators import EinsumToMatmul
 
 PASS = EinsumToMatmul()
 
