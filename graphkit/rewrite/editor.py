@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -34,6 +34,10 @@ from graphkit.rewrite.base import Declined, MatchFailure
 from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, NodeInput, rebuild_model
 from graphkit.rewrite.fusions_to_keep import fused_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
+
+if TYPE_CHECKING:
+    from graphkit.rewrite.element_bounds import ElementBounds
+    from graphkit.rewrite.host_values import Dependence
 
 __all__ = ["Builder", "Editor"]
 
@@ -143,6 +147,20 @@ class Editor(Edits):
     def _outputs(self) -> set[Value]:
         return {value for scope in self.model.graph.walk() for value in scope.outputs}
 
+    @cached_property
+    def bounds(self) -> ElementBounds:
+        """The bounds of elements, which are computed where a rewrite asks."""
+        from graphkit.rewrite.element_bounds import ElementBounds
+
+        return ElementBounds(self.model, self.shapes)
+
+    @cached_property
+    def dependences(self) -> Mapping[Value, Dependence]:
+        """The inputs that each value of the main graph is computed from."""
+        from graphkit.rewrite.host_values import find_dependences
+
+        return find_dependences(self.model, self.shapes)
+
     def facts(self, node: Node) -> NodeFacts:
         """Return a node with the known facts of its tensors."""
         inputs, outputs = (
@@ -205,15 +223,11 @@ class Editor(Edits):
         """Record why a node stays unchanged where a matcher inside raises its failure, or a data file is missing."""
         try:
             yield
-        except (MatchFailure, ModelError) as failure:
-            self.decline_failure(node, failure)
-
-    def decline_failure(self, node: Node, failure: MatchFailure | ModelError) -> None:
-        """Record a matcher's failure, or a missing data file, as the reason why a node stays unchanged."""
-        if isinstance(failure, ModelError):
-            self.decline(node, str(failure))
-        elif failure.reason:
-            self.decline(failure.node or node, failure.reason)
+        except ModelError as error:
+            self.decline(node, str(error))
+        except MatchFailure as failure:
+            if failure.reason:
+                self.decline(failure.node or node, failure.reason)
 
     def bypass(self, node: Node, source: Value | str, output: int = 0) -> bool:
         """Let the consumers of a node's output read an equal value; a graph output keeps its name.

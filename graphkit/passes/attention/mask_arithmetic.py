@@ -17,8 +17,6 @@ from graphkit.graph.view import Node, Value
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.shapes.simplify_expand import broadcast_dims
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
-from graphkit.rewrite.element_bounds import ElementBounds
-from graphkit.rewrite.host_values import find_dependences
 from graphkit.shapes import Expr
 
 __all__ = ["TrilToConstant", "WhereToArithmetic"]
@@ -60,23 +58,22 @@ class WhereToArithmetic(Rewrite):
     of_data: bool = False
 
     def edit(self, editor: Editor) -> None:
-        bounds = ElementBounds(editor.model, editor.shapes)
-        known = find_dependences(editor.model, editor.shapes) if self.of_data else {}
+        known = editor.dependences if self.of_data else {}
         for node in list(editor.nodes("Where")):
             dependence = known.get(node.outputs[0]) if node.outputs[0] is not None else None
             if dependence is None or dependence.data:
                 with editor.matching(node):
-                    _replace_choice(editor, node, bounds)
+                    _replace_choice(editor, node)
 
 
-def _replace_choice(editor: Editor, node: Node, bounds: ElementBounds) -> None:
+def _replace_choice(editor: Editor, node: Node) -> None:
     cond, chosen, otherwise, out = *(node.input(index) for index in range(3)), node.outputs[0]
     if cond is None or chosen is None or otherwise is None or out is None:
         raise MatchFailure("an input is missing")
     if editor.shapes[out].dtype not in FLOATS:
         raise MatchFailure("it chooses between integers or others that are no float32, float64 or float16")
     for value in (chosen, otherwise):
-        if not bounds.of(value).is_finite:
+        if not editor.bounds.of(value).is_finite:
             raise MatchFailure(f"'{value.name}' may be infinite or no number, and 0 times that is no number")
     choice = _Choice(editor, node, out, cond)
     if _is_nothing(editor, otherwise, (cond, chosen), out):
@@ -171,16 +168,15 @@ class TrilToConstant(FoldConstants):
     limit: int = 64 << 20
 
     def edit(self, editor: Editor) -> None:
-        bounds = ElementBounds(editor.model, editor.shapes)
         for node in list(editor.nodes("Trilu")):
             with editor.matching(node):
-                self._edit_trilu(editor, node, bounds)
+                self._edit_trilu(editor, node)
         super().edit(editor)
 
     def takes(self, node: Node) -> bool:
         return super().takes(node) and any(_is_of_mask(value) for value in node.results)
 
-    def _edit_trilu(self, editor: Editor, node: Node, bounds: ElementBounds) -> None:
+    def _edit_trilu(self, editor: Editor, node: Node) -> None:
         """Replace a Trilu, other than those for the folding of constants."""
         data, out = node.input(0), node.outputs[0]
         if data is None or out is None:
@@ -191,13 +187,11 @@ class TrilToConstant(FoldConstants):
         if data.is_constant:
             self._fold_triangle(editor, node, data, out, diagonal)
         elif not _is_constant(data):
-            self._multiply_by_triangle(editor, node, data, out, diagonal, bounds)
+            self._multiply_by_triangle(editor, node, data, out, diagonal)
         elif editor.shapes[out].sizes() is None:
             raise MatchFailure("its matrices have no fixed size")
 
-    def _multiply_by_triangle(
-        self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int, bounds: ElementBounds
-    ) -> None:
+    def _multiply_by_triangle(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int) -> None:
         sizes = _matrix_sizes(editor.shapes[data].dims)
         if sizes is None:
             raise MatchFailure("its matrices have no fixed size")
@@ -207,7 +201,7 @@ class TrilToConstant(FoldConstants):
         kind = helper.tensor_dtype_to_np_dtype(dtype)
         if math.prod(sizes) * kind.itemsize > self.limit:
             raise MatchFailure(f"the constant would be larger than {self.limit:,} bytes")
-        if dtype in FLOATS and not bounds.of(data).is_finite:
+        if dtype in FLOATS and not editor.bounds.of(data).is_finite:
             raise MatchFailure("its data may be infinite, and 0 times that is no number")
         operator = "And" if dtype == TensorProto.BOOL else "Mul"
         triangle = editor.constant(_triangle_mask(node, sizes, diagonal).astype(kind), "triangle")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,6 @@ from graphkit.graph.traversal import walk_breadth_first, walk_postorder
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.passes.shapes.simplify_expand import broadcast_dims
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite
-from graphkit.rewrite.element_bounds import ElementBounds
-from graphkit.rewrite.host_values import Dependence, find_dependences
 from graphkit.rewrite.pattern import Op, Pattern
 
 __all__ = [
@@ -58,20 +56,15 @@ class Reach:
 
 
 class Scores:
-    """The values of a graph that reach a Softmax as scores.
+    """The values of a graph that reach a Softmax as scores."""
 
-    Args:
-        editor: The editor, which knows shapes and constants.
-        known: The sources of each value.
-    """
-
-    def __init__(self, editor: Editor, known: Mapping[Value, Dependence]) -> None:
-        self.editor, self.known = editor, known
+    def __init__(self, editor: Editor) -> None:
+        self.editor = editor
         self._reaches: dict[Value, Reach | MatchFailure] = {}
 
     def are(self, value: Value) -> bool:
         """Whether a value is made of data, or is a product: a mask is neither."""
-        known = self.known.get(value)
+        known = self.editor.dependences.get(value)
         return (known is not None and known.data) or is_product(value)
 
     def reach(self, value: Value) -> Reach:
@@ -269,144 +262,6 @@ def told_floor(largest: float, floor: float) -> str:
     return f"{said}: what is masked may count - give {floor_under(largest, floor):g} with --mask-floor."
 
 
-class MaskFloors:
-    """The masks of a model that are added to scores, in one round.
-
-    Args:
-        editor: The editor that records the changes.
-        floor: The least element of a mask.
-        scores: The scores, and their ways to a Softmax.
-        bounds: The bounds of elements.
-    """
-
-    def __init__(self, editor: Editor, floor: float, scores: Scores, bounds: ElementBounds) -> None:
-        self.editor, self.floor, self.scores, self.bounds = editor, floor, scores, bounds
-
-    def raise_all(self) -> None:
-        """Let no additive mask go below the floor."""
-        uses: dict[Value, list[tuple[Node, int, Reach]]] = defaultdict(list)
-        for node, index, mask, reach in self._find_additions():
-            if self._is_low(mask, reach):
-                uses[mask].append((node, index, reach))
-        for mask, places in uses.items():
-            dtype = self.editor.shapes[mask].dtype
-            floor = max(floor_of(self.floor, dtype, reach) for _, _, reach in places)
-            name = self._raise_mask(mask, floor, places[0][0])
-            for node, index, _ in places:
-                self.editor.set_inputs(node, {index: name})
-            self.editor.note("additive mask(s) given a finite floor")
-
-    def _find_additions(self) -> Iterator[tuple[Node, int, Value, Reach]]:
-        """Yield where a mask is added to scores: the node, which input it is, the mask, and the way to the Softmax."""
-        for node in sorted(self.editor.nodes("Add", "Attention"), key=lambda node: node.index):
-            if node.scope.path:
-                continue
-            for index in (0, 1) if node.is_op("Add") else (3,):
-                mask, scores = node.input(index), node.input(1 - index) if node.is_op("Add") else node.input(0)
-                if mask is None or scores is None or self.scores.are(mask) or not self._is_added(node, scores):
-                    continue
-                try:
-                    reach, dtype = self._reach_of(node), self.editor.shapes[mask].dtype
-                except MatchFailure:
-                    continue
-                if dtype in FLOATS:
-                    yield node, index, mask, reach
-                elif dtype == TensorProto.BFLOAT16 and self._has_fill(mask):
-                    self.editor.decline(node, NO_BFLOAT16)
-
-    def _is_added(self, node: Node, scores: Value) -> bool:
-        return node.is_op("Attention") or self.scores.are(scores)
-
-    def _reach_of(self, node: Node) -> Reach:
-        out = node.outputs[0]
-        if node.is_op("Attention"):
-            return Reach(-1)
-        if out is None:
-            raise MatchFailure
-        return self.scores.reach(out)
-
-    def _is_low(self, mask: Value, reach: Reach) -> bool:
-        """Whether elements of a mask may be less than the floor, because of a fill in it."""
-        dtype = self.editor.shapes[mask].dtype
-        floor = float(helper.tensor_dtype_to_np_dtype(dtype).type(floor_of(self.floor, dtype, reach)))
-        node = mask.producer
-        if node is not None and (node.is_op("Max") or self._factor_at(node) is not None):
-            ends = [self.editor.uniform(source) for source in node.operands if source.is_constant]
-            if any(end is not None and floor <= end <= ENOUGH for end in ends):
-                return False  # nothing in it is less: bounds do not know that its integers are 0 and 1
-        return self.bounds.of(mask).low < floor and self._has_fill(mask)
-
-    def _factor_at(self, node: Node) -> int | None:
-        """Return which input of a product is the factor of its other input, which holds whole numbers."""
-        for index in (0, 1) if node.is_op("Mul") else ():
-            factor, counted = node.inputs[index], node.inputs[1 - index]
-            if factor is None or counted is None or not self._is_whole(counted):
-                continue
-            if (number := self.editor.uniform(factor)) is not None and number <= ENOUGH:
-                return index
-        return None
-
-    def _is_whole(self, value: Value) -> bool:
-        """Whether all elements are whole numbers, because they are made of integers."""
-        return all(self._is_whole_source(source) for source in walk_breadth_first([value], self._whole_sources))
-
-    def _is_whole_source(self, value: Value) -> bool:
-        """Whether a value holds whole numbers, or whole numbers where its sources do."""
-        if value.is_constant:
-            return self.editor.uniform(value) in (0, 1)
-        if self.editor.shapes[value].dtype in INTEGERS:
-            return True
-        return value.producer is not None and value.producer.is_op(*KEEPS_WHOLE)
-
-    def _whole_sources(self, value: Value) -> Sequence[Value | None]:
-        node = value.producer
-        if node is None or value.is_constant or self.editor.shapes[value].dtype in INTEGERS:
-            return ()
-        return node.inputs if node.is_op("Sub", "Mul") else node.inputs[:1]
-
-    def _has_fill(self, mask: Value) -> bool:
-        return any(self._is_fill(value) for value in walk_breadth_first([mask], _masked_from))
-
-    def _is_fill(self, value: Value) -> bool:
-        """Whether a value is a constant, of one element or more, that masks."""
-        if not _is_made_here(value):
-            return False
-        is_float = self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16)
-        return is_float and self.bounds.of(value).low <= NEGLIGIBLE
-
-    def _raise_mask(self, mask: Value, floor: float, before: Node) -> str:
-        """Return the name of a mask raised to the floor; a node makes it, before one that reads it."""
-        kind = helper.tensor_dtype_to_np_dtype(self.editor.shapes[mask].dtype)
-        array = self.editor.read_constant(mask, MAX_CONSTANT, kind.itemsize)
-        if array is not None:
-            return self.editor.constant(np.maximum(array, kind.type(floor)), f"{mask.name}_floor")
-        low = self.editor.constant(np.array(floor, kind), "mask_floor")
-        name = self.editor.unique_name(f"{mask.name}_floor")
-        node = mask.producer
-        if node is not None and node.is_op("Where"):
-            ends = [self._raised_end(end, floor, kind) for end in node.inputs[1:]]
-            if None not in ends:
-                self.editor.insert_before(before, NewNode("Where", [node.inputs[0], *ends], [name]))
-                return name
-        if node is not None and (index := self._factor_at(node)) is not None:
-            inputs: list[NodeInput] = list(node.inputs)
-            factor = node.inputs[index]
-            sizes = self.editor.shapes[factor].sizes()
-            inputs[index] = self.editor.constant(np.full(sizes or (), floor, kind), "mask_floor")
-            self.editor.insert_before(before, NewNode("Mul", inputs, [name]))
-            return name
-        self.editor.insert_before(before, NewNode("Max", [mask, low], [name]))
-        return name
-
-    def _raised_end(self, value: Value | None, floor: float, kind: np.dtype[np.generic]) -> str | None:
-        """Return a constant raised to the floor."""
-        array = self.editor.read_constant(value, MAX_CONSTANT, kind.itemsize)
-        if array is None:
-            return None
-        name = "mask_floor" if array.size == 1 and array.min() < floor else "mask_zero"
-        return self.editor.constant(np.maximum(array, kind.type(floor)), name)
-
-
 def _is_made_here(value: Value) -> bool:
     """Whether a value is a constant, or filled with one number."""
     return value.constant is not None or (value.producer is not None and value.producer.is_op("ConstantOfShape"))
@@ -467,17 +322,16 @@ class MaskedFillToAdd(Rewrite):
             raise UsageError(f"a mask floor of {self.floor:g} does not mask - give one of at most {ENOUGH:g}")
 
     def edit(self, editor: Editor) -> None:
-        known = find_dependences(editor.model, editor.shapes)
-        scores, bounds = Scores(editor, known), ElementBounds(editor.model, editor.shapes)
-        _Fills(editor, self.floor, scores, bounds).replace()
-        MaskFloors(editor, self.floor, scores, bounds).raise_all()
+        masks = _Masks(editor, self.floor)
+        masks.replace()
+        masks.raise_all()
 
 
-class _Fills:
-    """The masks of a model that are not added to scores, in one round."""
+class _Masks:
+    """The masks of a model, in one round."""
 
-    def __init__(self, editor: Editor, floor: float, scores: Scores, bounds: ElementBounds) -> None:
-        self.editor, self.floor, self.scores, self.bounds, self.known = editor, floor, scores, bounds, scores.known
+    def __init__(self, editor: Editor, floor: float) -> None:
+        self.editor, self.floor, self.scores = editor, floor, Scores(editor)
         self.masks: dict[tuple[Value, bool, int, float], str] = {}
 
     def replace(self) -> None:
@@ -502,7 +356,7 @@ class _Fills:
                 return None
             if fill is None or scores is None or scores.is_constant or not self._is_uniform(fill):
                 continue
-            if self.bounds.of(fill).high < 0 and (node.scope.path or self.scores.are(scores)):
+            if self.editor.bounds.of(fill).high < 0 and (node.scope.path or self.scores.are(scores)):
                 return side
         return None
 
@@ -522,12 +376,12 @@ class _Fills:
             raise MatchFailure("it fills what is in a body of another node; inline that first")
         if self.editor.shapes[fill].dtype not in FLOATS:
             raise MatchFailure(NO_BFLOAT16)
-        if self.bounds.of(fill).high > NEGLIGIBLE:
+        if self.editor.bounds.of(fill).high > NEGLIGIBLE:
             raise MatchFailure(f"its fill is more than {NEGLIGIBLE:,.0f}: it may be data")
-        known = self.known.get(cond)
+        known = self.editor.dependences.get(cond)
         if known is not None and known.data:
             raise MatchFailure("its condition depends on data: it is no mask")
-        before = self.bounds.of(scores)
+        before = self.editor.bounds.of(scores)
         if before.may_be_nan or before.high == math.inf:
             raise MatchFailure(
                 f"'{scores.name}' may be infinite or NaN where it does not count, which an addition keeps"
@@ -596,7 +450,7 @@ class _Fills:
     def _check_mask(self, node: Node, mask: Value, dtype: int) -> None:
         if node.scope.path:
             raise MatchFailure("it is in a body of another node; inline that first")
-        known, dims = self.known.get(mask), self.editor.shapes[mask].dims
+        known, dims = self.editor.dependences.get(mask), self.editor.shapes[mask].dims
         if known is not None and known.data:
             raise MatchFailure("its boolean mask depends on data")
         if dtype not in FLOATS:
@@ -605,6 +459,132 @@ class _Fills:
             raise MatchFailure(f"the shape of its boolean mask is not known: {self.editor.shapes.reason(mask)}")
         if dims and dims[-1] == 1:
             raise MatchFailure("its boolean mask masks whole rows, which an addition does not")
+
+    # Masks that are added
+
+    def raise_all(self) -> None:
+        """Let no additive mask go below the floor."""
+        uses: dict[Value, list[tuple[Node, int, Reach]]] = defaultdict(list)
+        for node, index, mask, reach in self._find_additions():
+            if self._is_low(mask, reach):
+                uses[mask].append((node, index, reach))
+        for mask, places in uses.items():
+            dtype = self.editor.shapes[mask].dtype
+            floor = max(floor_of(self.floor, dtype, reach) for _, _, reach in places)
+            name = self._raise_mask(mask, floor, places[0][0])
+            for node, index, _ in places:
+                self.editor.set_inputs(node, {index: name})
+            self.editor.note("additive mask(s) given a finite floor")
+
+    def _find_additions(self) -> Iterator[tuple[Node, int, Value, Reach]]:
+        """Yield where a mask is added to scores: the node, which input it is, the mask, and the way to the Softmax."""
+        for node in sorted(self.editor.nodes("Add", "Attention"), key=lambda node: node.index):
+            if node.scope.path:
+                continue
+            for index in (0, 1) if node.is_op("Add") else (3,):
+                mask, scores = node.input(index), node.input(1 - index) if node.is_op("Add") else node.input(0)
+                if mask is None or scores is None or self.scores.are(mask) or not self._is_added(node, scores):
+                    continue
+                try:
+                    reach, dtype = self._reach_of(node), self.editor.shapes[mask].dtype
+                except MatchFailure:
+                    continue
+                if dtype in FLOATS:
+                    yield node, index, mask, reach
+                elif dtype == TensorProto.BFLOAT16 and self._has_fill(mask):
+                    self.editor.decline(node, NO_BFLOAT16)
+
+    def _is_added(self, node: Node, scores: Value) -> bool:
+        return node.is_op("Attention") or self.scores.are(scores)
+
+    def _reach_of(self, node: Node) -> Reach:
+        out = node.outputs[0]
+        if node.is_op("Attention"):
+            return Reach(-1)
+        if out is None:
+            raise MatchFailure
+        return self.scores.reach(out)
+
+    def _is_low(self, mask: Value, reach: Reach) -> bool:
+        """Whether elements of a mask may be less than the floor, because of a fill in it."""
+        dtype = self.editor.shapes[mask].dtype
+        floor = float(helper.tensor_dtype_to_np_dtype(dtype).type(floor_of(self.floor, dtype, reach)))
+        node = mask.producer
+        if node is not None and (node.is_op("Max") or self._factor_at(node) is not None):
+            ends = [self.editor.uniform(source) for source in node.operands if source.is_constant]
+            if any(end is not None and floor <= end <= ENOUGH for end in ends):
+                return False  # nothing in it is less: bounds do not know that its integers are 0 and 1
+        return self.editor.bounds.of(mask).low < floor and self._has_fill(mask)
+
+    def _factor_at(self, node: Node) -> int | None:
+        """Return which input of a product is the factor of its other input, which holds whole numbers."""
+        for index in (0, 1) if node.is_op("Mul") else ():
+            factor, counted = node.inputs[index], node.inputs[1 - index]
+            if factor is None or counted is None or not self._is_whole(counted):
+                continue
+            if (number := self.editor.uniform(factor)) is not None and number <= ENOUGH:
+                return index
+        return None
+
+    def _is_whole(self, value: Value) -> bool:
+        """Whether all elements are whole numbers, because they are made of integers."""
+        return all(self._is_whole_source(source) for source in walk_breadth_first([value], self._whole_sources))
+
+    def _is_whole_source(self, value: Value) -> bool:
+        """Whether a value holds whole numbers, or whole numbers where its sources do."""
+        if value.is_constant:
+            return self.editor.uniform(value) in (0, 1)
+        if self.editor.shapes[value].dtype in INTEGERS:
+            return True
+        return value.producer is not None and value.producer.is_op(*KEEPS_WHOLE)
+
+    def _whole_sources(self, value: Value) -> Sequence[Value | None]:
+        node = value.producer
+        if node is None or value.is_constant or self.editor.shapes[value].dtype in INTEGERS:
+            return ()
+        return node.inputs if node.is_op("Sub", "Mul") else node.inputs[:1]
+
+    def _has_fill(self, mask: Value) -> bool:
+        return any(self._is_fill(value) for value in walk_breadth_first([mask], _masked_from))
+
+    def _is_fill(self, value: Value) -> bool:
+        """Whether a value is a constant, of one element or more, that masks."""
+        if not _is_made_here(value):
+            return False
+        is_float = self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16)
+        return is_float and self.editor.bounds.of(value).low <= NEGLIGIBLE
+
+    def _raise_mask(self, mask: Value, floor: float, before: Node) -> str:
+        """Return the name of a mask raised to the floor; a node makes it, before one that reads it."""
+        kind = helper.tensor_dtype_to_np_dtype(self.editor.shapes[mask].dtype)
+        array = self.editor.read_constant(mask, MAX_CONSTANT, kind.itemsize)
+        if array is not None:
+            return self.editor.constant(np.maximum(array, kind.type(floor)), f"{mask.name}_floor")
+        low = self.editor.constant(np.array(floor, kind), "mask_floor")
+        name = self.editor.unique_name(f"{mask.name}_floor")
+        node = mask.producer
+        if node is not None and node.is_op("Where"):
+            ends = [self._raised_end(end, floor, kind) for end in node.inputs[1:]]
+            if None not in ends:
+                self.editor.insert_before(before, NewNode("Where", [node.inputs[0], *ends], [name]))
+                return name
+        if node is not None and (index := self._factor_at(node)) is not None:
+            inputs: list[NodeInput] = list(node.inputs)
+            factor = node.inputs[index]
+            sizes = self.editor.shapes[factor].sizes()
+            inputs[index] = self.editor.constant(np.full(sizes or (), floor, kind), "mask_floor")
+            self.editor.insert_before(before, NewNode("Mul", inputs, [name]))
+            return name
+        self.editor.insert_before(before, NewNode("Max", [mask, low], [name]))
+        return name
+
+    def _raised_end(self, value: Value | None, floor: float, kind: np.dtype[np.generic]) -> str | None:
+        """Return a constant raised to the floor."""
+        array = self.editor.read_constant(value, MAX_CONSTANT, kind.itemsize)
+        if array is None:
+            return None
+        name = "mask_floor" if array.size == 1 and array.min() < floor else "mask_zero"
+        return self.editor.constant(np.maximum(array, kind.type(floor)), name)
 
 
 GUARDED, FILL = Pattern(), Pattern()
@@ -646,7 +626,7 @@ class DropNanGuard(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        bounds = ElementBounds(editor.model, editor.shapes)
+        bounds = editor.bounds
         for node in editor.nodes("Where"):
             if (match := GUARD.match(editor, node.outputs[0])) is None:
                 continue

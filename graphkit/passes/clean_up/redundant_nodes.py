@@ -176,22 +176,13 @@ def _is_only_output(editor: Editor, value: Value) -> bool:
 
 
 def _use_twin(editor: Editor, node: Node, twin: Node) -> None:
-    pairs = [
-        (output, twin_output)
-        for output, twin_output in zip(node.outputs, twin.outputs, strict=False)
-        if output is not None
-    ]
-    if any(
-        twin_output is None or editor.is_output(output) or editor.has_alias(output) for output, twin_output in pairs
-    ):
+    """Let the readers of a node read another one, if all of them can."""
+    pairs = [(out, same) for out, same in zip(node.outputs, twin.outputs, strict=False) if out is not None]
+    twins = [(out, same) for out, same in pairs if same is not None and editor.can_replace_all_uses(out, same)]
+    if len(twins) < len(pairs) or any(editor.is_output(out) or editor.has_alias(out) for out, _ in pairs):
         return
-    if not all(
-        editor.can_replace_all_uses(output, twin_output) for output, twin_output in pairs if twin_output is not None
-    ):
-        return
-    for output, twin_output in pairs:
-        if twin_output is not None:
-            editor.replace_all_uses(output, twin_output)
+    for out, same in twins:
+        editor.replace_all_uses(out, same)
     editor.note("duplicate node(s) merged")
 
 

@@ -11,7 +11,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
-from graphkit.rewrite.element_bounds import ElementBounds, Interval
+from graphkit.rewrite.element_bounds import Interval
 
 __all__ = ["CastInt64Away"]
 
@@ -114,7 +114,6 @@ def _cast_before(editor: Editor, node: Node) -> None:
 
 def _find_convertible_nodes(editor: Editor) -> dict[Node, list[int]]:
     """Return the nodes that can do without int64, and which inputs of each are int64; nothing else needs these."""
-    bounds = ElementBounds(editor.model, editor.shapes)
     convertible = {
         node: read
         for node in editor.nodes(*sorted(MOVED | COMPARING | CALCULATING))
@@ -124,7 +123,7 @@ def _find_convertible_nodes(editor: Editor) -> dict[Node, list[int]]:
         failures: list[tuple[Node, str]] = []
         for node, read in convertible.items():
             try:
-                _check_node(editor, bounds, node, read, convertible)
+                _check_node(editor, node, read, convertible)
             except MatchFailure as failure:
                 failures.append((node, failure.reason))
         if not failures:
@@ -146,9 +145,7 @@ def _int64_inputs(editor: Editor, node: Node) -> list[int]:
     return [*data, 1] if looks_up else data
 
 
-def _check_node(
-    editor: Editor, bounds: ElementBounds, node: Node, read: list[int], convertible: Mapping[Node, list[int]]
-) -> None:
+def _check_node(editor: Editor, node: Node, read: list[int], convertible: Mapping[Node, list[int]]) -> None:
     """Check that a node does not need int64, given those that do not either."""
     out = node.result()
     gives = _is_int64(editor, out)
@@ -156,7 +153,7 @@ def _check_node(
         raise MatchFailure("its opset has no such operator for int32")
     values = [value for index in read if (value := node.inputs[index]) is not None]
     for value in (*values, *([out] if gives else [])):
-        if not _fits_int32(bounds.of(value)):
+        if not _fits_int32(editor.bounds.of(value)):
             raise MatchFailure(f"'{value.name}' is not known to fit into int32")
     for value in values:
         if not (

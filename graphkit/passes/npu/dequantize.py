@@ -329,28 +329,20 @@ def _lies_along(tensor: TensorProto, axis: int | None, rank: int) -> bool:
     return len(tensor.dims) <= rank and all(size == 1 for size in others)
 
 
-def _dynamic_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
-    """DynamicQuantizeMatMul(A, B, b_scale, b_zero_point, bias)."""
-    _fused_product(editor, weights, node, node.input(0), node.input(2), node.input(3))
-
-
-def _scaled_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
-    """MatMulIntegerToFloat(A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias)."""
-    data = data_of(node.input(0), node.input(4))
-    if data is None or data.scale is not node.input(2):
-        raise MatchFailure(NO_DATA)
-    _fused_product(editor, weights, node, data.floats, node.input(3), node.input(5))
-
-
-def _fused_product(
-    editor: Editor, weights: FloatWeights, node: Node, data: Value | None, scale: Value | None, zero: Value | None
-) -> None:
-    dtype = editor.shapes[data].dtype
-    if data is None or dtype not in FLOATS or scale is None or scale.constant is None:
+def _fused_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
+    """Put a product of floats in the place of a node that takes and gives floats."""
+    is_dynamic = node.op_type == "DynamicQuantizeMatMul"  # (A, B, b_scale, b_zero_point, bias)
+    floats, places = node.input(0), (2, 3, 4)
+    if not is_dynamic:  # MatMulIntegerToFloat(A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias)
+        data = data_of(floats, node.input(4))
+        if data is None or data.scale is not node.input(2):
+            raise MatchFailure(NO_DATA)
+        floats, places = data.floats, (3, 5, 6)
+    scale, zero, bias = map(node.input, places)
+    dtype = editor.shapes[floats].dtype
+    if floats is None or dtype not in FLOATS or scale is None or scale.constant is None:
         raise MatchFailure("its data is not known to be floats, or its scales are not constant")
-    weight = weights.of(node.input(1), zero, [scale.constant], dtype, -1)
-    bias = node.input(4 if node.op_type == "DynamicQuantizeMatMul" else 6)
-    _emit_product(editor, node, data, weight, bias)
+    _emit_product(editor, node, floats, weights.of(node.input(1), zero, [scale.constant], dtype, -1), bias)
 
 
 def _block_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
@@ -431,7 +423,7 @@ def _axis_of_table(editor: Editor, node: Node, rows: Node, rank: int) -> int:
 
 
 FUSED = {
-    "DynamicQuantizeMatMul": _dynamic_product,
-    "MatMulIntegerToFloat": _scaled_product,
+    "DynamicQuantizeMatMul": _fused_product,
+    "MatMulIntegerToFloat": _fused_product,
     "MatMulNBits": _block_product,
 }

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
@@ -29,7 +29,6 @@ from graphkit.rewrite import (
     NodeRewrite,
     Outcome,
     Pass,
-    copy_proto,
     run_to_fixpoint,
 )
 from graphkit.rewrite.host_values import Dependence, HostValue, find_dependences, host_values
@@ -447,26 +446,17 @@ class InsertAttentionMask(Pass):
         missing = tuple(_missing_masks(model, shapes))
         if not missing:
             return Matched(model)
-        proto, taken = copy_proto(model), names_in(model.scopes) | {each.name for each in missing}
-        changed = {each.softmax.index: each for each in missing}
-        nodes = []
-        for index, node in enumerate(proto.graph.node):
-            if (each := changed.get(index)) is not None:
-                masked = free_name(f"{node.input[0]}_masked", taken)
-                taken.add(masked)
-                nodes.append(helper.make_node("Add", [node.input[0], each.name], [masked]))
-                node.input[0] = masked
-            nodes.append(node)
-        copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
-        del proto.graph.node[:]
-        proto.graph.node.extend(copies)
-        for name, each in {each.name: each for each in missing}.items():
+        editor, inputs = Editor(model), dict[str, NewInput]()
+        for each in missing:
+            scores = each.softmax.operand(0)
+            masked = editor.unique_name(f"{scores.name}_masked")
+            editor.insert_before(each.softmax, NewNode("Add", [scores, each.name], [masked]))
+            editor.set_inputs(each.softmax, {0: masked})
             first = each.sequences if self.per_sequence and each.over == "source" else const(1)
             dims = (*(first, *[const(1)] * each.rank)[: each.rank - 1], each.keys)
-            proto.graph.input.append(NewInput(name, each.dtype, dims).info())
-        return Matched(
-            model.with_proto(proto), (count_things(len(missing), "attention(s) given a mask"),), matches=missing
-        )
+            inputs[each.name] = NewInput(each.name, each.dtype, dims)
+        changes = (count_things(len(missing), "attention(s) given a mask"),)
+        return Matched(with_interface(editor.result(), inputs, {}), changes, matches=missing)
 
 
 def _missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:

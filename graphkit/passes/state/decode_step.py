@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,7 +15,8 @@ from graphkit.graph.operator_traits import REDUCTIONS, UNARY, broadcasts_inputs,
 from graphkit.graph.traversal import follow_chain
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.ops.tensor import Dims, element_numbers
+from graphkit.ops.axes import FREE, AxesUnknownError, Layout, find_layout
+from graphkit.ops.tensor import Dims
 from graphkit.rewrite import (
     ROUNDING,
     Declined,
@@ -252,6 +254,7 @@ def _find_source(value: Value) -> Value | None:
 
 
 AXIS = 1  # of `[batch, 1, width]`
+LAST = {-1: -1, 2: 1}  # the last of three axes, as it counts among two
 ALONG_LAST = ("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization")  # by default
 
 
@@ -403,25 +406,38 @@ def _plan_node(editor: Editor, node: Node) -> _Plan | None:
         return None
     if editor.has_alias(node.result()) or node.result() in editor.new_reads or not _has_axis(editor, node.result()):
         return None
-    if is_elementwise(node):
-        operands = [value for value in node.operands if not _broadcasts_as_is(editor, value)]
-        return _Plan(tuple(operands)) if operands and all(_has_axis(editor, value) for value in operands) else None
     if node.is_op("Reshape"):
         return _of_reshape(editor, node)
     if node.is_op("Gather"):
         table, indices = (editor.shapes[node.operand(index)].dims for index in (0, 1))
         is_lookup = table is not None and len(table) == 2 and node.attr("axis", 0) in (0, -2)
         return _Plan((node.operand(1),)) if is_lookup and indices is not None and len(indices) == 2 else None
-    if not _has_axis(editor, node.operand(0)):
-        return None
-    others = [editor.shapes[value].dims for value in node.inputs[1:] if value is not None]
     if node.is_op("MatMul"):
-        return _Plan((node.operand(0),)) if others[0] is not None and len(others[0]) == 2 else None
-    if node.is_op(*ALONG_LAST):
-        axis = _axis_of_two(node.attr("axis", -1))
-        is_plain = axis is not None and all(dims is not None and len(dims) <= 1 for dims in others)
-        return _Plan((node.operand(0),), {"axis": axis}) if is_plain else None
-    return _of_reduction(editor, node) if node.is_op(*REDUCTIONS) else None
+        matrix = editor.shapes[node.operand(1)].dims
+        return _Plan((node.operand(0),)) if _has_axis(editor, node.operand(0)) and len(matrix or ()) == 2 else None
+    with suppress(AxesUnknownError):
+        return _of_layout(editor, node, find_layout(editor.facts(node)))
+    return None
+
+
+def _of_layout(editor: Editor, node: Node, layout: Layout) -> _Plan | None:
+    """Return how a node works that treats the axis as any other, or only names the last one."""
+    is_known = is_elementwise(node) or node.is_op(*ALONG_LAST) or (node.is_op(*REDUCTIONS) and node.attr("keepdims", 1))
+    named = [layout.axis] if layout.axis is not None else layout.axes
+    if not is_known or len(layout.kinds) != 3 or layout.kinds[AXIS] != FREE or any(axis not in LAST for axis in named):
+        return None
+    as_is = [value for index, value in enumerate(node.inputs) if index not in (*layout.inputs, layout.axes_input)]
+    squeezed = [x for index in layout.inputs if not _broadcasts_as_is(editor, x := node.operand(index))]
+    if not squeezed or not all(_has_axis(editor, value) for value in squeezed):
+        return None
+    if any(value is not None and (editor.shapes[value].rank or 0) > 1 for value in as_is):
+        return None
+    places = [LAST[axis] for axis in named]
+    if layout.axis is not None:
+        return _Plan(tuple(squeezed), {"axis": places[0]})
+    if layout.axes_input is not None:
+        return _Plan(tuple(squeezed), constants={layout.axes_input: places})
+    return _Plan(tuple(squeezed), {"axes": places} if places else {})
 
 
 def _of_reshape(editor: Editor, node: Node) -> _Plan | None:
@@ -431,23 +447,6 @@ def _of_reshape(editor: Editor, node: Node) -> _Plan | None:
         return None
     spec = reshape_spec(before, _squeeze_dims(after))
     return None if spec is None else _Plan((), constants={1: spec})
-
-
-def _of_reduction(editor: Editor, node: Node) -> _Plan | None:
-    """Return how a reduction of the last axis works without the one before it."""
-    second = node.input(1)
-    array = element_numbers(editor.shapes[second]) if second is not None else None
-    axes = node.attr("axes", tuple) if second is None else None if array is None else tuple(array.ravel().tolist())
-    axis = _axis_of_two(axes[0]) if axes is not None and len(axes) == 1 else None
-    if axis is None or not node.attr("keepdims", 1):
-        return None
-    source = (node.operand(0),)
-    return _Plan(source, {"axes": [axis]}) if second is None else _Plan(source, constants={1: [axis]})
-
-
-def _axis_of_two(axis: int | None) -> int | None:
-    """Return the last of three axes as it counts among two, None for another one."""
-    return {-1: -1, 2: 1}.get(axis) if axis is not None else None
 
 
 def _reader_spec(editor: Editor, reader: Node, index: int) -> Sequence[int] | None:
