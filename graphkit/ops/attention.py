@@ -6,18 +6,12 @@ it is filled. Source: onnxruntime's docs/ContribOperators.md, and the results of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
+import numpy as np
 from onnx import TensorProto
 
-from graphkit.ops.preconditions import (
-    Ints,
-    Precondition,
-    Violation,
-    failing_where,
-    name_value,
-)
+from graphkit.ops.preconditions import Bools, Condition, Ints
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import Dims, Tensor
 from graphkit.symbolic.algebra import maximum
@@ -125,8 +119,11 @@ def infer_grouped_attention(ctx: InferenceContext) -> list[Tensor]:
     past, total = ctx.dims(3)[2] if ctx.has(3) else const(0), ctx.size(6)
     is_sliding = bool(ctx.attr("sliding_window_cache", 0))
     if not is_sliding:
-        ctx.require(Cached(total, past, ctx.dims(1)[1] if ctx.has(1) and len(ctx.dims(1)) == 3 else dims[1]))
-    ctx.require(OneByOne(dims[0], dims[1], total))
+        new = ctx.dims(1)[1] if ctx.has(1) and len(ctx.dims(1)) == 3 else dims[1]
+        problem, equal = "total, past and new positions that do not go together: {0}, {1}, {2}", (total, past + new)
+        ctx.require(Condition((total, past, new), _no_cache_fits, problem, "total_sequence_length must", (equal,)))
+    problem = "{values[1]} new positions of {values[2]} in a batch of {values[0]}"
+    ctx.require(Condition((dims[0], dims[1], total), _has_several_chunks, problem, "batch_size must be 1"))
     if ctx.attr("do_rotary", 0) and ctx.has(7):
         ctx.require_at_most(total, ctx.dims(7)[0], TABLE, "cos_cache dimension 0")
     length = past if is_sliding else maximum(past, total)
@@ -134,6 +131,16 @@ def infer_grouped_attention(ctx: InferenceContext) -> list[Tensor]:
     if ctx.has(3):  # a cache of 4 bits holds two numbers in one
         present = Tensor(ctx.tensor(3).dtype, (dims[0], groups, length, ctx.dims(3)[3]))
     return [result, present, present, Tensor(dtype, (dims[0], heads, dims[1], total))]
+
+
+def _no_cache_fits(total: Ints, past: Ints, new: Ints) -> Bools:
+    """Return where the total is not the sum of past and new positions, and does not fit into a static cache."""
+    return np.asarray((total != past + new) & ((new > total) | (total > past)))
+
+
+def _has_several_chunks(batch: Ints, new: Ints, total: Ints) -> Bools:
+    """Return where several new positions come after a past, which the kernel takes for a single sequence only."""
+    return np.asarray((batch > 1) & (new > 1) & (total != new))
 
 
 def infer_rotary(ctx: InferenceContext) -> Tensor:
@@ -222,51 +229,3 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.Sampling": infer_greedy_search,
     "com.microsoft.WhisperBeamSearch": infer_beam_search,
 }
-
-
-@dataclass(frozen=True)
-class Cached(Precondition):
-    """Total, past and new positions of a GroupQueryAttention: the total is their sum, or fits into a static cache."""
-
-    total: Expr
-    past: Expr
-    new: Expr
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return self.total, self.past, self.new
-
-    def outcome(self, values: Sequence[Ints]) -> Ints:
-        total, past, new = values
-        return failing_where((total != past + new) & ((new > total) | (total > past)))
-
-    def violation(self, values: Sequence[int]) -> Violation:
-        total, past, new = (name_value(expr, value) for expr, value in zip(self.exprs, values, strict=True))
-        return Violation(
-            f"total, past and new positions that do not go together: {total}, {past}, {new}",
-            "total_sequence_length must",
-        )
-
-    def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
-        return ((self.total, self.past + self.new),)
-
-
-@dataclass(frozen=True)
-class OneByOne(Precondition):
-    """A GroupQueryAttention takes several new positions after a past for a single sequence only."""
-
-    batch: Expr
-    new: Expr
-    total: Expr
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return self.batch, self.new, self.total
-
-    def outcome(self, values: Sequence[Ints]) -> Ints:
-        batch, new, total = values
-        return failing_where((batch > 1) & (new > 1) & (total != new))
-
-    def violation(self, values: Sequence[int]) -> Violation:
-        batch, new, total = values
-        return Violation(f"{new} new positions of {total} in a batch of {batch}", "batch_size must be 1")

@@ -26,14 +26,15 @@ __all__ = [
     "Bools",
     "Broadcast",
     "Concatenated",
+    "Condition",
     "Index",
     "Ints",
     "Multiple",
-    "NotZero",
     "Precondition",
     "Related",
     "Violation",
     "failing_where",
+    "is_zero",
     "name_value",
     "pair_text",
 ]
@@ -152,23 +153,40 @@ class Related(Precondition):
 
 
 @dataclass(frozen=True)
-class NotZero(Precondition):
-    """A number is not 0, unless there are no elements to compute (`amount` is 0)."""
+class Condition(Precondition):
+    """Some numbers fit together.
 
-    expr: Expr
-    amount: Expr
-    what: str
+    Attributes:
+        operands: The numbers.
+        fails: Returns at which values of them the node fails.
+        problem: A description of that, with `{0}` for the first number and its name, `{values[0]}` for it alone.
+        says: Part of onnxruntime's message.
+        equal: Expressions that are meant to be equal.
+    """
+
+    operands: tuple[Expr, ...]
+    fails: Callable[..., Bools]
+    problem: str
     says: str
+    equal: tuple[tuple[Expr, Expr], ...] = ()
 
     @property
     def exprs(self) -> tuple[Expr, ...]:
-        return self.expr, self.amount
+        return self.operands
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
-        return failing_where((values[0] == 0) & (values[1] != 0))
+        return failing_where(self.fails(*values))
 
     def violation(self, values: Sequence[int]) -> Violation:
-        return Violation(f"{self.what}: {name_value(self.expr, values[0])}", self.says)
+        return Violation(self.problem.format(*map(name_value, self.exprs, values), values=values), self.says)
+
+    def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
+        return self.equal
+
+
+def is_zero(number: Ints, amount: Ints) -> Bools:
+    """Return where a number is 0 although there are elements to compute (`amount` is not 0)."""
+    return np.asarray((number == 0) & (amount != 0))
 
 
 @dataclass(frozen=True)

@@ -31,19 +31,14 @@ def dynamic_quantize(ctx: InferenceContext) -> list[Tensor]:
     return [quantised, Tensor(TensorProto.FLOAT, ()), Tensor(TensorProto.UINT8, ())]
 
 
-def infer_qlinear_binary(ctx: InferenceContext) -> Tensor:
-    """Infer QLinearAdd and QLinearMul(A, a_scale, a_zero, B, b_scale, b_zero, C, c_zero)."""
-    return Tensor(ctx.tensor().dtype, ctx.broadcast(ctx.dims(0), ctx.dims(3)))
+def _broadcast_rule(*indices: int, like: int = 0, dtype: int | None = None) -> Rule:
+    """Return the rule of inputs that broadcast, with the dtype of one, or a given one."""
 
+    def infer(ctx: InferenceContext) -> Tensor:
+        dims = ctx.broadcast(*map(ctx.dims, indices))
+        return Tensor(ctx.tensor(like).dtype if dtype is None else dtype, dims)
 
-def infer_qlinear_where(ctx: InferenceContext) -> Tensor:
-    """Infer QLinearWhere(condition, X, x_scale, x_zero, Y, ...)."""
-    return Tensor(ctx.tensor(1).dtype, ctx.broadcast(ctx.dims(0), ctx.dims(1), ctx.dims(4)))
-
-
-def infer_integer_product(ctx: InferenceContext) -> Tensor:
-    """Infer MulInteger(A, a_zero, B, b_zero): the factors have 8 bits, and the product is int32."""
-    return Tensor(TensorProto.INT32, ctx.broadcast(ctx.dims(0), ctx.dims(2)))
+    return infer
 
 
 def infer_qlinear_concat(ctx: InferenceContext) -> Tensor:
@@ -69,10 +64,10 @@ RULES: Mapping[str, Rule] = {
     "DynamicQuantizeLinear": dynamic_quantize,
     "com.microsoft.QuantizeLinear": infer_quantize,
     "com.microsoft.DequantizeLinear": infer_dequantize,
-    "com.microsoft.QLinearAdd": infer_qlinear_binary,
-    "com.microsoft.QLinearMul": infer_qlinear_binary,
+    "com.microsoft.QLinearAdd": _broadcast_rule(0, 3),  # A, a_scale, a_zero, B, ...
+    "com.microsoft.QLinearMul": _broadcast_rule(0, 3),
     "com.microsoft.QLinearConcat": infer_qlinear_concat,
-    "com.microsoft.QLinearWhere": infer_qlinear_where,
-    "com.microsoft.MulInteger": infer_integer_product,
+    "com.microsoft.QLinearWhere": _broadcast_rule(0, 1, 4, like=1),  # condition, X, x_scale, x_zero, Y, ...
+    "com.microsoft.MulInteger": _broadcast_rule(0, 2, dtype=TensorProto.INT32),  # A, a_zero, B, b_zero
     "com.microsoft.GatherBlockQuantized": gather_blocks,
 }

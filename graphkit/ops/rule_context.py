@@ -18,7 +18,7 @@ from onnx import AttributeProto
 from graphkit.dtypes import integer_range
 from graphkit.graph.view import Node, Scope, T, Value, attribute_value
 from graphkit.model import Model
-from graphkit.ops.preconditions import BROADCAST, Broadcast, Multiple, NotZero, Precondition, Related
+from graphkit.ops.preconditions import BROADCAST, Broadcast, Condition, Multiple, Precondition, Related, is_zero
 from graphkit.ops.tensor import Array, Dims, Element, Tensor, element_number, exact_range, is_known
 from graphkit.symbolic.algebra import divide_exactly, lower, maximum, upper, without_common_factor
 from graphkit.symbolic.expr import INF, Bound, Call, Expr, TooComplexError, const, symbol
@@ -262,7 +262,7 @@ class InferenceContext(NodeView):
         """Note that a number must not be 0 for the node to run, unless a dim is: then nothing is computed."""
         if lower(number) <= 0 <= upper(number):
             with suppress(TooComplexError):
-                self.require(NotZero(number, prod(dims, start=const(1)), what, says))
+                self.require(Condition((number, prod(dims, start=const(1))), is_zero, f"{what}: {{0}}", says))
 
     def same(self, left: Expr, right: Expr, what: str, says: str | None = "") -> Expr:
         """Return the simpler of two expressions that must be equal for the node to run.

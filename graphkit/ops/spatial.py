@@ -44,11 +44,8 @@ def _count_windows(ctx: InferenceContext, dims: Dims, kernel: Sequence[Expr], *,
     """Return how many windows fit along each spatial dim; a convolution needs one, a pool may have none."""
     count = len(dims)
     rooms: list[tuple[Expr, int]] = []  # how far a window can move, and its stride
-    strides, dilations, pads = (
-        _integer_list(ctx, "strides", count, 1),
-        _integer_list(ctx, "dilations", count, 1),
-        _read_pads(ctx, count),
-    )
+    strides, dilations = (_integer_list(ctx, name, count, 1) for name in ("strides", "dilations"))
+    pads = _read_pads(ctx, count)
     result = []
     for axis, dim in enumerate(dims):
         window = (kernel[axis] - 1) * dilations[axis] + 1
@@ -142,11 +139,8 @@ def conv_transpose(ctx: InferenceContext) -> Tensor:
     output_shape = ctx.attr("output_shape", ())
     if output_shape:
         return Tensor(ctx.tensor().dtype, (*head, *output_shape[-count:]))
-    strides, dilations, pads = (
-        _integer_list(ctx, "strides", count, 1),
-        _integer_list(ctx, "dilations", count, 1),
-        _read_pads(ctx, count),
-    )
+    strides, dilations = (_integer_list(ctx, name, count, 1) for name in ("strides", "dilations"))
+    pads = _read_pads(ctx, count)
     extra = _integer_list(ctx, "output_padding", count, 0)
     result = []
     for axis, dim in enumerate(dims[2:]):

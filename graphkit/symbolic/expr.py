@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Integral
-from typing import Literal, Protocol
+from typing import Literal
 from weakref import WeakValueDictionary
 
 __all__ = [
@@ -35,10 +35,6 @@ __all__ = [
     "Operation",
     "Symbol",
     "TooComplexError",
-    "call_text",
-    "check_call",
-    "check_number",
-    "check_terms",
     "const",
     "sum_text",
     "symbol",
@@ -52,42 +48,8 @@ MAX_NUMBER = 1 << 64  # no dim, and no element of an integer tensor, is larger
 MAX_TEXT = 2000  # characters of a call
 
 
-class Sized(Protocol):
-    """An atom: a symbol or a call."""
-
-    @property
-    def size(self) -> int:
-        """The number of its atoms, those in its arguments included."""
-
-
 class TooComplexError(ArithmeticError):
     """An expression has grown too large to be read or used."""
-
-
-def check_call(op: str, args: Sequence[object], text: str) -> None:
-    """Raise TooComplexError for a call that is too large."""
-    if len(args) > MAX_ARGS:
-        raise TooComplexError(f"a {op} of more than {MAX_ARGS} expressions")
-    if len(text) > MAX_TEXT:
-        raise TooComplexError("an expression of too many nested operations")
-
-
-def check_number(value: int) -> None:
-    """Raise TooComplexError for a number that does not fit into an integer tensor."""
-    if not -MAX_NUMBER <= value <= MAX_NUMBER:
-        raise TooComplexError("a number of more than 64 bits")
-
-
-def check_terms(terms: Sequence[tuple[Sequence[Sized], int]]) -> None:
-    """Raise TooComplexError for a sum that is too large."""
-    if len(terms) > MAX_TERMS:
-        raise TooComplexError("an expression of too many terms")
-    for monomial, factor in terms:
-        check_number(factor)
-        if len(monomial) > MAX_DEGREE:
-            raise TooComplexError("a product of too many factors")
-    if sum(atom.size for monomial, _ in terms for atom in monomial) > MAX_SIZE:
-        raise TooComplexError("an expression of too many operations")
 
 
 Bound = int | float  # an integer, or an infinity
@@ -151,8 +113,11 @@ class Call:
         """Return the only call of this operation with these arguments; TooComplexError if they are too many."""
         known = cls._known.get((op, args))
         if known is None:
-            text = call_text(op, args)
-            check_call(op, args, text)
+            text = _call_text(op, args)
+            if len(args) > MAX_ARGS:
+                raise TooComplexError(f"a {op} of more than {MAX_ARGS} expressions")
+            if len(text) > MAX_TEXT:
+                raise TooComplexError("an expression of too many nested operations")
             known = super().__new__(cls)
             known.op, known.args, known.interval = op, args, None
             known.size = 1 + sum(atom.size for arg in args for monomial, _ in arg.terms for atom in monomial)
@@ -205,7 +170,14 @@ class Expr:
         nonzero = [(monomial, factor) for monomial, factor in terms.items() if factor]
         if not nonzero or (len(nonzero) == 1 and not nonzero[0][0]):
             return const(nonzero[0][1] if nonzero else 0)
-        check_terms(nonzero)
+        if len(nonzero) > MAX_TERMS:
+            raise TooComplexError("an expression of too many terms")
+        for monomial, factor in nonzero:
+            _check_number(factor)
+            if len(monomial) > MAX_DEGREE:
+                raise TooComplexError("a product of too many factors")
+        if sum(atom.size for monomial, _ in nonzero for atom in monomial) > MAX_SIZE:
+            raise TooComplexError("an expression of too many operations")
         if len(nonzero) > 1:
             nonzero.sort(key=_term_order)
         return Expr(tuple(nonzero))
@@ -399,8 +371,13 @@ def const(value: int) -> Expr:
     known = _SMALL.get(value)
     if known is not None:
         return known
-    check_number(value)
+    _check_number(value)
     return Expr((((), int(value)),))
+
+
+def _check_number(value: int) -> None:
+    if not -MAX_NUMBER <= value <= MAX_NUMBER:
+        raise TooComplexError("a number of more than 64 bits")
 
 
 def symbol(name: str, lower: Bound | None = None, upper: Bound = INF) -> Expr:
@@ -422,18 +399,6 @@ def symbol(name: str, lower: Bound | None = None, upper: Bound = INF) -> Expr:
 INFIX = ("//", "%")
 
 
-class Argument(Protocol):
-    """An argument of a call: an expression."""
-
-    @property
-    def constant(self) -> int | None:
-        """Its value, None where it has symbols."""
-
-    @property
-    def atom(self) -> object | None:
-        """The symbol or call that it consists of, None where it has other terms or factors."""
-
-
 def sum_text(terms: Sequence[tuple[Sequence[object], int]]) -> str:
     """Return a sum of terms as text."""
     if not terms:
@@ -445,8 +410,7 @@ def sum_text(terms: Sequence[tuple[Sequence[object], int]]) -> str:
     return text
 
 
-def call_text(op: str, args: Sequence[Argument]) -> str:
-    """Return a call as text."""
+def _call_text(op: str, args: Sequence[Expr]) -> str:
     if op not in INFIX:
         return f"{op}({', '.join(map(str, args))})"
     plain = [arg.constant is not None or (arg.atom is not None and not _is_infix(arg.atom)) for arg in args]
