@@ -17,6 +17,7 @@ from typing import TypeVar
 from graphkit.graph.view import Node
 
 __all__ = [
+    "BECAME_INPUTS",
     "BROADCASTING",
     "DIVIDING",
     "MOVING",
@@ -29,6 +30,7 @@ __all__ = [
     "UNIDIRECTIONAL",
     "VALUE_INPUTS",
     "broadcasts_inputs",
+    "has_attributes_only",
     "is_elementwise",
     "join_tables",
     "operator_set",
@@ -141,8 +143,23 @@ def is_elementwise(node: Node) -> bool:
     return node.operator in UNARY or broadcasts_inputs(node) or (since is not None and node.scope.opset() >= since)
 
 
-_AXES_FROM_13 = ((13, {1: "axes"}),)
-_AXES_FROM_18 = ((18, {1: "axes"}),)
+# Attributes that became inputs, in the order of these, from input 1 on: since which version.
+BECAME_INPUTS: Mapping[str, tuple[int, tuple[str, ...]]] = {
+    **dict.fromkeys(sorted(REDUCTIONS - {"ReduceSum"}), (18, ("axes",))),
+    **dict.fromkeys(("ReduceSum", "Squeeze", "Unsqueeze"), (13, ("axes",))),
+    "Clip": (11, ("min", "max")),
+    "Pad": (11, ("pads", "value")),
+    "Slice": (10, ("starts", "ends", "axes")),
+    "Split": (13, ("split",)),
+    "TopK": (10, ("k",)),
+}
+
+
+def has_attributes_only(node: Node) -> bool:
+    """Return whether a node is of a version in which what `BECAME_INPUTS` names are attributes."""
+    since, _ = BECAME_INPUTS.get(node.operator, (0, ()))
+    return node.scope.opset() < since
+
 
 # Operator -> (first opset, {input index: name}), newest last.
 VALUE_INPUTS: Mapping[str, tuple[tuple[int, Mapping[int, str]], ...]] = {
@@ -161,21 +178,17 @@ VALUE_INPUTS: Mapping[str, tuple[tuple[int, Mapping[int, str]], ...]] = {
     "MelWeightMatrix": ((17, {0: "num_mel_bins", 1: "dft_length"}),),
     "NonMaxSuppression": ((10, {2: "max_output_boxes_per_class"}),),
     "OneHot": ((9, {1: "depth"}),),
-    "Pad": ((11, {1: "pads"}), (18, {1: "pads", 3: "axes"})),
     "Range": ((11, {0: "start", 1: "limit", 2: "delta"}),),
-    **dict.fromkeys(sorted(REDUCTIONS - {"ReduceSum"}), _AXES_FROM_18),
-    "ReduceSum": _AXES_FROM_13,
+    **{op: ((since, dict(enumerate(names, 1))),) for op, (since, names) in BECAME_INPUTS.items() if op != "Clip"},
+    "Pad": ((11, {1: "pads"}), (18, {1: "pads", 3: "axes"})),
     "Reshape": ((5, {1: "shape"}),),
     "Resize": ((10, {1: "scales"}), (11, {1: "roi", 2: "scales", 3: "sizes"})),
     "Slice": ((10, {1: "starts", 2: "ends", 3: "axes", 4: "steps"}),),
     "Split": ((1, {1: "split"}), (2, {}), (13, {1: "split"})),
     "SplitToSequence": ((11, {1: "split"}),),
-    "Squeeze": _AXES_FROM_13,
     "STFT": ((17, {1: "frame_step", 3: "frame_length"}),),
     "Tile": ((1, {1: "tiles", 2: "axis"}), (6, {1: "repeats"})),
-    "TopK": ((10, {1: "k"}),),
     "Trilu": ((14, {1: "k"}),),
-    "Unsqueeze": _AXES_FROM_13,
     "Upsample": ((9, {1: "scales"}),),
 }
 

@@ -10,6 +10,7 @@ from math import prod
 
 import numpy as np
 
+from graphkit.graph.operator_traits import has_attributes_only
 from graphkit.ops.preconditions import (
     FAILS,
     FINE,
@@ -195,7 +196,7 @@ def infer_transpose(ctx: InferenceContext) -> Tensor:
 
 def infer_squeeze(ctx: InferenceContext) -> Tensor:
     """Remove dims of 1: those named, or all; an empty list names none by ONNX, and all in onnxruntime."""
-    dims, axes = ctx.dims(), ctx.axes(1, 13)
+    dims, axes = ctx.dims(), ctx.axes()
     if axes is not None and not axes and any(lower(dim) <= 1 <= upper(dim) for dim in dims):
         raise UnknownError("its list of axes is empty, which onnxruntime takes for all dims of 1, and ONNX for none")
     if axes is None:
@@ -212,7 +213,7 @@ def infer_squeeze(ctx: InferenceContext) -> Tensor:
 
 def infer_unsqueeze(ctx: InferenceContext) -> Tensor:
     """Insert dims of 1 at the axes."""
-    dims, axes = ctx.dims(), ctx.axes(1, 13) or []
+    dims, axes = ctx.dims(), ctx.axes() or []
     rank = len(dims) + len(axes)
     places = {ctx.axis(axis, rank) for axis in axes}
     rest = iter(dims)
@@ -287,9 +288,10 @@ def infer_split(ctx: InferenceContext) -> list[Tensor]:
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
     count = len(ctx.node.outputs)
     sizes: list[Expr]
-    if ctx.opset >= 13 and ctx.has(1):
+    is_older = has_attributes_only(ctx.node)
+    if ctx.has(1) and not is_older:
         sizes = [ctx.unknown_value(1) for _ in range(count)] if ctx.data(1) is None else ctx.exprs(1)
-    elif ctx.opset < 13 and (sizes_given := ctx.attr("split", ())):
+    elif is_older and (sizes_given := ctx.attr("split", ())):
         sizes = [const(size) for size in sizes_given]
     else:
         parts = ctx.attr("num_outputs", count) if ctx.opset >= 18 else count
@@ -364,7 +366,7 @@ def infer_tile(ctx: InferenceContext) -> Tensor:
 def infer_pad(ctx: InferenceContext) -> Tensor:
     """Add the padding before and after to each dim."""
     dims = list(ctx.dims())
-    pads: list[Element] = list(ctx.attr("pads", ())) if _has_attributes(ctx) else ctx.values(1)
+    pads: list[Element] = list(ctx.attr("pads", ())) if has_attributes_only(ctx.node) else ctx.values(1)
     axes = list(range(len(dims)))
     if not ctx.node.domain and ctx.opset >= 18 and ctx.has(3):
         axes = [ctx.axis(axis, len(dims)) for axis in ctx.numbers(3)]
@@ -382,18 +384,13 @@ def infer_pad(ctx: InferenceContext) -> Tensor:
     return with_dims(ctx, tuple(dims), _pad_elements(ctx, axes, pads))
 
 
-def _has_attributes(ctx: InferenceContext) -> bool:
-    """Whether pads are an attribute: before opset 11."""
-    return not ctx.node.domain and ctx.opset < 11
-
-
 def _pad_elements(ctx: InferenceContext, axes: list[int], pads: list[Element]) -> Array | None:
     array = small_data(ctx)
     widths = [n for element in pads if (n := element_number(element)) is not None]
     fill = ctx.data(2) if ctx.has(2) else array_of([0])
     if array is None or fill is None or len(widths) < len(pads) or ctx.attr("mode", "constant") != "constant":
         return None
-    if min(widths, default=0) < 0 or _has_attributes(ctx):
+    if min(widths, default=0) < 0 or has_attributes_only(ctx.node):
         return None
     around = [(0, 0)] * array.ndim
     for position, axis in enumerate(axes):

@@ -11,7 +11,15 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS
-from graphkit.graph.operator_traits import BROADCASTING, DIVIDING, UNARY, UNIDIRECTIONAL, join_tables, operator_set
+from graphkit.graph.operator_traits import (
+    BROADCASTING,
+    DIVIDING,
+    UNARY,
+    UNIDIRECTIONAL,
+    has_attributes_only,
+    join_tables,
+    operator_set,
+)
 from graphkit.ops import element_values as value_propagation
 from graphkit.ops.rule_context import InferenceContext, Rule
 from graphkit.ops.tensor import EXACT, MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, sizes_of
@@ -161,7 +169,7 @@ def infer_half(ctx: InferenceContext) -> Tensor:
 def infer_clip(ctx: InferenceContext) -> Tensor:
     """Return the dims of the input, and its elements where the limits are known."""
     tensor = ctx.tensor()
-    data = tensor.data if tensor.may_have_data and ctx.opset >= 11 else None
+    data = tensor.data if tensor.may_have_data and not has_attributes_only(ctx.node) else None
     for index, limit in ((1, "Max"), (2, "Min")):
         if data is not None and ctx.has(index):
             bound = None if None in data.ravel().tolist() else ctx.data(index)

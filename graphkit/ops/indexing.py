@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphkit.dtypes import INT32_MAX, INT64_MAX
+from graphkit.graph.operator_traits import has_attributes_only
 from graphkit.ops.data_movement import small_data, with_dims
 from graphkit.ops.preconditions import (
     FINE,
@@ -44,7 +45,7 @@ def slice_(ctx: InferenceContext) -> Tensor:
 
 def _unknown_axes(ctx: InferenceContext) -> str:
     """Return why it is not known which axes are sliced, "" where it is."""
-    if ctx.opset < 10:
+    if has_attributes_only(ctx.node):
         return ""
     if ctx.has(3):
         data = ctx.data(3)
@@ -56,7 +57,7 @@ def _unknown_axes(ctx: InferenceContext) -> str:
 
 def _slice_bounds(ctx: InferenceContext, rank: int) -> Bounds:
     """Return axis, start, end and step for each axis that is sliced; None for one that is not known."""
-    if ctx.opset < 10:
+    if has_attributes_only(ctx.node):
         starts, ends = ctx.attr("starts", ()), ctx.attr("ends", ())
         axes = ctx.attr("axes", ()) or range(len(starts))
         return [(ctx.axis(a, rank), s, e, 1) for a, s, e in zip(axes, starts, ends, strict=False)]

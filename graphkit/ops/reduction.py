@@ -8,7 +8,7 @@ from math import prod
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.operator_traits import REDUCTIONS
+from graphkit.graph.operator_traits import REDUCTIONS, has_attributes_only
 from graphkit.ops import element_values as value_propagation
 from graphkit.ops.data_movement import dims_product
 from graphkit.ops.elementwise import held_in_float64
@@ -27,11 +27,11 @@ def infer_reduce(ctx: InferenceContext) -> Tensor:
     """Reduce the axes that are given, or all of them unless `noop_with_empty_axes` says otherwise."""
     tensor = ctx.tensor()
     dims = ctx.dims()
-    since = 13 if ctx.node.op_type == "ReduceSum" else 18
-    if ctx.opset >= since and ctx.has(1) and ctx.data(1) is None and ctx.attr("keepdims", 1):
+    is_newer = not ctx.node.domain and not has_attributes_only(ctx.node)
+    if is_newer and ctx.has(1) and ctx.data(1) is None and ctx.attr("keepdims", 1):
         return Tensor(tensor.dtype, [dim if dim == 1 else ctx.unknown_value(1) for dim in dims])
-    axes = ctx.axes(1, since)
-    if not axes and ctx.opset >= since and ctx.attr("noop_with_empty_axes", 0):
+    axes = ctx.axes()
+    if not axes and is_newer and ctx.attr("noop_with_empty_axes", 0):
         return Tensor(tensor.dtype, dims)
     chosen = {ctx.axis(axis, len(dims)) for axis in axes} if axes else set(range(len(dims)))
     result = _reduced_dims(dims, chosen, bool(ctx.attr("keepdims", 1)))

@@ -16,6 +16,7 @@ import onnx
 from onnx import AttributeProto
 
 from graphkit.dtypes import integer_range
+from graphkit.graph.operator_traits import has_attributes_only
 from graphkit.graph.view import Node, Scope, T, Value, attribute_value
 from graphkit.model import Model
 from graphkit.ops.preconditions import BROADCAST, Broadcast, Condition, Multiple, Precondition, Related, is_zero
@@ -114,10 +115,10 @@ class NodeView:
             raise UnknownError(f"its attribute '{name}' is {'missing' if attribute is None else 'of another kind'}")
         return value
 
-    def axes(self, index: int, since: int) -> Sequence[int] | None:
-        """Return axes, None if they are not given: an input since an opset, an attribute before."""
-        if self.opset >= since and not self.node.domain:
-            return self.numbers(index) if self.has(index) else None
+    def axes(self) -> Sequence[int] | None:
+        """Return axes, None if they are not given: the second input, an attribute in older versions."""
+        if not self.node.domain and not has_attributes_only(self.node):
+            return self.numbers(1) if self.has(1) else None
         return self.attr("axes", ()) if "axes" in self.attributes else None
 
     def axis(self, value: int, rank: int) -> int:

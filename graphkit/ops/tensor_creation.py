@@ -10,6 +10,7 @@ import numpy as np
 from onnx import SparseTensorProto, TensorProto
 
 from graphkit.dtypes import FLOATS
+from graphkit.graph.operator_traits import has_attributes_only
 from graphkit.graph.view import VALUES, ZERO, constant_tensor
 from graphkit.ops.data_movement import dims_product, small_data, unknown_values
 from graphkit.ops.element_values import compare_elements, for_each_element
@@ -141,7 +142,7 @@ def top_k(ctx: InferenceContext) -> list[Tensor]:
     """Put K in the place of the axis, for values and indices."""
     dims = list(ctx.dims())
     axis = ctx.axis(ctx.attr("axis", -1), len(dims))
-    count = const(ctx.attr("k", 1)) if ctx.opset < 10 else ctx.size(1)
+    count = const(ctx.attr("k", 1)) if has_attributes_only(ctx.node) else ctx.size(1)
     ctx.require_at_least(count, 0, "k below 0", "must not be negative")
     ctx.require_at_most(count, dims[axis], "k is larger than the axis", "k argument")
     dims[axis] = count

@@ -35,7 +35,8 @@ NAMES = OF_ONNX | {f"{domain}.{name}" if domain else name for domain, name in OF
 TRAITS = {
     name: trait
     for name in operator_traits.__all__
-    if name != "VALUE_INPUTS" and isinstance(trait := getattr(operator_traits, name), (frozenset, dict))
+    if name not in ("BECAME_INPUTS", "VALUE_INPUTS")
+    and isinstance(trait := getattr(operator_traits, name), (frozenset, dict))
 }
 # Operators of the latest opset with none of the traits: a new one is sorted in here or in the table.
 WITHOUT = set(

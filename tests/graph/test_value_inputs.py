@@ -5,7 +5,7 @@ import onnx.defs
 import pytest
 from onnx import helper
 
-from graphkit.graph.operator_traits import VALUE_INPUTS, value_inputs
+from graphkit.graph.operator_traits import BECAME_INPUTS, VALUE_INPUTS, has_attributes_only, value_inputs
 from graphkit.graph.view import Node, build_scopes
 
 # Where the specification writes a name in another way.
@@ -85,3 +85,14 @@ def test_an_input_that_is_left_out_does_not_count() -> None:
 
 def test_an_operator_of_another_domain_reads_nothing() -> None:
     assert value_inputs(node("Reshape", 17, ["x", "shape"], domain="custom")) == {}
+
+
+@pytest.mark.parametrize("op", BECAME_INPUTS)
+def test_attributes_became_inputs_at_the_version_that_the_specification_says(op: str) -> None:
+    since, names = BECAME_INPUTS[op]
+    before, after = onnx.defs.get_schema(op, since - 1), onnx.defs.get_schema(op, since)
+    assert set(names) <= before.attributes.keys()
+    assert not set(names) & after.attributes.keys()
+    inputs = [parameter.name.lower().removeprefix("constant_") for parameter in after.inputs]
+    assert tuple(inputs[1 : len(names) + 1]) == names
+    assert [has_attributes_only(node(op, version, ["x"])) for version in (since - 1, since)] == [True, False]

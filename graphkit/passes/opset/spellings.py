@@ -15,7 +15,7 @@ from onnx import TensorProto
 from onnx.defs import OpSchema
 
 from graphkit.dtypes import FLOATS, dtype_name
-from graphkit.graph.operator_traits import REDUCTIONS
+from graphkit.graph.operator_traits import BECAME_INPUTS, REDUCTIONS
 from graphkit.graph.view import Node, Value, constant_tensor
 from graphkit.ops.tensor import TensorSequence, element_numbers
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, attributes_of
@@ -518,12 +518,8 @@ def _keep_node(_: Draft) -> None:
 
 # Operator and the version since which attributes of integers are inputs, the first of them input 1.
 MOVED: Mapping[tuple[str, int], tuple[str, ...]] = {
-    **{(name, 18): ("axes",) for name in REDUCTIONS - {"ReduceSum"}},
-    **{(name, 13): ("axes",) for name in ("ReduceSum", "Squeeze", "Unsqueeze")},
-    ("Slice", 10): ("starts", "ends", "axes"),
-    ("Split", 13): ("split",),
-    ("TopK", 10): ("k",),
-}
+    (name, since): names for name, (since, names) in BECAME_INPUTS.items() if name not in ("Clip", "Pad")
+}  # of integers
 OF_CHANNELS = "its scale and bias are of channels, no longer of groups"
 # Operator and the version since which it is another one -> how a node is spelled for it.
 NEWER: Mapping[tuple[str, int], Adapter] = {

@@ -18,7 +18,7 @@ from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorPro
 from graphkit.dtypes import HALVES
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import check_scopes
-from graphkit.graph.operator_traits import RANDOM, REDUCTIONS, operator_set
+from graphkit.graph.operator_traits import BECAME_INPUTS, RANDOM, REDUCTIONS, operator_set
 from graphkit.graph.view import Node, body_graphs
 from graphkit.model import Model
 from graphkit.ops.tensor import Dims
@@ -310,16 +310,6 @@ BODIES_OF_HALVES = operator_set(
 )
 ONE_OUTPUT = {"BatchNormalization"}  # which learns where it has more
 
-# Attributes that became inputs: since which version, and which.
-INPUTS: Mapping[str, tuple[int, Mapping[str, int]]] = {
-    **dict.fromkeys(REDUCTIONS - {"ReduceSum"}, (18, {"axes": 1})),
-    **dict.fromkeys(("ReduceSum", "Squeeze", "Unsqueeze"), (13, {"axes": 1})),
-    "Clip": (11, {"min": 1, "max": 2}),
-    "Pad": (11, {"pads": 1, "value": 2}),
-    "Slice": (10, {"starts": 1, "ends": 2, "axes": 3}),
-    "Split": (13, {"split": 1}),
-    "TopK": (10, {"k": 1}),
-}
 LISTS = {"k"}  # numbers that became lists of one
 
 
@@ -332,7 +322,8 @@ def spell_alike(
     op = node.operator
     if node.scope.opset() > NEWEST:
         return attributes, listed
-    since, moved = INPUTS.get(op, (0, {}))
+    since, names = BECAME_INPUTS.get(op, (0, ()))
+    moved = {name: index for index, name in enumerate(names, 1)}
     kept: list[tuple[str, int, Hashable]] = []
     for name, kind, content in entries[1:]:
         if version >= since or name not in moved:
