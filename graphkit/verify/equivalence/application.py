@@ -260,17 +260,14 @@ class Reading:
     """A model as terms.
 
     Attributes:
-        outputs: The terms of the graph's outputs, by name.
+        values: The term of each value that was read.
         runs: Each node that runs.
         unread: Branches that never run.
         nodes: Those that run, of all scopes.
-        attributes: Their attributes, but for those of constants and of an If.
     """
 
     model: Model
-    outputs: dict[str, Term] = field(default_factory=dict)
     values: dict[Value, Term] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     unread: list[Scope] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
-    attributes: dict[Node, Key] = field(default_factory=dict)

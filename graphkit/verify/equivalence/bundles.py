@@ -29,6 +29,7 @@ from graphkit.graph.names import count_things
 from graphkit.graph.roles import Role
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.model import Model, load
+from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Tensor
 from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.render.document_blocks import Block, Prose
@@ -39,7 +40,7 @@ from graphkit.shapes.input_dims import declare_dim, declared_inputs, named_input
 from graphkit.symbolic.expr import TooComplexError, const, symbol
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_summary import SECONDS, EquivalenceSummary
-from graphkit.verify.equivalence.result import Equivalence, OutputProof
+from graphkit.verify.equivalence.result import Equivalence
 from graphkit.verify.equivalence.sizes import RequiredProducts, required_equalities
 from graphkit.verify.originals import Originals
 
@@ -62,10 +63,6 @@ __all__ = [
 OWN = "proof/"  # before names that a proof adds
 ENCODER = f"{OWN}encoder/"
 MOST = np.iinfo(np.int64).max
-
-
-class UnknownMethodError(Exception):
-    """A contract or an original that lacks a fact that a proof needs."""
 
 
 @dataclass
@@ -153,7 +150,7 @@ class MethodOriginal:
     def like(self, name: str, as_: str = "") -> ValueInfoProto:
         """Return the declaration of an input or output, under another name where one is given."""
         if name not in self.ports:
-            raise UnknownMethodError(f"its original has no '{name}'" if name else "its original has no input of tokens")
+            raise UnknownError(f"its original has no '{name}'" if name else "its original has no input of tokens")
         info = ValueInfoProto()
         info.CopyFrom(self.ports[name])
         info.name = as_ or name
@@ -185,7 +182,7 @@ class MethodOriginal:
         """Count the tokens before each one that the mask has, from 0 on."""
         mask = self.role("mask")
         if not mask:
-            raise UnknownMethodError("its positions are counted without a mask")
+            raise UnknownError("its positions are counted without a mask")
         one = edit.number(1)
         sums = edit.add("CumSum", [edit.add("Cast", [mask], f"{OWN}mask", to=TensorProto.INT64), one], f"{OWN}sums")
         found = edit.add("Max", [edit.add("Sub", [sums, one], f"{OWN}before"), edit.number(0)], f"{OWN}positions")
@@ -198,7 +195,7 @@ class MethodOriginal:
 def past_length(edit: InterfaceEdit, past: str, axis: int | None, name: str = f"{OWN}past_length") -> str:
     """Add the length of a past along an axis, and return its name."""
     if axis is None:
-        raise UnknownMethodError(f"it is not known how {past} grows")
+        raise UnknownError(f"it is not known how {past} grows")
     shape = edit.add("Shape", [past], f"{OWN}past_shape")
     return edit.add("Gather", [shape, edit.number(axis)], name)
 
@@ -207,20 +204,20 @@ def original_of(originals: Originals, method: BundleMethod) -> MethodOriginal:
     """Return the model that a method stands for.
 
     Raises:
-        UnknownMethodError: There is none, or it is not known how its parts fit together.
+        UnknownError: There is none, or it is not known how its parts fit together.
     """
     step = originals.step
     if step is None:
-        raise UnknownMethodError("it has no decoder")
+        raise UnknownError("it has no decoder")
     names = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
     has_past, is_step = "length" in method.sources, method.when == "step"
     if is_step and step.roles.pasts and not has_past:
-        raise UnknownMethodError("it goes on from no past, as it does not read its length")
+        raise UnknownError("it goes on from no past, as it does not read its length")
     if has_past and not is_step and originals.first is not step:
-        raise UnknownMethodError("it goes on from a past, and its original begins with another decoder")
+        raise UnknownError("it goes on from a past, and its original begins with another decoder")
     decoder = step if has_past or is_step else originals.first
     if decoder is None or (decoder.roles.pasts and not has_past and decoder.roles.decoder is None):
-        raise UnknownMethodError("its original has a past where the method has none")
+        raise UnknownError("its original has a past where the method has none")
     cache = {names[entry.slot]: entry for entry in decoder.roles.cache if entry.slot in names}
     if has_past or originals.encoder is None:
         return MethodOriginal(decoder, decoder, cache, has_past)
@@ -239,7 +236,7 @@ def _link_models(encoder: Model, decoder: Model) -> dict[str, str]:
         if not values:
             continue
         if len(sources) != 1:
-            raise UnknownMethodError("it is not known what the decoder reads of the encoder")
+            raise UnknownError("it is not known what the decoder reads of the encoder")
         links |= dict.fromkeys(values, sources[0].name)
     return links
 
@@ -260,7 +257,7 @@ def joining_fault(ahead: Model, behind: Model) -> str:
 def _join_models(encoder: Model, decoder: Model) -> tuple[Model, Mapping[str, str]]:
     """Return an encoder and a decoder that reads it as one model, and the names of the encoder's inputs there."""
     if fault := joining_fault(encoder, decoder):
-        raise UnknownMethodError(fault)
+        raise UnknownError(fault)
     links = _link_models(encoder, decoder)
     whole = decoder.with_proto(decoder.proto)
     ahead = onnx.compose.add_prefix(whole.adopt(encoder), ENCODER).graph
@@ -530,13 +527,12 @@ def _check_method(originals: Originals, contract: BundleContract, method: Bundle
         original = original_of(originals, method)
         adapter = _Adapter(original, contract, method, model)
         pair = original.model(adapter.shown), adapter.model()
-    except UnknownMethodError as error:
-        return _unknown_equivalence(method, str(error))
-    shapes = infer(pair[0], values=original.values)
-    of_ports = port_faults(contract, method, model, pair[1], shapes)
-    faults = (*dim_faults(original), *state_faults(contract, method), *of_ports)
-    if faults:
-        return _unknown_equivalence(method, faults[0])
+        shapes = infer(pair[0], values=original.values)
+        of_ports = port_faults(contract, method, model, pair[1], shapes)
+        for fault in (*dim_faults(original), *state_faults(contract, method), *of_ports):
+            raise UnknownError(fault)
+    except UnknownError as error:
+        return Equivalence.unknown((port.name for port in method.outputs), str(error))
     unread = [value.name for value in pair[0].graph.inputs if value.name not in adapter.taken]
     found = check_equivalence(
         *pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free, dims="named"
@@ -555,10 +551,6 @@ def _largest_size(contract: BundleContract, method: BundleMethod) -> int:
     """Return the largest size that any dim may have in a bundle."""
     shapes = [*(state.shape for state in contract.states), *(port.shape for port in (*method.inputs, *method.outputs))]
     return max((dim for shape in shapes for dim in shape if isinstance(dim, int)), default=0)
-
-
-def _unknown_equivalence(method: BundleMethod, reason: str) -> Equivalence:
-    return Equivalence(tuple(OutputProof(port.name, "unknown", reason=reason) for port in method.outputs))
 
 
 class _Adapter:
@@ -617,7 +609,7 @@ class _Adapter:
         elif state is not None and state.update in ("whole", "swap"):
             self._take_input(state.name, port.name)
         else:
-            raise UnknownMethodError(
+            raise UnknownError(
                 f"it is not known what {port.name} holds" if state is None else f"{state.name} is a ring"
             )
 
@@ -660,7 +652,7 @@ class _Adapter:
             return 1, self.mask
         entry = self.original.cache.get(state.name)
         if entry is None or entry.present is None or entry.axis is None or state.axis is None:
-            raise UnknownMethodError(f"it is not known what {state.name} is in the original")
+            raise UnknownError(f"it is not known what {state.name} is in the original")
         return entry.axis, entry.present.name
 
     def _declare_unused(self, name: str, state: StateTensor, axis: int, source: str) -> ValueInfoProto:
@@ -669,7 +661,7 @@ class _Adapter:
         dims, tokens = ([dim.dim_param or dim.dim_value for dim in each.shape.dim] for each in declared)
         del dims[axis]
         if not all((*dims, *tokens[1:2])):
-            raise UnknownMethodError(f"the dims of {source} have no names")
+            raise UnknownError(f"the dims of {source} have no names")
         assert state.axis is not None
         info = helper.make_tensor_value_info(name, declared[0].elem_type, [*dims, None])
         made, names = info.type.tensor_type.shape.dim, declared_inputs(self.original.whole).groups

@@ -18,7 +18,8 @@ from graphkit.graph.names import join_words
 from graphkit.graph.traversal import chain_end
 from graphkit.graph.view import all_scopes
 from graphkit.matching.value_numbering import ConstantNumbers
-from graphkit.model import Model, ModelLike, as_model
+from graphkit.model import ModelLike, as_model
+from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import MAX_ELEMENTS
 from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.input_dims import DimNames, read_alike
@@ -112,12 +113,10 @@ def check_equivalence(
             *output_faults(before, after, names, unwritten),
         ]
         if fault := next(iter(faults), "") or loading_fault(*models):
-            return _unknown_equivalence(after, fault)
+            raise UnknownError(fault)
         shapes = common_shapes(before, after, names, values or {}, narrower=narrower, free=free, declared=declared)
-        if isinstance(shapes, str):
-            return _unknown_equivalence(after, shapes)
         if fault := kernel_fault(models[0], shapes[0]) or kernel_fault(models[1], shapes[1]):
-            return _unknown_equivalence(after, fault)
+            raise UnknownError(fault)
         tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
         exact = read_pair((before, after), shapes, tools, names, axioms)
         found = _prove_outputs(exact, shapes, tools, names, real_axioms)
@@ -143,8 +142,8 @@ def check_equivalence(
             compared=count,
             shared_dims=(*_shared_dims(shapes[0], _read_inputs(shapes, names) - {*computed}), *claimed),
         )
-    except TooComplexError as error:
-        return _unknown_equivalence(after, str(error))
+    except (TooComplexError, UnknownError) as error:
+        return Equivalence.unknown((value.name for value in after.graph.outputs), str(error))
 
 
 def _read_inputs(shapes: tuple[Shapes, Shapes], names: Mapping[str, str]) -> set[str]:
@@ -154,11 +153,6 @@ def _read_inputs(shapes: tuple[Shapes, Shapes], names: Mapping[str, str]) -> set
         for each in shapes
     )
     return {*before, *(names.get(name, name) for name in after)}
-
-
-def _unknown_equivalence(rewritten: Model, reason: str) -> Equivalence:
-    outputs = [OutputProof(value.name, "unknown", reason=reason) for value in rewritten.graph.outputs]
-    return Equivalence(tuple(outputs))
 
 
 def _find_fault(

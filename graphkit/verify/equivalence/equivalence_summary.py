@@ -13,7 +13,7 @@ from graphkit.model import Model
 from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.input_dims import DimNames
-from graphkit.verify.equivalence.result import GRADES, LEAST_SIZES, ComparedConstants, Equivalence, OutputProof
+from graphkit.verify.equivalence.result import GRADES, LEAST_SIZES, ComparedConstants, Equivalence
 
 __all__ = ["SECONDS", "EquivalenceSummary", "limited_equivalence", "share_texts"]
 
@@ -224,8 +224,7 @@ def limited_equivalence(
                     compared=compared,
                 )
         except (ModelError, OutOfTimeError) as error:
-            outputs = [OutputProof(value.name, "unknown", reason=str(error)) for value in rewritten.graph.outputs]
-            return Equivalence(tuple(outputs))
+            return Equivalence.unknown((value.name for value in rewritten.graph.outputs), str(error))
 
     found = check("related")
     apart = check("apart") if found.proven and found.shared_dims else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from onnx import ModelProto, ValueInfoProto
@@ -37,7 +38,7 @@ FLAGS = listed(
 )
 
 
-def callable_inputs(model: Model) -> list[Value]:
+def _callable_inputs(model: Model) -> list[Value]:
     """Return the inputs that a caller may give; before IR version 4 an initializer is none."""
     return [value for value in model.graph.inputs if value.tensor is None or model.proto.ir_version >= 4]
 
@@ -46,7 +47,7 @@ def input_faults(
     original: Model,
     rewritten: Model,
     names: Mapping[str, str],
-    fixed: set[str],
+    fixed: Container[str],
     constants: Constants,
     *,
     narrower: bool,
@@ -56,35 +57,46 @@ def input_faults(
 
     `free` ones are the rewritten model's own.
     """
-    theirs = {value.name: value for value in callable_inputs(original)}
-    mine = {names.get(value.name, value.name): value for value in callable_inputs(rewritten) if value.name not in free}
-    given = [names.get(value.name, value.name) for value in callable_inputs(rewritten) if value.name not in free]
-    yield from (f"two inputs are input {name} of the original" for name in {*mine} if given.count(name) > 1)
+    theirs = {value.name: value for value in _callable_inputs(original)}
+    given = [(names.get(each.name, each.name), each) for each in _callable_inputs(rewritten) if each.name not in free]
+    mine, counts = dict(given), Counter(name for name, _ in given)
+    yield from (f"two inputs are input {name} of the original" for name, count in counts.items() if count > 1)
     yield from (f"input {name} of the original is free" for name in theirs if name in free)
-    missing = [name for name in theirs if name not in mine and name not in fixed]
-    if missing:
-        yield f"input {missing[0]} is missing"
-    if new := [name for name in mine if name not in theirs]:
-        yield f"input {new[0]} is none of the original's"
-    kept = [name for name in theirs if name in mine]
-    if not new and kept != list(mine):
-        yield "the inputs come in another order"
-    for name in kept:
+    yield from _list_faults("input", [name for name in theirs if name in mine or name not in fixed], [*mine])
+    for name in (name for name in theirs if name in mine):
         yield from _input_fault(original, theirs[name], rewritten, mine[name], constants, narrower=narrower)
+
+
+def output_faults(
+    original: Model, rewritten: Model, names: Mapping[str, str], unwritten: Container[str]
+) -> Iterator[str]:
+    """Yield the differences of the list of outputs; `unwritten` ones may be gone."""
+    mine = [names.get(value.name, value.name) for value in rewritten.graph.outputs]
+    theirs = [value.name for value in original.graph.outputs if value.name in mine or value.name not in unwritten]
+    yield from _list_faults("output", theirs, mine)
+
+
+def _list_faults(kind: str, theirs: Sequence[str], mine: Sequence[str]) -> Iterator[str]:
+    if missing := [name for name in theirs if name not in mine]:
+        yield f"{kind} {missing[0]} is missing"
+    elif new := [name for name in mine if name not in theirs]:
+        yield f"{kind} {new[0]} is none of the original's"
+    elif theirs != mine:
+        yield f"the {kind}s come in another order"
 
 
 def _input_fault(
     original: Model, value: Value, rewritten: Model, other: Value, constants: Constants, *, narrower: bool
 ) -> Iterator[str]:
-    types = [each.scope.infos[each.name].type for each in (value, other)]
-    dims = [declared_dims(each) for each in (value, other)]
-    kinds = [declared_type(each) for each in (value, other)]
-    if None in kinds:
-        if types[0].SerializeToString(deterministic=True) != types[1].SerializeToString(deterministic=True):
+    types = [each.scope.infos[each.name].type.SerializeToString(deterministic=True) for each in (value, other)]
+    dims = declared_dims(value), declared_dims(other)
+    kinds = declared_type(value), declared_type(other)
+    if kinds[0] is None or kinds[1] is None:
+        if types[0] != types[1]:
             yield f"input {value.name} has another type"
-    elif [each.dtype for each in kinds if each] != [kinds[0].dtype] * 2:  # type: ignore[union-attr]
+    elif kinds[0].dtype != kinds[1].dtype:
         yield f"input {value.name} has another dtype"
-    elif narrower and not _is_narrower(dims[0], dims[1]):
+    elif narrower and not _is_narrower(*dims):
         yield f"input {value.name} is declared {shape_text(dims[1])}, {shape_text(dims[0])} in the original"
     tensors = value.tensor, other.tensor
     if tensors == (None, None) and value.sparse is None and other.sparse is None:
@@ -101,20 +113,6 @@ def _is_narrower(wide: tuple[object, ...] | None, narrow: tuple[object, ...] | N
     if len(wide) != len(narrow):
         return False
     return all(not isinstance(each, int) or each == other for each, other in zip(wide, narrow, strict=True))
-
-
-def output_faults(
-    original: Model, rewritten: Model, names: Mapping[str, str], unwritten: Container[str]
-) -> Iterator[str]:
-    """Yield the differences of the list of outputs; `unwritten` ones may be gone."""
-    mine = [names.get(value.name, value.name) for value in rewritten.graph.outputs]
-    theirs = [value.name for value in original.graph.outputs if value.name in mine or value.name not in unwritten]
-    if missing := [name for name in theirs if name not in mine]:
-        yield f"output {missing[0]} is missing"
-    elif new := [name for name in mine if name not in theirs]:
-        yield f"output {new[0]} is none of the original's"
-    elif theirs != mine:
-        yield "the outputs come in another order"
 
 
 def new_symbols(original: Model, rewritten: Model, names: Mapping[str, str]) -> Mapping[str, Expr]:

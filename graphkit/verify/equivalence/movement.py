@@ -80,26 +80,25 @@ class Movement:
 
     def transpose(self, term: Term, perm: Sequence[int]) -> Term:
         """Return a term with its axes in another order; its dims must be known."""
-        assert term.dims is not None
         if list(perm) == sorted(perm):
             return term
         if (composed := self._compose_transposes(term, perm)) is not None:
             return composed
         if (joined := self.joined(term)) is not None:
             parts = [self.transpose(part, perm) for part in joined[1]]
-            return self.concat(parts, list(perm).index(joined[0]), tuple(term.dims[old] for old in perm))
-        dims = tuple(term.dims[axis] for axis in perm)
-        long = [axis for axis in perm if term.dims[axis] != 1]
+            return self.concat(parts, list(perm).index(joined[0]), tuple(term.shape[old] for old in perm))
+        dims = tuple(term.shape[axis] for axis in perm)
+        long = [axis for axis in perm if term.shape[axis] != 1]
         if long == sorted(long):
             return self.reshape(term, dims)
         runs: list[list[int]] = []
         for axis in long:
-            if runs and _follows_ones(runs[-1][-1], axis, term.dims):
+            if runs and _follows_ones(runs[-1][-1], axis, term.shape):
                 runs[-1].append(axis)
             else:
                 runs.append([axis])
         order = sorted(range(len(runs)), key=lambda index: runs[index][0])
-        merged = tuple(count_elements([term.dims[axis] for axis in runs[index]]) for index in order)
+        merged = tuple(count_elements([term.shape[axis] for axis in runs[index]]) for index in order)
         moved = tuple(order.index(index) for index in range(len(runs)))
         inner = self.reshape(term, merged)
         made = self.terms.make("Transpose", moved, (inner,), term.dtype, [merged[axis] for axis in moved])
@@ -124,17 +123,16 @@ class Movement:
 
     def expand(self, term: Term, dims: Dims) -> Term:
         """Return a term repeated along dims of 1, leading ones included."""
-        if term.dims == dims:
+        if term.shape == dims:
             return term
         bare = self.unexpanded(term)
         if bare is not term and bare.dims is not None:
             term = bare
-        assert term.dims is not None
         if term.is_constant and (made := self.constants.expanded(term, dims)) is not None:
             return made
-        groups = group_axes([term.dims], dims)
+        groups = group_axes([term.shape], dims)
         merged = tuple(count_elements([dims[axis] for axis in axes]) for _, axes in groups)
-        source = self.without_leading_ones(self.reshape(term, merge_grouped_dims(term.dims, dims, groups)))
+        source = self.without_leading_ones(self.reshape(term, merge_grouped_dims(term.shape, dims, groups)))
         if source.dims == merged:
             return self.reshape(source, dims)
         return self.reshape(self.terms.make("Expand", merged, (source,), term.dtype, merged), dims)
@@ -161,44 +159,37 @@ class Movement:
 
     def without_leading_ones(self, term: Term) -> Term:
         """Return a term without the leading dims of 1 that broadcasting makes anyway."""
-        assert term.dims is not None
-        first = leading_ones(term.dims)
-        return self.reshape(term, term.dims[first:]) if first else term
+        first = leading_ones(term.shape)
+        return self.reshape(term, term.shape[first:]) if first else term
 
     def slice(self, term: Term, axis: int, start: Expr, length: Expr) -> Term:
         """Return the elements from a start on along an axis; both must lie in it."""
-        assert term.dims is not None
-        if length == term.dims[axis]:
+        if length == term.shape[axis]:
             return term
-        dims = _with_dim(term.dims, axis, length)
+        dims = _with_dim(term.shape, axis, length)
         if (cut := self._cut_term(term, axis)) is not None:
             return self.reshape(self.slice(cut[0], 1, cut[1] + start, length), dims)
         if (made := self._cut_parts(term, axis, start, length, dims)) is not None:
             return made
         line = without_reshape(term)
-        if line is not None and line.op == "Count" and line.dims == (term.dims[axis],):
-            return self.reshape(self._later_numbers(line, start, length), dims)
+        if line is not None and line.op == "Count" and line.dims == (term.shape[axis],):
+            first = line.attributes[1]
+            assert isinstance(first, Expr)
+            later = self.terms.make("Count", (line.dtype, first + start, length), (), line.dtype, (length,))
+            return self.reshape(later, dims)
         if term.is_constant and (made := self.constants.sliced(term, axis, start, length)) is not None:
             return made
-        before, behind = count_elements(dims[:axis]), count_elements(dims[axis + 1 :])
-        source = self.reshape(term, (before, term.dims[axis], behind))
-        made = self.terms.make("Slice", (start, length), (source,), term.dtype, (before, length, behind))
-        return self.reshape(made, dims)
-
-    def _later_numbers(self, count: Term, start: Expr, length: Expr) -> Term:
-        """Return the numbers that a list which counts up has from a place on."""
-        first = count.attributes[1]
-        assert isinstance(first, Expr)
-        key = (count.dtype, first + start, length)
-        return self.terms.make("Count", key, (), count.dtype, (length,))
+        return self._cut(term, axis, "Slice", (start, length))
 
     def strided(self, term: Term, axis: int, taken: tuple[Expr, Expr, int]) -> Term:
         """Return every so many elements along an axis, given the first, how many there are, and the step."""
-        assert term.dims is not None
-        dims = _with_dim(term.dims, axis, taken[1])
-        before, behind = count_elements(dims[:axis]), count_elements(dims[axis + 1 :])
-        source = self.reshape(term, (before, term.dims[axis], behind))
-        return self.reshape(self.terms.make("Strided", taken, (source,), term.dtype, (before, taken[1], behind)), dims)
+        return self._cut(term, axis, "Strided", taken)
+
+    def _cut(self, term: Term, axis: int, op: str, taken: tuple[Expr, Expr] | tuple[Expr, Expr, int]) -> Term:
+        before, behind = count_elements(term.shape[:axis]), count_elements(term.shape[axis + 1 :])
+        source = self.reshape(term, (before, term.shape[axis], behind))
+        made = self.terms.make(op, taken, (source,), term.dtype, (before, taken[1], behind))
+        return self.reshape(made, _with_dim(term.shape, axis, taken[1]))
 
     def _cut_term(self, term: Term, axis: int) -> tuple[Term, Expr, Expr] | None:
         """Return the term that a Slice along an axis cuts, its axes before and behind merged, where, and how long."""
@@ -219,8 +210,7 @@ class Movement:
             return None
         offset, chosen = const(0), list[Term]()
         for part in joined[1]:
-            assert part.dims is not None
-            size = part.dims[axis]
+            size = part.shape[axis]
             if not chosen and is_within(start - offset, length, size):
                 return self.slice(part, axis, start - offset, length)
             if chosen or offset == start:
@@ -273,9 +263,8 @@ class Movement:
         one, other = self._cut_term(before, axis), self._cut_term(behind, axis)
         if one is None or other is None or one[0] is not other[0] or one[1] + one[2] != other[1]:
             return None
-        assert before.dims is not None
         length = one[2] + other[2]
-        return self.reshape(self.slice(one[0], 1, one[1], length), _with_dim(before.dims, axis, length))
+        return self.reshape(self.slice(one[0], 1, one[1], length), _with_dim(before.shape, axis, length))
 
 
 def leading_ones(dims: Dims) -> int:

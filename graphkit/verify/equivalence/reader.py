@@ -414,7 +414,7 @@ class _Reader:
             self.result.values[value] = self.forms.elements(facts) or raw
         self.read_scope(graph, ())
         for value in graph.outputs:
-            self.result.outputs[value.name] = self.term(value)
+            self.term(value)  # which must be there
 
     def constant(self, tensor: TensorProto) -> Term:
         return self.tools.constants.of_tensor(self.model, tensor)
@@ -449,7 +449,7 @@ class _Reader:
             return
         node = _as_cast(node, args)
         args = args[: len(node.inputs)]
-        attributes = self.result.attributes[node] = attributes_of(node, self.constant)
+        attributes = attributes_of(node, self.constant)
         if not node.domain:
             spelling = spell_alike(node, attributes, args, self.tools.constants)
             if spelling != (attributes, args):
@@ -523,11 +523,9 @@ class _Reader:
 
     def read_if(self, node: Node, condition: Term, context: Context) -> None:
         array = self.tools.constants.array(condition) if condition.is_constant else None
-        branches = [node.bodies.get(name) for name in ("then_branch", "else_branch")]
+        then, otherwise = (node.bodies[name] for name in ("then_branch", "else_branch"))
         if array is not None and array.size == 1:
-            body, dead = branches if array.ravel()[0] else branches[::-1]
-            assert body is not None
-            assert dead is not None
+            body, dead = (then, otherwise) if array.ravel()[0] else (otherwise, then)
             self.result.unread.append(dead)
             self.read_scope(body, context)
             self.tools.terms.note("a known condition")
@@ -537,12 +535,8 @@ class _Reader:
                     if inner in self.unsigned:
                         self.unsigned[value] = self.unsigned[inner]
             return
-        for body, name in zip(branches, ("then", "else"), strict=True):
-            assert body is not None
-            self.read_scope(body, (*context, (condition, name)))
-        then, otherwise = branches
-        assert then is not None
-        assert otherwise is not None
+        self.read_scope(then, (*context, (condition, "then")))
+        self.read_scope(otherwise, (*context, (condition, "else")))
         for value, one, other in zip(node.outputs, then.outputs, otherwise.outputs, strict=False):
             if value is None:
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import gcd
@@ -163,6 +163,11 @@ class Equivalence:
     compared: int = 0
     shared_dims: tuple[str, ...] = ()
     constants: ComparedConstants = field(default_factory=ComparedConstants)
+
+    @classmethod
+    def unknown(cls, outputs: Iterable[str], reason: str) -> Equivalence:
+        """Return that nothing is known of outputs, for one reason."""
+        return cls(tuple(OutputProof(name, "unknown", reason=reason) for name in outputs))
 
     @property
     def is_proven(self) -> bool:

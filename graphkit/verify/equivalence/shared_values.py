@@ -10,6 +10,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.view import Value, all_nodes
 from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model
+from graphkit.ops.rule_context import UnknownError
 from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.symbolic.expr import TooComplexError
@@ -49,7 +50,7 @@ def shared_values(
     try:
         with time_limit("the search for equal values", SECONDS):
             found = list(_shared_pairs(a, b, numbers, spec, names_in_a))
-    except (ModelError, OutOfTimeError, TooComplexError, UsageError):
+    except (ModelError, OutOfTimeError, TooComplexError, UnknownError, UsageError):
         return
     yield from found
 
@@ -59,7 +60,7 @@ def _shared_pairs(
 ) -> Iterator[tuple[Value, Value]]:
     models = inline_model(a), inline_model(b)
     shapes = common_shapes(*models, names_in_a, None, narrower=True, spec=spec)
-    if isinstance(shapes, str) or any(inputs_fault(node) for each in models for node in all_nodes(each.scopes)):
+    if any(inputs_fault(node) for each in models for node in all_nodes(each.scopes)):
         return
     constants = Constants(Terms(), models, numbers)
     tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))

@@ -15,6 +15,7 @@ from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.control_and_sequences import has_first_iteration
 from graphkit.ops.data_movement import dims_product
+from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import EXACT, Ratio, Tensor, bound_up_to, exact_range, term_span
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer, parse, symbol
 from graphkit.shapes.graph_inputs import Inputs
@@ -50,8 +51,8 @@ def common_shapes(
     free: Container[str] = (),
     spec: DimSpec = AS_DECLARED,
     declared: tuple[DeclaredInputs, DeclaredInputs] | None = None,
-) -> tuple[Shapes, Shapes] | str:
-    """Return the shapes of both models over the same dims of inputs, or why there are none.
+) -> tuple[Shapes, Shapes]:
+    """Return the shapes of both models over the same dims of inputs.
 
     They are about the sizes at which the original runs, as its nodes require, whatever those of the rewritten do.
 
@@ -64,6 +65,9 @@ def common_shapes(
         free: Inputs that are the rewrite's own.
         spec: Sizes of the inputs of the rewrite.
         declared: The dims of the inputs of both, where they are read in another way than `read_alike` does.
+
+    Raises:
+        UnknownError: Their inputs are declared otherwise.
     """
     read, changed = declared or read_alike(before, after, names)
     new = {
@@ -87,7 +91,7 @@ def common_shapes(
         for name, dims in theirs.items():
             if first.symbolic.get(name) != dims:
                 shown = shape_text(dims), shape_text(first.symbolic.get(name))
-                return f"input {name} is declared {shown[0]}, {shown[1]} in the original"
+                raise UnknownError(f"input {name} is declared {shown[0]}, {shown[1]} in the original")
     ranges = dict(first.ranges)
     shapes = infer_from(before, first)
     learned = {
