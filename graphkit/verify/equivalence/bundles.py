@@ -46,8 +46,8 @@ from graphkit.verify.originals import Originals
 
 __all__ = [
     "ALL_METHODS",
-    "MOST",
     "OWN",
+    "InterfaceEdit",
     "bundle_blocks",
     "check_bundle",
     "declaration_faults",
@@ -72,7 +72,7 @@ class InterfaceEdit:
     source: Model
     front: list[NodeProto] = field(default_factory=list)
     end: list[NodeProto] = field(default_factory=list)
-    numbers: dict[str, TensorProto] = field(default_factory=dict)
+    tensors: dict[str, TensorProto] = field(default_factory=dict)
 
     def add(self, op: str, inputs: Sequence[str], output: str, *, last: bool = False, **attributes: Any) -> str:
         """Add a node in front, or as the last one, and return its output."""
@@ -82,7 +82,7 @@ class InterfaceEdit:
     def number(self, number: int, name: str = "") -> str:
         """Add a list of one integer, and return its name."""
         name = name or f"{OWN}number/{number}"
-        self.numbers[name] = numpy_helper.from_array(np.array([number]), name)
+        self.tensors[name] = numpy_helper.from_array(np.array([number]), name)
         return name
 
     def result(self, inputs: Iterable[ValueInfoProto], outputs: Iterable[ValueInfoProto]) -> Model:
@@ -93,7 +93,7 @@ class InterfaceEdit:
         for name, content in (("node", nodes), ("input", [*inputs]), ("output", [*outputs])):
             proto.graph.ClearField(name)
             getattr(proto.graph, name).extend(content)
-        proto.graph.initializer.extend(self.numbers.values())
+        proto.graph.initializer.extend(self.tensors.values())
         return self.source.with_proto(proto)
 
 
@@ -261,14 +261,11 @@ def _join_models(encoder: Model, decoder: Model) -> tuple[Model, Mapping[str, st
     links = _link_models(encoder, decoder)
     whole = decoder.with_proto(decoder.proto)
     ahead = onnx.compose.add_prefix(whole.adopt(encoder), ENCODER).graph
-    proto = ModelProto()
-    proto.CopyFrom(decoder.proto)
-    proto.graph.initializer.extend(ahead.initializer)
-    edit = InterfaceEdit(whole.with_proto(proto), [*ahead.node])
+    edit = InterfaceEdit(whole, [*ahead.node], tensors={tensor.name: tensor for tensor in ahead.initializer})
     for name, source in links.items():
         edit.add("Identity", [ENCODER + source], name)
     inputs = [*ahead.input, *(info for info in decoder.proto.graph.input if info.name not in links)]
-    outputs = [*proto.graph.output, *ahead.output]
+    outputs = [*decoder.proto.graph.output, *ahead.output]
     return edit.result(inputs, outputs), {info.name.removeprefix(ENCODER): info.name for info in ahead.input}
 
 

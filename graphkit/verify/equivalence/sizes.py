@@ -29,6 +29,7 @@ __all__ = [
     "RequiredProducts",
     "common_shapes",
     "counting_conditions",
+    "producing_nodes",
     "required_equalities",
     "size_limits",
     "stacks_of_nothing",
@@ -145,10 +146,11 @@ def required_equalities(shapes: Shapes) -> list[tuple[Expr, Expr]]:
 def needed_nodes(model: Model) -> set[Node]:
     """Return the nodes of the main graph that an output needs; a body may not run."""
     producers = (value.producer for value in model.graph.outputs if value.producer is not None)
-    return {*walk_breadth_first(producers, _producing_nodes)}
+    return {*walk_breadth_first(producers, producing_nodes)}
 
 
-def _producing_nodes(node: Node) -> Iterator[Node | None]:
+def producing_nodes(node: Node) -> Iterator[Node | None]:
+    """Yield the nodes whose outputs a node reads, also in its bodies."""
     yield from (value.producer for value in node.operands)
     yield from (value.producer for body in node.bodies.values() for value in count_captured_values(body))
 

@@ -11,21 +11,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx.compose
-from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphkit.errors import ModelError
+from graphkit.graph.roles import count_captured_values
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.shapes import Shapes, infer, is_known
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
-from graphkit.verify.equivalence.bundles import declaration_faults, joining_fault
+from graphkit.verify.equivalence.bundles import OWN, InterfaceEdit, declaration_faults, joining_fault
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.result import GRADES, Equivalence
+from graphkit.verify.equivalence.sizes import producing_nodes
 
 __all__ = ["Stage", "StageProof", "prove_stages", "proven_throughout"]
 
-OWN = "proof/"  # before names that a proof adds
 SECONDS = 60.0  # for all stages
 
 
@@ -209,54 +211,39 @@ def _at_its_sizes(stage: Stage) -> Stage:
 
 def _with_fed_inputs(stage: Stage) -> Model:
     """Return the model after a stage with the inputs of that before it, of which it makes its new ones."""
-    proto, model = ModelProto(), stage.after.with_proto(stage.after.proto)
-    proto.CopyFrom(stage.after.proto)
-    ahead = _nodes_ahead(model.adopt(stage.before), set(stage.stands_for.values()))
-    ranks = {info.name: info.type.tensor_type for info in proto.graph.input}
-    kept = {info.name: info for info in proto.graph.input if info.name not in (*stage.stands_for, *stage.zeros)}
-    theirs = [info.name for info in stage.before.proto.graph.input]
-    links = [helper.make_node("Identity", [name], [OWN + name]) for name in theirs if _is_read(ahead, OWN + name)]
-    given = [helper.make_node("Identity", [OWN + value], [name]) for name, value in stage.stands_for.items()]
-    nodes = [*links, *ahead.node, *given, *stage.after.proto.graph.node]
+    edit = InterfaceEdit(stage.after.with_proto(stage.after.proto))
+    ahead, read = _nodes_ahead(stage, edit.source)
+    ports = {info.name: info for info in stage.after.proto.graph.input}
+    for name in (info.name for info in stage.before.proto.graph.input if info.name in read):
+        edit.add("Identity", [name], OWN + name)
+    edit.front += ahead.node
+    for name, value in stage.stands_for.items():
+        edit.add("Identity", [OWN + value], name)
+    edit.tensors = {tensor.name: tensor for tensor in ahead.initializer}
+    for name in stage.zeros:
+        tensor = ports[name].type.tensor_type
+        array = np.zeros([1] * len(tensor.shape.dim), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        edit.tensors[name] = numpy_helper.from_array(array, name)
+    kept = {name: info for name, info in ports.items() if name not in (*stage.stands_for, *stage.zeros)}
     inputs = [kept.pop(info.name, info) for info in stage.before.proto.graph.input]
-    for name, content in (("node", nodes), ("input", [*inputs, *kept.values()])):
-        proto.graph.ClearField(name)
-        getattr(proto.graph, name).extend(content)
-    zeros = [_zero_tensor(name, ranks[name]) for name in stage.zeros]
-    proto.graph.initializer.extend([*ahead.initializer, *zeros])
-    return model.with_proto(proto)
+    return edit.result([*inputs, *kept.values()], stage.after.proto.graph.output)
 
 
-def _zero_tensor(name: str, tensor: onnx.TypeProto.Tensor) -> TensorProto:
-    kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    return numpy_helper.from_array(np.zeros([1] * len(tensor.shape.dim), kind), name)
+def _nodes_ahead(stage: Stage, model: Model) -> tuple[GraphProto, set[str]]:
+    """Return the nodes and weights that compute what new inputs stand for, and the names that they read.
 
-
-def _nodes_ahead(model: ModelProto, values: set[str]) -> GraphProto:
-    """Return the nodes and weights that compute some values, under names of their own."""
-    needed, graph = set(values), model.graph
-    kept = []
-    for node in reversed(graph.node):
-        if needed.intersection(node.output):
-            kept.append(node)
-            needed.update(_names_read(node.input, (each.g for each in node.attribute if each.HasField("g"))))
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept[::-1]]
-    weights = [TensorProto.FromString(each.SerializeToString()) for each in graph.initializer if each.name in needed]
+    The nodes and weights have names of their own, and lie in files of the model.
+    """
+    values = [stage.before.graph.values[name] for name in stage.stands_for.values()]
+    producers = (value.producer for value in values if value.producer is not None)
+    needed = {*walk_breadth_first(producers, producing_nodes)}
+    inner = (value for node in needed for body in node.bodies.values() for value in count_captured_values(body))
+    read = {value.name for value in (*values, *inner, *(each for node in needed for each in node.operands))}
+    computed = {name for node in needed for name in node.proto.output}
+    graph = model.adopt(stage.before).graph
+    nodes = [NodeProto.FromString(node.SerializeToString()) for node in graph.node if computed & {*node.output}]
+    weights = [TensorProto.FromString(each.SerializeToString()) for each in graph.initializer if each.name in read]
     for name, content in (("node", nodes), ("initializer", weights), ("output", []), ("value_info", [])):
         graph.ClearField(name)
         getattr(graph, name).extend(content)
-    return onnx.compose.add_prefix_graph(graph, OWN)
-
-
-def _names_read(names: Iterable[str], bodies: Iterable[GraphProto]) -> Iterator[str]:
-    """Yield the names that a node reads, also in its bodies."""
-    yield from names
-    for body in bodies:
-        yield from (info.name for info in body.output)
-        for node in body.node:
-            yield from _names_read(node.input, (each.g for each in node.attribute if each.HasField("g")))
-
-
-def _is_read(graph: GraphProto, name: str) -> bool:
-    bodies = ((each.g for each in node.attribute if each.HasField("g")) for node in graph.node)
-    return any(name in _names_read(node.input, inner) for node, inner in zip(graph.node, bodies, strict=True))
+    return onnx.compose.add_prefix_graph(graph, OWN), read
