@@ -8,7 +8,7 @@ calls, a bundle gives at each step what the original gives.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,24 +24,23 @@ from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import CacheEntry
-from graphkit.graph.declared_types import Dim, declared_dims, declared_type
+from graphkit.graph.declared_types import Dim, declared_type
 from graphkit.graph.names import count_things
 from graphkit.graph.roles import Role
-from graphkit.graph.view import Value, all_nodes, all_scopes
+from graphkit.graph.view import Value, all_nodes
 from graphkit.model import Model, load
 from graphkit.ops.rule_context import UnknownError
-from graphkit.ops.tensor import Tensor
 from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.render.document_blocks import Block, Prose
-from graphkit.shapes import Expr, Shapes, is_known, lower
+from graphkit.shapes import Expr, Shapes, lower
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, named_inputs, read_dim
 from graphkit.symbolic.expr import TooComplexError, const, symbol
 from graphkit.verify.equivalence.check import check_equivalence
 from graphkit.verify.equivalence.equivalence_summary import SECONDS, EquivalenceSummary
+from graphkit.verify.equivalence.interface import declaration_faults
 from graphkit.verify.equivalence.result import Equivalence
-from graphkit.verify.equivalence.sizes import RequiredProducts, required_equalities
 from graphkit.verify.originals import Originals
 
 __all__ = [
@@ -50,7 +49,6 @@ __all__ = [
     "InterfaceEdit",
     "bundle_blocks",
     "check_bundle",
-    "declaration_faults",
     "joining_fault",
     "past_length",
     "state_faults",
@@ -376,10 +374,10 @@ def _shape_faults(values: Collection[Value], ports: Mapping[str, BundlePort], sh
         declared, shape = declared_type(value), ports[value.name].shape
         if declared is None or declared.dims is None or len(declared.dims) != len(shape):
             continue
-        given = _given_tensor(shapes, value)
-        computed = given.dims if given is not None and given.dims is not None else (None,) * len(shape)
+        there = shapes.model.graph.values.get(value.name)
+        computed = (None if there is None else shapes[there].dims) or (None,) * len(shape)
         for axis, (dim, size) in enumerate(zip(declared.dims, shape, strict=True)):
-            if isinstance(size, int) and dim != size and not _is_number(size, computed[axis]):
+            if isinstance(size, int) and dim != size and computed[axis] != size:
                 yield f"{value.name} has {size} along axis {axis} to a host, and {dim or 'any size'} in its model"
             elif isinstance(dim, str):
                 known.setdefault(dim, set()).add(size)
@@ -391,79 +389,6 @@ def _shape_faults(values: Collection[Value], ports: Mapping[str, BundlePort], sh
     for size, dims in told.items():
         if size in known and size not in dims:
             yield f"'{size}' to a host is {' and '.join(sorted(map(str, dims)))} in its model"
-
-
-def declaration_faults(
-    values: Collection[Value],
-    fed: Shapes,
-    original: Shapes,
-    is_allowed: Callable[[str, int, int], bool] = lambda *_: False,
-) -> Iterator[str]:
-    """Yield what a model declares of inputs and outputs, and they are not.
-
-    Args:
-        values: Its inputs and outputs, which the model that is fed computes under their names.
-        fed: The shapes of the model with nodes that compute these from the inputs of its original.
-        original: The shapes of the original.
-        is_allowed: Whether a number may be declared along an axis of an input or output, whatever it is there.
-    """
-    required = RequiredProducts(required_equalities(original))
-    meanings: dict[str, set[str]] = {}
-    for value in values:
-        declared, given = declared_type(value), _given_tensor(fed, value)
-        if declared is None or given is None:
-            continue
-        if given.dtype and declared.dtype != given.dtype:
-            yield f"{value.name} is declared {dtype_name(declared.dtype)}, and is {dtype_name(given.dtype)}"
-        if declared.dims is None:
-            continue
-        if given.dims is not None and len(given.dims) != len(declared.dims):
-            yield f"{value.name} is declared with another rank"
-            continue
-        dims = given.dims or [None] * len(declared.dims)
-        for axis, (claim, dim) in enumerate(zip(declared.dims, dims, strict=True)):
-            if isinstance(claim, str):
-                meanings.setdefault(claim, set()).add(_dim_meaning(dim, required))
-            elif claim is not None and not _is_number(claim, dim) and not is_allowed(value.name, axis, claim):
-                meaning = _dim_meaning(dim, required)
-                yield f"{value.name} is declared to have {claim} along axis {axis}, and has {meaning}"
-    theirs = {*_names_inside(original, set(), required)}  # which it declares wherever it runs
-    outside = {name: next(iter(found)) for name, found in meanings.items()}
-    for name, meaning in {*_names_inside(fed, {value.name for value in values}, required)} - theirs:
-        if name in outside and (outside[name], meaning) not in theirs:
-            meanings[name].add(meaning)
-    for name, found in meanings.items():
-        if len(found) > 1:
-            yield f"'{name}' is declared for dims that may differ: {', '.join(sorted(found))}"
-
-
-def _names_inside(shapes: Shapes, ends: set[str], required: RequiredProducts) -> Iterator[tuple[str, str]]:
-    """Yield the names of the dims of values inside a model, with what each of these dims is."""
-    main = shapes.model.graph
-    ends = {*ends, *(value.name for value in main.inputs)}
-    for scope in all_scopes(shapes.model.scopes):
-        for name in scope.infos:
-            value = scope.values.get(name)
-            if value is None or (scope is main and name in ends):
-                continue
-            claims = declared_dims(value) or ()
-            for claim, dim in zip(claims, shapes[value].dims or (None,) * len(claims), strict=False):
-                if isinstance(claim, str):
-                    yield claim, _dim_meaning(dim, required)
-
-
-def _given_tensor(shapes: Shapes, value: Value) -> Tensor | None:
-    """Return what is known of an input or output of a method where it has the interface of its original."""
-    found = shapes.model.graph.values.get(value.name)
-    return None if found is None else shapes[found]
-
-
-def _dim_meaning(dim: Expr | None, required: RequiredProducts) -> str:
-    return str(required.expr(dim)) if dim is not None and is_known(dim) else "an unknown size"
-
-
-def _is_number(claim: Dim, dim: Expr | None) -> bool:
-    return dim is not None and dim.constant == claim
 
 
 def _is_slots(claim: int, axis: int, state: StateTensor | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
 from onnx import ModelProto, ValueInfoProto
 
@@ -16,11 +16,12 @@ from graphkit.model import Model
 from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, Shapes, infer, is_known, parse, symbol
 from graphkit.shapes.input_dims import DeclaredInputs, declare_dim
-from graphkit.verify.equivalence.sizes import RequiredProducts
+from graphkit.verify.equivalence.sizes import RequiredProducts, required_equalities
 from graphkit.verify.equivalence.terms import Constants, Term
 
 __all__ = [
     "cut_open",
+    "declaration_faults",
     "declared_faults",
     "input_faults",
     "narrowed_dims",
@@ -261,26 +262,28 @@ def _symbol_places(model: Model, shapes: Shapes, required: RequiredProducts) -> 
     What is unknown has a name of its own, and differs from what else is unknown.
     """
     found: dict[Place, tuple[str, str]] = {}
-    for scope in all_scopes(model.scopes):
-        for name in scope.infos:
-            value = scope.values.get(name)
-            declared, dims = (None, None) if value is None else (declared_dims(value), shapes[value].dims)
-            for axis, (text, dim) in enumerate(zip(declared or (), dims or (), strict=False)):
-                if isinstance(text, str):
-                    meaning = str(required.expr(dim)) if is_known(dim) else f"{UNKNOWN}{dim}"
-                    found[scope.path, name, axis] = text, meaning
+    for value in _declared_values(model):
+        pairs = zip(declared_dims(value) or (), shapes[value].dims or (), strict=False)
+        for axis, (text, dim) in enumerate(pairs):
+            if isinstance(text, str):
+                meaning = str(required.expr(dim)) if is_known(dim) else f"{UNKNOWN}{dim}"
+                found[value.scope.path, value.name, axis] = text, meaning
     return found
 
 
-def _wrong_dtypes(model: Model, shapes: Shapes) -> Iterator[str]:
+def _declared_values(model: Model) -> Iterator[Value]:
+    """Yield the values of all scopes whose types are declared."""
     for scope in all_scopes(model.scopes):
-        for name, info in scope.infos.items():
-            value = scope.values.get(name)
-            declared, dtype = (None, 0) if value is None else (declared_type(value), shapes[value].dtype)
-            if declared is None and dtype and info.type.WhichOneof("value") not in (None, "tensor_type"):
-                yield f"{name} is declared as no tensor, and its node gives one"
-            elif declared is not None and dtype not in (0, declared.dtype):
-                yield f"{name} is declared {dtype_name(declared.dtype)}, and its node gives {dtype_name(dtype)}"
+        yield from (value for name in scope.infos if (value := scope.values.get(name)) is not None)
+
+
+def _wrong_dtypes(model: Model, shapes: Shapes) -> Iterator[str]:
+    for value in _declared_values(model):
+        declared, dtype, kind = declared_type(value), shapes[value].dtype, value.scope.infos[value.name].type
+        if declared is None and dtype and kind.WhichOneof("value") not in (None, "tensor_type"):
+            yield f"{value.name} is declared as no tensor, and its node gives one"
+        elif declared is not None and dtype not in (0, declared.dtype):
+            yield f"{value.name} is declared {dtype_name(declared.dtype)}, and its node gives {dtype_name(dtype)}"
 
 
 def _computed_text(dims: Dims | None) -> str:
@@ -291,20 +294,78 @@ def _wrongly_declared(
     model: Model, shapes: Shapes, read: Mapping[Value, Term]
 ) -> Iterator[tuple[str, Sequence[object], Dims | None]]:
     """Yield the name of each such value, its declared dims, and those that are computed."""
-    for scope in all_scopes(model.scopes):
-        for name, info in scope.infos.items():
-            value = scope.values.get(name)
-            is_inner = value is not None and (value.kind == "node" or scope.parent is not None)
-            if value is None or not is_inner or not info.type.HasField("tensor_type"):
-                continue
-            declared, dims = declared_dims(value), read[value].dims if value in read else None
-            dims = shapes[value].dims if dims is None else dims
-            if declared is None:
-                continue
-            pairs = zip(declared, dims or [None] * len(declared), strict=False)
-            is_odd = any(isinstance(dim, int) and dim != other for dim, other in pairs)
-            if is_odd or (dims is not None and len(dims) != len(declared)):
-                yield name, declared, dims
+    for value in _declared_values(model):
+        is_inner = value.kind == "node" or value.scope.parent is not None
+        declared = declared_dims(value)
+        if declared is None or not is_inner or not value.scope.infos[value.name].type.HasField("tensor_type"):
+            continue
+        known = read[value].dims if value in read else None
+        dims = shapes[value].dims if known is None else known
+        pairs = zip(declared, dims or [None] * len(declared), strict=False)
+        is_odd = any(isinstance(dim, int) and dim != other for dim, other in pairs)
+        if is_odd or (dims is not None and len(dims) != len(declared)):
+            yield value.name, declared, dims
+
+
+def declaration_faults(
+    values: Collection[Value],
+    fed: Shapes,
+    original: Shapes,
+    is_allowed: Callable[[str, int, int], bool] = lambda *_: False,
+) -> Iterator[str]:
+    """Yield what a model declares of inputs and outputs, and they are not.
+
+    Args:
+        values: Its inputs and outputs, which the model that is fed computes under their names.
+        fed: The shapes of the model with nodes that compute these from the inputs of its original.
+        original: The shapes of the original.
+        is_allowed: Whether a number may be declared along an axis of an input or output, whatever it is there.
+    """
+    required = RequiredProducts(required_equalities(original))
+    meanings: dict[str, set[str]] = {}
+    for value in values:
+        declared, there = declared_type(value), fed.model.graph.values.get(value.name)
+        if declared is None or there is None:
+            continue
+        given = fed[there]
+        if given.dtype and declared.dtype != given.dtype:
+            yield f"{value.name} is declared {dtype_name(declared.dtype)}, and is {dtype_name(given.dtype)}"
+        if declared.dims is None:
+            continue
+        if given.dims is not None and len(given.dims) != len(declared.dims):
+            yield f"{value.name} is declared with another rank"
+            continue
+        dims = given.dims or [None] * len(declared.dims)
+        for axis, (claim, dim) in enumerate(zip(declared.dims, dims, strict=True)):
+            if isinstance(claim, str):
+                meanings.setdefault(claim, set()).add(_dim_meaning(dim, required))
+            elif claim is not None and dim != claim and not is_allowed(value.name, axis, claim):
+                meaning = _dim_meaning(dim, required)
+                yield f"{value.name} is declared to have {claim} along axis {axis}, and has {meaning}"
+    theirs = {*_names_inside(original, set(), required)}  # which it declares wherever it runs
+    outside = {name: next(iter(found)) for name, found in meanings.items()}
+    for name, meaning in {*_names_inside(fed, {value.name for value in values}, required)} - theirs:
+        if name in outside and (outside[name], meaning) not in theirs:
+            meanings[name].add(meaning)
+    for name, found in meanings.items():
+        if len(found) > 1:
+            yield f"'{name}' is declared for dims that may differ: {', '.join(sorted(found))}"
+
+
+def _names_inside(shapes: Shapes, ends: set[str], required: RequiredProducts) -> Iterator[tuple[str, str]]:
+    """Yield the names of the dims of values inside a model, with what each of these dims is."""
+    ends = {*ends, *(value.name for value in shapes.model.graph.inputs)}
+    for value in _declared_values(shapes.model):
+        if value.scope is shapes.model.graph and value.name in ends:
+            continue
+        claims = declared_dims(value) or ()
+        for claim, dim in zip(claims, shapes[value].dims or (None,) * len(claims), strict=False):
+            if isinstance(claim, str):
+                yield claim, _dim_meaning(dim, required)
+
+
+def _dim_meaning(dim: Expr | None, required: RequiredProducts) -> str:
+    return str(required.expr(dim)) if dim is not None and is_known(dim) else "an unknown size"
 
 
 # A model cut open where a part of it begins, to be compared with that part.

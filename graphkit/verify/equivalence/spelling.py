@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import cast
 
@@ -21,7 +21,7 @@ from graphkit.graph.dataflow import check_scopes
 from graphkit.graph.operator_traits import BECAME_INPUTS, RANDOM, REDUCTIONS, operator_set
 from graphkit.graph.view import Node, body_graphs
 from graphkit.model import Model
-from graphkit.ops.tensor import Dims
+from graphkit.ops.rule_context import UnknownError
 from graphkit.shapes import Shapes
 from graphkit.verify.equivalence.terms import Constants, Key, Term
 
@@ -58,60 +58,65 @@ def inline_model(model: Model) -> Model:
         return model
     proto = ModelProto()
     proto.CopyFrom(model.proto)
-    _check_kernels(proto, model.file)
+    try:
+        return model.with_proto(_inline_functions(proto))
+    except UnknownError as error:
+        raise ModelError(str(error), file=model.file) from error
+
+
+def _inline_functions(proto: ModelProto) -> ModelProto:
+    _check_kernels(proto)
     functions = _functions_by_key(proto)
     if len(functions) < len(proto.functions):
-        raise ModelError("two of its functions have one name", file=model.file)
-    _check_size(proto, functions, model.file)
+        raise UnknownError("two of its functions have one name")
+    _check_size(proto, functions)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         for node in _with_bodies(nodes):
-            if (called := functions.get(_function_key(node.domain, node.op_type, node.overload))) is not None:
+            if (called := functions.get(_key_of_call(node))) is not None:
                 given = {attribute.name for attribute in node.attribute}
                 node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
     for function in proto.functions:
-        _check_passed_on(function, functions, model.file)
+        _check_passed_on(function, functions)
         if back := next((name for name in function.output if name in function.input), ""):
-            raise ModelError(f"its function '{function.name}' gives its input '{back}' back", file=model.file)
-        _forget_dims(function)
-        _mark_kernel(function)
-    _use_one_version(proto, model.file)
+            raise UnknownError(f"its function '{function.name}' gives its input '{back}' back")
+        for info in function.value_info:
+            for dim in info.type.tensor_type.shape.dim:
+                dim.ClearField("dim_param")  # in a graph they would be dims of the graph
+        if _domain_of(function.domain) == DOMAIN:
+            _mark_kernel(function)
+    _use_one_version(proto)
     try:
         whole = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that do not fit the function
-        raise ModelError(f"its functions cannot be inlined: {' '.join(str(error).split())}", file=model.file) from error
+        raise UnknownError(f"its functions cannot be inlined: {' '.join(str(error).split())}") from error
     left = (node.op_type for node in _with_bodies(whole.graph.node))
     if odd := next((name for name in left if any(name == key[1] for key in _functions_by_key(whole))), ""):
-        raise ModelError(f"its function '{odd}' cannot be inlined", file=model.file)
+        raise UnknownError(f"its function '{odd}' cannot be inlined")
     del whole.functions[:]  # which nothing calls
-    return model.with_proto(whole)
+    return whole
 
 
-def _check_size(proto: ModelProto, functions: dict[FunctionKey, FunctionProto], file: str | None) -> None:
+def _check_size(proto: ModelProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:
     """Check that a model stays small without its functions: a few that call each other twice make billions of nodes."""
-    called = {key: _called_functions(function.node) for key, function in functions.items()}
-    inner = {key: functions.keys() & keys for key, keys in called.items()}
+    called = {key: [*map(_key_of_call, _with_bodies(function.node))] for key, function in functions.items()}
     sizes: dict[FunctionKey, int] = {}
     try:
-        for key in TopologicalSorter(inner).static_order():
+        for key in TopologicalSorter({key: functions.keys() & keys for key, keys in called.items()}).static_order():
             sizes[key] = sum(sizes.get(each, 1) for each in called[key])
     except CycleError as error:
-        raise ModelError(f"its function '{error.args[1][0][1]}' calls itself", file=file) from error
-    if sum(sizes.get(each, 1) for each in _called_functions(proto.graph.node)) > MAX_NODES:
-        raise ModelError(f"without its functions it would have more than {MAX_NODES:,} nodes", file=file)
+        raise UnknownError(f"its function '{error.args[1][0][1]}' calls itself") from error
+    if sum(sizes.get(_key_of_call(node), 1) for node in _with_bodies(proto.graph.node)) > MAX_NODES:
+        raise UnknownError(f"without its functions it would have more than {MAX_NODES:,} nodes")
 
 
-def _use_one_version(proto: ModelProto, file: str | None) -> None:
-    """Let a model and all its functions have the operator sets at which onnxruntime runs them: those of the model.
-
-    Raises:
-        ModelError: Functions have another version of one that the model does not have.
-    """
+def _use_one_version(proto: ModelProto) -> None:
+    """Let a model and all its functions have the operator sets at which onnxruntime runs them: those of the model."""
     imported = {_domain_of(entry.domain): entry.version for entry in proto.opset_import}
     added: dict[str, int] = {}
     for entry in (entry for function in proto.functions for entry in function.opset_import):
         domain = _domain_of(entry.domain)
         if domain not in imported and added.setdefault(domain, entry.version) != entry.version:
-            raise ModelError(f"its functions have several versions of the operators of {domain}", file=file)
+            raise UnknownError(f"its functions have several versions of the operators of {domain}")
     versions = {**added, **imported}
     for opsets in (proto.opset_import, *(function.opset_import for function in proto.functions)):
         del opsets[:]
@@ -124,56 +129,41 @@ def draws_random_numbers(node: NodeProto) -> bool:
     return (f"{domain}.{node.op_type}" if domain else node.op_type) in RANDOM or node.op_type.startswith("Random")
 
 
-def _check_passed_on(function: FunctionProto, functions: dict[FunctionKey, FunctionProto], file: str | None) -> None:
+def _check_passed_on(function: FunctionProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:
     """Check that no attribute that a function may lack is passed on to a function that has a default for it."""
     for node in _with_bodies(function.node):
-        called = functions.get(_function_key(node.domain, node.op_type, node.overload))
+        called = functions.get(_key_of_call(node))
         defaults = {each.name for each in called.attribute_proto} if called is not None else set[str]()
         for attribute in node.attribute:
             if attribute.ref_attr_name in function.attribute and attribute.name in defaults:
                 reason = f"may have no '{attribute.ref_attr_name}', for which '{node.op_type}' has a default"
-                raise ModelError(f"its function '{function.name}' {reason}", file=file)
-
-
-def _forget_dims(function: FunctionProto) -> None:
-    """Drop the names of dims: in a graph they would be dims of the graph."""
-    for info in function.value_info:
-        for dim in info.type.tensor_type.shape.dim:
-            dim.ClearField("dim_param")
+                raise UnknownError(f"its function '{function.name}' {reason}")
 
 
 def _functions_by_key(proto: ModelProto) -> dict[FunctionKey, FunctionProto]:
-    return {_function_key(each.domain, each.name, each.overload): each for each in proto.functions}
+    return {(_domain_of(each.domain), each.name, each.overload): each for each in proto.functions}
 
 
-def _function_key(domain: str, name: str, overload: str) -> FunctionKey:
-    return _domain_of(domain), name, overload
+def _key_of_call(node: NodeProto) -> FunctionKey:
+    return _domain_of(node.domain), node.op_type, node.overload
 
 
-def _called_functions(nodes: Iterable[NodeProto]) -> list[FunctionKey]:
-    return [_function_key(node.domain, node.op_type, node.overload) for node in _with_bodies(nodes)]
-
-
-def _check_kernels(proto: ModelProto, file: str | None) -> None:
-    """Check that a kernel of a function's name computes what the function does, at each call.
-
-    Raises:
-        ModelError: It may compute something else.
-    """
+def _check_kernels(proto: ModelProto) -> None:
+    """Check that a kernel of a function's name computes what the function does, at each call."""
     functions = {function.name: function for function in proto.functions if _domain_of(function.domain) == DOMAIN}
     if odd := next((each.name for each in proto.functions if _may_be_another(each)), ""):
-        reason = f"onnxruntime may run an operator of its own for the function '{odd}', which has its name"
-        raise ModelError(reason, file=file)
-    for node in _domain_calls(proto):
-        if node.op_type in functions and not _is_as_kernel(node, functions[node.op_type]):
-            reason = f"onnxruntime's operator '{node.op_type}' may compute something else than its function"
-            raise ModelError(reason, file=file)
+        raise UnknownError(f"onnxruntime may run an operator of its own for the function '{odd}', which has its name")
+    for node in _domain_calls(proto, functions):
+        function, given = functions[node.op_type], {attribute.name: attribute for attribute in node.attribute}
+        is_whole = given.keys() == {*function.attribute} and not any(each.ref_attr_name for each in given.values())
+        is_whole &= len(node.input) == len(function.input) and len(node.output) == len(function.output)
+        # Of a scale of 0 the kernel makes another one.
+        if not is_whole or not all(node.input) or ("scale" in given and given["scale"].f == 0):
+            raise UnknownError(f"onnxruntime's operator '{node.op_type}' may compute something else than its function")
 
 
 def _mark_kernel(function: FunctionProto) -> None:
     """Mark the output of a function that a kernel runs."""
-    if _domain_of(function.domain) != DOMAIN:
-        return
     for node in function.node:
         node.output[:] = [f"{name}/unmarked" if name in function.output else name for name in node.output]
     for name in function.output:
@@ -189,23 +179,15 @@ def kernel_fault(model: Model, shapes: Shapes) -> str:
         shapes: Those of the model without them.
     """
     names = {function.name for function in model.proto.functions if _domain_of(function.domain) == DOMAIN}
-    calls = [node for node in _domain_calls(model.proto) if node.op_type in names] if names else []
-    outer = [node for node in model.proto.graph.node if node.domain == DOMAIN and node.op_type in names]
-    if len(outer) < len(calls):
+    calls = [*_domain_calls(model.proto, names)]
+    if len(calls) > sum(node.domain == DOMAIN and node.op_type in names for node in model.proto.graph.node):
         return "a body or a function calls one that a kernel of onnxruntime runs, and its axes are not known"
-    for node in outer:
+    for node in calls:
         values = [shapes.model.graph.values.get(name) for name in node.input]
-        dims = [None if value is None else shapes[value].dims for value in values]
-        if not _are_taken(dims):
+        data, weight, bias = [*(None if value is None else shapes[value].dims for value in values), *[None] * 3][:3]
+        if data is None or weight is None or bias is None or (len(data), len(weight), bias) != (3, 2, weight[1:]):
             return f"onnxruntime's operator '{node.op_type}' takes three axes, a matrix and a bias of its columns"
     return ""
-
-
-def _are_taken(dims: list[Dims | None]) -> bool:
-    data, weight, bias = (*dims, None, None, None)[:3]
-    if data is None or weight is None or bias is None:
-        return False
-    return len(data) == 3 and len(weight) == 2 and bias == weight[1:]
 
 
 def _may_be_another(function: FunctionProto) -> bool:
@@ -213,24 +195,11 @@ def _may_be_another(function: FunctionProto) -> bool:
     domain = _domain_of(function.domain)
     if domain != DOMAIN:
         return not domain or domain.startswith(OF_KERNELS) or onnx.defs.has(function.name, domain)
-    return _function_fingerprint(function) not in AS_KERNELS
-
-
-def _is_as_kernel(node: NodeProto, function: FunctionProto) -> bool:
-    """Whether a call gives the kernel what the function reads, and nothing else."""
-    given = {attribute.name: attribute for attribute in node.attribute}
-    is_whole = given.keys() == {*function.attribute} and not any(each.ref_attr_name for each in given.values())
-    is_whole &= len(node.input) == len(function.input) and len(node.output) == len(function.output) and all(node.input)
-    return is_whole and ("scale" not in given or given["scale"].f != 0)  # of which the kernel makes another one
-
-
-def _function_fingerprint(function: FunctionProto) -> str:
-    """Return a hash of what a function computes, without its documentation and versions."""
     bare = FunctionProto()
     bare.CopyFrom(function)
-    for name in ("doc_string", "opset_import", "metadata_props"):
+    for name in ("doc_string", "opset_import", "metadata_props"):  # what it computes is the same without
         bare.ClearField(name)
-    return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
+    return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest() not in AS_KERNELS
 
 
 def _domain_of(name: str) -> str:
@@ -238,10 +207,10 @@ def _domain_of(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
-def _domain_calls(proto: ModelProto) -> Iterator[NodeProto]:
-    """Yield the nodes of the domain in a model, its bodies and its functions."""
+def _domain_calls(proto: ModelProto, names: Container[str]) -> Iterator[NodeProto]:
+    """Yield the calls of functions of the domain in a model, its bodies and its functions."""
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        yield from (node for node in _with_bodies(nodes) if node.domain == DOMAIN)
+        yield from (node for node in _with_bodies(nodes) if node.domain == DOMAIN and node.op_type in names)
 
 
 def _with_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

@@ -21,8 +21,9 @@ from graphkit.model import Model
 from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.shapes import Shapes, infer, is_known
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
-from graphkit.verify.equivalence.bundles import OWN, InterfaceEdit, declaration_faults, joining_fault
+from graphkit.verify.equivalence.bundles import OWN, InterfaceEdit, joining_fault
 from graphkit.verify.equivalence.check import check_equivalence
+from graphkit.verify.equivalence.interface import declaration_faults
 from graphkit.verify.equivalence.result import GRADES, Equivalence
 from graphkit.verify.equivalence.sizes import producing_nodes
 
