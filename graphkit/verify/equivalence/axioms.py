@@ -19,8 +19,6 @@ from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, const, lower
 from graphkit.symbolic.expr import Call, Symbol
 from graphkit.verify.equivalence import cutting, flat
-from graphkit.verify.equivalence import cutting as writing
-from graphkit.verify.equivalence import flat as evaluation
 from graphkit.verify.equivalence.application import Application, Result
 from graphkit.verify.equivalence.movement import JOINED, count_elements, expands_to
 from graphkit.verify.equivalence.spelling import OF_KERNEL
@@ -31,24 +29,29 @@ __all__ = ["AXIOMS", "FIRST_AXIOMS", "Axiom", "Result", "copies_zeros"]
 
 @dataclass(frozen=True)
 class Axiom:
-    """An equality that holds wherever its function returns a term.
+    """An equality that holds wherever its function returns a term: the docstring of that says it.
 
     Attributes:
-        statement: The equality, as a sentence.
         operators: The nodes that it is about; None for all.
     """
 
     name: str
-    statement: str
     operators: frozenset[str] | None
     function: Callable[[Application], Result]
 
+    @classmethod
+    def of(cls, name: str, operators: str, function: Callable[[Application], Result]) -> Axiom:
+        """Return the axiom of some operators, whose names are words."""
+        return cls(name, frozenset(operators.split()), function)
+
 
 def take_input(app: Application) -> Result:
+    """Identity gives its input."""
     return None if app.node.proto.overload == OF_KERNEL else app.arg(0)
 
 
 def fill_dims(app: Application) -> Result:
+    """ConstantOfShape repeats a number."""
     value = app.node.attr("value", TensorProto)
     array = np.zeros(1, np.float32) if value is None else inline_array(value)
     if array is None or array.size != 1 or (value is not None and value.data_type > TensorProto.COMPLEX128):
@@ -67,6 +70,7 @@ def read_dims(app: Application) -> Result:
 
 
 def merge_reshapes(app: Application) -> Result:
+    """Reshapes are known by their output dims."""
     source = app.operand(0)
     if app.node.op_type == "Reshape" and not copies_zeros(app, source.shape):
         return "a dim of 0 in its target would copy another one"
@@ -111,6 +115,7 @@ def _is_zero_with(dim: Expr, other: Expr) -> bool:
 
 
 def merge_transposes(app: Application) -> Result:
+    """Transposes compose; one that moves only 1s is a Reshape."""
     source = app.operand(0)
     rank = len(source.shape)
     perm = app.attr("perm", ()) if "perm" in app.node.attributes else tuple(range(rank))[::-1]
@@ -118,6 +123,7 @@ def merge_transposes(app: Application) -> Result:
 
 
 def merge_expands(app: Application) -> Result:
+    """Expands are known by their output dims."""
     source = app.operand(0)
     if not expands_to(source.shape, app.shape):
         return "along which axes it repeats depends on sizes"
@@ -138,6 +144,7 @@ def repeat_axes(app: Application) -> Result:
 
 
 def join_parts(app: Application) -> Result:
+    """Nested Concats are one, empty parts have nothing, and copies along an axis of 1 are an Expand."""
     parts = [term for term in app.args if term is not None]
     ranks = {len(part.shape) for part in parts}
     axis = app.node.attr("axis", int) if app.opset >= 4 else app.attr("axis", 1)
@@ -160,6 +167,7 @@ def drop_zero_states(app: Application) -> Result:
 
 
 def drop_cast(app: Application) -> Result:
+    """A Cast to the same dtype gives its input."""
     source = app.operand(0)
     return source if app.dtype and source.dtype == app.dtype else None
 
@@ -169,6 +177,7 @@ RIGHT = {"Mul": 1.0, "Div": 1.0, "Add": -0.0, "Sub": 0.0, "And": 1.0, "Or": 0.0}
 
 
 def drop_neutral(app: Application) -> Result:
+    """X * 1, x / 1, x - 0, x + -0, x and true are x; so is x + 0 where the sign of zeros is lost."""
     left, right, op, constants = app.operand(0), app.operand(1), app.node.op_type, app.tools.constants
     if app.dtype not in (*INTEGERS, 1, 10, 11):
         return None
@@ -279,56 +288,40 @@ def _split_signs(app: Application, axis: int, parts: Sequence[Term]) -> tuple[li
     return (plain, numbers) if -1 in numbers else None
 
 
-def _ops(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 BY_ELEMENT = frozenset({*UNARY, *BROADCASTING})
 FIRST_AXIOMS: tuple[Axiom, ...] = (  # before those of exact arithmetic, too
-    Axiom("identity", "Identity gives its input.", _ops("Identity"), take_input),
-    Axiom("constants run once", "A node of constants gives what onnxruntime computes.", None,
-          evaluation.run_constants),
-    Axiom("neutral", "x * 1, x / 1, x - 0, x + -0, x and true are x; so is x + 0 where the sign of zeros is lost.",
-          _ops("Add Sub Mul Div And Or"), drop_neutral),
-)  # fmt: skip
+    Axiom.of("identity", "Identity", take_input),
+    Axiom("constants run once", None, flat.run_constants),
+    Axiom.of("neutral", "Add Sub Mul Div And Or", drop_neutral),
+)
 AXIOMS: tuple[Axiom, ...] = (
     *FIRST_AXIOMS,
-    Axiom("filled", "ConstantOfShape repeats a number.", _ops("ConstantOfShape"), fill_dims),
-    Axiom("shape", "A Shape is known by the dims of its input.", _ops("Shape"), read_dims),
-    Axiom("reshape", "Reshapes are known by their output dims.", _ops("Reshape Squeeze Unsqueeze Flatten"),
-          merge_reshapes),
-    Axiom("transpose", "Transposes compose; one that moves only 1s is a Reshape.", _ops("Transpose"), merge_transposes),
-    Axiom("expand", "Expands are known by their output dims.", _ops("Expand"), merge_expands),
-    Axiom("tile", "A Tile is an Expand of axes that are put before those it repeats.", _ops("Tile"), repeat_axes),
-    Axiom("cut", "A Slice by steps of 1 is known by its first element and its length.", _ops("Slice"),
-          cutting.cut_axes),
-    Axiom("strides", "A Slice by other steps is known by its first element, its length and its step, axis by axis.",
-          _ops("Slice"), cutting.cut_strides),
-    Axiom("split", "A part of a Split is a Slice.", _ops("Split"), cutting.cut_part),
-    Axiom("gather one", "A Gather by one index, or by a Range, is a Slice.", _ops("Gather"), cutting.gather_one),
-    Axiom("lookup", "A lookup of many indices is one of a list of them.", _ops("Gather"), flat.look_up_rows),
-    Axiom("concat", "Nested Concats are one, empty parts have nothing, and copies along an axis of 1 are an Expand.",
-          _ops("Concat"), join_parts),
-    Axiom("cast", "A Cast to the same dtype gives its input.", _ops("Cast"), drop_cast),
-    Axiom("count", "A Range by steps of 1 is known by its first element and its length.", _ops("Range"),
-          writing.count_up),
-    Axiom("shifted count", "A number added to a Range is a Range.", _ops("Add"), writing.shift_count),
-    Axiom("signs", "A table may have the signs of the parts that it scales.", _ops("Mul"), move_signs),
-    Axiom("reciprocal", "A Reciprocal is a Div of 1.", _ops("Reciprocal"), divide_one),
-    Axiom("inverted", "A Where by a Not is one by its input, the other way round.", _ops("Where"), swap_branches),
-    Axiom("elementwise", "An elementwise node works on merged axes.", BY_ELEMENT, flat.merge_elementwise),
-    Axiom("product", "A product with a matrix works on rows.", _ops("MatMul MatMulInteger"), flat.multiply_matrices),
-    Axiom("sequence at", "An element of a SplitToSequence is a Slice.", _ops("SequenceAt"), cutting.take_element),
-    Axiom("pad", "A Pad leaves the axes that it adds nothing to.", _ops("Pad"), cutting.pad_axes),
-    Axiom("zero states", "An initial state of zeros may be left out.", _ops("LSTM GRU RNN"), drop_zero_states),
-    Axiom("scatter", "A ScatterND of rows in order gives what is before, new and behind; one of all elements, these.",
-          _ops("ScatterND"), writing.write_box),
-    Axiom("tensor scatter", "A TensorScatter gives what is before, new and behind.", _ops("TensorScatter"),
-          writing.write_slots),
-    Axiom("quantize", "Quantizing with one scale works on a list of elements.",
-          _ops("DynamicQuantizeLinear QuantizeLinear DequantizeLinear"), flat.quantize_list),
-    Axiom("rows", "Softmax and normalisations over the last axis work on rows.",
-          _ops("Softmax LogSoftmax LayerNormalization RMSNormalization"), flat.work_on_rows),
-    Axiom("row sums", "A reduction of the last axis works on rows.",
-          _ops("ReduceSum ReduceMean ReduceMax ReduceMin ReduceL2 ReduceProd"), flat.reduce_rows),
-)  # fmt: skip
+    Axiom.of("filled", "ConstantOfShape", fill_dims),
+    Axiom.of("shape", "Shape", read_dims),
+    Axiom.of("reshape", "Reshape Squeeze Unsqueeze Flatten", merge_reshapes),
+    Axiom.of("transpose", "Transpose", merge_transposes),
+    Axiom.of("expand", "Expand", merge_expands),
+    Axiom.of("tile", "Tile", repeat_axes),
+    Axiom.of("cut", "Slice", cutting.cut_axes),
+    Axiom.of("strides", "Slice", cutting.cut_strides),
+    Axiom.of("split", "Split", cutting.cut_part),
+    Axiom.of("gather one", "Gather", cutting.gather_one),
+    Axiom.of("lookup", "Gather", flat.look_up_rows),
+    Axiom.of("concat", "Concat", join_parts),
+    Axiom.of("cast", "Cast", drop_cast),
+    Axiom.of("count", "Range", cutting.count_up),
+    Axiom.of("shifted count", "Add", cutting.shift_count),
+    Axiom.of("signs", "Mul", move_signs),
+    Axiom.of("reciprocal", "Reciprocal", divide_one),
+    Axiom.of("inverted", "Where", swap_branches),
+    Axiom("elementwise", BY_ELEMENT, flat.merge_elementwise),
+    Axiom.of("product", "MatMul MatMulInteger", flat.multiply_matrices),
+    Axiom.of("sequence at", "SequenceAt", cutting.take_element),
+    Axiom.of("pad", "Pad", cutting.pad_axes),
+    Axiom.of("zero states", "LSTM GRU RNN", drop_zero_states),
+    Axiom.of("scatter", "ScatterND", cutting.write_box),
+    Axiom.of("tensor scatter", "TensorScatter", cutting.write_slots),
+    Axiom.of("quantize", "DynamicQuantizeLinear QuantizeLinear DequantizeLinear", flat.quantize_list),
+    Axiom.of("rows", "Softmax LogSoftmax LayerNormalization RMSNormalization", flat.work_on_rows),
+    Axiom.of("row sums", "ReduceSum ReduceMean ReduceMax ReduceMin ReduceL2 ReduceProd", flat.reduce_rows),
+)

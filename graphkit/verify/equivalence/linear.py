@@ -633,31 +633,20 @@ def run_kernel(app: Application) -> Result:
     return app.arg(0) if app.node.proto.overload == OF_KERNEL else None
 
 
-def _ops(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 # The axioms that hold in exact arithmetic. A model is read with these before those that hold bit for bit. Integers stay
 # exact, and a Cast between floats an operator of its own.
 REAL_AXIOMS: tuple[Axiom, ...] = (
-    Axiom("one normalisation", "(x - mean) / sqrt(mean of squares + epsilon) is one normalisation.",
-          _ops("Div Mul"), normalise_rows),
-    Axiom("constants in weights", "What scales or shifts channels may be part of a weight or a bias.",
-          _ops("Add Sub Mul Div Neg"), change_by_constant),
-    Axiom("normalisation of batches", "A BatchNormalization scales and shifts channels.",
-          _ops("BatchNormalization"), normalise_batches),
-    Axiom("rows times a matrix", "A product takes up what its rows are scaled and shifted by.",
-          _ops("MatMul"), multiply_rows),
-    Axiom("factors", "A product of what is scaled is a product, scaled.", _ops("MatMul"), scale_product),
-    Axiom("shared heads", "Rows of several heads are multiplied with one matrix at once.",
-          _ops("MatMul"), share_heads),
-    Axiom("gemm", "A Gemm is a product, scaled, and a sum.", _ops("Gemm"), multiply_and_add),
-    Axiom("einsum", "An Einsum of two tensors is a product of matrices.", _ops("Einsum"), normalize_einsum),
-    Axiom("convolution", "A Conv takes up what its channels are scaled and shifted by.", _ops("Conv"), fold_into_conv),
-    Axiom("pool", "An AveragePool adds up each window, in whatever order.", _ops("AveragePool"), average_windows),
-    Axiom("columns", "Some columns of a product are a product with these columns.", _ops(" ".join(CUTS)), cut_columns),
-    Axiom("layer normalisation", "A LayerNormalization is a normalisation, scaled and shifted.",
-          _ops("LayerNormalization"), normalise_layer),
-    Axiom("kernels of functions", "A kernel computes what the function of its name does.",
-          _ops("Identity"), run_kernel),
-)  # fmt: skip
+    Axiom.of("one normalisation", "Div Mul", normalise_rows),
+    Axiom.of("constants in weights", "Add Sub Mul Div Neg", change_by_constant),
+    Axiom.of("normalisation of batches", "BatchNormalization", normalise_batches),
+    Axiom.of("rows times a matrix", "MatMul", multiply_rows),
+    Axiom.of("factors", "MatMul", scale_product),
+    Axiom.of("shared heads", "MatMul", share_heads),
+    Axiom.of("gemm", "Gemm", multiply_and_add),
+    Axiom.of("einsum", "Einsum", normalize_einsum),
+    Axiom.of("convolution", "Conv", fold_into_conv),
+    Axiom.of("pool", "AveragePool", average_windows),
+    Axiom.of("columns", " ".join(CUTS), cut_columns),
+    Axiom.of("layer normalisation", "LayerNormalization", normalise_layer),
+    Axiom.of("kernels of functions", "Identity", run_kernel),
+)
