@@ -88,11 +88,11 @@ class Application:
             raise UnknownError(f"its attribute '{name}' is of another kind")
         return value
 
-    def term(self, op: str, args: Iterable[Term | None], dims: Iterable[Expr] | None) -> Term:
+    def make_term(self, op: str, args: Iterable[Term | None], dims: Iterable[Expr] | None) -> Term:
         """Return a term of other arguments, with the attributes of this one."""
         return self.tools.terms.make(op, (*self.attributes, self.index), args, self.dtype, dims)
 
-    def other(self, op: str, version: int, args: Sequence[Term | None], dims: Dims | None) -> Application:
+    def other_operator(self, op: str, version: int, args: Sequence[Term | None], dims: Dims | None) -> Application:
         """Return another operator on terms, with the dtype of this one."""
         node = Node(NodeProto(op_type=op, name=self.node.proto.name, output=["y"]), self.node.scope, self.node.index)
         return replace(self, node=node, attributes=(("", 0, version),), args=list(args), index=0, dims=dims)
@@ -107,7 +107,7 @@ class Application:
             raise UnknownError(f"input {index} is left out")
         return term
 
-    def axes(self, listed: Sequence[int], rank: int) -> list[int]:
+    def front_axes(self, listed: Sequence[int], rank: int) -> list[int]:
         """Return axes counted from the front, each of which must be in range, and none twice."""
         found = [axis % rank for axis in listed if -rank <= axis < rank]
         if len({*found}) < len(listed):
@@ -116,7 +116,7 @@ class Application:
 
     def axis(self, axis: int, rank: int) -> int:
         """Return an axis counted from the front, which must be in range."""
-        return self.axes([axis], rank)[0]
+        return self.front_axes([axis], rank)[0]
 
     def elements(self, index: int) -> tuple[Expr, ...]:
         """Return the elements of a small integer argument, which must be known."""
@@ -141,7 +141,7 @@ class Application:
             raise UnknownError(f"the elements of input {index} depend on sizes")
         return [each for each in found if each is not None]
 
-    def listed(self, index: int, name: str) -> list[int] | None:
+    def listed_numbers(self, index: int, name: str) -> list[int] | None:
         """Return the numbers of an argument, or of the attribute that it once was; None where neither is given."""
         if self.arg(index) is not None:
             return self.numbers(index)

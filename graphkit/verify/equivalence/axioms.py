@@ -163,7 +163,7 @@ def drop_zero_states(app: Application) -> Result:
         None if index in (5, 6) and term is not None and constants.is_all(term, 0.0) else term
         for index, term in enumerate(app.args)
     ]
-    return None if args == list(app.args) else app.term(app.node.operator, args, app.dims)
+    return None if args == list(app.args) else app.make_term(app.node.operator, args, app.dims)
 
 
 def drop_cast(app: Application) -> Result:

@@ -73,7 +73,7 @@ def _slice_bounds(app: Application) -> list[tuple[int, Expr, int]]:
     steps = [1] * len(starts) if app.arg(4) is None else app.numbers(4)
     if not len(starts) == len(axes) == len(steps):
         raise UnknownError("it has other starts or steps than axes")
-    return list(zip(app.axes(axes, len(app.operand(0).shape)), starts, steps, strict=True))
+    return list(zip(app.front_axes(axes, len(app.operand(0).shape)), starts, steps, strict=True))
 
 
 def _count_from_front(start: Expr, dim: Expr) -> Expr | None:
@@ -90,7 +90,7 @@ def cut_part(app: Application) -> Result:
     """A part of a Split is a Slice, where its parts are known."""
     source, count = app.operand(0), len(app.node.outputs)
     axis = app.axis(app.attr("axis", 0), len(source.shape))
-    listed, size = app.listed(1, "split"), source.shape[axis].constant
+    listed, size = app.listed_numbers(1, "split"), source.shape[axis].constant
     if listed is None and (size is None or size % count):
         return "its parts are not known"
     listed = [(size or 0) // count] * count if listed is None else listed
@@ -167,7 +167,7 @@ def pad_axes(app: Application) -> Result:
 def ends_by_axis(app: Application) -> list[Ends | None]:
     """Return what a Pad adds along each axis, None for nothing."""
     around, rank = app.elements(1), len(app.operand(0).shape)
-    axes = app.axes(range(rank) if app.arg(3) is None else app.numbers(3), rank)
+    axes = app.front_axes(range(rank) if app.arg(3) is None else app.numbers(3), rank)
     if any(term is not None and len(term.shape) != 1 for term in (app.arg(1), app.arg(3))):
         raise UnknownError("which axes it pads is not known")
     if len(around) != 2 * len(axes):

@@ -121,17 +121,17 @@ def _is_as_large(app: Application) -> bool:
 
 
 def _always_squeezes(app: Application) -> bool:
-    source, axes = app.operand(0).shape, app.listed(1, "axes")
+    source, axes = app.operand(0).shape, app.listed_numbers(1, "axes")
     if axes is None or not _is_as_large(app):
         return axes is None and _is_as_large(app)  # all dims of 1
     return all(app.tools.required.expr(source[app.axis(axis, len(source))]) == 1 for axis in axes)
 
 
 def _always_unsqueezes(app: Application) -> bool:
-    axes = app.listed(1, "axes")
+    axes = app.listed_numbers(1, "axes")
     if axes is None or not _is_as_large(app):
         return False
-    return len(app.axes(axes, len(app.operand(0).shape) + len(axes))) == len(axes)
+    return len(app.front_axes(axes, len(app.operand(0).shape) + len(axes))) == len(axes)
 
 
 def _always_expands(app: Application) -> bool:
@@ -147,7 +147,7 @@ def _always_slices(app: Application) -> bool:
         return False
     if any(len(app.operand(index).shape) != 1 for index in given if index > 2):
         return False
-    app.axes([] if 3 not in given else app.numbers(3), len(app.operand(0).shape))
+    app.front_axes([] if 3 not in given else app.numbers(3), len(app.operand(0).shape))
     return 4 not in given or 0 not in app.numbers(4)
 
 
@@ -268,7 +268,7 @@ def _always_transposes(app: Application) -> bool:
 
 
 def _always_reduces(app: Application) -> bool:
-    axes, rank = app.listed(1, "axes"), len(app.operand(0).shape)
+    axes, rank = app.listed_numbers(1, "axes"), len(app.operand(0).shape)
     return axes is not None and _is_float(app) and all(-rank <= axis < rank for axis in axes)
 
 

@@ -139,7 +139,7 @@ def merge_elementwise(app: Application) -> Result:
     if is_placed and op in EXTREMES and any(term is None or term.dims != app.dims for term in app.args):
         return "which of two zeros it gives depends on dims"
     if op == "Where" and not _loses_first(app):  # which branch keeps its -0 depends on sizes
-        return app.term("Where of these dims", app.args, app.dims)
+        return app.make_term("Where of these dims", app.args, app.dims)
     if op in BOUNDED and app.dtype in HALVES and app.opset == OF_BODIES:
         return "which of two zeros it gives depends on dims, where onnxruntime computes it by Max"
     return _by_element(app, is_placed)
@@ -152,7 +152,7 @@ def apply_elementwise(app: Application, op: str, args: Sequence[Term | None], di
     if op in COMPUTED and len(constants) == len(args):
         with np.errstate(over="ignore", invalid="ignore"):
             return app.tools.constants.of_array(COMPUTED[op](*constants), app.dtype)
-    found = merge_elementwise(app.other(op, 9 if op == "Where" else 7, args, dims))
+    found = merge_elementwise(app.other_operator(op, 9 if op == "Where" else 7, args, dims))
     return found if isinstance(found, Term) else None
 
 
@@ -180,7 +180,7 @@ def _by_element(app: Application, is_placed: bool) -> Result:
         parts.sort(key=lambda term: term.number)
     args, merged = [*parts, *app.args[count:]], _merged_dims(natural, groups)
     run = run_constants(replace(app, args=args, dims=merged))
-    made = run if isinstance(run, Term) else app.term(op, args, merged)
+    made = run if isinstance(run, Term) else app.make_term(op, args, merged)
     return move.reshape(made, app.shape) if is_whole else move.expand(move.reshape(made, natural), app.shape)
 
 
@@ -288,13 +288,13 @@ def multiply_matrices(app: Application) -> Result:
     if all(dim == 1 for dim in batches[1]) and not is_lifted:  # onnxruntime takes all rows at once
         total = count_elements(left.shape[:-1])
         flats = [move.reshape(left, (total, inner)), move.reshape(right, (inner, columns)), *app.args[2:]]
-        return move.reshape(app.term(app.node.operator, flats, (total, columns)), app.shape)
+        return move.reshape(app.make_term(app.node.operator, flats, (total, columns)), app.shape)
     groups = group_axes(batches, natural)
     merged = [merge_grouped_dims(batch, natural, groups) for batch in batches]
     flats = [move.reshape(left, (*merged[0], rows, inner)), move.reshape(right, (*merged[1], inner, columns))]
     is_each = is_lifted and not any(lower(dim) > 1 for dim in batches[1])  # nor where the right batches are all 1
     op = f"{app.node.operator} of each batch" if is_each else app.node.operator
-    made = app.term(op, [*flats, *app.args[2:]], (*_merged_dims(natural, groups), rows, columns))
+    made = app.make_term(op, [*flats, *app.args[2:]], (*_merged_dims(natural, groups), rows, columns))
     return move.reshape(made, app.shape)
 
 
@@ -345,7 +345,7 @@ def work_on_rows(app: Application) -> Result:
 
 def reduce_rows(app: Application) -> Result:
     """Reduce the last axis row by row, and shape the result afterwards."""
-    first, axes = app.operand(0), app.listed(1, "axes")
+    first, axes = app.operand(0), app.listed_numbers(1, "axes")
     rank = len(first.shape)
     if not rank or axes not in ([-1], [rank - 1]):
         return "it is over another axis than the last"
@@ -363,7 +363,7 @@ def quantize_list(app: Application) -> Result:
     if any(term is not None and term.dims != () for term in app.args[1:]):
         return None
     flat = app.tools.movement.reshape(first, (count_elements(first.shape),))
-    made = app.term(app.node.operator, (flat, *app.args[1:]), app.shape if app.index else flat.dims)
+    made = app.make_term(app.node.operator, (flat, *app.args[1:]), app.shape if app.index else flat.dims)
     return made if app.index else app.tools.movement.reshape(made, app.shape)
 
 

@@ -368,7 +368,7 @@ def _without_pad(app: Application, data: Term) -> tuple[Term, Key, bool]:
 
 def apply_operator(app: Application, op: str, args: list[Term | None], dims: Dims) -> Term | None:
     """Return the normal form of another operator on terms, over the reals."""
-    made = app.other(op, 1 if op == "MatMul" else 7, args, dims)
+    made = app.other_operator(op, 1 if op == "MatMul" else 7, args, dims)
     functions: tuple[Callable[[Application], Result], ...] = (change_by_constant, flat.merge_elementwise)
     if op == "MatMul":
         functions = (multiply_rows, scale_product, share_heads, flat.multiply_matrices)

@@ -179,13 +179,13 @@ class Movement:
             return self.reshape(later, dims)
         if term.is_constant and (made := self.constants.sliced(term, axis, start, length)) is not None:
             return made
-        return self._cut(term, axis, "Slice", (start, length))
+        return self._cut_axis(term, axis, "Slice", (start, length))
 
     def strided(self, term: Term, axis: int, taken: tuple[Expr, Expr, int]) -> Term:
         """Return every so many elements along an axis, given the first, how many there are, and the step."""
-        return self._cut(term, axis, "Strided", taken)
+        return self._cut_axis(term, axis, "Strided", taken)
 
-    def _cut(self, term: Term, axis: int, op: str, taken: tuple[Expr, Expr] | tuple[Expr, Expr, int]) -> Term:
+    def _cut_axis(self, term: Term, axis: int, op: str, taken: tuple[Expr, Expr] | tuple[Expr, Expr, int]) -> Term:
         before, behind = count_elements(term.shape[:axis]), count_elements(term.shape[axis + 1 :])
         source = self.reshape(term, (before, term.shape[axis], behind))
         made = self.terms.make(op, taken, (source,), term.dtype, (before, taken[1], behind))

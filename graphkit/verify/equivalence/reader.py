@@ -551,14 +551,12 @@ class _Reader:
     ) -> tuple[Key, list[Term | None]]:
         """Return the key of a node besides its inputs, and its operands, which outputs of its bodies belong to."""
         schema = version_of(node)[1]
-        if schema is None or (schema.outputs and schema.max_output > 64):  # its number of outputs may mean something
-            attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
-        if node.is_op("BatchNormalization") and any(node.outputs[1:]):  # before version 14 this means training
-            attributes = (*attributes, ("outputs", True))
-        if node.is_op("MaxPool"):  # onnxruntime has another kernel for one that gives indices
-            attributes = (*attributes, ("outputs", len(node.outputs) > 1 and node.outputs[1] is not None))
-        if node.is_op("Attention") and any(args[4:6]):  # onnxruntime refuses to run a past without a present
-            attributes = (*attributes, ("outputs", tuple(value is not None for value in node.outputs)))
+        # Its number of outputs may mean something: more of a BatchNormalization mean training before version 14, of a
+        # MaxPool another kernel, and onnxruntime refuses to run an Attention with a past without a present.
+        is_by_outputs = schema is None or (schema.outputs and schema.max_output > 64)
+        if is_by_outputs or node.is_op("BatchNormalization", "MaxPool") or (node.is_op("Attention") and any(args[4:6])):
+            given = tuple(index for index, value in enumerate(node.outputs) if value is not None)
+            attributes = (*attributes, ("outputs", given, len(node.outputs) if is_by_outputs else 0))
         if draws_random_numbers(node.proto):
             attributes = (*attributes, ("random", _scope_place(node.scope), tuple(node.proto.output)))
         if node.proto.overload:
