@@ -75,12 +75,8 @@ def check_facts(pairs: Iterable[tuple[Reading, Shapes]], seed: int = 0) -> tuple
     if len(_HELD) > MAX_KNOWN:
         _HELD.clear()
     _HELD.update(claim.key for claim in missing if not claim.fault and not claim.gap)
-    faults = (claim.fault or (claim.gap if claim.is_needed else "") for claim in sorted(missing, key=_has_no_fault))
+    faults = [*(claim.fault for claim in missing), *(claim.gap for claim in missing if claim.is_needed)]
     return len(claims), next(filter(None, faults), "")
-
-
-def _has_no_fault(claim: _Claim) -> bool:
-    return not claim.fault
 
 
 @dataclass(eq=False)
