@@ -81,10 +81,10 @@ from .surgeon import from_graphsurgeon, to_graphsurgeon
 from .verify.bundle_verifier import verify_bundle
 from .verify.deployment_proofs import BundleProof
 from .verify.layers.comparison import ModelComparison
-from .verify.rewrite_proof import RewriteProof
+from .verify.rewrite_proof import RewriteProof, SplitProof
 from .verify.rewrite_verifier import verify_extract, verify_rewrite
 from .verify.runs_at_hazards import check_hazards
-from .verify.split_verifier import SplitProof, verify_split
+from .verify.split_verifier import verify_split
 from .viewer.make_view import View, view
 from .workflows.compare_models import compare_models
 from .workflows.edit_file import EditReport, edit_file

@@ -32,8 +32,7 @@ __all__ = ["compare", "diff", "verify"]
 if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
     from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
-    from graphkit.verify.rewrite_proof import RewriteProof
-    from graphkit.verify.split_verifier import SplitProof
+    from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
 
     Proof = BundleProof | LoweringProof | RewriteProof | SplitProof
 

@@ -52,7 +52,7 @@ from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.described_bundle_verifier import Chain, verify_methods
-from graphkit.verify.fatal_node import run_isolated
+from graphkit.verify.proof_engine import run_isolated
 from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
 
 __all__ = [

@@ -28,8 +28,8 @@ from graphkit.options import DeploymentProofOptions, FolderOptions
 from graphkit.progress import portion_of
 from graphkit.verify.bundle_verifier import equal_tokens
 from graphkit.verify.deployment_proofs import NOT_COMPARED, BundleProof, LoweringProof
-from graphkit.verify.fatal_node import run_isolated
 from graphkit.verify.lowering_verifier import verify_lowering
+from graphkit.verify.proof_engine import run_isolated
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
 
 __all__ = ["FolderOptions", "verify_folder"]

@@ -16,19 +16,17 @@ from graphkit.analysis.findings import Finding
 from graphkit.analysis.report import BLOCKERS, ReportOptions, judged_sections, report
 from graphkit.deploy.targets import load_target
 from graphkit.graph.declared_types import type_text
-from graphkit.graph.names import count_things
 from graphkit.graph.view import Value, as_text
 from graphkit.matching.interfaces import Interfaces
 from graphkit.matching.value_matching import known_tensor
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.model_diff.changes import COSTS, Change, FindingChange, NoteChange
 from graphkit.model_diff.model_diff import ModelDiff
-from graphkit.model_diff.node_changes import node_changes
+from graphkit.model_diff.node_changes import declaration_changes, node_changes, shape_changes, tensor_of, weight_changes
 from graphkit.model_diff.node_matching import NodeMatching, function_keys, match_nodes, value_path
-from graphkit.model_diff.shape_changes import declaration_changes, shape_changes
-from graphkit.model_diff.weight_changes import tensor_of, weight_changes
 from graphkit.options import DiffOptions
 from graphkit.shapes import infer
+from graphkit.suggest import count_things
 
 if TYPE_CHECKING:
     from graphkit.deploy.targets import Target

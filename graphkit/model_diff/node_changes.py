@@ -1,19 +1,51 @@
-"""Nodes that were added, removed or changed, and the values that their readers read instead."""
+"""What differs between two models whose nodes match: nodes, constants, dtypes and dims of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 
-from graphkit.graph.declared_types import attribute_text, tensor_text, values_text
+from onnx import TensorProto
+
+from graphkit.dtypes import dtype_name
+from graphkit.graph.dataflow import in_order
+from graphkit.graph.declared_types import attribute_text, shape_text, tensor_text, values_text
 from graphkit.graph.names import module_of
-from graphkit.graph.view import Node, Value, as_text
+from graphkit.graph.view import Node, Scope, Value, all_scopes, as_text
 from graphkit.matching.value_matching import is_counted, source_of
 from graphkit.matching.value_numbering import ValueNumbers, default_of
-from graphkit.model_diff.changes import Change, ChangedNode, LoneNode, MovedNode, NameChange, NodeChanges
-from graphkit.model_diff.node_matching import GraphPair, NodeMatching
+from graphkit.model import Model
+from graphkit.model_diff.changes import (
+    Change,
+    ChangedNode,
+    LoneNode,
+    MovedNode,
+    NameChange,
+    NodeChanges,
+    NoteChange,
+    ShapeChange,
+    WeightChange,
+    WeightKind,
+)
+from graphkit.model_diff.node_matching import GraphPair, NodeMatching, value_path
+from graphkit.ops.tensor import Tensor, is_known
+from graphkit.shapes import Shapes
+from graphkit.suggest import count_things
+from graphkit.symbolic.expr import Expr
 
-__all__ = ["ReadConstants", "attribute_changes", "node_changes"]
+__all__ = [
+    "ReadConstants",
+    "Weights",
+    "attribute_changes",
+    "declaration_changes",
+    "node_changes",
+    "shape_changes",
+    "tensor_of",
+    "weight_changes",
+]
+
 
 ReadConstants = dict[tuple[Value, Value], None]  # constants of A and of B that nodes read at the same place
 
@@ -184,3 +216,281 @@ def _text(node: Node, name: str) -> str | None:
         return attribute_text(attribute)
     default = default_of(node, name)
     return f"{attribute_text(default)} (default)" if default is not None else None
+
+
+Key = Callable[[Value, int], Hashable]  # of a constant and its number
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The constants that differ.
+
+    Attributes:
+        changes: One for each.
+        renamed: Names in A and in B of constants that are equal.
+        unread: The constants of A that were not compared, since bytes of theirs or of those in B are missing.
+        pairs: Those that are the same, in A and in B.
+    """
+
+    changes: tuple[WeightChange, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    unread: tuple[str, ...] = ()
+    pairs: tuple[tuple[Value, Value], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """The constants of a model, and their numbers."""
+
+    matching: NodeMatching
+    model: Model
+    scopes: tuple[Scope, ...]
+    matched_graphs: Collection[Scope]
+    matched: Collection[Node]
+
+    @cached_property
+    def numbers(self) -> Mapping[Value, int]:
+        values = (value for scope in self.scopes for value in scope.values.values())
+        return {value: number for value in values if (number := self._number(value)) is not None}
+
+    def _number(self, value: Value) -> int | None:
+        constants = self.matching.values.numbers.constants
+        tensor = value.constant if value.constant is not None else value.tensor
+        if tensor is not None:
+            return constants.of(self.model, tensor)
+        return None if value.sparse is None else constants.of_sparse(self.model, value.sparse)
+
+    @cached_property
+    def by_number(self) -> Mapping[int, Value]:
+        """A constant for each number, the first one."""
+        return {number: value for value, number in reversed(list(self.numbers.items()))}
+
+    def is_unread(self, value: Value) -> bool:
+        """Whether its bytes are missing."""
+        return self.numbers[value] in self.matching.values.numbers.constants.unread
+
+    def is_alone(self, value: Value) -> bool:
+        """Whether it is read, and only by nodes that the other model lacks, or is in a body that it lacks."""
+        readers = [node for node, _ in value.consumers]
+        return bool(readers or value.scope not in self.matched_graphs) and not any(
+            node in self.matched for node in readers
+        )
+
+
+def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Model) -> Weights:
+    """Return the constants that differ.
+
+    Args:
+        matching: The nodes that match.
+        read: Constants that nodes read at the same places.
+        a: A model.
+        b: The other one.
+
+    Raises:
+        ModelError: A file of weights has shrunk since the model was read.
+    """
+    graphs = {graph for pair in matching.graphs for graph in (pair.a, pair.b)}  # a function of one model is none
+    scopes = [tuple(all_scopes(tuple(root for root in model.scopes if root in graphs))) for model in (a, b)]
+    graphs |= {graph for pair in matching.moves for graph in (pair.a, pair.b)}
+    mine = _Side(matching, a, scopes[0], graphs, matching.forth)
+    theirs = _Side(matching, b, scopes[1], graphs, matching.back)
+    pairs = list(_pair_constants(matching, read, mine, theirs))
+    changes = [change for value_a, value_b in pairs for change in _weight_changes(value_a, value_b, mine, theirs)]
+    paired = {value for pair in pairs for value in pair}
+    changes += [_lone(value, "removed", mine, theirs) for value in mine.numbers if value not in paired]
+    changes += [_lone(value, "added", theirs, mine) for value in theirs.numbers if value not in paired]
+    equal = [(x, y) for x, y in pairs if mine.numbers[x] == theirs.numbers[y] and x.name != y.name]
+    unread = {x for x in mine.numbers if mine.is_unread(x)} | {x for x, y in pairs if theirs.is_unread(y)}
+    return Weights(
+        changes=tuple(changes),
+        renamed=tuple(dict.fromkeys((value_path(x), value_path(y)) for x, y in equal)),
+        unread=tuple(value_path(value) for value in mine.numbers if value in unread),
+        pairs=tuple(pairs),
+    )
+
+
+def _pair_constants(
+    matching: NodeMatching, read: ReadConstants, mine: _Side, theirs: _Side
+) -> Iterator[tuple[Value, Value]]:
+    """Yield constants that are the same: those read at one place, of one content, of one name."""
+    sources = dict.fromkeys((source_of(value_a), source_of(value_b)) for value_a, value_b in read)
+    pairs = [
+        (value_a, value_b) for value_a, value_b in sources if value_a in mine.numbers and value_b in theirs.numbers
+    ]
+    yield from pairs
+    done = {value_a for value_a, _ in pairs}, {value_b for _, value_b in pairs}
+    for graphs in (*matching.graphs, *matching.moves):
+        rest_a = [value for value in graphs.a.values.values() if value in mine.numbers and value not in done[0]]
+        rest_b = [value for value in graphs.b.values.values() if value in theirs.numbers and value not in done[1]]
+        keys: tuple[Key, ...] = (lambda value, number: (value.name, number), lambda _, number: number, _given_name)
+        for key in keys:
+            by_key: dict[Hashable, list[Value]] = {}
+            for value_b in rest_b:
+                by_key.setdefault(key(value_b, theirs.numbers[value_b]), []).append(value_b)
+            matched = [
+                (value_a, twins.pop(0))
+                for value_a in rest_a
+                if (twins := by_key.get(key(value_a, mine.numbers[value_a])))
+            ]
+            yield from matched
+            for taken, values in zip(done, zip(*matched, strict=True), strict=False):
+                taken.update(values)
+            rest_a = [value_a for value_a in rest_a if value_a not in done[0]]
+            rest_b = [value_b for value_b in rest_b if value_b not in done[1]]
+
+
+def _given_name(value: Value, _: int) -> Hashable:
+    """Return the name of a constant, unless it is that of a node that an exporter counted, as `Constant_3_output_0`."""
+    return value if value.kind == "node" and is_counted(value.name) else value.name
+
+
+def _weight_changes(value_a: Value, value_b: Value, mine: _Side, theirs: _Side) -> Iterator[WeightChange]:
+    names = value_path(value_a), value_path(value_b)
+    kind = _kind_of_difference(value_a, value_b) if mine.numbers[value_a] != theirs.numbers[value_b] else None
+    if kind is not None and not (kind == "values" and (mine.is_unread(value_a) or theirs.is_unread(value_b))):
+        equal = mine.by_number.get(theirs.numbers[value_b])
+        yield WeightChange(
+            *names,
+            kind,
+            _weight_text(value_a),
+            _weight_text(value_b),
+            _path_of_value(equal),
+            has_values=_has_values(value_b),
+        )
+    elif _storage_text(value_a) != _storage_text(value_b):
+        yield WeightChange(*names, "storage", _storage_text(value_a), _storage_text(value_b))
+
+
+def _kind_of_difference(value_a: Value, value_b: Value) -> WeightKind:
+    first, second = tensor_of(value_a), tensor_of(value_b)
+    if first is None or second is None or first.data_type != second.data_type:
+        return "dtype"
+    return "dims" if first.dims != second.dims else "values"
+
+
+def _lone(value: Value, kind: WeightKind, side: _Side, other: _Side) -> WeightChange:
+    """Return a constant that only one model has."""
+    names, texts = (value_path(value), ""), (_weight_text(value), "")
+    if kind == "added":
+        names, texts = names[::-1], texts[::-1]
+    equal = _path_of_value(other.by_number.get(side.numbers[value]))
+    return WeightChange(
+        *names, kind, *texts, equal_to=equal, with_nodes=side.is_alone(value), has_values=_has_values(value)
+    )
+
+
+def _path_of_value(value: Value | None) -> str:
+    return value_path(value) if value is not None else ""
+
+
+def tensor_of(value: Value) -> TensorProto | None:
+    """Return the tensor of a constant, the values of a sparse one."""
+    if value.sparse is not None:
+        return value.sparse.values
+    return value.constant if value.constant is not None else value.tensor
+
+
+def _weight_text(value: Value) -> str:
+    if value.sparse is not None:
+        return f"sparse {dtype_name(value.sparse.values.data_type)}{list(value.sparse.dims)}"
+    tensor = tensor_of(value)
+    return tensor_text(tensor) if tensor is not None else ""
+
+
+def _has_values(value: Value) -> bool:
+    """Whether the text of a constant has its values."""
+    tensor = tensor_of(value) if value.sparse is None else None
+    return tensor is not None and bool(values_text(tensor))
+
+
+def _storage_text(value: Value) -> str:
+    if value.kind == "node":
+        return "Constant node"
+    return "default of an input" if value.kind == "input" else "initializer"
+
+
+Dims = tuple[Expr, ...] | None
+
+
+def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iterator[ShapeChange]:
+    """Yield the tensors that matching nodes compute in another dtype or dims.
+
+    Where a symbol of an input is another one, or a number, in B, it is in what follows from it too. A dim that is not
+    known in one of the models is no difference.
+    """
+    ends = (
+        *matching.interface.inputs.pairs,
+        *matching.interface.outputs.pairs,
+    )  # outputs for symbols of inputs that B lacks
+    dims = [(shapes[0][value_a].dims, shapes[1][value_b].dims) for value_a, value_b in ends]
+    renaming = _renamed_symbols(dims), _renamed_symbols((dims_b, dims_a) for dims_a, dims_b in dims)
+    differing: set[Value] = set()
+    for node, value_a, value_b in _computed_values(matching):
+        first, second = shapes[0][value_a], shapes[1][value_b]
+        is_same_dtype = first.dtype == second.dtype or 0 in (first.dtype, second.dtype)  # 0: not known
+        if is_same_dtype and _same_dims(first.dims, second.dims, renaming):
+            continue
+        differing.add(value_a)
+        follows = any(value in differing for value in node.inputs)
+        yield ShapeChange(
+            value_path(value_a),
+            value_path(value_b),
+            node.operator,
+            before=_tensor_text(first),
+            after=_tensor_text(second),
+            follows=follows,
+        )
+
+
+def _computed_values(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:
+    """Yield the nodes of both models with each result, those of a graph after those that they read; no constants."""
+    for graph in dict.fromkeys(pair.a for pair in (*matching.graphs, *matching.moves)):
+        for node in in_order(graph):
+            twin = matching.forth.get(node) if not node.is_op("Constant") else None
+            for value_a, value_b in zip(node.outputs, twin.outputs if twin is not None else (), strict=False):
+                if value_a is not None and value_b is not None:
+                    yield node, value_a, value_b
+
+
+def _renamed_symbols(ends: Iterable[tuple[Dims, Dims]]) -> Mapping[str, Expr]:
+    """Return the counterparts of symbols in the other model: numbers, other symbols, or the same with other bounds."""
+    counterparts: dict[Expr, Expr] = {}
+    for dims, others in ends:
+        if dims is None or others is None or len(dims) != len(others):
+            continue
+        for dim, other_dim in zip(dims, others, strict=True):
+            if dim.name is not None:
+                counterparts.setdefault(dim, other_dim)
+    return {str(dim.name): other_dim for dim, other_dim in counterparts.items() if dim != other_dim}
+
+
+def _tensor_text(tensor: Tensor) -> str:
+    return f"{dtype_name(tensor.dtype) if tensor.dtype else '?'}{shape_text(tensor.dims)}"
+
+
+def _same_dims(dims_a: Dims, dims_b: Dims, renaming: tuple[Mapping[str, Expr], Mapping[str, Expr]]) -> bool:
+    if dims_a is None or dims_b is None:
+        return True
+    return len(dims_a) == len(dims_b) and all(
+        not (is_known(x) and is_known(y)) or x == y or x.substitute(renaming[0]) == y or x == y.substitute(renaming[1])
+        for x, y in zip(dims_a, dims_b, strict=True)
+    )
+
+
+def declaration_changes(matching: NodeMatching) -> Iterator[NoteChange]:
+    """Yield how many tensors of both models have their type declared in one of them only, or declared otherwise."""
+    counts = {"A": 0, "B": 0, "both": 0}
+    for value_a, value_b in matching.values.forth.items():
+        ends = (*value_a.scope.outputs, *value_b.scope.outputs)
+        if value_a.producer is None or value_a.producer not in matching.forth or value_a in ends or value_b in ends:
+            continue
+        first, second = value_a.scope.infos.get(value_a.name), value_b.scope.infos.get(value_b.name)
+        if first is not None and second is not None:
+            counts["both"] += first.type != second.type
+        elif first is not None or second is not None:
+            counts["B" if first is None else "A"] += 1
+    texts = {name: count_things(count, "tensor(s)") for name, count in counts.items() if count}
+    if counts["A"] or counts["B"]:
+        yield NoteChange("declared types", texts.get("A"), texts.get("B"))
+    if counts["both"]:
+        yield NoteChange("types that are declared otherwise", texts["both"], texts["both"])

@@ -1,21 +1,28 @@
-"""Bundles for proofs: their models run in a process of their own, and may be others, as may the contract."""
+"""Bundles for proofs: their models run in a process of their own, and may be others, such as copies in float32."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from graphkit.deploy.contract.bundle_contract import BundleContract
-from graphkit.deploy.hosts.bound_state import BundleState
+from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.hosts.method_feeds import Inputs, Tokens
-from graphkit.model import Model
+from graphkit.deploy.hosts.bound_state import BundleState
+from graphkit.errors import ModelError
+from graphkit.model import Model, load
 from graphkit.runtime.session import IsolatedSession
 from graphkit.runtime.shared_memory import shared_zeros
+from graphkit.verify.originals import Originals
+from graphkit.verify.rounding import convert_to_float32
 
-__all__ = ["AlteredBundle", "IsolatedBundle"]
+__all__ = ["AlteredBundle", "IsolatedBundle", "WideBundle", "widen_bundle", "widen_model"]
+
+HALF, SINGLE = "float16", "float32"
 
 
 class IsolatedBundle(Bundle):
@@ -38,11 +45,65 @@ class AlteredBundle(IsolatedBundle):
         folder: The bundle.
         contract: What it does.
         models: What runs, by file.
+        optimize: Whether onnxruntime may fuse operators.
     """
 
-    def __init__(self, folder: Path, contract: BundleContract, models: Mapping[str, Model]) -> None:
-        super().__init__(folder, optimize=False, prepack=False, unchecked=True)
+    def __init__(
+        self, folder: Path, contract: BundleContract, models: Mapping[str, Model], *, optimize: bool = False
+    ) -> None:
+        super().__init__(folder, optimize=optimize, prepack=False, unchecked=True)
         self.contract = contract
-        opened = {file: IsolatedSession(model, optimize=False, prepack=False) for file, model in models.items()}
+        opened = {file: IsolatedSession(model, optimize=optimize, prepack=False) for file, model in models.items()}
         self._sessions.opened.update(opened)
         self._begin(self._fresh(self._state.initial))
+
+
+class WideBundle(NamedTuple):
+    """A bundle of float16 and the models that it was made of, in float32."""
+
+    originals: Originals
+    contract: BundleContract
+    models: Mapping[str, Model]
+
+    def open(self, folder: Path, *, optimize: bool) -> AlteredBundle:
+        """Return the bundle in float32."""
+        return AlteredBundle(folder, self.contract, self.models, optimize=optimize)
+
+
+def widen_model(model: Model) -> Model:
+    """Return a model of float16 in float32.
+
+    Raises:
+        ModelError: It is not converted.
+    """
+    return convert_to_float32(model, wide_inputs=True)[0]
+
+
+def widen_bundle(originals: Originals, folder: Path, contract: BundleContract) -> WideBundle | None:
+    """Return a bundle and its originals in float32; None where a model is not converted.
+
+    Floats take twice the room in its arena: each state lies twice as far from the start.
+    """
+
+    def state(tensor: StateTensor) -> StateTensor:
+        is_half = tensor.dtype == HALF
+        dtype = SINGLE if is_half else tensor.dtype
+        return replace(tensor, dtype=dtype, bytes=tensor.bytes << is_half, offset=2 * tensor.offset)
+
+    def ports(narrow: tuple[BundlePort, ...]) -> tuple[BundlePort, ...]:
+        return tuple(replace(port, dtype=SINGLE if port.dtype == HALF else port.dtype) for port in narrow)
+
+    def method(narrow: BundleMethod) -> BundleMethod:
+        return replace(narrow, inputs=ports(narrow.inputs), outputs=ports(narrow.outputs))
+
+    try:
+        wide = {model: widen_model(model) for model in originals.models}
+        files = dict.fromkeys(method.file for method in contract.methods)
+        models = {file: widen_model(load(folder / file)) for file in files}
+    except ModelError:
+        return None
+    parts = (originals.encoder, originals.first, originals.step)
+    encoder, first, step = (None if part is None else wide[part] for part in parts)
+    states, methods = tuple(map(state, contract.states)), tuple(map(method, contract.methods))
+    wide_contract = replace(contract, arena=2 * contract.arena, states=states, methods=methods)
+    return WideBundle(Originals(encoder, first, step, is_changed=True), wide_contract, models)

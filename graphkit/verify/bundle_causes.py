@@ -1,11 +1,11 @@
-"""Causes of a bundle's differences: ports of other states, inputs and slots that it makes otherwise, constants."""
+"""Causes of a bundle's differences: inputs of the decoder that it makes otherwise, constants, states."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -13,15 +13,17 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
+from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, StateTensor
 from graphkit.errors import GraphkitError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
 from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.altered_bundle import AlteredBundle
-from graphkit.verify.bundle_prompts import Prompt
-from graphkit.verify.bundle_recording import begin_prompt
+from graphkit.verify.bundle_prompts import (
+    Prompt,
+    begin_prompt,
+)
 from graphkit.verify.bundle_state_checks import start_bundle
 from graphkit.verify.cause_search import Cause, Undo, find_sole_cause, is_mended, largest_multiple, with_attributes
 from graphkit.verify.comparator import distance_of_spread
@@ -31,6 +33,7 @@ from graphkit.verify.originals import Originals
 from graphkit.verify.weight_comparison import WrongPart, mend_models
 
 __all__ = ["Call", "Case", "Models", "find_bundle_causes"]
+
 
 # A case of a bundle that differs: prompts that fail, and each of their calls on the state of the export.
 
@@ -282,7 +285,6 @@ ROLES = {
     "encoder tokens": "The tokens of the source are wrong",
     "token types": "The types of tokens are wrong",
 }
-WRITERS: Mapping[str, int] = {"TensorScatter": 2, "ScatterND": 1}  # what says where they write
 LAYOUT = ("Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten")
 Place = tuple[int, int]  # of a node, and of its input
 
@@ -294,6 +296,7 @@ def find_bundle_causes(
     failing: Sequence[Prompt],
     facts: Sequence[WrongPart],
     near: float,
+    convert: Callable[[Model], Model] = lambda model: model,
 ) -> list[str]:
     """Return the causes of wrong logits, a sentence each; none where known differences of the files explain them.
 
@@ -304,6 +307,7 @@ def find_bundle_causes(
         failing: Prompts whose logits are not those of the export.
         facts: Weights and attributes that are not, or may not be, those of the export.
         near: How far logits may be.
+        convert: Makes of a file what runs in its place.
     """
     if originals.first is None or originals.step is None:
         return []
@@ -311,20 +315,17 @@ def find_bundle_causes(
     chosen += [prompt for prompt in failing if prompt.is_padded and prompt is not chosen[0]][:1]
     files = {method.file: load(folder / method.file) for method in contract.methods}
     right = mend_models(files, [fact for fact in facts if fact.is_sure])
-    case = Case(originals, folder, contract, {**files, **right}, chosen, near)
+    models = {file: convert(model) for file, model in {**files, **right}.items()}
+    case = Case(originals, folder, contract, models, chosen, near)
     if is_mended(case.decoded()):
         return []
     if right:
         return [f"More is wrong than weights; {case.begin()}."]
-    by_name = _by_name(contract)
-    renamed = Cause("weights", "", undo=partial(with_attributes, case, contract=by_name))
-    if by_name != contract and find_sole_cause(case.decoded, [renamed]):
-        return list(_renamed_ports(contract, by_name))
     if is_mended(case.distances()):
         return [case.state_difference() or "No simple cause; each call is right on the state of the export."]
     suspects = [fact for fact in facts if not fact.is_sure]
     constants = (Cause("weights", str(fact), undo=case.undo(mend_models(case.models, [fact]))) for fact in suspects)
-    cause = find_sole_cause(case.distances, itertools.chain(_undo_inputs(case), _undo_writers(case), constants))
+    cause = find_sole_cause(case.distances, itertools.chain(_undo_inputs(case), constants))
     return [cause.text if cause else f"No simple cause; {case.begin()}."]
 
 
@@ -371,40 +372,6 @@ def _input_places(model: Model, values: Sequence[Value]) -> Iterator[Place]:
             todo += [(*use, False) for use in output.consumers]
 
 
-def _undo_writers(case: Case) -> Iterator[Cause]:
-    """Yield the places where new slots are written, as the length says."""
-    states = {state.name: state for state in case.contract.states}
-    models: dict[str, Model] = {}
-    slots: dict[str, tuple[int, bool]] = {}
-    for file, model in case.models.items():
-        ports = [port for method in case.contract.methods if method.file == file for port in method.inputs]
-        named = {port.name: states[port.state] for port in ports if port.state in states}
-        places: dict[str, list[Place]] = {}
-        for node in model.graph.nodes:
-            first, index = node.input(0), WRITERS.get(node.op_type)
-            state = named.get(first.name) if first is not None else None
-            if state is not None and state.axis is not None and index is not None and node.input(index) is not None:
-                name = f"export/slots of {state.shape[state.axis]}"
-                slots[name] = state.shape[state.axis], node.is_op("ScatterND")
-                places.setdefault(name, []).append((node.index, index))
-        for name, node_inputs in places.items():
-            models[file] = _with_fed_input(
-                models.get(file, model), node_inputs, name, onnx.TensorProto.INT64, 2 if slots[name][1] else 1
-            )
-
-    def more(call: Call) -> dict[str, np.ndarray]:
-        rows = len(call.mask)
-        new = range(call.past, call.mask.shape[1])
-        return {
-            name: np.array([[at % size] for at in new[-size:]]) if has_axis else np.full(rows, new[-size:][0] % size)
-            for name, (size, has_axis) in slots.items()
-        }
-
-    if models:
-        words = "New slots are not written behind those in use: written there, the logits are right."
-        yield Cause("shifted", words, undo=case.undo(models, more))
-
-
 def _with_fed_input(model: Model, places: Sequence[Place], name: str, dtype: int, rank: int) -> Model:
     """Return a model in which these inputs of nodes are an input of the graph."""
     proto = onnx.ModelProto()
@@ -414,32 +381,3 @@ def _with_fed_input(model: Model, places: Sequence[Place], name: str, dtype: int
     shape = [f"{name}_{axis}" for axis in range(rank)]
     proto.graph.input.append(helper.make_tensor_value_info(name, dtype, shape))
     return model.with_proto(proto)
-
-
-def _by_name(contract: BundleContract) -> BundleContract:
-    """Return a contract in which each input and output is of the state that it is called after."""
-    names = {state.name for state in contract.states}
-
-    def right(port: BundlePort) -> BundlePort:
-        state_name = port.name.removesuffix("_after")
-        if state_name not in names or not port.state:
-            return port
-        if port.source is not None:
-            return replace(port, source=replace(port.source, of=state_name))
-        return replace(port, writes=state_name)
-
-    def method(wrong: BundleMethod) -> BundleMethod:
-        if wrong.when not in ("once", "step"):
-            return wrong
-        return replace(wrong, inputs=tuple(map(right, wrong.inputs)), outputs=tuple(map(right, wrong.outputs)))
-
-    return replace(contract, methods=tuple(map(method, contract.methods)))
-
-
-def _renamed_ports(wrong: BundleContract, right: BundleContract) -> Iterator[str]:
-    """Yield the ports whose state differs between two contracts, a sentence each."""
-    for before, after in zip(wrong.methods, right.methods, strict=True):
-        for port, twin in zip((*before.inputs, *before.outputs), (*after.inputs, *after.outputs), strict=True):
-            if port.state != twin.state:
-                does = "reads" if port.source is not None else "writes"
-                yield f"'{port.name}' of {before.name} {does} state '{port.state}': it is right with '{twin.state}'."

@@ -1,24 +1,47 @@
-"""Prompts to prove a bundle with, around the lengths of rings and up to the last slot."""
+"""What a bundle and its originals are asked in a proof: prompts around the lengths of rings, calls, results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
-from graphkit.errors import UsageError
+from graphkit.deploy.hosts.token_search import BeamOptions, Stepper, beam_search, greedy_search
+from graphkit.errors import GraphkitError, UsageError
 from graphkit.model import Model
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
-from graphkit.verify.input_elements import UNPADDED, Padding
+from graphkit.verify.candidate_sessions import tell_each
+from graphkit.verify.decoding import decode_greedily
+from graphkit.verify.input_elements import UNPADDED, Padding, special_tokens
 from graphkit.verify.input_generator import ExportInputs, InputSpec
+from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
 from graphkit.verify.probe_inputs import nearest_length
-from graphkit.verify.special_tokens import special_tokens
 
-__all__ = ["LONGEST", "Prompt", "input_spec", "make_prompts"]
+__all__ = [
+    "LONGEST",
+    "Begin",
+    "Calls",
+    "Decoding",
+    "Prompt",
+    "Recording",
+    "Search",
+    "begin_prompt",
+    "decode_given_steps",
+    "decode_reordered_rows",
+    "input_spec",
+    "last_alone",
+    "make_prompts",
+    "record_originals",
+    "search_of",
+    "search_tokens",
+    "several_at_once",
+]
+
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
@@ -218,3 +241,131 @@ def _spread_tokens(row: np.ndarray, tokens: Sequence[int | None]) -> None:
     for place, token in enumerate(tokens):
         if token is not None:
             row[round(place * (len(row) - 1) / (len(tokens) - 1))] = token
+
+
+class Decoding(Protocol):
+    """A decoder that has begun: an oracle or a bundle."""
+
+    def step(self, tokens: np.ndarray, *, mask: np.ndarray | None = None) -> np.ndarray:
+        """Return the logits of the next tokens, whose mask is ones where none is given."""
+        ...
+
+    def reorder(self, rows: Sequence[int], /) -> None:
+        """Let each row be a copy of another."""
+        ...
+
+
+Begin = Callable[[Prompt], np.ndarray]  # starts a decoder on a prompt
+Calls = Callable[[Begin, Decoding], Sequence[np.ndarray]]  # decodes, and returns the logits of each call
+
+
+def decode_given_steps(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[np.ndarray]:
+    """Decode a prompt and its steps."""
+    logits = [begins(prompt), *(decoding.step(tokens) for tokens in prompt.steps)]
+    return [prompt.counted(array, number) for number, array in enumerate(logits)]
+
+
+def decode_reordered_rows(prompt: Prompt, rows: Sequence[int], begins: Begin, decoding: Decoding) -> list[np.ndarray]:
+    """Decode two steps of a prompt whose rows have changed places."""
+    begins(prompt)
+    decoding.reorder(rows)
+    return [decoding.step(tokens[rows]) for tokens in prompt.steps[:2]]
+
+
+def last_alone(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[np.ndarray]:
+    """Decode the last token of a prompt, asking for its logits alone, and a step."""
+    logits = begins(replace(prompt, all_logits=False))[:, -1:]
+    return [logits, *(decoding.step(tokens) for tokens in prompt.steps[:1])]
+
+
+def several_at_once(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[np.ndarray]:
+    """Decode a prompt, and its later steps with several tokens at once; return the logits of tokens that count."""
+    begins(prompt)
+    found = []
+    for tokens, mask in prompt.chunks():
+        logits = decoding.step(tokens, mask=mask if prompt.has_mask else None)
+        found.append(logits if mask.all() else logits[mask[:, -logits.shape[1] :].astype(bool)])
+    return found
+
+
+Search = Callable[[Stepper, np.ndarray, int, Collection[int]], list[list[int]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """The results of the originals at one level.
+
+    Attributes:
+        logits: Of each prompt: those of the prompt, [rows, tokens or 1, vocabulary], and of each step.
+        tokens: Of each search, by its number of beams: the tokens of each row.
+        reordered: The logits of steps after the rows of the first prompt of two rows have changed places.
+        chunks: Of prompts that have a step of several tokens, by their number: the logits of such steps; none where
+            the export does not run on several.
+    """
+
+    logits: Sequence[Sequence[np.ndarray]]
+    tokens: Mapping[int, list[list[int]]]
+    reordered: Sequence[np.ndarray]
+    chunks: Mapping[int, Sequence[np.ndarray]]
+
+
+def record_originals(
+    originals: Originals,
+    prompts: Sequence[Prompt],
+    *,
+    optimize: bool,
+    beams: Sequence[int] = (),
+    steps: int = 0,
+    rows: Sequence[int] = (),
+    several: Sequence[int] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> Recording:
+    """Decode the prompts with the originals.
+
+    Args:
+        originals: The models.
+        prompts: What to decode, with given tokens for the steps.
+        optimize: Whether onnxruntime may fuse operators.
+        beams: Numbers of beams to search for tokens with, from the first row of the first prompt.
+        steps: The most tokens of a search.
+        rows: The row that each row becomes; none where a bundle takes one row alone.
+        several: Numbers of prompts to decode once more with several tokens in a step, where the export takes these.
+        progress: Called with the name of each step before it starts.
+
+    Raises:
+        ModelError: A model is broken, or onnxruntime cannot run it.
+    """
+    name = f"proving: the export, {'default' if optimize else 'plain'} level"
+    has_long = not all(prompt.all_logits for prompt in prompts)
+    oracle = Oracle(originals, optimize=optimize, prepack=optimize, can_choose=has_long)
+    logits = [
+        [begin_prompt(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
+        for prompt in tell_each(prompts, name, progress, "prompt", lambda prompt: prompt.work)
+    ]
+    begins, first = partial(begin_prompt, oracle), prompts[0].first_row()
+    tokens = {width: search_tokens(oracle, begins(first)[:, -1], steps, width) for width in beams}
+    pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
+    moved = decode_reordered_rows(pair, rows, begins, oracle) if rows and pair is not None else []
+    try:
+        chunks = {number: several_at_once(prompts[number], begins, oracle) for number in several}
+    except GraphkitError:  # a decoder that takes one token at a time
+        chunks = {}
+    return Recording(logits, tokens, moved, chunks)
+
+
+def search_tokens(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list[list[int]]:
+    """Return the tokens that the originals choose; for more than one beam by the beam search of hosts."""
+    if beams > 1:
+        return search_of(beams)(oracle, logits, steps, ())
+    chosen = [tokens for tokens, _ in decode_greedily(logits, lambda tokens: oracle.step(tokens)[:, -1], steps)]
+    return [list(map(int, row)) for row in zip(*chosen, strict=True)]
+
+
+def search_of(beams: int) -> Search:
+    """Return the search with so many beams; one beam is greedy."""
+    return greedy_search if beams == 1 else partial(beam_search, options=BeamOptions(beams))
+
+
+def begin_prompt(oracle: Oracle, prompt: Prompt) -> np.ndarray:
+    """Return the logits of each token of a prompt, or of the last one alone."""
+    return oracle.start(prompt.tokens, prompt.mask, prompt.inputs, last=None if prompt.all_logits else 1)

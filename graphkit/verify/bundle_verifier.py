@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -13,35 +13,47 @@ import numpy as np
 from graphkit.deploy.contract.bundle_contract import BundleContract
 from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.graph.names import count_things
-from graphkit.model import Model, load
+from graphkit.model import load
 from graphkit.options import DeploymentProofOptions
 from graphkit.progress import portion_of, with_share
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.verify.altered_bundle import IsolatedBundle
-from graphkit.verify.bundle_calls import Calls, decode_reordered_rows, last_alone, several_at_once
+from graphkit.suggest import count_things
+from graphkit.verify.altered_bundle import IsolatedBundle, widen_bundle, widen_model
 from graphkit.verify.bundle_causes import find_bundle_causes
-from graphkit.verify.bundle_prompts import LONGEST, Prompt, make_prompts
-from graphkit.verify.bundle_recording import Recording, begin_prompt, record_originals, search_of
+from graphkit.verify.bundle_prompts import (
+    LONGEST,
+    Calls,
+    Prompt,
+    Recording,
+    begin_prompt,
+    decode_reordered_rows,
+    last_alone,
+    make_prompts,
+    record_originals,
+    search_of,
+    several_at_once,
+)
 from graphkit.verify.bundle_state_checks import CHECKS, Subject, can_choose, start_bundle, try_check
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.equivalence.bundles import summarize_bundle
-from graphkit.verify.fatal_node import run_isolated
-from graphkit.verify.float16_bundles import Float16Judge
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
-from graphkit.verify.proof_engine import Step, follow_steps
+from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
+from graphkit.verify.rounding import FACTORS
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16
 from graphkit.verify.weight_comparison import WrongPart, find_wrong_parts
 
-__all__ = ["equal_tokens", "verify_bundle"]
+__all__ = ["BundleVerifier", "equal_tokens", "verify_bundle"]
 
 SEARCHED = 12  # tokens
 SAME = "weights are those of the export"
 OTHERS = "they {} from those among the logits of all"
+CHUNKS = "steps of several tokens"
+NO_CHUNKS = "The export does not run on several tokens after the first ones: such steps are not compared."
+Checks = dict[str, Callable[[], str]]
 
 
 def verify_bundle(
@@ -73,85 +85,209 @@ def verify_bundle(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     with run_isolated(options.limits):
-        return _prove_bundle(originals, Path(folder), options, exact=exact, progress=progress)
+        return BundleVerifier(originals, Path(folder), options, exact=exact, progress=progress).run()
 
 
-def _prove_bundle(
-    originals: Originals,
-    folder: Path,
-    options: DeploymentProofOptions,
-    *,
-    exact: bool,
-    progress: Callable[[str], None],
-) -> BundleProof:
-    contract = read_bundle(folder / "bundle.json", altered=True)
-    tolerance = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance
-    all_prompts = make_prompts(contract, originals, options.seed)
-    again = [prompt for prompt in all_prompts if prompt.tokens.shape[1] <= LONGEST]
-    plainly = portion_of(progress, 0.0, 0.3)
-    truth = _record_plainly(originals, contract, all_prompts, plainly, searches=options.same_tokens)
-    at_default = record_originals(originals, again, optimize=True, progress=portion_of(progress, 0.3, 0.4))
-    allowed = BundleTolerance.of(originals.models, _levels_apart(again, truth, at_default), tolerance, exact=exact)
-    notes = [*_sizes_tried(contract), *_prompt_notes(all_prompts, allowed)]
-    if _prompts_of_several(contract, all_prompts) and not truth.chunks:
-        notes.append("The export does not run on several tokens after the first ones: such steps are not compared.")
-    bundle = IsolatedBundle(folder, optimize=False, prepack=False, unchecked=True)
-    rounds_to_half = any(map(has_float16, originals.models))
-    judge = Float16Judge(originals, folder, contract) if rounds_to_half else None
-    runs = _run_prompts(bundle, all_prompts, truth, allowed, judge, portion_of(progress, 0.4, 0.65), optimized=False)
-    checks = _check_state(bundle, all_prompts, folder, portion_of(progress, 0.65, 0.74))
-    choices = _option_checks(bundle, all_prompts, truth, allowed.near, judge)
-    if options.same_tokens:
-        choices = _search_checks(bundle, all_prompts[0].first_row(), truth, notes, allowed.near, judge) | choices
-    for name in tell_each([*choices], "checking", portion_of(progress, 0.74, 0.83), "option of a caller"):
-        checks[name] = try_check(choices[name])
-    del bundle  # what it maps or has prepacked need not be there twice
-    failing = list(_failing_prompts(all_prompts, runs, allowed))
-    facts, cause_texts = list[WrongPart](), list[str]()
-    if options.same_weights or failing:
-        progress(with_share(0.83, "comparing weights"))
-        facts = _wrong_parts(originals.models, contract, folder)
-    if failing:
-        progress("looking for the cause")
-        cause_texts = find_bundle_causes(
-            originals, folder, contract, failing, facts, _tolerance_within(failing[0], allowed)
+class BundleVerifier:
+    """A proof of a bundle to run: what the originals give at both levels, and how far the bundle may be from that.
+
+    Args:
+        originals, folder, options, exact, progress: Those of `verify_bundle`.
+
+    Attributes:
+        prompts: What both decode; `short` are those that are tried at both levels.
+        truth, at_default: What the originals give in plain onnxruntime, and where it may fuse operators.
+        wide: Bundle and originals in float32, where they are of float16 and can be converted: these are compared first.
+        allowed: How far logits may be; in float32 where there is such a copy.
+        half: How far those of float16 may be from the originals in float32, where these themselves are no further.
+    """
+
+    def __init__(
+        self,
+        originals: Originals,
+        folder: Path,
+        options: DeploymentProofOptions,
+        *,
+        exact: bool,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.originals, self.folder, self.options, self.progress = originals, folder, options, progress
+        self.contract = read_bundle(folder / "bundle.json", altered=True)
+        self.prompts = make_prompts(self.contract, originals, options.seed)
+        self.short = [prompt for prompt in self.prompts if prompt.tokens.shape[1] <= LONGEST]
+        self.several = _prompts_of_several(self.contract, self.prompts)
+        batch, first = self.contract.sizes["batch"], self.prompts[0]
+        is_half = any(map(has_float16, originals.models))
+        self.wide = widen_bundle(originals, folder, self.contract) if is_half else None
+        compared = originals if self.wide is None else self.wide.originals
+        self.truth = record_originals(
+            compared,
+            self.prompts,
+            optimize=False,
+            beams=sorted({1, min(3, batch)} if options.same_tokens else ()),
+            steps=min(self.contract.lengths[0].most - first.tokens.shape[1] + 1, SEARCHED),
+            rows=[1, 0, 0][:batch] if batch > 1 else [],
+            several=self.several,
+            progress=portion_of(progress, 0.0, 0.3),
         )
-    if options.same_weights:
-        checks[SAME] = _same_weights(facts)
-    fused = portion_of(progress, 0.85, 0.95)
-    runs += _run_prompts(
-        IsolatedBundle(folder, unchecked=True), again, at_default, allowed, judge, fused, optimized=True
-    )
-    notes += judge.notes() if judge is not None else ()
-    proof = BundleProof(allowed.plain, allowed.fused, tuple(runs), checks, tuple(notes), tuple(cause_texts))
-    if not proof.passed:
-        return proof
-    progress(with_share(0.95, "proving: normal forms of the methods"))
-    return replace(proof, equivalence=summarize_bundle(originals, folder, seconds=options.limits.seconds))
+        at_default = portion_of(progress, 0.3, 0.4)
+        self.at_default = record_originals(compared, self.short, optimize=True, progress=at_default)
+        tolerance = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance
+        apart = _largest_distance(self.prompts, self.truth, self.at_default)
+        is_wide = self.wide is not None
+        self.allowed = BundleTolerance.of(originals.models, apart, tolerance, exact=exact, is_wide=is_wide)
+        self.half = BundleTolerance.of(originals.models, 0.0, tolerance, exact=False)
 
+    def run(self) -> BundleProof:
+        """Decode with the bundle at both levels, check its state and its options, and look for causes."""
+        notes, progress = [*self._notes()], self.progress
+        written = IsolatedBundle(self.folder, optimize=False, prepack=False, unchecked=True)
+        bundle = written if self.wide is None else self.wide.open(self.folder, optimize=False)
+        runs = self._run_prompts(bundle, self.prompts, self.truth, portion_of(progress, 0.4, 0.65))
+        subject = Subject(written, self.short, self.folder)
+        checks, state_checks = dict[str, str](), portion_of(progress, 0.65, 0.74)
+        for name in tell_each([*CHECKS], "checking", state_checks, "state"):
+            checks[name] = try_check(partial(CHECKS[name], subject))
+        choices = self._search_checks(bundle) | self._option_checks(bundle)
+        for name in tell_each([*choices], "checking", portion_of(progress, 0.74, 0.83), "option of a caller"):
+            checks[name] = try_check(choices[name])
+        failing = [prompt for prompt, run in zip(self.prompts, runs, strict=True) if run.failure]
+        halves = [] if self.wide is None else self._run_halves(written, notes)
+        del bundle, written  # what they map or have prepacked need not be there twice
+        facts, causes = list[WrongPart](), list[str]()
+        if self.options.same_weights or failing:
+            progress(with_share(0.83, "comparing weights"))
+            files = [load(self.folder / file) for file in dict.fromkeys(m.file for m in self.contract.methods)]
+            facts = find_wrong_parts(self.originals.models, files)
+        if failing:
+            progress("looking for the cause")
+            causes = self._find_causes(failing, facts)
+        if self.options.same_weights:
+            wrong = dict.fromkeys(str(fact) for fact in facts if fact.is_sure)
+            checks[SAME] = " ".join(wrong).removesuffix(".")
+        fused: Bundle = IsolatedBundle(self.folder, unchecked=True)
+        halves += [] if self.wide is None else self._run_halves(fused)
+        fused = fused if self.wide is None else self.wide.open(self.folder, optimize=True)
+        at_default = portion_of(progress, 0.85, 0.95)
+        runs += self._run_prompts(fused, self.short, self.at_default, at_default, within=self.allowed.fused)
+        runs += halves
+        proof = BundleProof(self.allowed.plain, self.allowed.fused, tuple(runs), checks, tuple(notes), tuple(causes))
+        if not proof.passed:
+            return proof
+        progress(with_share(0.95, "proving: normal forms of the methods"))
+        seconds = self.options.limits.seconds
+        return replace(proof, equivalence=summarize_bundle(self.originals, self.folder, seconds=seconds))
 
-def _record_plainly(
-    originals: Originals,
-    contract: BundleContract,
-    prompts: Sequence[Prompt],
-    progress: Callable[[str], None],
-    *,
-    searches: bool,
-) -> Recording:
-    """Record the originals in plain onnxruntime, with searches and reordered rows."""
-    batch = contract.sizes["batch"]
-    steps = min(contract.lengths[0].most - prompts[0].tokens.shape[1] + 1, SEARCHED)
-    beams, rows = sorted({1, min(3, batch)} if searches else ()), [1, 0, 0][:batch] if batch > 1 else []
-    return record_originals(
-        originals,
-        prompts,
-        optimize=False,
-        beams=beams,
-        steps=steps,
-        rows=rows,
-        several=_prompts_of_several(contract, prompts),
-        progress=progress,
-    )
+    def _run_halves(self, bundle: Bundle, notes: list[str] | None = None) -> list[BundleRun]:
+        """Decode with a bundle of float16 as it is, beside the originals in float32.
+
+        It may be `FACTORS[True]` times as far from these as the originals of float16 are. With `notes` it runs in plain
+        onnxruntime, and they get a sentence about how far that is.
+        """
+        prompts, is_plain = self.prompts if notes is not None else self.short, notes is not None
+        tolerance = self.half.near if is_plain else self.half.fused
+        runs = []
+        for prompt, expected, own in zip(prompts, self.truth.logits, self.own, strict=False):
+            within = max(tolerance, FACTORS[True] * own)
+            runs.append(_run_prompt(bundle, prompt, expected, within, optimized=not is_plain))
+        if notes is not None:
+            notes.append(f"Of the logits of the export itself float16 puts some {max(self.own, default=0.0):.1e} off.")
+        return runs
+
+    @cached_property
+    def own(self) -> list[float]:
+        """How far the originals of float16 are from themselves in float32, for each prompt."""
+        halves = record_originals(self.originals, self.prompts, optimize=False)
+        pairs = zip(self.prompts, self.truth.logits, halves.logits, strict=True)
+        return [_prompt_distance(prompt, wide, half) for prompt, wide, half in pairs]
+
+    def _find_causes(self, failing: Sequence[Prompt], facts: Sequence[WrongPart]) -> list[str]:
+        near = self._within(failing[0])
+        if self.wide is None:
+            return find_bundle_causes(self.originals, self.folder, self.contract, failing, facts, near)
+        wide = self.wide.originals, self.folder, self.wide.contract
+        return find_bundle_causes(*wide, failing, facts, near, convert=widen_model)
+
+    def _within(self, prompt: Prompt) -> float:
+        """Return how far the logits of a prompt may be where onnxruntime fuses nothing."""
+        return self.allowed.plain if prompt.all_logits else self.allowed.near
+
+    def _notes(self) -> Iterator[str]:
+        """Yield what to know of the prompts and sizes that are tried, a sentence each."""
+        method, sizes, allowed = self.contract.method("once"), self.contract.sizes, self.allowed
+        users = [port for port in (method.inputs if method is not None else ()) if port.kind == "user"]
+        dims = dict.fromkeys(dim for port in users for dim in port.shape if isinstance(dim, str))
+        if largest := [f"{dim} {sizes[dim]:,}" for dim in dims if dim in sizes and dim not in ("batch", "source")]:
+            yield f"Smaller inputs are not tried: all have {', '.join(largest)}."
+        if allowed.is_raised:
+            yield f"onnxruntime's two levels differ by {allowed.apart:.1e} on the export: {allowed.near:g} is allowed."
+        if last := sorted({prompt.tokens.shape[1] for prompt in self.prompts if not prompt.all_logits}):
+            lengths = ", ".join(f"{length:,}" for length in last)
+            yield f"Of prompts of {lengths} tokens the logits of the last one are compared, within {allowed.near:g}."
+        if long := [prompt.tokens.shape[1] for prompt in self.prompts if prompt.tokens.shape[1] > LONGEST]:
+            lengths = ", ".join(f"{length:,}" for length in long)
+            yield f"Prompts of {lengths} tokens run in plain onnxruntime alone, without padding."
+        if self.several and not self.truth.chunks:
+            yield NO_CHUNKS
+        if (tokens := self.truth.tokens) and all(len(set(row)) == 1 for rows in tokens.values() for row in rows):
+            yield "The tokens tell nothing: it is one token all the way. The logits tell."
+        if tokens and max(tokens) == 1:
+            yield "A bundle of one row has no beams to try."
+
+    def _run_prompts(
+        self,
+        bundle: Bundle,
+        prompts: Sequence[Prompt],
+        expected: Recording,
+        progress: Callable[[str], None],
+        within: float | None = None,
+    ) -> list[BundleRun]:
+        """Decode prompts with the bundle; `within` is how far all logits may be where onnxruntime fuses operators."""
+        level = f"proving: {'plain' if within is None else 'default'} level"
+        runs = []
+        for number in tell_each(range(len(prompts)), level, progress, "prompt", lambda number: prompts[number].work):
+            prompt = prompts[number]
+            near = self._within(prompt) if within is None else within
+            run = _run_prompt(bundle, prompt, expected.logits[number], near, optimized=within is not None)
+            runs.append(replace(run, is_wide=self.wide is not None))
+        return runs
+
+    def _search_checks(self, bundle: Bundle) -> Checks:
+        """Return what decodes greedily and by beams, and compares the tokens with those of the originals."""
+        prompt = self.prompts[0].first_row()
+        return {
+            "greedy tokens" if width == 1 else f"tokens of {width} beams": partial(
+                _check_tokens, width, bundle, prompt, expected
+            )
+            for width, expected in self.truth.tokens.items()
+        }
+
+    def _option_checks(self, bundle: IsolatedBundle) -> Checks:
+        """Return the checks of a caller's options: reordered rows, steps of several tokens, the last tokens' logits."""
+        checks, near = Checks(), self.allowed.near
+        pair = next((prompt for prompt in self.prompts if len(prompt.tokens) == 2 and prompt.steps), None)
+        if (moved := self.truth.reordered) and pair is not None:
+            calls = partial(decode_reordered_rows, pair, [1, 0, 0][: len(moved[0])])
+            words = "the logits of the next steps {}"
+            checks["rows that are reordered"] = partial(_repeat_calls, bundle, calls, moved, near, words)
+        if self.truth.chunks:
+            checks[CHUNKS] = partial(self._check_chunks, bundle)
+        long = max((prompt for prompt in self.prompts if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
+        if can_choose(self.contract):
+            checks["the logits of the last token alone"] = partial(_check_last, bundle, long, near)
+            if long.tokens.shape[1] > 1:
+                checks["the logits of the last two tokens"] = partial(_check_last_two, bundle, long, near)
+        return checks
+
+    def _check_chunks(self, bundle: Bundle) -> str:
+        """Decode several tokens in a step, and compare their logits with those of the originals in such steps."""
+        for number, logits in self.truth.chunks.items():
+            rows, length = self.prompts[number].tokens.shape
+            words = f"after a prompt of {count_things(rows, 'row(s)')} and {count_things(length, 'token(s)')} they {{}}"
+            calls = partial(several_at_once, self.prompts[number])
+            if fault := _repeat_calls(bundle, calls, logits, self.allowed.near, words):
+                return fault
+        return ""
 
 
 def _prompts_of_several(contract: BundleContract, prompts: Sequence[Prompt]) -> list[int]:
@@ -165,81 +301,16 @@ def _prompts_of_several(contract: BundleContract, prompts: Sequence[Prompt]) -> 
     return sorted({*fit[:1], *padded[:1], *fit[-1:]})
 
 
-def _failing_prompts(
-    prompts: Sequence[Prompt], runs: Sequence[BundleRun], allowed: BundleTolerance
-) -> Iterator[Prompt]:
-    """Yield the prompts whose logits are not those of the originals."""
-    for prompt, run in zip(prompts, runs, strict=True):
-        if run.failure or (run.in_float32 is None and not run.logits <= _tolerance_within(prompt, allowed)):
-            yield prompt
+def _prompt_distance(prompt: Prompt, expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> float:
+    """Return how far the logits of a prompt and its steps are apart, at tokens that are no padding."""
+    pairs = enumerate(zip(expected, actual, strict=True))
+    distances = (distance_of_spread(prompt.counted(x, at), prompt.counted(y, at)) for at, (x, y) in pairs)
+    return max(distances, default=0.0)
 
 
-def _sizes_tried(contract: BundleContract) -> Iterator[str]:
-    """Yield a sentence for the sizes that a user's inputs have besides rows and source: they are the largest."""
-    method = contract.method("once")
-    dims = (dim for port in (method.inputs if method is not None else ()) if port.kind == "user" for dim in port.shape)
-    names = [dim for dim in dict.fromkeys(dims) if isinstance(dim, str) and dim not in ("batch", "source")]
-    if largest := [f"{name} {contract.sizes[name]:,}" for name in names if name in contract.sizes]:
-        yield f"Smaller inputs are not tried: all have {', '.join(largest)}."
-
-
-def _prompt_notes(prompts: Sequence[Prompt], allowed: BundleTolerance) -> Iterator[str]:
-    if allowed.is_raised:
-        yield f"onnxruntime's two levels differ by {allowed.apart:.1e} on the export: {allowed.near:g} is allowed."
-    if last := sorted({prompt.tokens.shape[1] for prompt in prompts if not prompt.all_logits}):
-        lengths = ", ".join(f"{length:,}" for length in last)
-        yield f"Of prompts of {lengths} tokens the logits of the last one are compared, within {allowed.near:g}."
-    if long := [prompt.tokens.shape[1] for prompt in prompts if prompt.tokens.shape[1] > LONGEST]:
-        lengths = ", ".join(f"{length:,}" for length in long)
-        yield f"Prompts of {lengths} tokens run in plain onnxruntime alone, without padding."
-
-
-def _levels_apart(prompts: Sequence[Prompt], at_plain: Recording, at_default: Recording) -> float:
-    """Return how far the two levels of onnxruntime are apart on the originals."""
-    largest = 0.0
-    # the longest prompts come last, and run at the plain level alone
-    for prompt, plain, default in zip(prompts, at_plain.logits, at_default.logits, strict=False):
-        for number, (logits, same) in enumerate(zip(plain, default, strict=True)):
-            largest = max(largest, distance_of_spread(prompt.counted(logits, number), prompt.counted(same, number)))
-    return largest
-
-
-def _check_state(
-    bundle: Bundle, prompts: Sequence[Prompt], folder: Path, progress: Callable[[str], None]
-) -> dict[str, str]:
-    """Run the checks of the state; return the fault of each by its name, "" where it passes."""
-    checks = {}
-    subject = Subject(bundle, [prompt for prompt in prompts if prompt.tokens.shape[1] <= LONGEST], folder)
-    for name in tell_each([*CHECKS], "checking", progress, "state"):
-        checks[name] = try_check(partial(CHECKS[name], subject))
-    return checks
-
-
-def _tolerance_within(prompt: Prompt, allowed: BundleTolerance) -> float:
-    """Return how far the logits of a prompt may be where onnxruntime fuses nothing."""
-    return allowed.plain if prompt.all_logits else allowed.near
-
-
-def _run_prompts(
-    bundle: Bundle,
-    prompts: Sequence[Prompt],
-    expected: Recording,
-    allowed: BundleTolerance,
-    judge: Float16Judge | None,
-    progress: Callable[[str], None],
-    *,
-    optimized: bool,
-) -> list[BundleRun]:
-    """Decode all prompts with the bundle."""
-    level = f"proving: {'default' if optimized else 'plain'} level"
-    runs = []
-    for number in tell_each(range(len(prompts)), level, progress, "prompt", lambda number: prompts[number].work):
-        within = allowed.fused if optimized else _tolerance_within(prompts[number], allowed)
-        runs.append(_run_prompt(bundle, prompts[number], expected.logits[number], within, optimized=optimized))
-    if judge is None or not any(run.failure for run in runs):
-        return runs
-    progress(f"{level}, in float32")
-    return judge.judged(bundle, prompts, runs, expected, allowed.fused if optimized else allowed.near)
+def _largest_distance(prompts: Sequence[Prompt], plain: Recording, default: Recording) -> float:
+    """Return how far two recordings are apart; the longest prompts come last, and are in the first one alone."""
+    return max(map(_prompt_distance, prompts, plain.logits, default.logits), default=0.0)
 
 
 def _run_prompt(
@@ -247,7 +318,7 @@ def _run_prompt(
 ) -> BundleRun:
     """Decode a prompt and given tokens with the bundle, and compare the logits with those of the originals."""
 
-    def repeated(number: int) -> dict[str, np.ndarray]:
+    def repeat(number: int) -> dict[str, np.ndarray]:
         logits = start_bundle(bundle, prompt) if number == 0 else bundle.step(prompt.steps[number - 1])
         return {"logits": prompt.counted(logits, number)}
 
@@ -256,7 +327,7 @@ def _run_prompt(
         return distance, "" if distance <= allowed else f"the logits of {step.where} differ by {distance:.1e}"
 
     steps = (
-        Step(f"step {at}" if at else "the prompt", {"logits": prompt.counted(logits, at)}, partial(repeated, at))
+        Step(f"step {at}" if at else "the prompt", {"logits": prompt.counted(logits, at)}, partial(repeat, at))
         for at, logits in enumerate(expected)
     )
     agreement, (rows, length) = follow_steps(steps, rule), prompt.tokens.shape
@@ -272,104 +343,29 @@ def _run_prompt(
     )
 
 
-def _search_checks(
-    bundle: Bundle, prompt: Prompt, truth: Recording, notes: list[str], allowed: float, judge: Float16Judge | None
-) -> dict[str, Callable[[], str]]:
-    """Return what decodes greedily and by beams, and compares the tokens with those of the originals."""
-    checks: dict[str, Callable[[], str]] = {}
-    for width, expected in truth.tokens.items():
-        name = "greedy tokens" if width == 1 else f"tokens of {width} beams"
-        checks[name] = partial(_same_tokens, width, bundle, prompt, expected, allowed, judge)
-    if all(len(set(tokens)) == 1 for rows in truth.tokens.values() for tokens in rows):
-        notes.append("The tokens tell nothing: it is one token all the way. The logits tell.")
-    if max(truth.tokens) == 1:
-        notes.append("A bundle of one row has no beams to try.")
-    return checks
-
-
-def _same_tokens(
-    beams: int, bundle: Bundle, prompt: Prompt, expected: list[list[int]], allowed: float, judge: Float16Judge | None
-) -> str:
+def _check_tokens(beams: int, bundle: Bundle, prompt: Prompt, expected: list[list[int]]) -> str:
     """Search with a bundle, and compare the tokens."""
     actual = search_of(beams)(bundle, start_bundle(bundle, prompt)[:, -1], len(expected[0]), ())
-    if actual == expected or (judge and judge.explains_tokens(bundle, prompt, beams, expected, allowed)):
-        return ""
-    return f"{actual[0]} instead of {expected[0]}"
+    return "" if actual == expected else f"{actual[0]} instead of {expected[0]}"
 
 
-def _option_checks(
-    bundle: IsolatedBundle, prompts: Sequence[Prompt], truth: Recording, allowed: float, judge: Float16Judge | None
-) -> dict[str, Callable[[], str]]:
-    """Return the checks of a caller's options: reordered rows, steps of several tokens, the logits of the last ones."""
-    checks: dict[str, Callable[[], str]] = {}
-    pair = next((prompt for prompt in prompts if len(prompt.tokens) == 2 and prompt.steps), None)
-    if truth.reordered and pair is not None:
-        calls, words = (
-            partial(decode_reordered_rows, pair, [1, 0, 0][: len(truth.reordered[0])]),
-            "the logits of the next steps {}",
-        )
-        checks["rows that are reordered"] = partial(
-            _repeat_calls, bundle, calls, truth.reordered, allowed, judge, words
-        )
-    if truth.chunks:
-        checks["steps of several tokens"] = partial(_check_chunks, bundle, prompts, truth.chunks, allowed, judge)
-    long = max((prompt for prompt in prompts if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
-    if can_choose(bundle.contract):
-        checks["the logits of the last token alone"] = partial(_last_logits, bundle, long, allowed, judge)
-        if long.tokens.shape[1] > 1:
-            checks["the logits of the last two tokens"] = partial(_last_two_logits, bundle, long, allowed)
-    return checks
-
-
-def _repeat_calls(
-    bundle: Bundle, calls: Calls, expected: Sequence[np.ndarray], allowed: float, judge: Float16Judge | None, words: str
-) -> str:
+def _repeat_calls(bundle: Bundle, calls: Calls, expected: Sequence[np.ndarray], allowed: float, words: str) -> str:
     """Repeat calls with a bundle, and return by how much the logits differ, in words; "" where they do not."""
     worst = max(map(distance_of_spread, expected, calls(partial(start_bundle, bundle), bundle)))
-    is_right = worst <= allowed or (judge and judge.explains(calls, expected, bundle, allowed))
-    return "" if is_right else words.format(f"differ by {worst:.1e}")
+    return "" if worst <= allowed else words.format(f"differ by {worst:.1e}")
 
 
-def _check_chunks(
-    bundle: Bundle,
-    prompts: Sequence[Prompt],
-    expected: Mapping[int, Sequence[np.ndarray]],
-    allowed: float,
-    judge: Float16Judge | None,
-) -> str:
-    """Decode several tokens in a step, and compare their logits with those of the originals in such steps."""
-    for number, logits in expected.items():
-        rows, length = prompts[number].tokens.shape
-        words = f"after a prompt of {count_things(rows, 'row(s)')} and {count_things(length, 'token(s)')} they {{}}"
-        calls = partial(several_at_once, prompts[number])
-        if fault := _repeat_calls(bundle, calls, logits, allowed, judge, words):
-            return fault
-    return ""
-
-
-def _last_logits(bundle: Bundle, prompt: Prompt, allowed: float, judge: Float16Judge | None) -> str:
+def _check_last(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
     """Ask for the logits of each token and of the last one alone; both are to leave the same state."""
     expected = [start_bundle(bundle, prompt)[:, -1:], *(bundle.step(tokens) for tokens in prompt.steps[:1])]
-    return _repeat_calls(bundle, partial(last_alone, prompt), expected, allowed, judge, OTHERS)
+    return _repeat_calls(bundle, partial(last_alone, prompt), expected, allowed, OTHERS)
 
 
-def _last_two_logits(bundle: IsolatedBundle, prompt: Prompt, allowed: float) -> str:
+def _check_last_two(bundle: IsolatedBundle, prompt: Prompt, allowed: float) -> str:
     """Ask for the logits of each token and of the last two; only the last product has other sizes."""
     expected = [start_bundle(bundle, prompt)[:, -2:]]
     two = bundle.keeping(2, prompt.tokens, prompt.mask if prompt.has_mask else None, prompt.inputs)
-    return _repeat_calls(bundle, lambda *_: [two], expected, allowed, None, OTHERS)
-
-
-def _wrong_parts(originals: Sequence[Model], contract: BundleContract, folder: Path) -> list[WrongPart]:
-    """Compare weights, and numbers in attributes, with those of the same name."""
-    return find_wrong_parts(
-        originals, [load(folder / file) for file in dict.fromkeys(m.file for m in contract.methods)]
-    )
-
-
-def _same_weights(facts: Sequence[WrongPart]) -> str:
-    """Return which weights and attributes are surely others, "" for none."""
-    return " ".join(dict.fromkeys(str(fact) for fact in facts if fact.is_sure)).removesuffix(".")
+    return _repeat_calls(bundle, lambda *_: [two], expected, allowed, OTHERS)
 
 
 STEPS = 12

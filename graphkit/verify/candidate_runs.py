@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -21,12 +20,11 @@ from graphkit.errors import ModelError
 from graphkit.graph.names import join_words
 from graphkit.runtime.session import Runner
 from graphkit.verify.comparator import Difference, Output, element_counts
-from graphkit.verify.float16_error import Rounding
-from graphkit.verify.float32_rounding import Float32Rounding
-from graphkit.verify.original_runs import LevelRuns, Run
+from graphkit.verify.feeder import Run
+from graphkit.verify.original_runs import LevelRuns
 from graphkit.verify.proof_engine import Outcome, repeat_calls, yield_outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, WeightProof
-from graphkit.verify.split_proof import BranchProof
+from graphkit.verify.rounding import RoundingJudge
 from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
 
 __all__ = [
@@ -40,17 +38,16 @@ __all__ = [
 FACTOR = 2.0
 ROUNDED_FACTOR = 4.0  # for quantised models: which numbers fall on the other side differs from run to run
 Feeds = Callable[[Run], Mapping[str, np.ndarray]]
-ModelProof = TypeVar("ModelProof", RewriteProof, BranchProof)
 
 
-def with_weights(proof: ModelProof, weights: WeightProof, *, is_exact: bool) -> ModelProof:
+def with_weights(proof: RewriteProof, weights: WeightProof, *, is_exact: bool) -> RewriteProof:
     """Return a proof with that of the weights; where a tolerance was asked for, those that differ are no failure."""
     if is_exact:
         return replace(proof, weights=weights, failures=(*proof.failures, *weights.failures))
     return replace(proof, weights=weights, notes=(*proof.notes, *weights.failures))
 
 
-def with_level(proof: ModelProof, level: LevelProof) -> ModelProof:
+def with_level(proof: RewriteProof, level: LevelProof) -> RewriteProof:
     """Return a proof with that of onnxruntime's default level."""
     if level.failure:
         proof = replace(proof, failures=(*proof.failures, f"at onnxruntime's default level: {level.failure}"))
@@ -66,7 +63,7 @@ def compare_runs(
     feed: Feeds,
     hollow: Collection[str] = (),
     proven: Collection[str] = (),
-    rounding: Rounding | Float32Rounding | None = None,
+    rounding: RoundingJudge | None = None,
 ) -> RewriteProof:
     """Run the rewritten model on the inputs of the original, and add the differences to a proof.
 
@@ -112,7 +109,7 @@ def compare_runs(
     )
 
 
-def with_zeros(proof: ModelProof, at_zero: Collection[str], refused: Collection[str] = ()) -> ModelProof:
+def with_zeros(proof: RewriteProof, at_zero: Collection[str], refused: Collection[str] = ()) -> RewriteProof:
     """Add to a proof which dims it covers at 0, and at which of them the rewritten model fails."""
     if at_zero:
         proof = replace(proof, coverage=f"{proof.coverage}; {join_words(list(dict.fromkeys(at_zero)))} of 0")
@@ -285,13 +282,10 @@ def _judge_level(runs: Sequence[Run], tolerance: float, measured: _Measured, all
             continue
         worst, reference = max(worst, scaled), max(reference, drift.get(name, 0.0))
         if scaled > max(tolerance, factor * drift.get(name, 0.0)):
-            failures.append(f"{name} at {runs[at]}: {measured.reasons[at] or _apart_text(scaled)}")
+            apart = f"differs by {scaled:.3g} of its largest magnitude" if scaled < float("inf") else "differs"
+            failures.append(f"{name} at {runs[at]}: {measured.reasons[at] or apart}")
     silent = sorted(name for name, scaled in drift.items() if scaled == float("inf"))
     note = f"Output {', '.join(silent)} is not compared at the default level: the original's own differs there."
     failure = failures[0] + (f", and {len(failures) - 1} more" if len(failures) > 1 else "") if failures else ""
     largest = worst if worst < float("inf") else None
     return LevelProof(len(counted), tolerance, largest, reference, failure, note if silent else "")
-
-
-def _apart_text(scaled: float) -> str:
-    return f"differs by {scaled:.3g} of its largest magnitude" if scaled < float("inf") else "differs"

@@ -19,10 +19,13 @@ from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.progress import Progress, with_share
 from graphkit.rewrite.edits import key_of
 from graphkit.runtime.session import IsolatedSession, Runner
+from graphkit.verify.feeder import Feeder, Run
+from graphkit.verify.interface_changes import Branch
 from graphkit.verify.layers.compared_model import HELD
-from graphkit.verify.original_runs import Feeder, LevelRuns, Run
+from graphkit.verify.original_runs import LevelRuns
 from graphkit.verify.quantized_rounding import moved_copies
-from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.rewrite_proof import RewriteProof, WeightProof
+from graphkit.verify.weight_comparison import foreign_weights
 
 __all__ = ["Called", "Counted", "Only", "Part", "TwoModels", "prove_inlined", "tell_each"]
 
@@ -106,15 +109,17 @@ class Counted:
 
 @dataclass(frozen=True)
 class Part:
-    """The values that a part of a model takes of the whole, and its outputs.
+    """What a model has of the whole that it was made of: a subgraph, or a branch of a merged decoder.
 
     Attributes:
         cuts: Values of the whole that are inputs of the part.
         ends: Its outputs.
+        branch: The branch that it is made of; None for a subgraph.
     """
 
     cuts: tuple[str, ...]
     ends: tuple[str, ...]
+    branch: Branch | None = None
 
     def fault(self, part: Model) -> str:
         """Return why the part cannot be fed from the whole, "" where it can."""
@@ -124,6 +129,19 @@ class Part:
                 subgraph = f"a subgraph that begins at '{value.name}'"
                 return f"onnxruntime hands out no {dtype_name(declared.dtype)}, so nothing can be proven of {subgraph}"
         return ""
+
+    def weights(self, part: Model) -> WeightProof | None:
+        """Compare the weights of a part of a branch with those that the branch reads; None for a subgraph."""
+        return None if self.branch is None else foreign_weights(self.branch.merged, self.branch.scopes(), part)
+
+    def unread(self, whole: Model) -> list[str]:
+        """Return the inputs of the whole that the part need not have."""
+        needed = self.branch.inputs() if self.branch is not None else set()
+        return [value.name for value in whole.graph.inputs if value.name not in needed]
+
+    def unwritten(self, whole: Model) -> list[str]:
+        """Return the outputs of the whole that a branch does not give."""
+        return [value.name for value in whole.graph.outputs if self.branch is not None and value.name not in self.ends]
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from graphkit.dtypes import INTEGERS
-from graphkit.graph.declared_types import TensorType, declared_type
+from graphkit.dtypes import INTEGERS, inline_array
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.roles import Roles
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.io.tensors import inline_array
 from graphkit.model import Model
 from graphkit.ops.tensor import is_known
 from graphkit.shapes import Shapes, infer
@@ -194,16 +193,13 @@ def _position_rows(node: Node, roles: Roles) -> Iterator[int]:
     """Yield the rows of a constant table that positions look up in, or that is cut to them."""
     table, indices = node.input(0), node.input(1)
     declared = declared_type(table) if table is not None and table.is_constant else None
-    if not node.is_op("Gather") or declared is None or not declared.dims or not _may_embed(declared):
+    may_embed = declared is not None and (declared.is_float or declared.dtype in (TensorProto.INT8, TensorProto.UINT8))
+    if not node.is_op("Gather") or declared is None or not declared.dims or not may_embed:
         return
     if node.attr("axis", 0) != 0 or len(declared.dims) < 2 or indices is None or not _are_positions(indices, roles):
         return
     if isinstance(rows := declared.dims[0], int) and rows > 1:
         yield rows
-
-
-def _may_embed(declared: TensorType) -> bool:
-    return declared.is_float or declared.dtype in (TensorProto.INT8, TensorProto.UINT8)
 
 
 def _are_positions(indices: Value, roles: Roles) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from graphkit.graph.names import count_things
-from graphkit.render.document_blocks import Block, Column, Prose, Table
+from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Result
+from graphkit.suggest import count_things
 from graphkit.verify.equivalence.bundles import ALL_METHODS, bundle_blocks
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, share_texts
 from graphkit.verify.equivalence.stages import StageProof, proven_throughout
@@ -72,6 +72,12 @@ class TableProof:
         """Whether every row is that of the export."""
         return self.compared == self.rows
 
+    def proven(self) -> str:
+        """Return which rows are those of the export, a clause."""
+        if not self.compared:
+            return "nothing to compare with: left to the runs"
+        return "by rows" if self.is_proven else f"the first {self.compared:,} by rows"
+
 
 @dataclass(frozen=True)
 class LoweringProof(Result):
@@ -124,28 +130,14 @@ class LoweringProof(Result):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the runs as a table, then their findings."""
-        yield Table(
-            (
-                Column("Source", "number"),
-                Column("Token", "number"),
-                Column("Encoder", "number"),
-                Column("Steps", "number"),
-                Column("Logits", "number"),
-                Column("Greedy", "number"),
-                Column("Result"),
-            ),
-            [
-                (
-                    r.length or None,
-                    r.token,
-                    _number_text(r.encoder),
-                    r.steps,
-                    _number_text(r.logits),
-                    r.greedy,
-                    r.failure or "equal",
-                )
-                for r in self.runs
-            ],
+        sizes = [(_number_text(run.encoder), _number_text(run.logits)) for run in self.runs]
+        rows = [
+            (run.length or None, run.token, encoder, run.steps, logits, run.greedy, run.failure or "equal")
+            for run, (encoder, logits) in zip(self.runs, sizes, strict=True)
+        ]
+        yield table(
+            "Source:number | Token:number | Encoder:number | Steps:number | Logits:number | Greedy:number | Result",
+            rows,
         )
         yield from self._stage_blocks()
         yield from self._table_blocks()
@@ -162,9 +154,8 @@ class LoweringProof(Result):
         if not self.stages:
             return
         yield Prose("By normal forms, each stage gives for every input what the model before it gives:")
-        columns = Column("Model", "code"), Column("Stage"), Column("Proven"), Column("Left to the runs")
         rows = [(stage.model, stage.name, _share_text(stage) or "nothing", stage.unproven) for stage in self.stages]
-        yield Table(columns, rows)
+        yield table("Model:code | Stage | Proven | Left to the runs", rows)
         if conditions := dict.fromkeys(each for stage in self.stages for each in stage.conditions):
             yield Prose(f"That holds for {', '.join(conditions)}.")
 
@@ -173,20 +164,14 @@ class LoweringProof(Result):
         if not self.tables:
             return
         yield Prose("Rows of the host's tables, each beside that of the export, byte by byte:")
-        columns = Column("Table", "code"), Column("Rows", "number"), Column("Proven"), Column("Those of", "code")
-        yield Table(columns, [(table.name, table.rows, _by_rows(table), table.source) for table in self.tables])
+        rows = [(each.name, each.rows, each.proven(), each.source) for each in self.tables]
+        yield table("Table:code | Rows:number | Proven | Those of:code", rows)
 
 
 def _share_text(stage: StageProof) -> str:
     """Return how many outputs of a stage are proven, by exactness, "" for none."""
     share = share_texts(Counter(stage.proven.values()), len(stage.outputs))
     return share if stage.at_every_size or not share else f"{share}, at its sizes"
-
-
-def _by_rows(table: TableProof) -> str:
-    if not table.compared:
-        return "nothing to compare with: left to the runs"
-    return "by rows" if table.is_proven else f"the first {table.compared:,} by rows"
 
 
 def _run_text(run: SourceRun) -> str:
@@ -249,8 +234,7 @@ class BundleRun:
         logits: The largest difference of logits at tokens that are no padding, over how far they vary where that is
             more than 1.
         failure: Why it fails, "" for nothing.
-        in_float32: The same difference with both in float32, where these are compared because the rounding of float16
-            decides the digits; None elsewhere.
+        is_wide: Whether both ran in float32, though they are of float16.
     """
 
     optimized: bool
@@ -261,7 +245,7 @@ class BundleRun:
     steps: int
     logits: float
     failure: str
-    in_float32: float | None = None
+    is_wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -318,40 +302,37 @@ class BundleProof(Result):
 
     def blocks(self) -> Iterator[Block]:
         """Yield the runs and the checks as tables, then causes and notes."""
-        yield Table(
+        ends = [
             (
-                Column("onnxruntime"),
-                Column("Rows", "number"),
-                Column("Padded", "number"),
-                Column("Source", "number"),
-                Column("Prompt", "number"),
-                Column("Steps", "number"),
-                Column("Logits differ by", "number"),
-                Column("Result"),
-            ),
+                f"{run.logits:.1e}" if run.logits else "0",
+                run.failure or ("equal in float32" if run.is_wide else "equal"),
+            )
+            for run in self.runs
+        ]
+        yield table(
+            "onnxruntime | Rows:number | Padded:number | Source:number | Prompt:number | Steps:number | "
+            "Logits differ by:number | Result",
             [
                 (
-                    "default" if run.optimized else "plain",
-                    run.rows,
-                    int(run.padded) or None,
-                    run.source or None,
-                    run.prompt,
-                    run.steps,
-                    f"{run.logits:.1e}" if run.logits else "0",
-                    run.failure or ("equal" if run.in_float32 is None else "equal in float32"),
+                    "default" if r.optimized else "plain",
+                    r.rows,
+                    int(r.padded) or None,
+                    r.source or None,
+                    r.prompt,
+                    r.steps,
+                    *end,
                 )
-                for run in self.runs
+                for r, end in zip(self.runs, ends, strict=True)
             ],
         )
-        rows = [(name, fault or "passed") for name, fault in self.checks.items()]
-        yield Table((Column("Check"), Column("Result")), rows)
+        yield table("Check | Result", [(name, fault or "passed") for name, fault in self.checks.items()])
         yield from bundle_blocks(self.equivalence)
         yield from (Prose(cause, "warning") for cause in self.causes)
         yield from (Prose(note) for note in self.notes)
         if self.passed:
             exact = "to the last bit" if not self.tolerance else f"within {self.tolerance:g}"
-            wide = any(run.in_float32 is not None for run in self.runs)
-            where = " Where the rounding of float16 decides the digits, it gives them in float32." if wide else ""
+            is_wide = any(run.is_wide for run in self.runs)
+            where = " That is in float32, where float16 rounds nothing." if is_wide else ""
             yield Prose(
                 f"The bundle gives what the originals give: {exact} in plain onnxruntime, and within {self.fused:g} "
                 f"where onnxruntime fuses operators.{where}"

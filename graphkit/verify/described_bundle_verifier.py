@@ -21,11 +21,10 @@ from graphkit.verify.bundle_state_checks import try_check
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
-from graphkit.verify.fatal_node import run_isolated
 from graphkit.verify.input_generator import ExportInputs
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.originals import Originals
-from graphkit.verify.proof_engine import Step, follow_steps
+from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, has_float16, level_tolerance
 
 __all__ = ["Chain", "verify_methods"]

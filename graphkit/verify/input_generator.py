@@ -41,8 +41,9 @@ from graphkit.verify.input_elements import (
     image_mask,
     marks_of,
     padding_mask,
+    usual_specials,
+    with_specials,
 )
-from graphkit.verify.special_tokens import usual_specials, with_specials
 
 __all__ = ["ExportInputs", "InputGenerator", "InputSpec", "TooLargeError", "index_bound", "is_flag", "steers_sizes"]
 
@@ -462,28 +463,23 @@ def steers_sizes(value: Value) -> bool:
     """Whether an input's elements reach a size, a count or a loop, or an operator that may not check them."""
     declared = declared_type(value)
     is_integer = declared is not None and declared.dtype in INTEGERS
-    uses = (use for reached in walk_breadth_first([value], _computed_with) for use in reached.consumers)
+
+    def computed_with(reached: Value) -> Iterator[Value | None]:
+        return (out for node, _ in reached.consumers if not node.is_op(*SHAPE_ONLY) for out in node.outputs)
+
+    uses = (use for reached in walk_breadth_first([value], computed_with) for use in reached.consumers)
     return any(_decides_runs(node, index) or (is_integer and _trusts_indices(node)) for node, index in uses)
 
 
-def _computed_with(value: Value) -> Iterator[Value | None]:
-    return (out for node, _ in value.consumers if not node.is_op(*SHAPE_ONLY) for out in node.outputs)
-
-
 def _decides_runs(node: Node, index: int) -> bool:
+    """Whether an input of a node is a size or a count, or the node is a loop or in one."""
     name = value_inputs(node).get(index)
     if name is not None and name not in HARMLESS:
         return True
-    return node.is_op("Loop", "Scan") or _in_loop(node)
-
-
-def _in_loop(node: Node) -> bool:
-    scope = node.scope
-    while scope.owner is not None:
-        if scope.owner.is_op("Loop", "Scan"):
-            return True
-        scope = scope.owner.scope
-    return False
+    around: Node | None = node
+    while around is not None and not around.is_op("Loop", "Scan"):
+        around = around.scope.owner
+    return around is not None
 
 
 def _trusts_indices(node: Node) -> bool:

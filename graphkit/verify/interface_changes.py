@@ -26,14 +26,13 @@ from graphkit.shapes.constraints.dim_equalities import Pair, fed_inputs
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import DeclaredInputs, declared_inputs, read_dim
+from graphkit.verify.feeder import Feeder, Flags, Run
 from graphkit.verify.input_generator import TooLargeError
-from graphkit.verify.original_runs import Feeder, Flags, Run
 from graphkit.verify.run_sizes import propose_assignments
 
 __all__ = [
     "Branch",
     "Change",
-    "InterfaceFailures",
     "computed_dims",
     "find_narrowing",
     "input_changes",
@@ -273,29 +272,19 @@ class Branch:
                 yield from self._walk(body)
 
 
-@dataclass(frozen=True)
-class InterfaceFailures:
-    """Where the inputs and outputs of a model are not those of a branch, a sentence each."""
-
-    inputs: list[str]
-    outputs: list[str]
-
-
-def interface_failures(branch: Branch, model: Model) -> InterfaceFailures:
-    """Compare the inputs and outputs of a model with those of a branch."""
+def interface_failures(branch: Branch, model: Model) -> tuple[str, ...]:
+    """Return where the inputs and outputs of a model are not those of a branch, a sentence each."""
     before, after = branch.outputs(), [value.name for value in model.graph.outputs]
     read, inputs = branch.inputs(), fed_inputs(model)
     known = {value.name for value in branch.merged.graph.inputs}
     used = _needed_inputs(model, model.graph.outputs, None)
     strange = [name for name in inputs if name not in known or (name in used and name not in read)]
     whose = "none of the later steps'" if branch.is_cache else "none of the first step's"
-    lost, new = [name for name in before if name not in after], [name for name in after if name not in before]
-    return InterfaceFailures(
-        [
-            *_change_sentences("input", sorted(read - inputs.keys()), "missing"),
-            *_change_sentences("input", strange, whose),
-        ],
-        [*_change_sentences("output", lost, "missing"), *_change_sentences("output", new, whose)],
+    return (
+        *_change_sentences("output", [name for name in before if name not in after], "missing"),
+        *_change_sentences("output", [name for name in after if name not in before], whose),
+        *_change_sentences("input", sorted(read - inputs.keys()), "missing"),
+        *_change_sentences("input", strange, whose),
     )
 
 

@@ -46,17 +46,12 @@ def costs_before_and_after(
     if not timed or change.unknown:
         return change
     try:
-        _check_kept(models.before, models.after)
+        if any(model.path is not None and model.path == models.after.path for model in models.before):
+            raise UsageError(f"{models.after.label}: it has replaced the original - name another file to write")
         with shared_isolation(limits):
             return replace(change, latency=_measure_latency(models))
     except GraphkitError as error:
         return replace(change, untimed=str(error))
-
-
-def _check_kept(before: Sequence[Model], after: Model) -> None:
-    """Raise UsageError where the result has taken the place of an original."""
-    if any(model.path is not None and model.path == after.path for model in before):
-        raise UsageError(f"{after.label}: it has replaced the original - name another file to write")
 
 
 def _measure_latency(models: BeforeAndAfter) -> Latency:

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from itertools import tee, zip_longest
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from graphkit.deploy.contract import Port
+from graphkit.deploy.contract import Contract, Port
 from graphkit.deploy.hosts.numpy_host import slots_mask
-from graphkit.graph.view import all_scopes
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.mask_polarity import make_open_mask
+from graphkit.graph.roles import Role
+from graphkit.graph.uses import find_lookups, table_entries
+from graphkit.graph.view import Value, all_scopes
+from graphkit.model import Model, load
+from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.suggest import count_things
 from graphkit.verify.cause_search import Cause, find_sole_cause, is_mended, with_attributes
-from graphkit.verify.first_difference import describe_order, first_node
-from graphkit.verify.lowering_differences import Facts
-from graphkit.verify.lowering_leaks import find_leaks
-from graphkit.verify.lowering_scene import AlteredHost, Changing, IsolatedMethods, Scene
+from graphkit.verify.deployment_proofs import TableProof
+from graphkit.verify.first_difference import describe_difference, describe_order, first_node, run_part
+from graphkit.verify.input_generator import InputGenerator
+from graphkit.verify.lowering_scene import AlteredHost, Changing, IsolatedMethods, Scene, find_leaks
+from graphkit.verify.originals import Originals
+from graphkit.verify.weight_comparison import WrongAttribute, WrongWeight, find_wrong_parts, mend_models
 
-__all__ = ["find_lowering_causes"]
+__all__ = ["Facts", "WrongTable", "compared_tables", "facts_of", "find_lowering_causes"]
+
 
 SHALLOW, FLOOR = -10.0, -1e4  # a floor that scores may be below, and one that they are not
 
@@ -36,8 +52,7 @@ def find_lowering_causes(scene: Scene, other: Scene | None, facts: Facts, rng: n
             return []
         once = find_sole_cause(scene.once, _port_causes(scene.host, "once"), _file_causes(scene, facts))
         with once.undo() if once is not None else contextlib.nullcontext():
-            rounds = _port_causes(scene.host, "step"), _file_causes(scene, facts), _constant_causes(scene)
-            step = find_sole_cause(scene.distances, *rounds)
+            step = find_sole_cause(scene.distances, _port_causes(scene.host, "step"), _file_causes(scene, facts))
         causes = [cause.text for cause in (once, step) if cause is not None]
         causes = causes or list(_order_causes(scene)) or ([] if other is None else list(find_leaks(other, rng)))
         return causes or [f"No simple cause; {_where_it_begins(scene, facts)}."]
@@ -105,28 +120,6 @@ def _file_causes(scene: Scene, facts: Facts) -> Iterator[Cause]:
         yield Cause("weights", str(fact), undo=partial(facts.undone, scene.host, [fact]))
 
 
-def _constant_causes(scene: Scene) -> Iterator[Cause]:
-    """Yield the constants of the original that all logits may lack, or have twice."""
-    model, step = scene.reference.originals.step, scene.host.step
-    if model is None or not scene.tokens:
-        return
-    scene.start()
-    size = step(scene.tokens[0]).size
-    for value in (value for scope in all_scopes(model.scopes) for value in scope.initializers):
-        if value.tensor is None or int(np.prod(value.tensor.dims)) != size:
-            continue
-        array = model.array(value.tensor).reshape(-1)
-        for term, fault in ((array, "is lost"), (-array, "is added twice")):
-            text = f"Logits are off by the same numbers at every step: '{value.name}' of the original {fault}."
-            mended = partial(_add_term, step, term)
-            yield Cause("offset", text, value.name, partial(with_attributes, scene.host, step=mended))
-
-
-def _add_term(step: Callable[[int], np.ndarray], term: np.ndarray, token: int) -> np.ndarray:
-    logits = step(token)
-    return np.asarray(logits + term.reshape(logits.shape))
-
-
 def _order_causes(scene: Scene) -> Iterator[str]:
     """Yield heads or slots of a state that are in another order, though all logits up to there are right."""
     step = scene.reference.originals.step
@@ -171,3 +164,356 @@ def _where_it_begins(scene: Scene, facts: Facts) -> str:
 
 def _node_text(node: str, file: str) -> str:
     return f"it begins at '{node}' of {file}" if node else f"it is in {file}, or in what that is fed"
+
+
+CHUNK = 4096  # ids of a run
+ROLES: Mapping[str, tuple[Role, ...]] = {
+    "source": ("tokens", "encoder tokens"),
+    "token": ("tokens",),
+    "type": ("token types",),
+    "position": ("positions",),
+}
+AFTER = ("Cast", "DequantizeLinear", "Identity")  # what a lookup's rows may go through before they are an input
+LEAST_HIDING = -1e4  # what is added to scores that do not count is at most this, in any export
+MOST = 1 << 24  # elements of all candidates for a row
+SHOWN = 3
+
+
+class Compared(NamedTuple):
+    """The rows of a table beside those of the export.
+
+    Attributes:
+        right: The rows that it should have.
+        wrong: Which rows differ.
+        source: The tensor of the export that has the right ones.
+        compared: How many of the first rows were compared; others have nothing that they could be compared with.
+    """
+
+    right: np.ndarray
+    wrong: np.ndarray
+    source: str
+    compared: int
+
+
+@dataclass(frozen=True, eq=False)
+class WrongTable:
+    """A table with rows that are not those of the export.
+
+    Attributes:
+        name: Its name.
+        table: What it is.
+        export: The rows of the export, and which of them differ.
+    """
+
+    name: str
+    table: np.ndarray
+    export: Compared
+
+    @property
+    def right(self) -> np.ndarray:
+        """What the table should be."""
+        return self.export.right
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether most rows are right: else it may be stored in another way than the export's, and mean the same."""
+        wrong = self.export.wrong[: len(self.table)]
+        return 2 * int(wrong.sum()) <= len(wrong)
+
+    def __str__(self) -> str:
+        rows, source = np.flatnonzero(self.export.wrong), self.export.source
+        missing = max(0, len(self.right) - len(self.table))
+        if missing == len(rows):
+            lacks = f"{count_things(missing, 'row(s)')} of '{source}', from row {rows[0]:,} on"
+            return f"Table '{self.name}' lacks {lacks}."
+        which = ", ".join(f"{row:,}" for row in rows[:SHOWN]) + (", ..." if len(rows) > SHOWN else "")
+        differ = f"row {which} differs" if len(rows) == 1 else f"{len(rows):,} rows differ, {which},"
+        how = "" if self.is_sure else f": {describe_difference(self.right, self.table, ('the export', 'the table'))}"
+        return f"Table '{self.name}' is not what the export looks up: {differ} from '{source}'{how}."
+
+
+def compared_tables(
+    originals: Originals, contract: Contract, tables: Mapping[str, np.ndarray]
+) -> Iterator[WrongTable | TableProof]:
+    """Yield the tables with wrong rows, and for others how many of their rows are those of the export.
+
+    A table that the export looks ids up in is compared row by row with its own lookup, run on all ids. Rows of
+    positions and lengths are compared with the tensors of the export that depend on these alone: with the one that
+    most rows equal. Of a table that equals none of them the runs tell.
+    """
+    for method in contract.methods:
+        first = originals.encoder if originals.encoder is not None else originals.first
+        model = originals.step if method.when == "step" else first
+        for port in method.inputs:
+            source = port.source
+            if model is None or source is None or source.kind not in ("embedding", "rows"):
+                continue
+            table = tables[source.of]
+            comparison = _looked_up(model, table, ROLES.get(source.by, ()), is_whole=source.kind == "embedding")
+            if comparison is None and source.kind == "rows":
+                comparison = _by_number(model, contract, port, table)
+            if comparison is None:
+                yield TableProof(source.of, len(table), 0, "")
+            elif comparison.wrong.any():
+                yield WrongTable(source.of, table, comparison)
+            else:
+                yield TableProof(source.of, len(table), comparison.compared, comparison.source)
+
+
+def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role], *, is_whole: bool) -> Compared | None:
+    """Compare a table with the export's lookups by ids of some roles; None where these give no such rows.
+
+    Args:
+        model: The export.
+        table: The table.
+        roles: Those of the ids.
+        is_whole: Whether it needs a row for each id that the export takes: only positions may end before.
+    """
+    comparisons: list[Compared] = []
+    for ids in model.roles.all(*roles):
+        for node, rows in find_lookups(ids):
+            count, value = table_entries(node, rows), node.outputs[0]
+            while value is not None and count is not None and count >= len(table):
+                compared = _of_ids(model, value, ids, table, count if is_whole else len(table))
+                comparisons += [compared] if compared is not None else []
+                after = [reader for reader, at in value.consumers if at == 0 and reader.is_op(*AFTER)]
+                value = after[0].outputs[0] if after else None
+    return min(comparisons, key=lambda comparison: int(comparison.wrong.sum()), default=None)
+
+
+def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray, count: int) -> Compared | None:
+    """Compare a table with so many rows of the export; those that it lacks are wrong."""
+    declared = declared_type(ids)
+    if declared is None:
+        return None
+    kind, rank = declared.numpy_dtype, len(declared.dims or ())
+
+    def feeds(inputs: Sequence[Value]) -> Iterator[dict[str, np.ndarray]]:
+        for first in range(0, count if inputs == [ids] else 0, CHUNK):
+            numbers = np.arange(first, min(first + CHUNK, count), dtype=kind)
+            yield {ids.name: numbers.reshape((1,) * (rank - 1) + (-1,))}
+
+    rows = [array for run in run_part(model, [value], feeds) for array in run.values()]
+    size = count * math.prod(table.shape[1:])
+    if any(array.dtype != table.dtype for array in rows) or sum(array.size for array in rows) != size:
+        return None
+    right = np.concatenate([array.reshape(-1, *table.shape[1:]) for array in rows])
+    missing = np.ones(count - len(table), bool)
+    return Compared(
+        right, np.concatenate([_differing_rows(right[: len(table)], table), missing]), value.name, len(table)
+    )
+
+
+def _differing_rows(right: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Return which rows differ, in any byte."""
+    right_bytes, table_bytes = (
+        np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in (right, table)
+    )
+    return np.asarray((right_bytes != table_bytes).any(axis=1))
+
+
+def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) -> Compared | None:
+    """Compare the rows of positions, or of valid lengths, with tensors of the export."""
+    if port.by in ("largest_id", "first_token", "valid_length") and table[0].size == len(table):
+        right = np.eye(len(table), dtype=table.dtype).reshape(table.shape)
+        if port.by != "valid_length" or 2 * _differing_rows(right, table).sum() < len(table):
+            return Compared(right, _differing_rows(right, table), "the places of a source", len(table))
+    is_step = port.by == "position"
+    source, most = max(1, contract.sizes["source"]), min(contract.sizes["positions"], len(table))
+
+    def sizes(number: int) -> Sizes:
+        return Sizes(1, 1, number, source) if is_step else Sizes(1, number, 0, number)
+
+    def fits(array: np.ndarray) -> bool:
+        return array.dtype.kind == "f" and _place_row(array, table[0], 0, contract, is_step=is_step) is not None
+
+    runs = _tensor_runs(model, range(most) if is_step else range(1, len(table) + 1), sizes, fits)
+    rows = {row.tobytes() for row in table}
+
+    def known_rows(compared: Compared) -> tuple[int, int]:
+        """Return how many rows are in their places, and how many of the right ones are anywhere."""
+        return int((~compared.wrong).sum()), len(rows & {row.tobytes() for row in compared.right})
+
+    candidates = (
+        _best_match(table, [run.get(name) for run in runs], contract, port, name) for name in (runs or ({},))[0]
+    )
+    best = max((each for each in candidates if each is not None), key=known_rows, default=None)
+    return best if best is not None and 2 * max(known_rows(best)) >= len(best.wrong) else None
+
+
+def _best_match(
+    table: np.ndarray, arrays: Sequence[np.ndarray | None], contract: Contract, port: Port, name: str
+) -> Compared | None:
+    right, wrong = np.array(table), np.zeros(len(table), bool)
+    is_step = port.by == "position"
+    for row, array in enumerate(arrays):
+        expected_row = None if array is None else _place_row(array, table[row], row, contract, is_step=is_step)
+        if expected_row is None:
+            return None
+        right[row] = expected_row
+        wrong[row] = expected_row.tobytes() != table[row].tobytes()
+    if len(arrays) > 1 and not wrong.all() and all(np.array_equal(right[0], later) for later in right[1:]):
+        return None  # a constant is equal to any row that is like it
+    return Compared(right, wrong, name, len(arrays))
+
+
+def _place_row(
+    array: np.ndarray, row: np.ndarray, number: int, contract: Contract, *, is_step: bool
+) -> np.ndarray | None:
+    """Return the expected row of an array of the export; None where the dims do not fit."""
+    if array.dtype != row.dtype:
+        return None
+    array = np.where(array <= LEAST_HIDING, np.asarray(contract.floor, row.dtype), array)
+    if array.size == row.size:
+        return array.reshape(row.shape)
+    if array.ndim != row.ndim:
+        return None
+    axes = [axis for axis in range(row.ndim) if row.shape[axis] != array.shape[axis]]
+    placed = np.array(row)
+    if is_step:  # what is past comes first, the new token last, and what is between counts for nothing
+        if len(axes) != 1 or array.shape[axes[0]] != number + 1 or number >= row.shape[axes[0]]:
+            return None
+        moved, old = np.moveaxis(placed, axes[0], -1), np.moveaxis(array, axes[0], -1)
+        moved[...] = contract.floor
+        moved[..., :number], moved[..., -1] = old[..., :number], old[..., -1]
+        return placed
+    if any(array.shape[axis] != number + 1 or array.shape[axis] > row.shape[axis] for axis in axes):
+        return None
+    placed[tuple(slice(size) for size in array.shape)] = array  # what padding sees does not count
+    if array.shape[-1] != row.shape[-1]:
+        padding = [*(slice(size) for size in array.shape[:-1]), slice(array.shape[-1], None)]
+        placed[tuple(padding)] = contract.floor
+    return placed
+
+
+def _tensor_runs(
+    model: Model, numbers: range, sizes: Callable[[int], Sizes], fits: Callable[[np.ndarray], bool]
+) -> list[dict[str, np.ndarray]]:
+    """Return the tensors that depend on no data, for each number of positions; nothing where they do not run.
+
+    Args:
+        model: The export.
+        numbers: The numbers.
+        sizes: The sizes for each.
+        fits: Whether a tensor for the first of them may be compared: no other one is computed again.
+    """
+    known, maker = _without_data(model), InputGenerator(model)
+
+    def feeds(counts: range) -> Iterator[dict[str, np.ndarray]]:
+        return (_unpadded_inputs(maker, sizes(count)) for count in counts)
+
+    parts = []
+    for scope in all_scopes(model.scopes):
+        values = [value for value in scope.values.values() if value in known]
+        first = next(_scope_outputs(model, values, feeds(numbers[:1])), {}) if values else {}
+        if fitting := [value for value in values if value.name in first and fits(first[value.name])]:
+            parts.append(fitting)
+    runs: list[dict[str, np.ndarray]] = [{} for _ in numbers]
+    outputs = (
+        _scope_outputs(model, part, feed) for part, feed in zip(parts, tee(feeds(numbers), len(parts)), strict=True)
+    )
+    for run, outputs_of_parts in zip(runs, zip_longest(*outputs, fillvalue={}), strict=False):
+        run.update(item for arrays in outputs_of_parts for item in arrays.items())
+        if sum(array.size for array in run.values()) > MOST:
+            return []
+    return runs
+
+
+def _scope_outputs(
+    model: Model, values: Sequence[Value], feeds: Iterable[Mapping[str, np.ndarray]]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield some values of a scope for each feed of the model; end where they do not run."""
+    return run_part(
+        model, values, lambda inputs: ({value.name: feed[value.name] for value in inputs} for feed in feeds)
+    )
+
+
+def _unpadded_inputs(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarray]:
+    """Return the inputs of a model at these sizes, without padding, and zeros for data."""
+    roles, zeros = maker.model.roles, {}
+    for name, shape in maker.shapes(sizes).items():
+        declared = declared_type(maker.model.graph.values[name])
+        if shape is not None and declared is not None and declared.is_float:
+            zeros[name] = np.zeros(shape, declared.numpy_dtype)
+    feed = maker.make(sizes, zeros)
+    masks = {value.name: polarity for value, polarity in roles.polarities.items()}
+    return {name: make_open_mask(array, masks[name]) if name in masks else array for name, array in feed.items()}
+
+
+def _without_data(model: Model) -> set[Value]:
+    """Return the computed tensors that follow from sizes, masks and positions, and from nothing else."""
+    kinds: dict[Value, int] = {}  # 0: constant, 1: follows from these, 2: from data
+    for scope in all_scopes(model.scopes):
+        for node in scope.nodes:
+            read = [_data_kind(value, kinds, model) for value in node.inputs if value is not None]
+            kind = max(read, default=0)
+            if node.bodies:
+                kind = 2
+            elif node.is_op("Shape", "Size"):
+                kind = min(kind, 1)
+            kinds.update((value, kind) for value in node.outputs if value is not None)
+    return {value for value, kind in kinds.items() if kind == 1}
+
+
+def _data_kind(value: Value, kinds: Mapping[Value, int], model: Model) -> int:
+    if value.producer is not None:
+        return kinds.get(value, 2)
+    if value.tensor is not None or value.sparse is not None:
+        return 0
+    declared = declared_type(value)
+    is_data = declared is None or declared.is_float or model.roles.of(value) in ("tokens", "encoder tokens")
+    return 2 if is_data else 1
+
+
+Mendable = WrongTable | WrongWeight | WrongAttribute
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """The differences of the files.
+
+    Attributes:
+        sure: What is surely another than that of the export.
+        suspects: What may be, and is named only where undoing it mends the difference.
+        tables: The tables, by name.
+        models: The lowered models, by method.
+        proofs: The tables that are right as far as they were compared.
+    """
+
+    sure: tuple[Mendable, ...]
+    suspects: tuple[Mendable, ...]
+    tables: Mapping[str, np.ndarray]
+    models: Mapping[str, Model]
+    proofs: tuple[TableProof, ...]
+
+    @contextmanager
+    def undone(self, host: AlteredHost, facts: Sequence[Mendable]) -> Iterator[None]:
+        """Let a host run with these mended, besides what is mended already."""
+        assert isinstance(host.run, IsolatedMethods)
+        tables = {**host.tables, **{fact.name: fact.right for fact in facts if isinstance(fact, WrongTable)}}
+        known, wrong = host.run.models, [fact for fact in facts if not isinstance(fact, WrongTable)]
+        models = {**known, **mend_models({**self.models, **known}, wrong)}
+        with with_attributes(host, tables=tables), with_attributes(host.run, models=models):
+            yield
+
+
+def facts_of(originals: Originals, folder: Path, contract: Contract, host: AlteredHost) -> Facts:
+    """Compare the files of a lowering with its export."""
+    models = {method.name: load(folder / method.file) for method in contract.methods}
+    tables = list(compared_tables(originals, contract, host.tables))
+    differences: list[Mendable] = [table for table in tables if isinstance(table, WrongTable)]
+    differences += find_wrong_parts(originals.models, models.values())
+    sure = tuple(fact for fact in differences if fact.is_sure)
+    return Facts(
+        sure, tuple(fact for fact in differences if not fact.is_sure), host.tables, models, _table_proofs(tables)
+    )
+
+
+def _table_proofs(tables: Iterable[WrongTable | TableProof]) -> tuple[TableProof, ...]:
+    """Return the proof of each table, of those that several methods read the least."""
+    proofs: dict[str, TableProof] = {}
+    for table in tables:
+        proof = table if isinstance(table, TableProof) else TableProof(table.name, len(table.right), 0, "")
+        known = proofs.get(proof.name)
+        proofs[proof.name] = proof if known is None or proof.compared < known.compared else known
+    return tuple(proofs.values())

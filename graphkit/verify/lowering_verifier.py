@@ -13,24 +13,20 @@ import numpy as np
 
 from graphkit.deploy.contract import Contract
 from graphkit.deploy.contract.host_contract import FIXED
-from graphkit.graph.names import count_things
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.suggest import count_things
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, Output, largest_measured
 from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
-from graphkit.verify.fatal_node import run_isolated
-from graphkit.verify.input_elements import Draw
+from graphkit.verify.input_elements import Draw, place_token, special_tokens, token_places
 from graphkit.verify.input_generator import ExportInputs, InputSpec
-from graphkit.verify.lowering_causes import find_lowering_causes
-from graphkit.verify.lowering_differences import facts_of
-from graphkit.verify.lowering_leaks import find_leaks, sound_lengths
-from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene
-from graphkit.verify.one_sequence_oracle import OneSequence
+from graphkit.verify.lowering_causes import facts_of, find_lowering_causes
+from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene, find_leaks, sound_lengths
+from graphkit.verify.oracle import OneSequence
 from graphkit.verify.originals import Originals
-from graphkit.verify.proof_engine import Agreement, Step, follow_steps
-from graphkit.verify.special_tokens import place_token, special_tokens, token_places
+from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
 __all__ = ["measure_deviation", "verify_lowering", "vocabulary_size"]

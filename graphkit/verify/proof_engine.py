@@ -13,14 +13,32 @@ loop is the proof's own, for there nothing but an argmax is to be got right.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
+import onnx
+
 from graphkit.errors import GraphkitError, ModelError
-from graphkit.runtime.session import RunError
+from graphkit.model import Model, load
+from graphkit.rewrite.base import copy_proto
+from graphkit.runtime.isolation import DiedError, shared_isolation
+from graphkit.runtime.limits import Limits
+from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.verify.comparator import Difference, Output, compare_outputs
 
-__all__ = ["Agreement", "Outcome", "Step", "follow_steps", "repeat_calls", "yield_outcomes"]
+__all__ = [
+    "Agreement",
+    "Outcome",
+    "Step",
+    "fatal_error",
+    "follow_steps",
+    "repeat_calls",
+    "run_isolated",
+    "yield_outcomes",
+]
+
 
 Outputs = Mapping[str, Output]
 
@@ -154,3 +172,55 @@ def follow_steps(steps: Iterable[Step], rule: Rule, *, to_the_end: bool = False,
         if failure and not to_the_end:
             break
     return Agreement(worst, failure, count)
+
+
+@contextmanager
+def run_isolated(limits: Limits) -> Iterator[None]:
+    """Let models run in a process with limits; one that ends it ends the proof, with an error that names the node.
+
+    Raises:
+        ModelError: A model ends the process.
+    """
+    with shared_isolation(limits):
+        try:
+            yield
+        except RunError as error:
+            if not error.signal or error.model is None:
+                raise
+            model = error.model if isinstance(error.model, Model) else load(error.model)
+            raise fatal_error(model, error.feed, error.message) from error
+
+
+def fatal_error(model: Model, feed: Mapping[str, np.ndarray], problem: str) -> ModelError:
+    """Return the error for a model that ends its process on all inputs, with the node of the main graph that does.
+
+    Args:
+        model: The model, whose nodes are in an order in which they run.
+        feed: Some inputs.
+        problem: How it ends the process.
+    """
+    runs, ends = 0, len(model.proto.graph.node)  # how many of the first nodes run, and how many end the process
+    while ends - runs > 1:
+        count = (runs + ends) // 2
+        runs, ends = (runs, count) if _ends_process(_first_nodes(model, count), feed) else (count, ends)
+    where = model.graph.nodes[ends - 1].path
+    return ModelError(f"onnxruntime cannot run it: {problem}", file=model.label, node=where, hint="correct the node")
+
+
+def _first_nodes(model: Model, count: int) -> Model:
+    """Return a model of so many of the first nodes."""
+    proto = copy_proto(model)
+    graph = proto.graph
+    del graph.node[count:]
+    del graph.output[:]
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in graph.node[-1].output if name)
+    return model.with_proto(proto)
+
+
+def _ends_process(model: Model, feed: Mapping[str, np.ndarray]) -> bool:
+    try:
+        with IsolatedSession(model, prepack=False) as session:
+            session.run(feed)
+    except ModelError as error:
+        return isinstance(error.__cause__, DiedError)
+    return False

@@ -15,7 +15,8 @@ of the original's nodes in one as in the other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -23,9 +24,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from graphkit.graph.names import free_name, names_in
 from graphkit.model import Model
+from graphkit.passes.control_flow.inline_constant_if import SpecializeInput
 from graphkit.rewrite.base import copy_proto
+from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
+from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof, SkippedRun
 
-__all__ = ["TOLERANCE", "as_rounded", "moved_copies"]
+__all__ = ["TOLERANCE", "as_rounded", "join_proofs", "merged_branches", "moved_copies"]
 
 STEPS = 2e-4  # of a quantiser: a few units in the last place of a float32 sum of data as large as 127 steps
 
@@ -89,7 +93,7 @@ def as_rounded(original: Model, rewritten: Model) -> tuple[Model, Model] | str:
     Returns:
         The two models, or why they cannot be made.
     """
-    before, after = _copy_proto(original), _copy_proto(rewritten)
+    before, after = copy_proto(original), copy_proto(rewritten)
     if any(_has_bodies(node) for proto in (before, after) for node in proto.graph.node) or before.functions:
         return "bodies or functions, in which products cannot be taken apart"
     if any(name.startswith((ORIGINAL, DATA, ROUNDED)) for name in _graph_names(before.graph)):
@@ -108,12 +112,6 @@ def as_rounded(original: Model, rewritten: Model) -> tuple[Model, Model] | str:
     _give_outputs(after.graph, {f"{DATA}{ORIGINAL}{name}": _in_original(before, name) for name in rounded})
     _give_outputs(before.graph, {f"{DATA}{prefix}{name}": name for prefix in ("", ORIGINAL) for name in rounded})
     return original.with_proto(before), rewritten.with_proto(after)
-
-
-def _copy_proto(model: Model) -> onnx.ModelProto:
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    return proto
 
 
 def _has_bodies(node: onnx.NodeProto) -> bool:
@@ -187,3 +185,52 @@ def _add_original(proto: onnx.ModelProto, original: onnx.ModelProto) -> None:
     proto.graph.initializer.extend(tensor for tensor in original.graph.initializer if tensor.name not in have)
     domains = {opset.domain for opset in proto.opset_import}
     proto.opset_import.extend(opset for opset in original.opset_import if opset.domain not in domains)
+
+
+def merged_branches(original: Model, rewritten: Model) -> Iterator[tuple[dict[str, bool], Model, Model]]:
+    """Yield the branches of merged decoders as models, with the flag of each; other models as they are."""
+    condition = original.roles.first("condition")
+    if condition is None:
+        yield {}, original, rewritten
+        return
+    for flag in (False, True):
+        bind = SpecializeInput(condition.name, flag)
+        yield {condition.name: flag}, bind.run(original).model, bind.run(rewritten).model
+
+
+def join_proofs(proofs: Sequence[tuple[Mapping[str, bool], RewriteProof]]) -> RewriteProof:
+    """Return the proof of all branches as one; its runs and outputs say of which branch they are."""
+    runs, outputs, skipped, failures = list[RunProof](), list[OutputProof](), list[SkippedRun](), list[str]()
+    summaries = dict[str, EquivalenceSummary]()
+    for flags, proof in proofs:
+        where = ", ".join(f"{name}={str(flag).lower()}" for name, flag in flags.items())
+        for output in proof.outputs:
+            name = f"{output.name} ({where})" if where else output.name
+            outputs.append(replace(output, name=name, worst=output.worst and output.worst + len(runs)))
+        runs += [replace(run, flags={**run.flags, **flags}) for run in proof.runs]
+        skipped += [replace(run, flags={**run.flags, **flags}) for run in proof.skipped]
+        failures += [f"{where}: {failure}" if where else failure for failure in proof.failures]
+        summaries[where] = proof.equivalence
+    (_, first), *_ = proofs
+    if len(proofs) == 1:
+        return first
+    parts = [proof for _, proof in proofs]
+    worst = max((proof.level for proof in parts), key=lambda level: (bool(level.failure), level.scaled or 0.0))
+    return replace(
+        first,
+        runs=tuple(runs),
+        skipped=tuple(skipped),
+        outputs=tuple(outputs),
+        weights=max((proof.weights for proof in parts), key=lambda weights: weights.equal),
+        level=replace(worst, runs=sum(proof.level.runs for proof in parts)),
+        notes=_join_texts(proof.notes for proof in parts),
+        failures=tuple(failures),
+        coverage="; ".join(_join_texts([proof.coverage] for proof in parts)),
+        caveats=_join_texts(proof.caveats for proof in parts),
+        interface=_join_texts(proof.interface for proof in parts),
+        equivalence=EquivalenceSummary.joined(summaries),
+    )
+
+
+def _join_texts(parts: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for texts in parts for text in texts))

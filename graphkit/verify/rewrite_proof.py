@@ -8,20 +8,22 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from graphkit.analysis.costs.cost_changes import CostChange
-from graphkit.graph.names import count_things
 from graphkit.render.document_blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result
+from graphkit.suggest import count_things
 from graphkit.verify.comparator import Difference, largest_measured
 from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
 
 __all__ = [
     "LevelProof",
+    "LoopProof",
     "OutputProof",
     "ProvenReport",
     "RewriteProof",
     "RunProof",
     "RunSizes",
     "SkippedRun",
+    "SplitProof",
     "WeightProof",
     "proof_blocks",
     "proof_outcome",
@@ -265,6 +267,14 @@ class RewriteProof(Result):
         """Whether both ran, and nothing differs by more than the tolerance."""
         return bool(self.runs) and not self.failures
 
+    @property
+    def largest(self) -> tuple[float | None, float | None]:
+        """The largest absolute and relative differences; None where nothing ran, or what differs is no number."""
+        pairs = [(output.absolute, output.relative) for output in self.outputs]
+        if not pairs or any(absolute is None for absolute, _ in pairs):
+            return None, None
+        return largest_measured(*(pair[0] for pair in pairs)), largest_measured(*(pair[1] for pair in pairs))
+
     def covers(self, difference: Difference) -> bool:
         """Whether a difference is within the tolerance."""
         return difference.within(self.tolerance, of_magnitude=self.of_magnitude)
@@ -359,3 +369,107 @@ def _dims_text(dims: Mapping[str, int]) -> str:
         f"{names[0]}={size}" if len(names) == 1 else f"{names[0]} and {len(names) - 1} others={size}"
         for size, names in groups.items()
     )
+
+
+@dataclass(frozen=True)
+class LoopProof:
+    """The pair against the merged decoder, decoding greedily.
+
+    Attributes:
+        prompt: Tokens of the prompt.
+        steps: Steps decoded; 0 for a loop that was not run.
+        absolute: The largest difference of logits, None where it did not get that far.
+        failure: The first step that differs, or why the loop does not run; "" for nothing.
+        note: Why there is none to run, "" for nothing.
+    """
+
+    prompt: int
+    steps: int
+    absolute: float | None
+    failure: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SplitProof(Result):
+    """The proof that a pair of decoders gives the results of the merged one.
+
+    Attributes:
+        tolerance: Largest difference, absolute or relative, that counts as equal without optimizations.
+        branches: First step and later steps, each as a rewrite of the merged decoder with its condition fixed.
+        loop: Both, decoding.
+    """
+
+    title: ClassVar[str] = "Proof"
+    computed: ClassVar[tuple[str, ...]] = ("passed",)
+    tolerance: float
+    branches: tuple[RewriteProof, ...]
+    loop: LoopProof
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is missing, and nothing differs by more than the tolerance."""
+        return all(branch.passed for branch in self.branches) and not self.loop.failure
+
+    def findings(self) -> tuple[str, ...]:
+        failures = [f"{branch.rewritten}: {failure}" for branch in self.branches for failure in branch.failures]
+        return (*failures, *([f"decoding loop: {self.loop.failure}"] if self.loop.failure else []))
+
+    def proven(self) -> str:
+        """Return the proven statement, a sentence for each model and one for the loop."""
+        sentences = [(branch.rewritten, branch.proven()) for branch in self.branches]
+        texts = [f"{name}: {sentence[0].lower()}{sentence[1:]}" for name, sentence in sentences]
+        steps = count_things(self.loop.steps, "greedy step(s)")
+        return " ".join([*texts, *([f"The two decode {steps} as the merged decoder does."] if self.loop.steps else [])])
+
+    def blocks(self) -> Iterator[Block]:
+        yield outcome([self.proven() if self.passed else "The proof failed."], self.findings())
+        for branch in self.branches:
+            if branch.coverage:
+                yield Prose(f"Covered of {branch.rewritten}: {branch.coverage}.")
+            yield from branch.equivalence.blocks(branch.rewritten)
+        yield from self._tables()
+        yield from sum((branch.weights for branch in self.branches), WeightProof()).blocks()
+        shared = [note for note in self.branches[0].notes if all(note in branch.notes for branch in self.branches)]
+        for branch in self.branches:
+            for run in branch.skipped[:MAX_SKIPPED]:
+                yield Prose(f"{branch.rewritten}: the merged decoder itself fails at {run}: {run.reason}.")
+            if len(branch.skipped) > MAX_SKIPPED:
+                yield Prose(f"So it does at {len(branch.skipped) - MAX_SKIPPED} more.")
+            if branch.fixed:
+                yield Prose(f"{branch.rewritten}: it takes {_dims_text(branch.fixed)} only.")
+            yield from (Prose(f"{branch.rewritten}: {note}") for note in branch.notes if note not in shared)
+        yield from (Prose(note) for note in (*shared, self.loop.note) if note)
+        for failure in self.findings():
+            yield Prose(failure, "warning")
+
+    def _tables(self) -> Iterator[Table]:
+        rows: list[tuple[str, int | None, int, str | None, str | None, str]] = []
+        for branch in self.branches:
+            verdict = _verdict_text(branch.passed) if branch.runs else "not run"
+            absolute, relative = map(_number_text, branch.largest)
+            rows.append((branch.rewritten, len(branch.outputs), len(branch.runs), absolute, relative, verdict))
+        loop = self.loop
+        if loop.steps:
+            name = f"greedy loop from {count_things(loop.prompt, 'token(s)')}, {count_things(loop.steps, 'step(s)')}"
+            rows.append((name, None, 1, _number_text(loop.absolute), None, _verdict_text(not loop.failure)))
+        yield table(
+            "What | Outputs:number | Runs:number | Max abs:number | Max rel:number | Result",
+            rows,
+            title=f"Against the merged decoder, without graph optimizations (tolerance {self.tolerance:g})",
+        )
+        if levels := [(branch.rewritten, branch.level) for branch in self.branches if branch.level.runs]:
+            allowed = max(level.tolerance for _, level in levels)
+            yield table(
+                "What | Runs:number | Largest difference | Result",
+                [(name, level.runs, level.result, _verdict_text(not level.failure)) for name, level in levels],
+                title=f"At onnxruntime's default level (tolerance {allowed:g} of the largest magnitude)",
+            )
+
+
+def _number_text(value: float | None) -> str | None:
+    return f"{value:.3g}" if value is not None else None
+
+
+def _verdict_text(is_equal: bool) -> str:
+    return "equal" if is_equal else "differs"

@@ -23,12 +23,12 @@ from pathlib import Path
 
 import numpy as np
 
+from graphkit.dtypes import inline_array
 from graphkit.errors import ModelError
 from graphkit.graph.names import join_words
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, all_nodes
 from graphkit.io.byte_source import source_of
-from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion_of, with_share
@@ -53,10 +53,7 @@ from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, 
 from graphkit.verify.equivalence.interface import cut_open
 from graphkit.verify.equivalence.loading import loadable_copy, loading_refusal
 from graphkit.verify.equivalence.result import Equivalence, ExprPair, OutputProof
-from graphkit.verify.fatal_node import fatal_error, run_isolated
-from graphkit.verify.float16_error import Rounding
-from graphkit.verify.float32_copies import bfloat16_in_float32
-from graphkit.verify.float32_rounding import Float32Rounding
+from graphkit.verify.feeder import KINDS, Feeder, Run
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.interface_changes import (
     Change,
@@ -68,9 +65,6 @@ from graphkit.verify.interface_changes import (
     unknown_pairs,
 )
 from graphkit.verify.original_runs import (
-    KINDS,
-    Feeder,
-    Run,
     RunRecord,
     at_both_levels,
     coverage_text,
@@ -78,12 +72,14 @@ from graphkit.verify.original_runs import (
     run_original,
     unsteady_runs,
 )
-from graphkit.verify.proof_engine import repeat_calls
+from graphkit.verify.proof_engine import fatal_error, repeat_calls, run_isolated
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun
+from graphkit.verify.rounding import RoundingJudge, bfloat16_in_float32
+from graphkit.verify.run_sizes import find_edges
 from graphkit.verify.tolerances import default_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
 from graphkit.verify.weight_comparison import changed_weights
 
-__all__ = ["verify_extract", "verify_rewrite"]
+__all__ = ["RewriteVerifier", "verify_extract", "verify_rewrite"]
 
 FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
@@ -125,7 +121,9 @@ def verify_rewrite(
         True
     """
     with run_isolated(options.limits):
-        return _Proof.of(original, rewritten, spec, options, progress).run()
+        models = _load_source(original), _load_source(rewritten)
+        sources = _runtime_source(original, models[0]), _runtime_source(rewritten, models[1])
+        return RewriteVerifier.of(models, sources, spec, options, progress).run()
 
 
 def verify_extract(
@@ -164,11 +162,12 @@ def verify_extract(
         cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
         part = Part(cuts, tuple(value.name for value in after.graph.outputs))
         exposed = with_exposed(before, (*part.cuts, *part.ends))
-        return _Proof.of(exposed, extracted, spec, options, progress, part).run()
+        sources = exposed, _runtime_source(extracted, after)
+        return RewriteVerifier.of((exposed, after), sources, spec, options, progress, part).run()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Proof:
+class RewriteVerifier:
     """A proof of a rewrite to run.
 
     Attributes:
@@ -198,16 +197,27 @@ class _Proof:
     @classmethod
     def of(
         cls,
-        original: ModelLike,
-        rewritten: ModelLike,
+        models: tuple[Model, Model],
+        sources: tuple[Path | Model, Path | Model],
         spec: DimSpec,
         options: RewriteProofOptions,
         progress: Progress,
         part: Part | None = None,
-    ) -> _Proof:
-        """Load both models, and find the sizes at which both run."""
-        before, after = _load_source(original), _load_source(rewritten)
-        source, target = _runtime_source(original, before), _runtime_source(rewritten, after)
+    ) -> RewriteVerifier:
+        """Find the sizes at which two models run.
+
+        Args:
+            models: The original, and what was made of it.
+            sources: What onnxruntime is to load of each.
+            spec: The known facts about the original's input dims.
+            options: How to prove it.
+            progress: Called with the name of each step before it starts.
+            part: Which part of the original the other model is; None for a rewrite of the whole.
+
+        Raises:
+            UsageError: They have not the same inputs, or a symbol or input does not exist.
+        """
+        (before, after), (source, target) = models, sources
         names = {new: old for old, new in options.names}
         after = with_names(after, names) if names else after
         declared, contradictions = declarations(before).model, declarations(before).notes
@@ -233,7 +243,7 @@ class _Proof:
         blank = RewriteProof(*titles, tolerance=tolerance, fixed=numbers, of_magnitude=of_magnitude)
         legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
         kinds: Sequence[Kind] = KINDS if not tolerance else ("edges",)
-        others = (after,) if part is None else ()
+        others = (after,) if part is None or part.branch is not None else ()
         is_unpadded = options.is_unpadded
         feeder = Feeder(before, legal, arrays, options.seed, others=others, kinds=kinds, is_unpadded=is_unpadded)
         input_names = frozenset(value.name for value in after.graph.inputs)
@@ -325,7 +335,8 @@ class _Proof:
     def _may_turn(self, proof: RewriteProof) -> bool:
         """Whether numbers turn at a size at which the models can run."""
         feeder, ran = self.two.feeder, [dict(run.dims) for run in proof.runs]
-        edges = (feeder.edges(flags, ran, self.forms.differing, only_differing=True) for flags in feeder.flags())
+        differing = self.forms.differing
+        edges = (find_edges(feeder, flags, ran, differing, only_differing=True) for flags in feeder.flags())
         return any(edge.choices for each in edges for edge in each)
 
     def _tell_step(self, share: float, step: str) -> None:
@@ -363,7 +374,8 @@ class _Proof:
         self._tell_step(0.0, "normal forms of both models")
         (before, after), part = self.two.models, self.two.part
         try:
-            before = before if part is None else cut_open(before, after, computed_dims(before, part.cuts))
+            if part is not None and part.branch is None:
+                before = cut_open(before, after, computed_dims(before, part.cuts))
         except ModelError as error:
             return _unknown_equivalence(after, str(error))
         if self.unsure:
@@ -374,20 +386,23 @@ class _Proof:
         return limited_equivalence(
             before,
             after,
-            narrower=bool(self.fixed or self.options.symbols) or self.two.part is not None,
-            unread=[] if self.two.part is None else [value.name for value in before.graph.inputs],
+            narrower=bool(self.fixed or self.options.symbols) or part is not None,
+            unread=[] if part is None else part.unread(before),
+            unwritten=[] if part is None else part.unwritten(before),
             values=self.options.values,
             seconds=self.options.limits.seconds,
             seed=self.options.seed,
-            computed=() if self.two.part is None else self.two.part.cuts,
+            computed=() if part is None else part.cuts,
         )
 
     def _input_changes(self) -> list[Change]:
-        before, after = self.two.models
+        (before, after), part = self.two.models, self.two.part
         symbols = {new: old for old, new in self.options.symbols}
-        is_whole = self.two.part is None
-        changes = input_changes(before, after, list(self.options.values), symbols) if is_whole else []
-        if open_pairs := _find_narrowing(self.two.whole, self.two.feeder, self.fixed, self.spec):
+        changes = input_changes(before, after, list(self.options.values), symbols) if part is None else []
+        fixed = self.fixed  # a branch may take one size alone: a step takes one token
+        if part is not None and part.branch is not None:
+            fixed = [pair for pair in fixed if pair.size.constant is None]
+        if open_pairs := _find_narrowing(self.two.whole, self.two.feeder, fixed, self.spec):
             changes.append(narrowed_change(open_pairs, before, after))
         return changes
 
@@ -395,7 +410,7 @@ class _Proof:
         """Run the rewritten model on the inputs of the original, at both levels, and compare the weights."""
         two, (before, after), rounding, blank = self.two, self.two.models, self.rounding, proof
         proof, steady = self._compare_plainly(proof, runs)
-        if isinstance(rounding, Float32Rounding) and rounding.explained and not proof.passed:
+        if rounding is not None and not rounding.is_half and rounding.explained and not proof.passed:
             rounding.excuses = True
             proof, steady = self._compare_plainly(blank, runs)
         proof = prove_inlined(proof, two, partial(self._run_rewritten, proof, steady), self.progress)
@@ -403,28 +418,30 @@ class _Proof:
             changes += output_changes(before, after, steady, [two.feeder.shapes(run) for run in steady])
         proof = _with_interface(proof, changes)
         self.progress(with_share(0.8, "comparing the weights"))
-        is_rounded = isinstance(rounding, Float32Rounding) and bool(rounding.explained)
-        weights = changed_weights(before, after, only_partly_read=is_rounded)
+        is_rounded = rounding is not None and not rounding.is_half and bool(rounding.explained)
+        weights = two.part.weights(after) if two.part is not None else None
+        weights = weights or changed_weights(before, after, only_partly_read=is_rounded)
         proof = with_weights(proof, weights, is_exact=not self.options.tolerance)
         proof = self._at_default(proof, at_both_levels(steady)) if proof.passed else proof
         if rounding is None or not rounding.explained:
             return proof
-        if isinstance(rounding, Float32Rounding):
+        if not rounding.is_half:
             tolerance = max(proof.tolerance, rounding.tolerance)
             proof = replace(proof, tolerance=tolerance, of_magnitude=True, is_rounded=True)
         return replace(proof, caveats=(*proof.caveats, *rounding.caveats()), notes=(*proof.notes, rounding.note()))
 
     @cached_property
-    def rounding(self) -> Rounding | Float32Rounding | None:
+    def rounding(self) -> RoundingJudge | None:
         """The judge of differences above the tolerance, None where there are none that it may excuse."""
         if self.two.part is not None:
             return None
         if self.blank.tolerance and has_float16(self.two.models[0]):
-            return Rounding(self.two, self.progress)
+            return RoundingJudge(self.two, is_half=True, progress=self.progress)
         is_asked = self.options.exact or not (self.options.tolerance is None or self.options.of_magnitude)
         if is_asked or rounds_activations(self.two.models[0]):  # which may flip, and move by a step of 8 bits
             return None
-        return Float32Rounding(self.two, [output.name for output in self.forms.proven], self.progress)
+        proven = [output.name for output in self.forms.proven]
+        return RoundingJudge(self.two, is_half=False, proven=proven, progress=self.progress)
 
     @cached_property
     def hollow(self) -> frozenset[str]:
@@ -461,7 +478,7 @@ class _Proof:
         self._tell_step(0.85, "loading the rewritten model, default level")
         tolerance = max(level_tolerance(self.two.models[0]), self.options.tolerance or 0.0)
         sessions, outputs = self.two.at_default(len(runs), portion_of(self.progress, 0.9, 1.0)), list(runs[0].expected)
-        if isinstance(self.rounding, Rounding):
+        if self.rounding is not None and self.rounding.is_half:
             return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, self.rounding.explains))
         moved = self.two.moved_originals(len(runs), portion_of(self.progress, 0.9, 1.0))
         return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, moved=moved))

@@ -8,20 +8,37 @@ exported at, then by changing one size of an assignment that did run.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
+
+from graphkit.graph.roles import MASKS
 from graphkit.shapes import Expr
-from graphkit.shapes.constraints.evaluate_constraints import Assignment
+from graphkit.shapes.constraints.evaluate_constraints import Assignment, Values, size_column
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.shapes.constraints.symbol_sizes import Role
 from graphkit.verify.critical_sizes import Lengths, Threshold
-from graphkit.verify.differing_sizes import differing_sizes
-from graphkit.verify.input_elements import BY_ROW, FLOAT_MASKS, NAMES, Draw, Kind, Padding
+from graphkit.verify.feeder import Feeder
+from graphkit.verify.input_elements import BY_ROW, FLOAT_MASKS, NAMES, Draw, Padding
 
-__all__ = ["MAX_COST", "MOST", "ONE", "ROWS", "Edge", "Edges", "Proposal", "Row", "propose_assignments", "wish_of"]
+__all__ = [
+    "MAX_COST",
+    "MOST",
+    "ONE",
+    "ROWS",
+    "Edge",
+    "Edges",
+    "Proposal",
+    "Row",
+    "differing_sizes",
+    "find_edges",
+    "propose_assignments",
+    "wish_of",
+]
+
 
 MAX_COST = 100_000_000  # elements that a model computes in one run
 MAX_DEAR = 3  # assignments of a higher cost to try, the cheapest first
@@ -214,29 +231,45 @@ class Edge:
     draw: Draw
 
 
-@dataclass(frozen=True)
-class Edges:
-    """The facts of a model that decide which edges to try.
+def find_edges(
+    feeder: Feeder,
+    flags: dict[str, bool],
+    usual: Sequence[dict[str, int]],
+    differing: Sequence[tuple[Expr, Expr]] = (),
+    *,
+    only_differing: bool = False,
+) -> Iterator[Edge]:
+    """Yield the edges to try, after sizes at which the model ran; expressions that differ somewhere make some."""
+    edges = Edges(feeder, flags, usual, differing)
+    if only_differing:
+        yield from edges.of_differing()
+        return
+    yield from edges
+    if feeder.defaults.arrays and usual:
+        yield Edge("defaults of inputs", tuple(usual[:2]), replace(Draw.usual(1), overridden=True))
 
-    Attributes:
-        usual: The sizes at which the original ran.
+
+class Edges:
+    """The edges to try of a model, after sizes at which it ran.
+
+    Args:
+        feeder: What makes its inputs.
+        flags: The values of inputs that are one boolean.
+        usual: The sizes at which it ran.
         differing: Expressions of both models that normal forms leave open: sizes at which they differ are edges.
-        tried: Those that were tried besides.
-        kinds: Returns the kinds of edges that its inputs have at some sizes, with the draws that show them all.
-        has_numbers: Whether masks take other numbers than 0 and 1, and are to be tried with them.
     """
 
-    legal: LegalSizes
-    usual: Sequence[dict[str, int]]
-    lengths: Lengths
-    thresholds: Sequence[Threshold]
-    kinds: Callable[[Mapping[str, int]], Mapping[Kind, int]]
-    has_past: bool
-    has_masks: bool
-    has_float_masks: bool = False
-    has_numbers: bool = False
-    differing: Sequence[tuple[Expr, Expr]] = ()
-    tried: list[dict[str, int]] = field(default_factory=list)
+    def __init__(
+        self,
+        feeder: Feeder,
+        flags: dict[str, bool],
+        usual: Sequence[dict[str, int]],
+        differing: Sequence[tuple[Expr, Expr]] = (),
+    ) -> None:
+        self.feeder, self.usual, self.differing = feeder, usual, differing
+        self.legal, self.is_first, self.lengths = feeder.legal(flags), feeder.is_first(flags), feeder.lengths
+        self.has_past = not self.is_first and any(variable.role == "past" for variable in self.legal.variables)
+        self.tried: list[dict[str, int]] = []
 
     def __iter__(self) -> Iterator[Edge]:
         number = len(self.usual)
@@ -268,15 +301,17 @@ class Edges:
         choices = (*([roomy] if roomy is not None else []), *ran[:2]) or ({},)
         start = number % len(BY_ROW)
         mixed = (*BY_ROW[start:], *BY_ROW[:start])
-        kinds = self.kinds(choices[0])
+        kinds, maker = self.feeder.edge_kinds(choices[0], is_first=self.is_first), self.feeder.maker
+        has_masks = not maker.counts_masks and not maker.is_unpadded and bool(maker.model.roles.all(*MASKS))
+        has_float_masks = has_masks and maker.has_float_masks
         for kind, draws in kinds.items():
-            padding = EMPTY if kind == "extremes" and self.has_masks else mixed
+            padding = EMPTY if kind == "extremes" and has_masks else mixed
             for at in range(min(draws, MAX_DRAWS)):
                 yield Edge(NAMES[kind], choices, Draw(kind, padding, at))
-        if self.has_masks and (self.has_float_masks or "extremes" not in kinds):
-            for at in range(FLOAT_MASKS if self.has_float_masks else 1):
+        if has_masks and (has_float_masks or "extremes" not in kinds):
+            for at in range(FLOAT_MASKS if has_float_masks else 1):
                 yield Edge("rows of masks that hide all", choices, Draw(padding=EMPTY, number=number + at))
-        if self.has_numbers:  # no caller need give them, and the original may fail
+        if maker.takes_numbers:  # no caller need give them, and the original may fail
             for padding in NUMBERS:
                 yield Edge("", choices, Draw(padding=padding, number=number - number % 3 + 1))
 
@@ -301,7 +336,7 @@ class Edges:
             yield "", self._affordable_sizes([row], others=[size])
 
     def _sizes_at_thresholds(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
-        for threshold in list(dict.fromkeys(self.thresholds))[:MAX_THRESHOLDS]:
+        for threshold in list(dict.fromkeys(self.feeder.thresholds))[:MAX_THRESHOLDS]:
             for size in (threshold.size, threshold.size + 1):
                 legal_dims = [dims for wish in self._wishes_at_threshold(threshold, size) for dims in self._legal(wish)]
                 cheap = [dims for dims in legal_dims if self.legal.cost(dims) <= self.budget]
@@ -341,3 +376,52 @@ class Edges:
     def _legal(self, wish: Mapping[str, int]) -> list[dict[str, int]]:
         nearest = next(iter(self.legal.near(wish)), None)
         return [nearest] if nearest is not None and nearest not in (*self.usual, *self.tried) else []
+
+
+ALL_SIZES = 4096  # up to which all sizes are tried
+POWERS = range(13, 27)  # of 2, beside which sizes are tried too
+MAX_PAIRS = 8
+MAX_BASES = 2
+
+
+def differing_sizes(
+    pairs: Sequence[tuple[Expr, Expr]], legal: LegalSizes, usual: Sequence[Mapping[str, int]]
+) -> Iterator[dict[str, int]]:
+    """Yield legal sizes at which a pair of expressions differs that is equal at all usual sizes.
+
+    One dim at a time is another than at a usual size: the least at which the pair differs.
+    """
+    names = {variable.name for variable in legal.variables} | legal.fixed.keys()
+    for left, right in [pair for pair in pairs if pair[0].symbols | pair[1].symbols <= names][:MAX_PAIRS]:
+        if any(_differing_sizes(left, right, {**legal.fixed, **dims}).any() for dims in usual):
+            continue
+        for dims in usual[:MAX_BASES]:
+            for variable in legal.variables:
+                if variable.name in left.symbols | right.symbols:
+                    yield from _least_sizes(left, right, legal, dims, variable)
+
+
+def _least_sizes(
+    left: Expr, right: Expr, legal: LegalSizes, dims: Mapping[str, int], variable: Variable
+) -> Iterator[dict[str, int]]:
+    """Yield legal sizes with the least size of a dim at which two expressions differ, if there is one."""
+    near = [(1 << power) + step for power in POWERS for step in (-1, 0, 1)]
+    sizes = np.array([*range(variable.low, ALL_SIZES + 1), *(size for size in near if size >= variable.low)])
+    fixed = {**legal.fixed, **dims}
+    places = np.flatnonzero(_differing_sizes(left, right, fixed, {variable.name: sizes}))
+    if not places.size:
+        return
+    same, odd = (int(sizes[max(place, 0)]) for place in (places[0] - 1, places[0]))
+    while odd - same > 1:  # between those that were tried
+        middle = (same + odd) // 2
+        is_odd = _differing_sizes(left, right, {**fixed, variable.name: middle}).any()
+        same, odd = (same, middle) if is_odd else (middle, odd)
+    sizes_near = next(iter(legal.near({**dims, variable.name: odd})), None)
+    if sizes_near is not None and _differing_sizes(left, right, {**legal.fixed, **sizes_near}).any():
+        yield sizes_near
+
+
+def _differing_sizes(left: Expr, right: Expr, dims: Assignment, varied: Mapping[str, np.ndarray] = {}) -> np.ndarray:
+    """Return at which sizes two expressions differ."""
+    values = Values({**{name: size_column([size]) for name, size in dims.items()}, **varied})
+    return np.asarray(values.of(left) != values.of(right))

@@ -17,7 +17,7 @@ from onnx import TensorProto
 from graphkit.dtypes import HALVES
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import MOVING, QUANTIZED
-from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.view import Value, all_nodes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.shapes.infer import infer
@@ -137,7 +137,9 @@ class BundleTolerance:
     is_raised: bool
 
     @classmethod
-    def of(cls, models: Sequence[Model], apart: float, tolerance: float, *, exact: bool) -> BundleTolerance:
+    def of(
+        cls, models: Sequence[Model], apart: float, tolerance: float, *, exact: bool, is_wide: bool = False
+    ) -> BundleTolerance:
         """Return the tolerances of a bundle of these models.
 
         What onnxruntime makes of the digits of one and the same model grows with its depth and its magnitudes. Twice as
@@ -148,9 +150,14 @@ class BundleTolerance:
             apart: How far onnxruntime's two levels are apart on them.
             tolerance: The largest difference that was asked for.
             exact: Whether plain logits must be equal to the last bit.
+            is_wide: Whether models of float16 run in float32.
         """
         fused = max(tolerance, *map(level_tolerance, models))
-        if any(map(has_float16, models)):
+        if is_wide:
+            rounds = any(map(rounds_activations, models))
+            exact, tolerance = False, max(tolerance, FLOAT32_TOLERANCE)
+            fused = max(tolerance, QUANTIZED_TOLERANCE) if rounds else tolerance
+        elif any(map(has_float16, models)):
             exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
         if any(map(rounds_activations, models)):
             tolerance = max(tolerance, fused)
@@ -207,14 +214,13 @@ class ColumnTolerance:
 def computes_in_half(model: Model) -> bool:
     """Whether a model rounds to float16 on its way; weights that are stored in it and read as float32 round nothing."""
     shapes = infer(model)
-    rounding = (node for node in all_nodes(model.scopes) if _rounds_data(node))
-    rounded = (value for node in rounding for value in node.outputs if value is not None)
-    return any(shapes[value].dtype == TensorProto.FLOAT16 for value in rounded)
-
-
-def _rounds_data(node: Node) -> bool:
-    source = node.input(0)
-    return source is not None and source.constant is None and node.operator not in MOVING
+    for node in all_nodes(model.scopes):
+        source = node.input(0)
+        if source is None or source.constant is not None or node.operator in MOVING:
+            continue
+        if any(shapes[value].dtype == TensorProto.FLOAT16 for value in node.outputs if value is not None):
+            return True
+    return False
 
 
 def _largest_magnitudes(rows: np.ndarray) -> np.ndarray:

@@ -17,13 +17,13 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import BITS, dtype_name
-from graphkit.graph.names import count_things
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes
 from graphkit.io.tensors import element_count
 from graphkit.matching.value_numbering import ConstantNumbers, first_difference
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import SUFFIX
+from graphkit.suggest import count_things
 from graphkit.verify.first_difference import run_part
 from graphkit.verify.rewrite_proof import WeightProof
 
@@ -250,7 +250,10 @@ def _compare_weights(
         return WrongWeight(candidate.name, value.name, 0, 0, (), np.zeros(0))
     if mine.data_type not in helper.get_all_tensor_dtypes() or mine.data_type == TensorProto.STRING:
         return None
-    right = original.array(theirs) if theirs is not None else _computed_constant(original, twin)
+    right = original.array(theirs) if theirs is not None else None
+    if theirs is None and twin.producer is not None and _is_constant(twin):
+        computed = next(run_part(original, [twin], lambda inputs: () if inputs else ({},)), {})
+        right = computed.get(twin.name)
     array = candidate.array(mine)
     if right is None or (right.dtype, right.shape) != (array.dtype, array.shape):
         return None
@@ -260,14 +263,6 @@ def _compare_weights(
     count = int(differ.sum())
     first = tuple(int(index) for index in np.argwhere(differ)[0]) if count else ()
     return WrongWeight(candidate.name, value.name, count, array.size, first, right)
-
-
-def _computed_constant(model: Model, value: Value) -> np.ndarray | None:
-    """Return a value that a model computes of constants alone; None for another value."""
-    if value.producer is None or not _is_constant(value):
-        return None
-    computed = next(run_part(model, [value], lambda inputs: () if inputs else ({},)), None)
-    return None if computed is None else computed[value.name]
 
 
 def _is_constant(value: Value) -> bool:

@@ -18,13 +18,18 @@ from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import MAX_TIMEOUTS, RunError, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
-from graphkit.verify.fatal_node import run_isolated
-from graphkit.verify.layers.compared_model import Pair, Reader, Side
+from graphkit.verify.layers.compared_model import ArrayFile, Pair, Reader, Side, check_given, legal_feeds, rename_feed
 from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison
-from graphkit.verify.layers.legal_feeds import ArrayFile, check_given, legal_feeds, rename_feed
-from graphkit.verify.layers.matching import match_dumps, match_models
-from graphkit.verify.layers.measuring import Measured, bisect_pairs, first_differing, sweep_pairs
+from graphkit.verify.layers.measuring import (
+    Measured,
+    bisect_pairs,
+    first_differing,
+    match_dumps,
+    match_models,
+    sweep_pairs,
+)
 from graphkit.verify.layers.tensor_causes import find_tensor_cause
+from graphkit.verify.proof_engine import run_isolated
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16
 
 __all__ = ["CompareOptions", "compare_models"]

@@ -251,22 +251,21 @@ class FileRewrite:
 
     def _prove_unrounded(self, rewritten: Model, file: Path, premise: Premise) -> Evidence:
         """Prove that products of floats are those of the original, and measure the effect of rounding."""
-        from graphkit.verify.merged_branches import join_proofs, merged_branches
-        from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
+        from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded, join_proofs, merged_branches
         from graphkit.verify.rewrite_verifier import verify_rewrite
 
         pairs = []
-        for branch in merged_branches(self.model, rewritten):
-            two = as_rounded(branch.original, branch.rewritten)
+        for flags, *models in merged_branches(self.model, rewritten):
+            two = as_rounded(*models)
             if isinstance(two, str):
                 return Evidence(unproven=f"the model has {two}; {NO_BOUND}")
-            pairs.append((branch, two))
+            pairs.append((flags, two))
         written = replace(self, model=rewritten).prove(file, premise=premise)
         if not written.passed:
             return Evidence(written, notes=("The written file is compared with the result in memory.",))
         asked = RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, exact=True, limits=self.options.limits)
         spec = premise.spec | self.options.spec
-        proofs = [(branch, verify_rewrite(*two, spec, asked, progress=self.proving)) for branch, two in pairs]
+        proofs = [(flags, verify_rewrite(*two, spec, asked, progress=self.proving)) for flags, two in pairs]
         proof = join_proofs(proofs)
         untold = replace(self, options=replace(self.options, tolerance=float("inf")))
         whole = untold.prove(file, premise=premise)

@@ -46,8 +46,7 @@ from graphkit.symbolic.expr import Bound, Expr
 from graphkit.symbolic.relations import Relation
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.layers.comparison import ModelComparison
-from graphkit.verify.rewrite_proof import RewriteProof
-from graphkit.verify.split_proof import SplitProof
+from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
 from graphkit.viewer.export_view import ViewExport
 from graphkit.workflows.edit_file import EditReport
 from graphkit.workflows.fold_file import FoldReport

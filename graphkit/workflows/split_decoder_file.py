@@ -22,8 +22,8 @@ from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.save import Saved, check_targets, save_models, unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.latency import costs_before_and_after
-from graphkit.verify.rewrite_proof import ProvenReport, proof_blocks, proof_outcome
-from graphkit.verify.split_verifier import SplitProof, verify_split
+from graphkit.verify.rewrite_proof import ProvenReport, SplitProof, proof_blocks, proof_outcome
+from graphkit.verify.split_verifier import verify_split
 from graphkit.workflows.file_proof import WRITTEN
 
 __all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "split_file"]

@@ -17,18 +17,13 @@ from real_models import unpacked
 from rewriting import model_of
 
 import graphkit
-from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.export_pipeline import find_pipeline
-from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.runtime.isolation import shared_isolation
-from graphkit.verify import bundle_verifier, float16_bundles
-from graphkit.verify.bundle_prompts import make_prompts
-from graphkit.verify.bundle_recording import record_originals
+from graphkit.verify import bundle_verifier, rounding, tolerances
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
-from graphkit.verify.float16_bundles import Float16Judge
-from graphkit.verify.float32_copies import in_float32
 from graphkit.verify.originals import Originals
+from graphkit.verify.rounding import in_float32
 
 TOLERANCE = 1e-2
 KEY, VALUE = "past_key_values.0.decoder.key", "past_key_values.0.decoder.value"
@@ -56,17 +51,17 @@ def proof_of(bundled: Bundled) -> BundleProof:
 def test_a_right_bundle_passes_in_float32_where_rounding_decides(bundled: Bundled) -> None:
     proof = proof_of(bundled)
     assert proof.passed
-    wide = [run for run in proof.runs if run.in_float32 is not None]
-    assert wide
-    assert {run.optimized for run in wide} == {False, True}
-    assert all(run.logits > TOLERANCE and run.in_float32 < 1e-6 for run in wide if run.in_float32 is not None)
-    assert any(note.startswith("Where logits are compared in float32, float16 puts those of") for note in proof.notes)
-    assert "gives them in float32." in " ".join(proof.to_text().split())
+    wide, halves = ([run for run in proof.runs if run.is_wide is flag] for flag in (True, False))
+    assert {run.optimized for run in wide} == {run.optimized for run in halves} == {False, True}
+    assert max(run.logits for run in wide) < 1e-5
+    assert any(run.logits > TOLERANCE for run in halves)
+    assert any(note.startswith("Of the logits of the export itself float16 puts some ") for note in proof.notes)
+    assert "That is in float32" in " ".join(proof.to_text().split())
 
 
 @pytest.mark.slow
 def test_it_fails_without_the_comparison_in_float32(bundled: Bundled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Float16Judge, "judged", lambda _, __, ___, runs, *____: runs)
+    monkeypatch.setattr(bundle_verifier, "widen_bundle", lambda *_: None)
     assert "differ by 1.3e-02" in proof_of(bundled).findings()[0]
 
 
@@ -143,7 +138,7 @@ def test_a_small_fault_is_seen_in_float32_alone(
     bundled: Bundled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = injected(bundled, "logits 0.1 % off", tmp_path / "out")
-    monkeypatch.setattr(float16_bundles, "FLOAT32_TOLERANCE", 1e-2)
+    monkeypatch.setattr(tolerances, "FLOAT32_TOLERANCE", 1e-2)
     assert not [run for run in proof_of(wrong).runs if run.failure]
 
 
@@ -152,44 +147,8 @@ def test_a_bundle_that_rounds_more_than_its_export_is_seen_in_float16_alone(
     bundled: Bundled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = injected(bundled, "logits rounded to quarters", tmp_path / "out")
-    monkeypatch.setattr(float16_bundles, "FACTOR", 100)
+    monkeypatch.setattr(bundle_verifier, "FACTORS", {True: 100})
     assert not [run for run in proof_of(wrong).runs if run.failure]
-
-
-@pytest.mark.parametrize("beams", [1, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    ("fault", "is_explained"),
-    [("", True), ("scores 1 % off", False), pytest.param("logits 0.1 % off", False, marks=pytest.mark.slow)],
-)
-def test_other_tokens_are_explained_where_those_in_float32_are_the_same(
-    beams: int, fault: str, is_explained: bool, bundled: Bundled, tmp_path: Path
-) -> None:
-    originals, folder = injected(bundled, fault, tmp_path / "out") if fault else bundled
-    contract = read_bundle(folder / "bundle.json", altered=True)
-    bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
-    prompt = make_prompts(contract, originals, 0)[0].first_row()
-    (tokens,) = record_originals(originals, [prompt], optimize=False, beams=[beams], steps=8).tokens[beams]
-    others = [[*tokens[:-1], (tokens[-1] + 1) % 64]]  # as if the last logits of the export had been a little different
-    judge = Float16Judge(originals, folder, contract)
-    same = partial(bundle_verifier._same_tokens, beams, bundle, prompt, others, TOLERANCE)
-    assert same(None)
-    assert (same(judge) == "") is is_explained
-    assert bool(judge.explained) is is_explained
-
-
-@pytest.mark.parametrize(
-    ("fault", "is_explained"), [("", True), ("scores 1 % off", False), ("logits 0.1 % off", False)]
-)
-def test_the_logits_of_the_last_token_alone_are_judged_in_float32(
-    fault: str, is_explained: bool, bundled: Bundled, tmp_path: Path
-) -> None:
-    originals, folder = injected(bundled, fault, tmp_path / "out") if fault else bundled
-    contract = read_bundle(folder / "bundle.json", altered=True)
-    bundle = Bundle(folder, optimize=False, prepack=False, unchecked=True)
-    prompt = max((p for p in make_prompts(contract, originals, 0) if p.all_logits), key=lambda p: p.tokens.size)
-    judge = Float16Judge(originals, folder, contract)
-    assert bundle_verifier._last_logits(bundle, prompt, -1, None)
-    assert (bundle_verifier._last_logits(bundle, prompt, -1, judge) == "") is is_explained
 
 
 def test_models_of_a_chain_round_nothing_between_them() -> None:
@@ -204,5 +163,5 @@ def test_models_of_a_chain_round_nothing_between_them() -> None:
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_converted_explains_nothing(bundled: Bundled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(float16_bundles, "in_float32", lambda *_, **__: None)
+    monkeypatch.setattr(rounding, "in_float32", lambda *_, **__: None)
     assert not proof_of(bundled).passed

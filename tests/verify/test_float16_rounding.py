@@ -19,9 +19,8 @@ import graphkit
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.runtime.session import IsolatedSession
-from graphkit.verify import float16_error as float16_rounding
-from graphkit.verify.float32_copies import in_float32
 from graphkit.verify.rewrite_proof import RewriteProof
+from graphkit.verify.rounding import RoundingJudge, in_float32
 
 TOLERANCE = 1e-2  # of the largest magnitude
 T5, QWEN2 = "t5-tiny/decoder_model", "qwen2-tiny/model"
@@ -72,7 +71,7 @@ def test_a_fold_is_proven_at_edges_and_rows_of_zeros(
 def test_it_is_not_without_the_comparison_in_float32(
     name: str, folded: Callable[[str], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(float16_rounding.Rounding, "explains", lambda *_, **__: False)
+    monkeypatch.setattr(RoundingJudge, "explains", lambda *_, **__: False)
     found = proven(*folded(name))
     assert "edge values" in found.failures[0]
 

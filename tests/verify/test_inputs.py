@@ -13,9 +13,9 @@ from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model, load
 from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_sizes
+from graphkit.verify.feeder import KINDS
 from graphkit.verify.input_elements import Draw, Kind
 from graphkit.verify.input_generator import InputGenerator, index_bound, is_flag, padding_mask
-from graphkit.verify.original_runs import KINDS
 
 RealModel = Callable[[str], Model]
 SIZES = Sizes(batch=2, sequence=3, past=4, encoder=5)

@@ -14,8 +14,7 @@ from sessions import run
 from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.model import Model
 from graphkit.verify import bundle_prompts
-from graphkit.verify.bundle_prompts import make_prompts
-from graphkit.verify.bundle_recording import record_originals
+from graphkit.verify.bundle_prompts import make_prompts, record_originals
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.oracle import LAST, with_logits_choice
 from graphkit.verify.originals import Originals

@@ -9,7 +9,8 @@ import pytest
 from rewriting import model_of
 
 from graphkit.verify.candidate_runs import prove_level
-from graphkit.verify.original_runs import LevelRuns, Run
+from graphkit.verify.feeder import Run
+from graphkit.verify.original_runs import LevelRuns
 from graphkit.verify.tolerances import rounds_activations
 
 

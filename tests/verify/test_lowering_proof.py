@@ -17,11 +17,11 @@ from real_models import params, unpacked
 
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.hosts import Host, numpy_host
-from graphkit.deploy.lower import LowerOptions, lower_folder
-from graphkit.options import DeploymentProofOptions
+from graphkit.deploy.lower import lower_folder
+from graphkit.options import DeploymentProofOptions, LowerOptions
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify.deployment_proofs import LoweringProof, SourceRun, TableProof
-from graphkit.verify.lowering_differences import WrongTable, compared_tables
+from graphkit.verify.lowering_causes import WrongTable, compared_tables
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.originals import Originals
 

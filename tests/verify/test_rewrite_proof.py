@@ -19,7 +19,8 @@ from graphkit.options import RewriteProofOptions
 from graphkit.runtime.limits import Limits
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.verify import original_runs
-from graphkit.verify.original_runs import Run, unsteady_runs
+from graphkit.verify.feeder import Run
+from graphkit.verify.original_runs import unsteady_runs
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, SkippedRun, WeightProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
 

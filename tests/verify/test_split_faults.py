@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ from graphkit.model import Model, load
 from graphkit.options import SplitProofOptions
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.save import save_models
+from graphkit.verify.rewrite_proof import SplitProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
-from graphkit.verify.split_verifier import SplitProof, verify_split
+from graphkit.verify.split_verifier import verify_split
 
 Edit = Callable[[ModelProto], None]
 POSITIONS = "model.decoder.embed_positions.weight"
@@ -51,7 +53,7 @@ def proof(merged: Model, folder: Path, **edits: Edit) -> SplitProof:
         edit(proto)
         onnx.save(proto, path)
     found = verify_split(merged, load(folder / FIRST), load(folder / LATER))
-    assert not [branch.model for branch in found.branches if branch.failures and branch.equivalence.is_complete]
+    assert not [branch.rewritten for branch in found.branches if branch.failures and branch.equivalence.is_complete]
     return found
 
 
@@ -121,8 +123,8 @@ def test_positions_that_are_wrong_from_one_on(
 ) -> None:
     found = proof(merged, folder, **{name: wrong_from(position)})
     assert not found.passed
-    assert "at batch_size=" in found.branches[number].failures[0]
-    assert found.branches[number].failures[0].partition(" ")[0] in ("logits", KEY, VALUE)
+    failure = found.branches[number].failures[0]
+    assert re.search(rf"the first at batch_size=.*: (logits|{KEY}|{VALUE}) differs by", failure)
     assert not found.branches[1 - number].failures
     assert not found.loop.failure or found.loop.failure.startswith("logits of step ")
     assert found.loop.failure or (name, position) == ("first", 31)  # the prompt leaves room for the steps
@@ -186,7 +188,7 @@ def test_a_broken_contract_is_named(edits: dict[str, Edit], finding: str, merged
 def test_keys_and_values_that_are_crossed(name: str, merged: Model, folder: Path) -> None:
     found = proof(merged, folder, **{name: lambda proto: rename(proto, {KEY: VALUE, VALUE: KEY})})
     failures = found.branches[("first", "later").index(name)].failures
-    assert failures[0].startswith(f"{KEY} at batch_size=1, ")
+    assert re.search(rf"the first at batch_size=1, .*: ({KEY}|{VALUE}) ", failures[0])
     assert found.loop.failure
 
 
@@ -214,7 +216,7 @@ def test_a_model_that_onnxruntime_does_not_load(merged: Model, folder: Path) -> 
         next(node for node in proto.graph.node if node.op_type == "Softmax").op_type = "Hardmaxx"
 
     found = proof(merged, folder, later=unknown)
-    assert found.branches[1].failures[0].startswith("onnxruntime does not load it:")
+    assert found.branches[1].failures[0].startswith("the rewritten model: onnxruntime does not load it:")
     assert not found.branches[0].failures
 
 
@@ -225,7 +227,7 @@ def test_a_model_that_fails_at_some_sizes(merged: Model, folder: Path) -> None:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:30], POSITIONS))
 
     found = proof(merged, folder, first=short)
-    assert any(failure.startswith("first.onnx: it fails at batch_size=1, ") for failure in found.findings())
+    assert any(" runs differ, the first at batch_size=1, " in failure for failure in found.branches[0].failures)
 
 
 @pytest.mark.usefixtures("runs_alone")
@@ -237,7 +239,8 @@ def test_later_steps_that_take_one_token_only_are_proven_with_one(merged: Model,
     found = proof(merged, folder, later=fixed)
     assert found.findings() == ()
     assert len(found.branches[1].runs) > 7
-    assert found.branches[1].notes == ("it takes decoder_sequence_length=1 only.",)
+    assert found.branches[1].fixed == {"decoder_sequence_length": 1}
+    assert "later.onnx: it takes decoder_sequence_length=1 only." in found.to_text()
     assert found.loop.steps == 8
 
 
