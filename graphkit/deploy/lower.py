@@ -48,7 +48,7 @@ from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages
-from graphkit.verify.lowering_scene import zeros_change_results
+from graphkit.verify.lowering_case import zeros_change_results
 from graphkit.verify.lowering_verifier import measure_deviation, verify_lowering
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import run_isolated

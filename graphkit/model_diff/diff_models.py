@@ -153,21 +153,18 @@ def note_changes(matching: NodeMatching, weights: Pairs, a: Model, b: Model) -> 
         a: A model.
         b: The other one.
     """
-    for kind, ends in (("input", matching.interface.inputs.pairs), ("output", matching.interface.outputs.pairs)):
-        for value_a, value_b in ends:
-            yield from _of(kind, value_a.name, _port_notes(value_a), _port_notes(value_b))
-    for value_a, value_b in weights:
-        first, second = tensor_of(value_a), tensor_of(value_b)
-        if first is not None and second is not None:
-            yield from _of("weight", value_path(value_a), _doc_and_metadata(first), _doc_and_metadata(second))
-    for node, twin in matching.forth.items():
-        yield from _of("node", node.path, _doc_and_metadata(node.proto), _doc_and_metadata(twin.proto))
+    inputs, outputs = matching.interface.inputs.pairs, matching.interface.outputs.pairs
+    nodes, tensors = matching.forth.items(), [(x, tensor_of(x), tensor_of(y)) for x, y in weights]
+    notes = [
+        *(("input", x.name, _port_notes(x), _port_notes(y)) for x, y in inputs),
+        *(("output", x.name, _port_notes(x), _port_notes(y)) for x, y in outputs),
+        *(("weight", value_path(v), _doc_and_metadata(x), _doc_and_metadata(y)) for v, x, y in tensors if x and y),
+        *(("node", node.path, _doc_and_metadata(node.proto), _doc_and_metadata(twin.proto)) for node, twin in nodes),
+    ]
+    for kind, name, before, after in notes:
+        for each in changed_entries(before, after) if before != after else ():
+            yield NoteChange(f"{each.what} of {kind} '{name}'", each.before, each.after, note=each.what, of=kind)
     yield from _quantization_changes(matching, a, b)
-
-
-def _of(kind: str, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[NoteChange]:
-    for each in changed_entries(before, after) if before != after else ():
-        yield NoteChange(f"{each.what} of {kind} '{name}'", each.before, each.after, note=each.what, of=kind)
 
 
 def _doc_and_metadata(message: Any) -> dict[str, str]:

@@ -15,7 +15,6 @@ from graphkit.model_diff.changes import (
     COSTS,
     SECTIONS,
     Change,
-    ChangedNode,
     FindingChange,
     LoneNode,
     NameChange,
@@ -205,8 +204,12 @@ class ModelDiff(Result):
                 yield Prose(f"With '{owner}', {count_things(count, 'node(s)')} of its bodies {word}.")
         moves = Counter((node.graph, node.other_graph) for node in self.nodes.moved)
         for ends, count in moves.items():
-            yield Prose(f"{count_things(count, 'node(s)')} moved from {' to '.join(map(_graph_text, ends))}.")
-        changed = [_change_row(each, change) for each in self.nodes.changed for change in each.changes]
+            graphs = (f"'{path}'" if path else "the main graph" for path in ends)
+            yield Prose(f"{count_things(count, 'node(s)')} moved from {' to '.join(graphs)}.")
+        changed = []  # names that a node reads vary with its own, and stand beside it; all else is a cell
+        for node, change in ((each, change) for each in self.nodes.changed for change in each.changes):
+            names, text = (str(change), "") if isinstance(change, NameChange) else ("", str(change))
+            changed.append(((node.node, names), (node.operator, text)))
         if changed:
             joined = pairs_by_family(changed)
             rows = [(node, (operator, change or names), n) for (node, names), (operator, change), n in joined]
@@ -261,10 +264,6 @@ def _join_changes(changes: Sequence[NoteChange]) -> Iterator[Change]:
         yield Change(f"{note} of {count_things(len(group), f'{of}(s)')}", *texts)
 
 
-def _graph_text(path: str) -> str:
-    return f"'{path}'" if path else "the main graph"
-
-
 def _finding_blocks(heading: str, changes: Sequence[FindingChange]) -> Iterator[Block]:
     if changes:
         yield Heading(heading)
@@ -282,13 +281,6 @@ def _by_module(removed: Sequence[LoneNode], added: Sequence[LoneNode]) -> list[t
             paths.setdefault(module, node.module)
             counts.setdefault(module, (Counter(), Counter()))[side][node.operator] += 1
     return [(paths[module], (_tally_text(gone), _tally_text(new))) for module, (gone, new) in counts.items()]
-
-
-def _change_row(node: ChangedNode, change: Change) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return names and cells: the names of what a node reads vary with those of the node, all else is a cell."""
-    text = str(change)
-    has_names = isinstance(change, NameChange)
-    return (node.node, text if has_names else ""), (node.operator, "" if has_names else text)
 
 
 def _tally_text(operators: Counter[str]) -> str:

@@ -191,7 +191,10 @@ def _match_graph(matching: NodeMatching, pair: GraphPair) -> Iterator[GraphPair]
     match_graphs(values, *sides, equal=equal, changed=True)
     for node in pair.a.nodes:
         twin = values.equal.get(node) or _find_twin(node, values, pair.b)
-        if twin is not None and (node.operator == twin.operator or _reads_same(matching, node, twin)):
+        if twin is None:
+            continue
+        reads_same = len(node.inputs) == len(twin.inputs) and all(map(matching.agree, node.inputs, twin.inputs))
+        if node.operator == twin.operator or reads_same:
             matching.pair(node, twin)
     _pair_others(matching, pair)
     for node in pair.a.nodes:
@@ -207,10 +210,6 @@ def _find_twin(node: Node, values: Matching, scope: Scope) -> Node | None:
         if twin is not None and twin.producer is not None and twin.producer.scope is scope:
             return twin.producer
     return None
-
-
-def _reads_same(matching: NodeMatching, node_a: Node, node_b: Node) -> bool:
-    return len(node_a.inputs) == len(node_b.inputs) and all(map(matching.agree, node_a.inputs, node_b.inputs))
 
 
 def _pair_others(matching: NodeMatching, pair: GraphPair) -> None:

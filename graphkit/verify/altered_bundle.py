@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
+from graphkit.deploy.hosts.bound_state import BundleState
 from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.hosts.method_feeds import Inputs, Tokens
-from graphkit.deploy.hosts.bound_state import BundleState
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
 from graphkit.runtime.session import IsolatedSession

@@ -217,7 +217,10 @@ class _Maker:
             named = {name: tokens[(turn + place) % len(tokens)] for place, name in enumerate("abc")}
             prompt = self.make(min(len(PATTERN), slots - 1), 1, slots, self.sources[0], is_padded=False)
             for array in (prompt.tokens, *(prompt.inputs[name] for name in self.ids if name in prompt.inputs)):
-                _spread_tokens(array[0], [named.get(name) for name in PATTERN])
+                row = array[0]  # the first and the last token of the pattern stand at its ends
+                for place, name in enumerate(PATTERN):
+                    if name in named:
+                        row[round(place * (len(row) - 1) / (len(PATTERN) - 1))] = named[name]
             for step, name in zip(prompt.steps, "ac", strict=False):
                 step[...] = named[name]
             yield prompt
@@ -234,13 +237,6 @@ class _Maker:
             draw = replace(UNPADDED, padding=(*padding, "right")) if is_padded else UNPADDED
             arrays[port.name] = self.inputs.array(InputSpec(port.name, port.dtype), shape, draw)
         return arrays
-
-
-def _spread_tokens(row: np.ndarray, tokens: Sequence[int | None]) -> None:
-    """Spread tokens over a row, the first and the last to its ends; None keeps the token there."""
-    for place, token in enumerate(tokens):
-        if token is not None:
-            row[round(place * (len(row) - 1) / (len(tokens) - 1))] = token
 
 
 class Decoding(Protocol):

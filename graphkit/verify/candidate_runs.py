@@ -61,7 +61,7 @@ def compare_runs(
     runs: Sequence[Run],
     session: Runner,
     feed: Feeds,
-    hollow: Collection[str] = (),
+    empty_outputs: Collection[str] = (),
     proven: Collection[str] = (),
     rounding: RoundingJudge | None = None,
 ) -> RewriteProof:
@@ -72,7 +72,7 @@ def compare_runs(
         runs: Of the original.
         session: The rewritten model.
         feed: Returns the inputs of a run.
-        hollow: Outputs that have no elements at any size, so that their dims are all there is to compare.
+        empty_outputs: Outputs that have no elements at any size, so that their dims are all there is to compare.
         proven: Outputs that normal forms show to be equal, which need no run to be compared.
         rounding: Judges what exceeds the tolerance.
     """
@@ -95,14 +95,17 @@ def compare_runs(
             at_zero |= dict.fromkeys(run.empty)
         else:
             results.append(_run_proof(outcome, failing))
-    failures = [*_interface_failures(list(tallies), session.outputs), *_run_failures(results)]
+    failures = _interface_failures(list(tallies), session.outputs)
+    if failed := [run for run in results if run.failure]:
+        count = f"{len(failed)} of {len(results)} runs differ"
+        failures.append(f"{count}, the first at {failed[0]}: {failed[0].failure}")
     proof = with_zeros(proof, at_zero, refused)
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
-    if unproven := [name for name in empty if name not in (*hollow, *proven)]:
+    if unproven := [name for name in empty if name not in (*empty_outputs, *proven)]:
         failures.append(f"nothing is compared of output {', '.join(unproven)}, which never has a finite element")
-        empty = [name for name in empty if name in hollow]
+        empty = [name for name in empty if name in empty_outputs]
     return replace(
-        with_empty_outputs(proof, empty, hollow),
+        with_empty_outputs(proof, empty, empty_outputs),
         runs=tuple(results),
         outputs=tuple(tally.proof(name, name in session.outputs) for name, tally in tallies.items()),
         failures=tuple(failures),
@@ -119,13 +122,13 @@ def with_zeros(proof: RewriteProof, at_zero: Collection[str], refused: Collectio
     return proof
 
 
-def with_empty_outputs(proof: RewriteProof, empty: Sequence[str], hollow: Collection[str]) -> RewriteProof:
+def with_empty_outputs(proof: RewriteProof, empty: Sequence[str], empty_outputs: Collection[str]) -> RewriteProof:
     """Add to a proof which outputs have no finite element in any run, and which cannot have any."""
-    if never := [name for name in empty if name not in hollow]:
+    if never := [name for name in empty if name not in empty_outputs]:
         gap = f"finite elements of output {', '.join(never)}, of which no run has any"
         proof = replace(proof, caveats=(*proof.caveats, gap))
     if len(empty) > len(never):
-        note = f"Output {', '.join(name for name in empty if name in hollow)} has no elements at any size."
+        note = f"Output {', '.join(name for name in empty if name in empty_outputs)} has no elements at any size."
         proof = replace(proof, notes=(*proof.notes, note))
     return proof
 
@@ -172,14 +175,6 @@ def _run_proof(outcome: Outcome[Run], failing: Sequence[Difference]) -> RunProof
     numbers = (None, None) if outcome.failure else _largest_numbers(outcome.differences)
     run = outcome.call
     return RunProof(run.dims, run.flags, run.seed, *numbers, failure, elements=run.elements)
-
-
-def _run_failures(results: Sequence[RunProof]) -> list[str]:
-    """Return the first failure, and in how many runs there is one."""
-    failing = [run for run in results if run.failure]
-    if not failing:
-        return []
-    return [f"{len(failing)} of {len(results)} runs differ, the first at {failing[0]}: {failing[0].failure}"]
 
 
 def _interface_failures(before: Sequence[str], after: Sequence[str]) -> list[str]:

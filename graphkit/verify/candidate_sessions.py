@@ -27,7 +27,7 @@ from graphkit.verify.quantized_rounding import moved_copies
 from graphkit.verify.rewrite_proof import RewriteProof, WeightProof
 from graphkit.verify.weight_comparison import foreign_weights
 
-__all__ = ["Called", "Counted", "Only", "Part", "TwoModels", "prove_inlined", "tell_each"]
+__all__ = ["Called", "Counted", "Part", "TwoModels", "prove_inlined", "tell_each"]
 
 
 class Called:
@@ -36,30 +36,20 @@ class Called:
     Args:
         session: The session.
         names: Those by which they go, by the names that they have, where these differ.
+        outputs: The outputs that it gives, by these names; None for all.
     """
 
-    def __init__(self, session: Runner, names: Mapping[str, str]) -> None:
+    def __init__(self, session: Runner, names: Mapping[str, str] = {}, outputs: Sequence[str] | None = None) -> None:
         self.session, self.names, self.label = session, names, session.label
         self.own = {names.get(name, name): name for name in session.inputs}
         self.inputs: Sequence[str] = list(self.own)
-        self.outputs: Sequence[str] = [names.get(name, name) for name in session.outputs]
-
-    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return every output by name."""
-        outputs = self.session.run({self.own[name]: array for name, array in feed.items() if name in self.own})
-        return {self.names.get(name, name): array for name, array in outputs.items()}
-
-
-class Only:
-    """A session with some of its outputs."""
-
-    def __init__(self, session: Runner, outputs: Sequence[str]) -> None:
-        self.session, self.inputs, self.outputs, self.label = session, session.inputs, outputs, session.label
+        self.outputs = [names.get(name, name) for name in session.outputs] if outputs is None else outputs
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return these outputs by name."""
-        outputs = self.session.run(feed)
-        return {name: outputs[name] for name in self.outputs}
+        found = self.session.run({self.own[name]: array for name, array in feed.items() if name in self.own})
+        arrays = {self.names.get(name, name): array for name, array in found.items()}
+        return {name: arrays[name] for name in self.outputs}
 
 
 Item = TypeVar("Item")
@@ -170,7 +160,7 @@ class TwoModels:
     def original(self, *, optimize: bool = False) -> Runner:
         """Return a session of the original, of whose outputs the rewritten model gives all."""
         session = self._session(0, optimize=optimize)
-        return session if self.part is None else Only(session, self.part.ends)
+        return session if self.part is None else Called(session, outputs=self.part.ends)
 
     def rewritten(self, *, optimize: bool = False) -> Runner:
         """Return a session of the rewritten model, by the names of the original."""

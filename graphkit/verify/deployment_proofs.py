@@ -50,6 +50,14 @@ class SourceRun:
     token: int | None = None
     is_sound: bool = False
 
+    def where(self) -> str:
+        """Return which source it is, in words that stand before a failure."""
+        if self.token is not None:
+            return f"token {self.token} "
+        if self.is_sound:
+            return f"sound of {self.length:,} places: "
+        return f"source of {count_things(self.length, 'token(s)')}: " if self.length else ""
+
 
 @dataclass(frozen=True)
 class TableProof:
@@ -111,7 +119,7 @@ class LoweringProof(Result):
 
     def findings(self) -> tuple[str, ...]:
         """Return why the proof failed, a sentence each."""
-        failures = [_run_text(run) + run.failure for run in self.runs if run.failure]
+        failures = [run.where() + run.failure for run in self.runs if run.failure]
         return (*failures, *self.causes, *(() if self.runs else ("nothing was run",)))
 
     def proven_outputs(self) -> Mapping[str, Mapping[str, str]]:
@@ -172,14 +180,6 @@ def _share_text(stage: StageProof) -> str:
     """Return how many outputs of a stage are proven, by exactness, "" for none."""
     share = share_texts(Counter(stage.proven.values()), len(stage.outputs))
     return share if stage.at_every_size or not share else f"{share}, at its sizes"
-
-
-def _run_text(run: SourceRun) -> str:
-    if run.token is not None:
-        return f"token {run.token} "
-    if run.is_sound:
-        return f"sound of {run.length:,} places: "
-    return f"source of {count_things(run.length, 'token(s)')}: " if run.length else ""
 
 
 def _number_text(value: float | None) -> str:

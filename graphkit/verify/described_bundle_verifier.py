@@ -115,7 +115,10 @@ class _Originals:
         self.chains = {chain.name: chain for chain in chains}
         self.bundle = bundle
         self.sessions = {
-            chain.name: [_open_session(model, optimize) for model in chain.models]
+            chain.name: [
+                IsolatedSession(model if model.path is None else model.path, optimize=optimize, prepack=optimize)
+                for model in chain.models
+            ]
             for chain in chains
             if not chain.cache
         }
@@ -137,11 +140,8 @@ class _Originals:
         for state in self.bundle.contract.states:
             if state.axis is None:
                 shape = [rows if axis == state.batch else size for axis, size in enumerate(state.shape)]
-                self.state[state.name] = self._initial_state(state.name, shape, np.dtype(state.dtype))
-
-    def _initial_state(self, name: str, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """Return the initial value of a state, as it was described."""
-        return np.broadcast_to(self.initial.get(name, np.zeros((), dtype)), shape).astype(dtype)
+                initial = self.initial.get(state.name, np.zeros((), state.dtype))
+                self.state[state.name] = np.broadcast_to(initial, shape).astype(state.dtype)
 
     def run(self, name: str, feed: Mapping[str, np.ndarray]) -> Arrays:
         """Run a method's models."""
@@ -173,11 +173,6 @@ class _Originals:
         for port, state in chain.writes.items():
             self.state[state] = outputs[port]
         return outputs
-
-
-def _open_session(model: Model, optimize: bool) -> IsolatedSession:
-    source = model if model.path is None else model.path
-    return IsolatedSession(source, optimize=optimize, prepack=optimize)
 
 
 class _Feeds:

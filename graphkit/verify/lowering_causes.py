@@ -28,7 +28,7 @@ from graphkit.verify.cause_search import Cause, find_sole_cause, is_mended, with
 from graphkit.verify.deployment_proofs import TableProof
 from graphkit.verify.first_difference import describe_difference, describe_order, first_node, run_part
 from graphkit.verify.input_generator import InputGenerator
-from graphkit.verify.lowering_scene import AlteredHost, Changing, IsolatedMethods, Scene, find_leaks
+from graphkit.verify.lowering_case import AlteredHost, Changing, IsolatedMethods, LoweringCase, find_leaks
 from graphkit.verify.originals import Originals
 from graphkit.verify.weight_comparison import WrongAttribute, WrongWeight, find_wrong_parts, mend_models
 
@@ -38,24 +38,26 @@ __all__ = ["Facts", "WrongTable", "compared_tables", "facts_of", "find_lowering_
 SHALLOW, FLOOR = -10.0, -1e4  # a floor that scores may be below, and one that they are not
 
 
-def find_lowering_causes(scene: Scene, other: Scene | None, facts: Facts, rng: np.random.Generator) -> list[str]:
+def find_lowering_causes(
+    case: LoweringCase, other: LoweringCase | None, facts: Facts, rng: np.random.Generator
+) -> list[str]:
     """Return the causes of a failing case besides the known differences of the files.
 
     Args:
-        scene: The case.
+        case: What fails.
         other: Another case, whose padding and unused slots are filled with noise; None for none.
         facts: What differs in the files; that is mended first.
         rng: Of the noise.
     """
-    with facts.undone(scene.host, facts.sure):
-        if facts.sure and is_mended(scene.distances()):
+    with facts.undone(case.host, facts.sure):
+        if facts.sure and is_mended(case.distances()):
             return []
-        once = find_sole_cause(scene.once, _port_causes(scene.host, "once"), _file_causes(scene, facts))
+        once = find_sole_cause(case.once, _port_causes(case.host, "once"), _file_causes(case, facts))
         with once.undo() if once is not None else contextlib.nullcontext():
-            step = find_sole_cause(scene.distances, _port_causes(scene.host, "step"), _file_causes(scene, facts))
+            step = find_sole_cause(case.distances, _port_causes(case.host, "step"), _file_causes(case, facts))
         causes = [cause.text for cause in (once, step) if cause is not None]
-        causes = causes or list(_order_causes(scene)) or ([] if other is None else list(find_leaks(other, rng)))
-        return causes or [f"No simple cause; {_where_it_begins(scene, facts)}."]
+        causes = causes or list(_order_causes(case)) or ([] if other is None else list(find_leaks(other, rng)))
+        return causes or [f"No simple cause; {_where_it_begins(case, facts)}."]
 
 
 def _port_causes(host: AlteredHost, when: str) -> Iterator[Cause]:
@@ -114,48 +116,48 @@ TABLE: dict[str, tuple[Callable[[AlteredHost, Port], Changes], ...]] = {
 }
 
 
-def _file_causes(scene: Scene, facts: Facts) -> Iterator[Cause]:
+def _file_causes(case: LoweringCase, facts: Facts) -> Iterator[Cause]:
     """Yield tables and weights that may be others than those of the export."""
     for fact in facts.suspects:
-        yield Cause("weights", str(fact), undo=partial(facts.undone, scene.host, [fact]))
+        yield Cause("weights", str(fact), undo=partial(facts.undone, case.host, [fact]))
 
 
-def _order_causes(scene: Scene) -> Iterator[str]:
+def _order_causes(case: LoweringCase) -> Iterator[str]:
     """Yield heads or slots of a state that are in another order, though all logits up to there are right."""
-    step = scene.reference.originals.step
+    step = case.reference.originals.step
     entries = {value.name: entry.slot for value, entry in step.roles.pasts.items()} if step is not None else {}
-    scene.start()
-    for number, token in enumerate(scene.tokens if entries else (), start=1):
-        logits = scene.host.step(token)
-        if scene.differ(logits, scene.reference.step(token)):
+    case.start()
+    for number, token in enumerate(case.tokens if entries else (), start=1):
+        logits = case.host.step(token)
+        if case.differ(logits, case.reference.step(token)):
             return
-        for name, state in scene.host.state.items():
-            known = scene.reference.cache.get(entries[name]) if name in entries else None
+        for name, state in case.host.state.items():
+            known = case.reference.cache.get(entries[name]) if name in entries else None
             if known is None or known.ndim != state.ndim or (np.array(known.shape) > state.shape).any():
                 continue
-            is_other = scene.differ(state[tuple(map(slice, known.shape))], known)
-            if is_other and (text := describe_order(name, state, known, scene.differ)):
+            is_other = case.differ(state[tuple(map(slice, known.shape))], known)
+            if is_other and (text := describe_order(name, state, known, case.differ)):
                 yield f"The logits of step {number} are right, and what it keeps is not: {text}"
                 return
 
 
-def _where_it_begins(scene: Scene, facts: Facts) -> str:
+def _where_it_begins(case: LoweringCase, facts: Facts) -> str:
     """Return where the difference begins, in a clause."""
-    assert isinstance(scene.host.run, IsolatedMethods)
-    run, originals, models = scene.host.run, scene.reference.originals, {**facts.models, **scene.host.run.models}
+    assert isinstance(case.host.run, IsolatedMethods)
+    run, originals, models = case.host.run, case.reference.originals, {**facts.models, **case.host.run.models}
     once = next((name for name in models if name != "step"), None)
-    if not is_mended(scene.once()) and once is not None and originals.encoder is not None:
-        export = originals.encoder, scene.reference.fed_once(scene.source, scene.own), ""
+    if not is_mended(case.once()) and once is not None and originals.encoder is not None:
+        export = originals.encoder, case.reference.fed_once(case.source, case.own), ""
         return _node_text(
-            first_node([export], models[once], run.fed[once], scene.differ, is_padded=True), models[once].name
+            first_node([export], models[once], run.fed[once], case.differ, is_padded=True), models[once].name
         )
     begin = ""
-    for number, token in enumerate(scene.tokens if originals.step is not None else ()):
+    for number, token in enumerate(case.tokens if originals.step is not None else ()):
         assert originals.step is not None
-        export = originals.step, scene.reference.fed(token), ""
-        logits = scene.host.step(token)
-        if scene.differ(logits, scene.reference.step(token)):
-            node = first_node([export], models["step"], run.fed["step"], scene.differ, is_padded=False)
+        export = originals.step, case.reference.fed(token), ""
+        logits = case.host.step(token)
+        if case.differ(logits, case.reference.step(token)):
+            node = first_node([export], models["step"], run.fed["step"], case.differ, is_padded=False)
             begin = _node_text(node, models["step"].name)
             if number or originals.encoder is None:  # a decoder of later steps has no past of the source before
                 return begin
@@ -402,30 +404,26 @@ def _tensor_runs(
     def feeds(counts: range) -> Iterator[dict[str, np.ndarray]]:
         return (_unpadded_inputs(maker, sizes(count)) for count in counts)
 
+    def scope_outputs(
+        values: Sequence[Value], runs: Iterable[Mapping[str, np.ndarray]]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        return run_part(
+            model, values, lambda inputs: ({value.name: feed[value.name] for value in inputs} for feed in runs)
+        )
+
     parts = []
     for scope in all_scopes(model.scopes):
         values = [value for value in scope.values.values() if value in known]
-        first = next(_scope_outputs(model, values, feeds(numbers[:1])), {}) if values else {}
+        first = next(scope_outputs(values, feeds(numbers[:1])), {}) if values else {}
         if fitting := [value for value in values if value.name in first and fits(first[value.name])]:
             parts.append(fitting)
     runs: list[dict[str, np.ndarray]] = [{} for _ in numbers]
-    outputs = (
-        _scope_outputs(model, part, feed) for part, feed in zip(parts, tee(feeds(numbers), len(parts)), strict=True)
-    )
+    outputs = (scope_outputs(part, feed) for part, feed in zip(parts, tee(feeds(numbers), len(parts)), strict=True))
     for run, outputs_of_parts in zip(runs, zip_longest(*outputs, fillvalue={}), strict=False):
         run.update(item for arrays in outputs_of_parts for item in arrays.items())
         if sum(array.size for array in run.values()) > MOST:
             return []
     return runs
-
-
-def _scope_outputs(
-    model: Model, values: Sequence[Value], feeds: Iterable[Mapping[str, np.ndarray]]
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yield some values of a scope for each feed of the model; end where they do not run."""
-    return run_part(
-        model, values, lambda inputs: ({value.name: feed[value.name] for value in inputs} for feed in feeds)
-    )
 
 
 def _unpadded_inputs(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarray]:

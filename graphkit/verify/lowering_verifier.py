@@ -22,8 +22,8 @@ from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
 from graphkit.verify.input_elements import Draw, place_token, special_tokens, token_places
 from graphkit.verify.input_generator import ExportInputs, InputSpec
+from graphkit.verify.lowering_case import AlteredHost, IsolatedMethods, LoweringCase, find_leaks, sound_lengths
 from graphkit.verify.lowering_causes import facts_of, find_lowering_causes
-from graphkit.verify.lowering_scene import AlteredHost, IsolatedMethods, Scene, find_leaks, sound_lengths
 from graphkit.verify.oracle import OneSequence
 from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated
@@ -78,8 +78,8 @@ class _Proof:
         self, originals: Originals, folder: Path, tolerance: float, seed: int, progress: Callable[[str], None]
     ) -> None:
         self.progress, self.folder = progress, folder
-        self.case: Scene | None = None  # the first that fails
-        self.case_length = 0  # of its sound
+        self.failing: LoweringCase | None = None  # the first that fails
+        self.failing_length = 0  # of its sound
         self.rng = np.random.default_rng(seed)
         self.host = AlteredHost(folder, IsolatedMethods(folder), unchecked=True)
         self.host.rng = np.random.default_rng(seed)
@@ -124,19 +124,19 @@ class _Proof:
         self.progress("comparing tables and weights")
         facts = facts_of(self.reference.originals, self.folder, self.contract, self.host)
         findings = [str(fact) for fact in facts.sure] if same_weights else []
-        scene, middle = None, lengths[(len(lengths) - 1) // 2] if lengths else 0
+        case, middle = None, lengths[(len(lengths) - 1) // 2] if lengths else 0
         if self._pads_with_tokens:  # they count as any other token does
             middle = lengths[-1]
         if lengths:
             tokens = self._draw_ids(self._steps)
-            scene = self._make_scene(self._source(middle), tokens, self._user_inputs())
+            case = self._make_case(self._source(middle), tokens, self._user_inputs())
         self._take_sound(middle)
-        if failed and self.case is not None:
+        if failed and self.failing is not None:
             self.progress("looking for the cause")
-            self._take_sound(self.case_length)
-            findings += find_lowering_causes(self.case, scene, facts, self.rng)
-        elif scene is not None:
-            findings += find_leaks(scene, self.rng)
+            self._take_sound(self.failing_length)
+            findings += find_lowering_causes(self.failing, case, facts, self.rng)
+        elif case is not None:
+            findings += find_leaks(case, self.rng)
         notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._padding_sentences()]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
@@ -221,7 +221,7 @@ class _Proof:
             source = place_token(token, self._draw_ids(length), where, usual_token)
             later = where if not length else [min(place, steps - 1) for place in where]
             tokens = place_token(token, self._draw_ids(steps), later, usual_token)
-            run = self._compare_scene(self._make_scene(source, tokens, self._user_inputs()))
+            run = self._compare_case(self._make_case(source, tokens, self._user_inputs()))
             failure = f"at {_places_text(where)} of {length or steps}: {run.failure}" if run.failure else ""
             summary = replace(
                 summary,
@@ -234,32 +234,32 @@ class _Proof:
 
     def _source_run(self, length: int) -> SourceRun:
         source, user = self._source(length), self._user_inputs()
-        scene = self._make_scene(source, self._draw_ids(self._steps), user)
-        run = self._compare_scene(scene)
+        case = self._make_case(source, self._draw_ids(self._steps), user)
+        run = self._compare_case(case)
         if not self._steps:
             return run
-        scene.start()
+        case.start()
         greedy = min(GREEDY, run.steps)
         chosen, others, differs = self._choose_greedily(greedy)
         return replace(run, greedy=greedy, tokens=len(set(chosen)), others=others, failure=run.failure or differs)
 
-    def _compare_scene(self, scene: Scene) -> SourceRun:
+    def _compare_case(self, case: LoweringCase) -> SourceRun:
         """Run a source and the tokens of steps through both."""
-        run = self._run_both(scene)
-        if run.failure and self.case is None:
-            self.case, self.case_length = scene, self.host.sound or 0
+        run = self._run_both(case)
+        if run.failure and self.failing is None:
+            self.failing, self.failing_length = case, self.host.sound or 0
         return run
 
-    def _run_both(self, scene: Scene) -> SourceRun:
-        outputs, once = scene.start()
+    def _run_both(self, case: LoweringCase) -> SourceRun:
+        outputs, once = case.start()
         missing = [f"'{name}' is not given" for name in once if name not in outputs]
         valid = {name: outputs[name][tuple(map(slice, once[name].shape))] for name in once if name in outputs}
         encoder = self._followed(
             [Step("valid positions", once, lambda: valid)], "'{0.output}' differs by {1:.1e} at {2}"
         )
-        logits = self._compare_forced(scene.tokens) if self._steps else Agreement()
+        logits = self._compare_forced(case.tokens) if self._steps else Agreement()
         return SourceRun(
-            length=self.host.sound or len(scene.source),
+            length=self.host.sound or len(case.source),
             encoder=encoder.worst if valid else None,
             steps=logits.steps,
             logits=logits.worst if self._steps else None,
@@ -270,8 +270,8 @@ class _Proof:
             is_sound=self.host.sound is not None,
         )
 
-    def _make_scene(self, source: list[int], tokens: list[int], user: Mapping[str, np.ndarray]) -> Scene:
-        return Scene(self.host, self.reference, source, tokens, user, self.allowance)
+    def _make_case(self, source: list[int], tokens: list[int], user: Mapping[str, np.ndarray]) -> LoweringCase:
+        return LoweringCase(self.host, self.reference, source, tokens, user, self.allowance)
 
     def _compare_forced(self, tokens: Sequence[int]) -> Agreement:
         expected = [self.reference.step(token) for token in tokens]

@@ -141,20 +141,17 @@ class InputProbe:
 
     def _shapes(self, length: int) -> Mapping[str, tuple[int, ...] | None]:
         """Return the shapes of the inputs of one sequence in which all dims that are no numbers are a length."""
-        names = {dim for value in self.model.roles.inputs for dim in _symbols_of_input(value, self.model)}
+        roles, names = self.model.roles, set[str]()
+        for value in roles.inputs:
+            declared = declared_type(value)
+            dims = enumerate((declared.dims if declared is not None else None) or ())
+            of_lengths = [dim for axis, dim in dims if axis and roles.axis(value, axis) not in ("batch", "past")]
+            names |= {dim for dim in of_lengths if isinstance(dim, str)}
         return self._input_maker.shapes(Sizes(1, length, 0, length, tuple((name, length) for name in sorted(names))))
 
     @cached_property
     def _input_maker(self) -> InputGenerator:
         return InputGenerator(self.model)
-
-
-def _symbols_of_input(value: Value, model: Model) -> Iterator[str]:
-    """Yield the dims of an input that are names, without those of sequences."""
-    declared = declared_type(value)
-    for axis, dim in enumerate((declared.dims if declared is not None else None) or ()):
-        if isinstance(dim, str) and axis and model.roles.axis(value, axis) not in ("batch", "past"):
-            yield dim
 
 
 def _outputs_apart(first: np.ndarray, second: np.ndarray, share: float, *, from_end: bool) -> float:
@@ -174,9 +171,7 @@ def _outputs_apart(first: np.ndarray, second: np.ndarray, share: float, *, from_
 REACH = 1024  # how far a length is looked for at which the original runs
 
 
-@lru_cache(maxsize=4)
-def _size_check(encoder: Model) -> SizeCheck:
-    return SizeCheck(encoder)
+_size_check = lru_cache(maxsize=4)(SizeCheck)
 
 
 def fixed_length(encoder: Model) -> int | None:

@@ -202,7 +202,14 @@ def fatal_error(model: Model, feed: Mapping[str, np.ndarray], problem: str) -> M
     runs, ends = 0, len(model.proto.graph.node)  # how many of the first nodes run, and how many end the process
     while ends - runs > 1:
         count = (runs + ends) // 2
-        runs, ends = (runs, count) if _ends_process(_first_nodes(model, count), feed) else (count, ends)
+        try:
+            with IsolatedSession(_first_nodes(model, count), prepack=False) as session:
+                session.run(feed)
+        except ModelError as error:
+            is_end = isinstance(error.__cause__, DiedError)
+        else:
+            is_end = False
+        runs, ends = (runs, count) if is_end else (count, ends)
     where = model.graph.nodes[ends - 1].path
     return ModelError(f"onnxruntime cannot run it: {problem}", file=model.label, node=where, hint="correct the node")
 
@@ -215,12 +222,3 @@ def _first_nodes(model: Model, count: int) -> Model:
     del graph.output[:]
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in graph.node[-1].output if name)
     return model.with_proto(proto)
-
-
-def _ends_process(model: Model, feed: Mapping[str, np.ndarray]) -> bool:
-    try:
-        with IsolatedSession(model, prepack=False) as session:
-            session.run(feed)
-    except ModelError as error:
-        return isinstance(error.__cause__, DiedError)
-    return False

@@ -41,7 +41,8 @@ def moved_copies(model: Model) -> tuple[Model, ...]:
 
 def _move_rounding(model: Model, steps: float) -> Model | None:
     proto, taken = copy_proto(model), names_in(model.scopes)
-    scalars = {tensor.name for tensor in proto.graph.initializer if _is_scale(tensor)}
+    floats = [tensor for tensor in proto.graph.initializer if tensor.data_type == TensorProto.FLOAT]
+    scalars = {tensor.name for tensor in floats if all(dim == 1 for dim in tensor.dims)}
     nodes = list[onnx.NodeProto]()
     for node in proto.graph.node:
         is_moved = node.op_type == "QuantizeLinear" and not node.domain and node.input[1] in scalars
@@ -51,10 +52,6 @@ def _move_rounding(model: Model, steps: float) -> Model | None:
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
     return model.with_proto(proto)
-
-
-def _is_scale(tensor: TensorProto) -> bool:
-    return tensor.data_type == TensorProto.FLOAT and all(dim == 1 for dim in tensor.dims)
 
 
 def _moved_node(node: onnx.NodeProto, steps: float, taken: set[str]) -> Iterator[onnx.NodeProto]:
@@ -94,9 +91,10 @@ def as_rounded(original: Model, rewritten: Model) -> tuple[Model, Model] | str:
         The two models, or why they cannot be made.
     """
     before, after = copy_proto(original), copy_proto(rewritten)
-    if any(_has_bodies(node) for proto in (before, after) for node in proto.graph.node) or before.functions:
+    attributes = (each for proto in (before, after) for node in proto.graph.node for each in node.attribute)
+    if before.functions or any(attribute.HasField("g") or attribute.graphs for attribute in attributes):
         return "bodies or functions, in which products cannot be taken apart"
-    if any(name.startswith((ORIGINAL, DATA, ROUNDED)) for name in _graph_names(before.graph)):
+    if any(name.startswith((ORIGINAL, DATA, ROUNDED)) for name in names_in(original.scopes)):
         return "values whose names are needed to take products apart"
     known = {_node_key(node) for node in before.graph.node}
     new = [node for node in after.graph.node if _node_key(node) not in known]
@@ -109,19 +107,11 @@ def as_rounded(original: Model, rewritten: Model) -> tuple[Model, Model] | str:
                 node.input[index] = f"{ORIGINAL}{ROUNDED}{name}"
     _give_outputs(after.graph, {f"{DATA}{name}": name for name in rounded})
     _add_original(after, before)
-    _give_outputs(after.graph, {f"{DATA}{ORIGINAL}{name}": _in_original(before, name) for name in rounded})
+    computed = {name for node in before.graph.node for name in node.output}  # inputs and constants are shared
+    origins = {name: f"{ORIGINAL}{name}" if name in computed else name for name in rounded}
+    _give_outputs(after.graph, {f"{DATA}{ORIGINAL}{name}": origin for name, origin in origins.items()})
     _give_outputs(before.graph, {f"{DATA}{prefix}{name}": name for prefix in ("", ORIGINAL) for name in rounded})
     return original.with_proto(before), rewritten.with_proto(after)
-
-
-def _has_bodies(node: onnx.NodeProto) -> bool:
-    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
-
-
-def _graph_names(graph: Graph) -> Iterable[str]:
-    yield from (value.name for value in graph.input)
-    yield from (tensor.name for tensor in graph.initializer)
-    yield from (name for node in graph.node for name in node.output)
 
 
 def _node_key(node: onnx.NodeProto) -> Key:
@@ -137,7 +127,8 @@ def _with_rounded(graph: Graph, data: Collection[str]) -> list[str] | str:
         nodes.append(node)
         if not node.input or node.input[0] not in data or node.op_type not in (*QUANTIZING, *CONTRIB):
             continue
-        name, how = node.input[0], _rounding_key(node)
+        is_static = node.op_type == "QuantizeLinear"  # by a scale and a zero point, not by the range of its data
+        name, how = node.input[0], (*node.input[1:], *_node_key(node)[4:]) if is_static else ("range",)
         if roundings.setdefault(name, how) != how:
             return f"'{name}' is rounded in two ways"
         if any(f"{ROUNDED}{name}" in earlier.output for earlier in nodes):
@@ -153,21 +144,11 @@ def _with_rounded(graph: Graph, data: Collection[str]) -> list[str] | str:
     return list(roundings)
 
 
-def _rounding_key(node: onnx.NodeProto) -> Key:
-    """Return how a node rounds: by the range of its data, or with a scale and a zero point."""
-    return ("range",) if node.op_type != "QuantizeLinear" else (*node.input[1:], *_node_key(node)[4:])
-
-
 def _give_outputs(graph: Graph, outputs: Mapping[str, str]) -> None:
     """Make outputs of values, by the names that the outputs are to have."""
     for output, name in outputs.items():
         graph.node.append(helper.make_node("Identity", [name], [output]))
         graph.output.append(helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None))
-
-
-def _in_original(original: onnx.ModelProto, name: str) -> str:
-    """Return the name of the original's value beside the rewritten model; inputs and constants are shared."""
-    return f"{ORIGINAL}{name}" if any(name in node.output for node in original.graph.node) else name
 
 
 def _add_original(proto: onnx.ModelProto, original: onnx.ModelProto) -> None:

@@ -14,7 +14,7 @@ corrected, and a note tells that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -225,7 +225,10 @@ class RewriteVerifier:
         before, after = declared, declarations(after).model
         if (copy := loadable_copy(before)) is not None:
             source = copy.model
-        copies = _in_float32(before, after)
+        copies = None  # in float32, of models in bfloat16 that onnxruntime has no kernels for
+        if any(map(has_bfloat16, (before, after))) and NOT_IMPLEMENTED in loading_refusal(before):
+            wide = bfloat16_in_float32(before), bfloat16_in_float32(after)
+            copies = None if wide[0] is None or wide[1] is None else (wide[0], wide[1])
         source, target = copies or (source, target)
         arrays = {name: np.asarray(value) for name, value in options.values.items()}
         spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items()}) | spec
@@ -314,7 +317,7 @@ class RewriteVerifier:
         proof = with_zeros(proof, () if is_large else zeros, refused)
         names = record.runs[0].expected if record.runs else ()
         empty = [name for name in names if not any(element_counts(run.expected[name])[1] for run in record.runs)]
-        return with_empty_outputs(_with_interface(proof, changes), empty, self.hollow)
+        return with_empty_outputs(_with_interface(proof, changes), empty, self.empty_outputs)
 
     def _beside_original(self, record: RunRecord) -> tuple[bool, dict[str, None]]:
         """Return whether the original gives the same with dims of 0, and the dims with a 0 that it alone takes."""
@@ -444,7 +447,7 @@ class RewriteVerifier:
         return RoundingJudge(self.two, is_half=False, proven=proven, progress=self.progress)
 
     @cached_property
-    def hollow(self) -> frozenset[str]:
+    def empty_outputs(self) -> frozenset[str]:
         """The outputs that have no elements at any size, or in none of a merged decoder's later steps."""
         model = self.two.models[0]
         empty, shapes = {value.name for value in model.roles.empty}, infer(model, self.spec)
@@ -491,11 +494,11 @@ class RewriteVerifier:
         progress = portion_of(self.progress, 0.65, 0.8)
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
         proven = [output.name for output in self.forms.proven]
-        proof = compare_runs(proof, runs, counted_session, two.known, self.hollow, proven, self.rounding)
+        proof = compare_runs(proof, runs, counted_session, two.known, self.empty_outputs, proven, self.rounding)
         others = self.unlike if proof.passed and two.part is None else ()
         blank = replace(self.blank, tolerance=proof.tolerance)
         for run in others:
-            (result,) = compare_runs(blank, [run], session, two.known, self.hollow, proven, self.rounding).runs
+            (result,) = compare_runs(blank, [run], session, two.known, self.empty_outputs, proven, self.rounding).runs
             if result.failure:
                 gap = f"unlike sizes of dims of one name, as at {run}, where the original runs"
                 return replace(proof, caveats=(*proof.caveats, gap))
@@ -517,14 +520,6 @@ def _find_narrowing(session: Callable[[], Runner], feeder: Feeder, fixed: Sequen
     return find_narrowing(session, fixed, asked, lambda: feeder.at(legal_sizes(before, spec)))
 
 
-def _in_float32(before: Model, after: Model) -> tuple[Model, Model] | None:
-    """Return copies in float32 of models in bfloat16 that onnxruntime has no kernels for, None for other models."""
-    if not any(map(has_bfloat16, (before, after))) or NOT_IMPLEMENTED not in loading_refusal(before):
-        return None
-    copies = bfloat16_in_float32(before), bfloat16_in_float32(after)
-    return None if copies[0] is None or copies[1] is None else (copies[0], copies[1])
-
-
 def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:
     failures = [change.text for change in changes if change.narrows]
     harmless = tuple(change.text for change in changes if not change.narrows)
@@ -538,7 +533,8 @@ def _unknown_equivalence(model: Model, reason: str) -> Equivalence:
 
 def _unprovable_reason(before: Model, after: Model) -> str:
     """Return why nothing can be proven of two models, "" where it can."""
-    if random := next((node for model in (before, after) for node in _random_nodes(model)), None):
+    nodes = (node for model in (before, after) for node in all_nodes(model.scopes) if node.operator in RANDOM)
+    if random := next((n for n in nodes if "seed" not in n.attributes and _draws_random_numbers(n)), None):
         return f"'{random.path}' is random ({random.op_type}), so nothing can be proven"
     return "" if before.graph.outputs else "the original has no outputs, so nothing can be proven"
 
@@ -552,13 +548,6 @@ def _load_source(source: ModelLike) -> Model:
 def _runtime_source(source: ModelLike, model: Model) -> Path | Model:
     """Return the source for onnxruntime to load: the file itself where there is one, to trust no reader of ours."""
     return model if isinstance(source, Model) or model.path is None else model.path
-
-
-def _random_nodes(model: Model) -> Iterator[Node]:
-    """Yield the nodes that give other numbers in every run."""
-    for node in all_nodes(model.scopes):
-        if node.operator in RANDOM and "seed" not in node.attributes and _draws_random_numbers(node):
-            yield node
 
 
 def _draws_random_numbers(node: Node) -> bool:

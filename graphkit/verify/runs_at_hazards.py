@@ -186,15 +186,13 @@ def _judge_failure(problem: RunError | None, nodes: Sequence[Node]) -> Check:
         return Check(True, _message_of(problem))  # some versions of onnxruntime end the process there
     if where is None:
         return Check(False, f"fails otherwise: {_message_of(problem)}")
-    is_named = any(node.op_type == where[1] and _is_named(node, where[2]) for node in nodes)
+    # onnxruntime puts a prefix before the names of a function's nodes
+    ends = [where[2].endswith(node.proto.name) and node.scope.path.startswith("function ") for node in nodes]
+    named = zip(nodes, ends, strict=True)
+    is_named = any(node.op_type == where[1] and (node.proto.name == where[2] or end) for node, end in named)
     return Check(
         is_named, _message_of(problem) if is_named else f"fails in {where[1]} '{where[2]}': {_message_of(problem)}"
     )
-
-
-def _is_named(node: Node, name: str) -> bool:
-    """Whether onnxruntime calls a node so; it puts a prefix before the names of a function's nodes."""
-    return node.proto.name == name or (node.scope.path.startswith("function ") and name.endswith(node.proto.name))
 
 
 def _one_line(problem: RunError) -> str:

@@ -325,7 +325,5 @@ def _mend_weights(model: Model, wrong: Sequence[WrongPart]) -> Model:
 
 def _inner_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _inner_graphs(attribute.g)
+    for attribute in (attribute for node in graph.node for attribute in node.attribute if attribute.HasField("g")):
+        yield from _inner_graphs(attribute.g)

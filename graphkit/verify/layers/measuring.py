@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 from graphkit.errors import UsageError
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Value
-from graphkit.matching.value_matching import Dims, Matching, match_graphs
+from graphkit.matching.value_matching import Matching, match_graphs
 from graphkit.runtime.limits import Limits
 from graphkit.suggest import did_you_mean
 from graphkit.verify.comparator import BLOCK, Difference, compare_output
@@ -113,7 +114,8 @@ def sweep_pairs(
 def _pair_steps(pairs: Sequence[Pair], side: Side, limits: Limits) -> Iterator[list[Pair]]:
     step, size, most = list[Pair](), 0, limits.outputs() // SHARE
     for pair in pairs:
-        needs = _dims_bytes(side.dims(pair.a))
+        dims = side.dims(pair.a)
+        needs = UNKNOWN_SIZE if dims is None or None in dims else 8 * math.prod(dim or 0 for dim in dims)
         if step and (size + needs > most or len(step) >= MOST_TENSORS):
             yield step
             step, size = [], 0
@@ -121,15 +123,6 @@ def _pair_steps(pairs: Sequence[Pair], side: Side, limits: Limits) -> Iterator[l
         size += needs
     if step:
         yield step
-
-
-def _dims_bytes(dims: Dims) -> int:
-    if dims is None or any(dim is None for dim in dims):
-        return UNKNOWN_SIZE
-    size = 8
-    for dim in dims:
-        size *= dim or 0
-    return size
 
 
 PARTS = 8  # that a bisection runs forward by
@@ -191,12 +184,10 @@ def bisect_pairs(
         if len(part) > 1:
             size = max(1, len(part) // SMALLER)
             continue
-        bad = find_bad(
-            [pair for place, pair in enumerate(pairs) if above[part[0]] >> place & 1 and pair is not part[0]]
-        )
+        bad = find_bad([pair for pair in find_sources(part[0]) if pair is not part[0]])
         if bad is None:
             break
-        todo, start = [pair for place, pair in enumerate(pairs) if above[bad] >> place & 1], 0
+        todo, start = find_sources(bad), 0
     return sorted(known.values(), key=lambda measured: side.place[measured.pair.a])
 
 
@@ -230,7 +221,9 @@ def match_models(a: Side, b: Side, names_in_b: Mapping[str, str], *, by_order: b
     matching = Matching()
     for side in (a, b):
         matching.numbers.add(side.model)
-    _as_told(matching, a, b, names_in_b)
+    for name_a, name_b in names_in_b.items():
+        if not matching.add(_value_named(a, name_a), _value_named(b, name_b), "map"):
+            raise UsageError(f"--map {name_a}={name_b}: '{name_b}' stands for two tensors - map each once")
     names_in_a = {name_b: name_a for name_a, name_b in names_in_b.items()}
     equal = shared_values(a.model, b.model, matching.numbers.constants, b.spec, names_in_a)
     match_graphs(matching, a, b, equal=equal, by_order=by_order)
@@ -239,13 +232,6 @@ def match_models(a: Side, b: Side, names_in_b: Mapping[str, str], *, by_order: b
         value_a for value_a, value_b in pairs.items() if value_a not in a.unholdable and value_b not in b.unholdable
     ]
     return [Pair(value_a, pairs[value_a], matching.how[value_a]) for value_a in holdable]
-
-
-def _as_told(matching: Matching, a: Side, b: Side, names_in_b: Mapping[str, str]) -> None:
-    for name_a, name_b in names_in_b.items():
-        value_a, value_b = _value_named(a, name_a), _value_named(b, name_b)
-        if not matching.add(value_a, value_b, "map"):
-            raise UsageError(f"--map {name_a}={name_b}: '{name_b}' stands for two tensors - map each once")
 
 
 def _value_named(side: Side, name: str) -> Value:

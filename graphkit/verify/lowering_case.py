@@ -32,7 +32,7 @@ __all__ = [
     "AlteredHost",
     "Changing",
     "IsolatedMethods",
-    "Scene",
+    "LoweringCase",
     "find_leaks",
     "sound_lengths",
     "zeros_change_results",
@@ -159,7 +159,7 @@ class IsolatedMethods:
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class LoweringCase:
     """A case of both pipelines, in which causes are sought.
 
     Attributes:
@@ -221,15 +221,15 @@ STEPS = 4  # that are looked into
 NOISE = 3.0  # standard deviation of what takes the place of something that must not count
 
 
-def find_leaks(scene: Scene, rng: np.random.Generator) -> Iterator[str]:
+def find_leaks(case: LoweringCase, rng: np.random.Generator) -> Iterator[str]:
     """Yield the leaks, a sentence each: outputs that change with padding or unused slots."""
-    plain = _run_padded(scene)
-    if scene.source:
-        yield from _find_padding_leaks(scene, rng, plain)
-    if scene.host.hides_states:
-        yield from _find_unread_masks(scene, plain)
-    _, noisy = _run_padded(scene, rng)
-    if any(map(scene.differ, noisy, plain[1])):
+    plain = _run_padded(case)
+    if case.source:
+        yield from _find_padding_leaks(case, rng, plain)
+    if case.host.hides_states:
+        yield from _find_unread_masks(case, plain)
+    _, noisy = _run_padded(case, rng)
+    if any(map(case.differ, noisy, plain[1])):
         yield "What unused slots of the cache hold changes the logits: the mask over the slots does nothing."
 
 
@@ -250,12 +250,12 @@ def zeros_change_results(originals: Originals, models: Mapping[str, Model], fold
     users = [port for method in host.contract.methods for port in method.inputs if port.kind == "user"]
     user = {port.name: inputs.array(InputSpec(port.name, port.dtype), port.shape) for port in users}
     allowance = ColumnTolerance(LOWERING_TOLERANCE, is_half=any(map(computes_in_half, originals.models)))
-    scene, is_known = Scene(host, reference, [], [1], user, allowance), False
+    case, is_known = LoweringCase(host, reference, [], [1], user, allowance), False
     for length in sound_lengths(host, reference)[:-1]:
         host.sound = reference.valid = length
-        if reference.alone([], scene.own):
+        if reference.alone([], case.own):
             is_known = True
-            if max(scene.distances(), default=0.0) > 1:
+            if max(case.distances(), default=0.0) > 1:
                 return True
     return not is_known
 
@@ -270,9 +270,9 @@ def sound_lengths(host: AlteredHost, reference: OneSequence) -> list[int]:
 
 
 def _find_padding_leaks(
-    scene: Scene, rng: np.random.Generator, plain: tuple[list[np.ndarray], list[np.ndarray]]
+    case: LoweringCase, rng: np.random.Generator, plain: tuple[list[np.ndarray], list[np.ndarray]]
 ) -> Iterator[str]:
-    size = scene.host.contract.sizes["source"]
+    size = case.host.contract.sizes["source"]
 
     def noisy(port: Port, ids: Sequence[int], fed: np.ndarray) -> np.ndarray:
         if (port.kind, port.by) != ("embedding", "source"):
@@ -281,30 +281,32 @@ def _find_padding_leaks(
         rows[len(ids) :] = rng.normal(0, NOISE, rows[len(ids) :].shape)
         return np.asarray(rows.reshape(fed.shape))
 
-    with with_attributes(scene.host, alter=noisy):
-        once, steps = (any(map(scene.differ, a, b)) for a, b in zip(_run_padded(scene), plain, strict=True))
+    with with_attributes(case.host, alter=noisy):
+        once, steps = (any(map(case.differ, a, b)) for a, b in zip(_run_padded(case), plain, strict=True))
     if once:
         yield "What padding holds changes what runs once for a source: the mask over the source does nothing there."
     elif steps:
         yield "What padding holds changes the logits: the mask over the source does nothing in the step."
 
 
-def _find_unread_masks(scene: Scene, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> Iterator[str]:
+def _find_unread_masks(case: LoweringCase, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> Iterator[str]:
     """Yield masks over a shorter sound without which everything is the same to the last bit."""
-    for method in scene.host.contract.methods:
+    for method in case.host.contract.methods:
         for port in method.inputs:
             if port.kind != "source_mask":
                 continue
-            with scene.host.altered(port, lambda _, mask: 0 * mask):
-                runs = zip(_run_padded(scene), plain, strict=True)
+            with case.host.altered(port, lambda _, mask: 0 * mask):
+                runs = zip(_run_padded(case), plain, strict=True)
             if all(np.array_equal(a, b) for alike in runs for a, b in zip(*alike, strict=True)):
                 yield f"'{port.name}' of {method.name} changes nothing: the mask over the source does nothing there."
 
 
-def _run_padded(scene: Scene, rng: np.random.Generator | None = None) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _run_padded(
+    case: LoweringCase, rng: np.random.Generator | None = None
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the outputs for a source at valid positions, and the logits of steps; `rng` fills unused slots."""
-    host, length = scene.host, len(scene.source)
-    outputs = host.start(scene.source, scene.user)
+    host, length = case.host, len(case.source)
+    outputs = host.start(case.source, case.user)
     for name, state in host.state.items():
         if rng is not None and host.axis[name] is not None:
             state[...] = rng.normal(0, NOISE, state.shape)
@@ -312,4 +314,4 @@ def _run_padded(scene: Scene, rng: np.random.Generator | None = None) -> tuple[l
     size = host.contract.sizes["source"]
     once = [array for name, array in outputs.items() if name not in written]
     valid = [array[:, :length] if length and array.shape[1:2] == (size,) else array for array in once]
-    return valid, [host.step(token) for token in scene.tokens[:STEPS]]
+    return valid, [host.step(token) for token in case.tokens[:STEPS]]
