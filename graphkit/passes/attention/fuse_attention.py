@@ -18,7 +18,7 @@ import onnx.parser
 from onnx import TensorProto
 
 from graphkit.graph.traversal import chain_end
-from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.tensor import Dims
 from graphkit.passes.fusion.linear_operators import Linear, affine_of, linear_of
@@ -336,33 +336,6 @@ class Joined:
     spec: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, eq=False)
-class SelfAttention:
-    """Softmax(scale * q k') v for each head, q, k and v being linear in one tensor.
-
-    Attributes:
-        data: That tensor, `[batch, rows, hidden]`.
-        is_turned: Whether it is `[rows, batch, hidden]` instead.
-        projections: Those of queries, keys and values.
-        columns: Which columns of each they are, by heads.
-        heads: How many there are.
-        scale: The factor of scores.
-        product: The MatMul of probabilities and values.
-        result: The result with all heads side by side.
-        nodes: All nodes that compute it.
-    """
-
-    data: Value
-    is_turned: bool
-    projections: tuple[Projection, Projection, Projection]
-    columns: Columns
-    heads: int
-    scale: float
-    product: Node
-    result: Joined
-    nodes: frozenset[Node]
-
-
 def self_attention(editor: Editor, softmax: Node) -> SelfAttention:
     """Return the attention that a Softmax belongs to.
 
@@ -384,19 +357,8 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention:
         data = projections[0].linear.node.inputs[0]
         if data is None or any(projection.linear.node.inputs[0] is not data for projection in projections):
             raise MatchFailure("its queries, keys and values are made from different tensors")
-        batch, rows = batch_and_rows(editor, data, is_turned=is_turned)
-        parts = _Parts(
-            editor=editor,
-            softmax=softmax,
-            scores=scores,
-            product=product,
-            batch=batch,
-            rows=rows,
-            scaled=scaled,
-            found=projections,
-        )
         try:
-            return parts.attention(data, is_turned=is_turned)
+            return SelfAttention(editor, softmax, scores, product, scaled, projections, is_turned=is_turned)
         except MatchFailure as failure:
             failures.append(failure)
     raise failures[0]
@@ -444,63 +406,62 @@ def _match_scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tu
     return layout.scale, tuple(path)
 
 
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """The nodes that may be an attention.
+class SelfAttention:
+    """Softmax(scale * q k') v for each head, q, k and v being linear in one tensor.
 
     Attributes:
-        batch, rows: The dims of the data that count these.
-        scaled: The factor of scores, and the nodes that apply it.
-        found: Queries, keys and values.
+        data: That tensor, `[batch, rows, hidden]`, or `[rows, batch, hidden]` if it is turned.
+        projections: Those of queries, keys and values.
+        columns: Which columns of each they are, by heads.
+        heads: How many there are.
+        scale: The factor of scores.
+        product: The MatMul of probabilities and values.
+        result: The result with all heads side by side.
+        nodes: All nodes that compute it.
     """
 
-    editor: Editor
-    softmax: Node
-    scores: Node
-    product: Node
-    batch: Group
-    rows: Group
-    scaled: tuple[float, tuple[Node, ...]]
-    found: Sequence[Projection]
-
-    def attention(self, data: Value, *, is_turned: bool) -> SelfAttention:
-        """Return the attention, of data that may have its rows first."""
-        query, key, value = self.found
-        heads, columns = self._read_heads()
-        scale = self.scaled[0] * query.layout.scale * key.layout.scale
+    def __init__(
+        self,
+        editor: Editor,
+        softmax: Node,
+        scores: Node,
+        product: Node,
+        scaled: tuple[float, tuple[Node, ...]],
+        projections: Sequence[Projection],
+        *,
+        is_turned: bool,
+    ) -> None:
+        query, key, value = self.projections = projections
+        self.editor, self.product, self.is_turned = editor, product, is_turned
+        self.data = query.linear.node.operand(0)
+        self._batch, self._rows = batch_and_rows(editor, self.data, is_turned=is_turned)
+        self.heads, self.columns = self._read_heads()
+        self.scale = scaled[0] * query.layout.scale * key.layout.scale
         if value.layout.scale != 1:
             raise MatchFailure("its values are scaled")
         with np.errstate(over="ignore", under="ignore"):
-            if not np.float32(scale) or not np.isfinite(np.float32(scale)):
+            if not np.float32(self.scale) or not np.isfinite(np.float32(self.scale)):
                 raise MatchFailure("its scale is 0 or not finite")
         result = self._find_result()
         if result is None:
             raise MatchFailure("what it gives is not put side by side by heads")
-        before = (node for projection in self.found for node in projection.nodes)
-        nodes = frozenset([self.softmax, self.scores, self.product, *self.scaled[1], *before, *result.nodes])
-        self._check_readers(nodes, result.value)
-        return SelfAttention(
-            data=data,
-            is_turned=is_turned,
-            projections=(query, key, value),
-            columns=columns,
-            heads=heads,
-            scale=scale,
-            product=self.product,
-            result=result,
-            nodes=nodes,
-        )
+        self.result = result
+        before = (node for projection in projections for node in projection.nodes)
+        self.nodes = frozenset([softmax, scores, product, *scaled[1], *before, *result.nodes])
+        self._check_readers(softmax.scope)
 
     def _read_heads(self) -> tuple[int, Columns]:
         """Return the number of heads, and which columns queries, keys and values are."""
-        layouts = [projection.layout for projection in self.found]
+        layouts = [projection.layout for projection in self.projections]
         query, key, value = layouts
         ranks = {len(layout.dims) for layout in layouts}
         if len(ranks) != 1 or ranks.pop() < 3:
             raise MatchFailure("its queries, keys and values are not of one rank")
         rows = (query.dims[-2], key.dims[-1], value.dims[-2])
         inner = (query.dims[-1], key.dims[-2], value.dims[-1])
-        if any(group != self.rows for group in rows) or any(atom.kind != "column" for group in inner for atom in group):
+        if any(group != self._rows for group in rows) or any(
+            atom.kind != "column" for group in inner for atom in group
+        ):
             raise MatchFailure("it does not compare the rows of each batch")
         outer = [[_shared_properties(group) for group in layout.dims[:-2]] for layout in layouts]
         if outer[0] != outer[1] or outer[0] != outer[2]:
@@ -514,10 +475,10 @@ class _Parts:
 
     def _find_result(self) -> Joined | None:
         """Return the first value that has the heads side by side as three dims, else the last one in others."""
-        query, value = self.found[0].layout, self.found[2].layout
+        query, value = self.projections[0].layout, self.projections[2].layout
         out, layout = self.product.outputs[0], Layout((*value.dims[:-2], query.dims[-2], value.dims[-1]))
         columns = join_atoms([atom for group in layout.dims for atom in group if atom.kind == "column"])
-        plain, turned = (self.batch, self.rows, columns), (self.rows, self.batch, columns)
+        plain, turned = (self._batch, self._rows, columns), (self._rows, self._batch, columns)
         path: list[Node] = []
         fallback: Joined | None = None
         while out is not None:
@@ -544,17 +505,18 @@ class _Parts:
         dims = self.editor.shapes[out].dims
         if dims is None:
             return None
-        columns = len(self.found[2].layout.columns(*self.found[2].layout.dims))
-        sizes = {group: math.prod((atom.size for atom in group), start=const(1)) for group in (self.batch, self.rows)}
-        order = (self.rows, self.batch) if is_turned else (self.batch, self.rows)
+        columns = len(self.projections[2].layout.columns(*self.projections[2].layout.dims))
+        sizes = {group: math.prod((atom.size for atom in group), start=const(1)) for group in (self._batch, self._rows)}
+        order = (self._rows, self._batch) if is_turned else (self._batch, self._rows)
         spec = reshape_spec((*(sizes[group] for group in order), const(columns)), dims)
         return Joined(out, tuple(path), is_turned, spec) if spec is not None else None
 
-    def _check_readers(self, nodes: frozenset[Node], result: Value) -> None:
+    def _check_readers(self, scope: Scope) -> None:
         """Check that no tensor of an attention is needed besides its result."""
-        if any(node.scope is not self.softmax.scope for node in nodes):
+        nodes = self.nodes
+        if any(node.scope is not scope for node in nodes):
             raise MatchFailure("its nodes are in several graphs")
-        inside = [value for node in nodes for value in node.results if value is not result]
+        inside = [value for node in nodes for value in node.results if value is not self.result.value]
         for value in sorted(inside, key=lambda value: value.name):
             if self.editor.is_output(value):
                 raise MatchFailure(f"'{value.name}' is an output")
