@@ -315,18 +315,17 @@ def test_a_body_is_rewritten_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scatter", "at", "reason"),
+    ("scatter", "updates", "at", "reason"),
     [
-        ('ScatterND <reduction = "add"> (x, at, u)', [[0], [1]], "its reduction is 'add'"),
-        ("ScatterND (x, at, u)", [[0]], "its updates are [N, 2], its indices are for [1, 4]"),
-        ("ScatterND (x, at, u)", [[0, 0, 0]], "its indices are not known to be consecutive"),
-        ("ScatterElements <axis = 9> (x, at, u)", [[0, 1]], "its indices are not known to be consecutive"),
-        ("ScatterElements (x, at, u)", [0, 1], "its indices are not known to be consecutive"),
-        ("ScatterND (x, where, u)", [0], "its indices are not known to be consecutive"),
+        ('ScatterND <reduction = "add"> (x, at, u)', "2, 4", [[0], [1]], "its reduction is 'add'"),
+        ("ScatterND (x, at, u)", "K, 4", [[0]], "its updates are [K, 4], its indices are for [1, 4]"),
+        ("ScatterND (x, at, u)", "N, 2", [[0, 0, 0]], "its indices are not known to be consecutive"),
+        ("ScatterElements (x, at, u)", "N, 2", [0, 1], "its indices are not known to be consecutive"),
+        ("ScatterND (x, where, u)", "N, 4", [0], "its indices are not known to be consecutive"),
     ],
 )
-def test_it_says_why_a_scatter_stays(scatter: str, at: object, reason: str) -> None:
-    proto = text(scatter).replace("float[N, 2] u)", "float[N, 2] u, int64[N, 1] where)")
+def test_it_says_why_a_scatter_stays(scatter: str, updates: str, at: object, reason: str) -> None:
+    proto = text(scatter, u=f"float[{updates}]").replace(" u) =>", " u, int64[N, 1] where) =>")
     outcome = SimplifyScatter().run(model_of(proto, at=at))
     assert outcome.changes == ()
     assert [str(declined) for declined in outcome.declined] == [f"assign: {reason}"]
