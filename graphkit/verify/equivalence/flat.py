@@ -28,6 +28,7 @@ from graphkit.verify.equivalence.movement import (
     expands_to,
     find_refinement,
     group_axes,
+    leading_ones,
     merge_grouped_dims,
     split_dims,
 )
@@ -258,8 +259,7 @@ def _split_axes(app: Application, term: Term, runs: Sequence[Sequence[Expr]]) ->
 
 
 def _strip_ones(dims: Dims) -> Dims:
-    first = next((axis for axis, dim in enumerate(dims) if dim != 1), len(dims))
-    return dims[first:]
+    return dims[leading_ones(dims) :]
 
 
 def _broadcast_dims(shapes: Sequence[Dims], whole: Dims) -> Dims | None:

@@ -448,17 +448,13 @@ class RealConstants:
     def of_array(self, array: RealArray, dtype: int, use: str) -> Term:
         """Return the term of an array among the constants that are used alike."""
         if array.origin == "held":
-            return self._find_counterpart(self.constants.of_array(array.elements.astype(FLOATS[dtype]), dtype), use)
+            return self.of_term(self.constants.of_array(array.elements.astype(FLOATS[dtype]), dtype), use)
         content = np.asarray(array.elements, np.float64, order="C")
         identity = b"computed " + hashlib.blake2b(content.tobytes(), digest_size=32).digest()
         term = self.constants.terms.make("Constant", (dtype, content.shape, identity), (), dtype, content.shape)
         self.constants.terms.arrays[term] = content
         self.origins[term] = max(array.origin, self.origins.get(term, "held"), key=ORIGINS.index)
-        return self._find_counterpart(term, use)
-
-    def of_term(self, term: Term, use: str) -> Term:
-        """Return the constant that another one stands for, itself where there is none."""
-        return self._find_counterpart(term, use)
+        return self.of_term(term, use)
 
     def array(self, term: Term | None) -> RealArray | None:
         """Return the elements of a constant of finite floats, None for any other term."""
@@ -475,7 +471,8 @@ class RealConstants:
     def _origin(self, term: Term) -> Origin:
         return self.origins.get(term) or ("sum" if self.constants.is_computed(term) else "held")
 
-    def _find_counterpart(self, term: Term, use: str) -> Term:
+    def of_term(self, term: Term, use: str) -> Term:
+        """Return the constant that another one stands for, itself where there is none."""
         array = self.constants.array(term) if term.dtype in FLOATS else None
         if array is None:
             return term
