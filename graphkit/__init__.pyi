@@ -47,7 +47,7 @@ from .errors import (
 )
 from .graph.networkx_export import cone, to_networkx
 from .graph.view import Node, Scope, Value
-from .io.remote.options import RemoteOptions
+from .io.remote.urls import RemoteOptions
 from .model import Model, ModelLike, as_model, load
 from .model_diff.diff_models import diff
 from .model_diff.model_diff import ModelDiff

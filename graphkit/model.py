@@ -25,8 +25,7 @@ from graphkit.graph.view import Scope, all_nodes, as_text, build_scopes
 from graphkit.io import tensors
 from graphkit.io.byte_source import external_extent, find_data_file, map_file, refer_to_bytes, source_of
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read_model_file
-from graphkit.io.remote.options import RemoteOptions, current_options
-from graphkit.io.remote.urls import is_url
+from graphkit.io.remote.urls import RemoteOptions, current_options, is_url
 from graphkit.io.stream_files import Scratch, shown_path
 from graphkit.io.wire import Mapped, Reference
 

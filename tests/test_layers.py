@@ -40,10 +40,10 @@ LAYERS = (
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 HOMES = {
-    "aiohttp": {f"io/remote/{name}.py" for name in ("http_answer", "http_file", "http_session")},
+    "aiohttp": {"io/remote/http_file.py"},
     "distributed": {"fleet/dask_pool.py"},
-    "fsspec": {"fleet/storage.py", "io/remote/fsspec_file.py", "io/remote/http_file.py", "io/remote/http_session.py"},
-    "huggingface_hub": {"io/remote/hub.py", "io/remote/hub_listing.py"},
+    "fsspec": {"fleet/storage.py", "io/remote/fsspec_file.py", "io/remote/http_file.py"},
+    "huggingface_hub": {"io/remote/hub.py"},
     "networkx": {"graph/networkx_export.py", "render/html.py"},
     "pyarrow": {f"fleet/{name}.py" for name in ("row_store", "storage", "survey_table")},
     "onnxoptimizer": {"runtime/external_tools.py"},

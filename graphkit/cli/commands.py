@@ -10,7 +10,7 @@ import click
 
 from graphkit import __version__
 from graphkit.cli.flags import click_option, read_limits
-from graphkit.io.remote.options import current_options, remote_options
+from graphkit.io.remote.urls import current_options, remote_options
 from graphkit.options import TIMEOUT, switch
 
 __all__ = ["app", "every_command", "reads_models"]

@@ -13,9 +13,8 @@ from graphkit.deploy.export_pipeline import used_models
 from graphkit.deploy.generation_settings import CONFIGURATIONS
 from graphkit.errors import OutputError, UsageError
 from graphkit.io.byte_source import source_of
-from graphkit.io.remote.folder import is_folder, models_in
-from graphkit.io.remote.options import current_options
-from graphkit.io.remote.urls import file_name, is_url, local_path, scheme_of, shown_url
+from graphkit.io.remote.open_url import models_in
+from graphkit.io.remote.urls import current_options, file_name, is_folder, is_url, local_path, scheme_of, shown_url
 from graphkit.io.stream_files import name_as_staged, shown_path
 from graphkit.model import Model, load
 

@@ -276,8 +276,8 @@ def _hazard_check(limits: Limits) -> HazardCheck:
 def _expand_folders(names: Sequence[str], *, recursive: bool) -> list[str]:
     """Return the names, with each folder replaced by the models in it; hidden folders are left out."""
     from graphkit.errors import UsageError
-    from graphkit.io.remote.folder import is_folder, models_in
-    from graphkit.io.remote.urls import is_url
+    from graphkit.io.remote.open_url import models_in
+    from graphkit.io.remote.urls import is_folder, is_url
 
     expanded: list[str] = []
     for name in names:

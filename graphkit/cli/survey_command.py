@@ -143,7 +143,7 @@ def _make_executor(asked: SurveyFlags) -> Executor:
 def _row_options(asked: SurveyFlags, table: str) -> RowOptions:
     from graphkit.fleet import storage
     from graphkit.fleet.survey_task import RowOptions
-    from graphkit.io.remote.options import current_options
+    from graphkit.io.remote.urls import current_options
 
     remote = current_options()
     seconds = remote.timeout * SERVER_SHARE

@@ -19,8 +19,7 @@ from graphkit.errors import GraphkitError, ModelError
 from graphkit.fleet import storage
 from graphkit.fleet.survey_sources import UNKNOWN, data_revisions
 from graphkit.fleet.survey_task import Row, RowOptions, SurveyTask, blockers_column, found_column, row_of
-from graphkit.io.remote.options import RemoteOptions
-from graphkit.io.remote.urls import is_url
+from graphkit.io.remote.urls import RemoteOptions, is_url
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from graphkit.errors import UsageError
-from graphkit.io.remote.hub_listing import hub_models, is_listing
-from graphkit.io.remote.urls import is_url
+from graphkit.io.remote.open_url import models_of_listing
+from graphkit.io.remote.urls import is_listing, is_url
 
 __all__ = ["UNKNOWN", "data_revisions", "is_same_data", "models_of"]
 
@@ -70,7 +70,7 @@ def _expand_source(source: str, stdin: Iterable[str]) -> Iterator[tuple[str, str
     if source == STREAM:
         yield from _models_of_list(stdin)
     elif is_listing(source):
-        yield from hub_models(source).items()
+        yield from models_of_listing(source).items()
     elif is_url(source) or source.startswith("example:"):
         yield source, ""
     elif Path(source).is_file() and not source.endswith(".onnx"):

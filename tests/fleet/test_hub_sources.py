@@ -21,8 +21,8 @@ from graphkit.fleet.local_pool import LocalPool
 from graphkit.fleet.survey import survey_models
 from graphkit.fleet.survey_sources import models_of
 from graphkit.fleet.survey_task import RowOptions
-from graphkit.io.remote.folder import models_in
-from graphkit.io.remote.options import RemoteOptions, remote_options
+from graphkit.io.remote.open_url import models_in
+from graphkit.io.remote.urls import RemoteOptions, remote_options
 
 CONTENT = proto_of("(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }").SerializeToString()
 SILENT: list[socket.socket] = []
@@ -105,9 +105,7 @@ def test_a_repository_that_has_not_changed_is_not_read_again(hub: Site, tmp_path
 @pytest.mark.parametrize("source", ["hf://nobody/nothing", "hf://nobody"])
 def test_what_the_hub_does_not_list_is_one_clear_error(hub: Site, source: str) -> None:
     hub.files.clear()
-    with pytest.raises(
-        GraphkitError, match=f"^{source}: the hub answers 404 - check the name, the network, and the login"
-    ):
+    with pytest.raises(GraphkitError, match=f"^{source}: is not there - check the URL"):
         models_of([source], ())
 
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,20 +20,46 @@ import fsspec
 from fsspec.asyn import AsyncFileSystem, sync
 
 from graphkit.errors import GraphkitError, UsageError
-from graphkit.io.remote.bounded import call_within
-from graphkit.io.remote.options import current_options
 from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, part_spans
-from graphkit.io.remote.urls import scheme_of, shown_url
+from graphkit.io.remote.urls import current_options, scheme_of, shown_url
 
-__all__ = ["FsspecFile", "fsspec_folder"]
+__all__ = ["FsspecFile", "call_within", "fsspec_folder"]
 
-T = TypeVar("T", bound="FsspecFile")
+T = TypeVar("T")
 PART = 8 << 20  # bytes of a request at most
 AT_ONCE = 32  # requests
 IN_MEMORY = 64 << 20  # bytes of requests at once at most
 TAGS = ("ETag", "etag", "md5Hash", "crc32c", "generation", "VersionId", "content_md5")
 TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 HINT = "check the URL, the network, and the credentials that its library reads"
+
+
+def call_within(call: Callable[[], T], seconds: float) -> T:
+    """Return what a call of a library that knows no limit of time returns, or raise what it raises.
+
+    A thread makes it, which is left alone when the time is over, and does not keep the process from ending.
+
+    Raises:
+        asyncio.TimeoutError: It takes longer.
+    """
+    future: Future[T] = Future()
+
+    def make_call() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # it is raised where somebody waits for it
+            future.set_exception(error)
+
+    threading.Thread(target=make_call, daemon=True, name="graphkit-bounded").start()
+    try:
+        return future.result(max(seconds, 0))
+    except FutureTimeoutError as error:
+        if future.done():  # by an error of this kind
+            raise
+        raise asyncio.TimeoutError from error
+    finally:
+        if future.done():
+            del future  # an error has it in its traceback, and it has the error
 
 
 class FsspecFile(Served):
@@ -56,13 +85,13 @@ class FsspecFile(Served):
             except ValueError as error:
                 raise UsageError(f"{self.label}: nothing is known of {self._scheme}:// - check the URL") from error
 
-    def open(self, first: int, whole: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
+    def open(self, first: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
         """Ask for size and revision, then fetch the first bytes."""
         end, self._seconds = time.monotonic() + seconds, seconds
         head = self._head(seconds)
         if head is None or (known and head.revision == known):
             return head and Head(head.size, known, is_known=True)
-        length = head.size if head.size <= whole else first
+        length = min(first, head.size)
         self.fetch([(0, length)], head, sink, total=end - time.monotonic(), idle=seconds)
         return replace(head, fetched=length)
 
@@ -107,23 +136,23 @@ class FsspecFile(Served):
         if now is None or now.size != head.size or not head.revision.agrees(now.revision):
             raise self.changed()
 
-    def beside(self: T, location: str) -> T:
+    def beside(self, location: str) -> FsspecFile:
         """Return the file at a location relative to this one."""
         inner, joint, outer = self._url.partition("::")
-        return type(self)(f"{inner.rpartition('/')[0]}/{location}{joint}{outer}", self._seconds)
+        return FsspecFile(f"{inner.rpartition('/')[0]}/{location}{joint}{outer}", self._seconds)
 
     def files(self, seconds: float) -> list[str]:
         """Return the paths of all files in it, where it is a folder, relative to it; none where there are none."""
         folder = self._path.rstrip("/")
         with self._asking("read"):
-            paths = self._call_file_system("_find", "find", seconds, folder)
+            paths = self._call_file_system("find", seconds, folder)
         return [path[len(folder) + 1 :] for path in paths if path.startswith(f"{folder}/")]
 
     def _head(self, seconds: float) -> Head | None:
         self._system.invalidate_cache()
         with self._asking("read"):
             try:
-                info = self._call_file_system("_info", "info", seconds, self._path)
+                info = self._call_file_system("info", seconds, self._path)
             except FileNotFoundError:
                 return None
         if info.get("type") == "directory":
@@ -137,23 +166,17 @@ class FsspecFile(Served):
         starts, stops = [start for start, _ in spans], [stop for _, stop in spans]
         paths, words = [self._path] * len(spans), {"on_error": "raise"}
         with self._asking("read"):
-            parts: list[bytes] = self._call_file_system(
-                "_cat_ranges", "cat_ranges", seconds, paths, starts, stops, **words
-            )
+            parts: list[bytes] = self._call_file_system("cat_ranges", seconds, paths, starts, stops, **words)
         return parts
 
-    def _call_file_system(self, waiting: str, plain: str, seconds: float, *arguments: Any, **words: Any) -> Any:
+    def _call_file_system(self, name: str, seconds: float, *arguments: Any, **words: Any) -> Any:
         """Call a method of the file system, within a time."""
         if isinstance(self._system, AsyncFileSystem):
-            return self._within(seconds, getattr(self._system, waiting), *arguments, **words)
-        call: Callable[..., Any] = getattr(self._system, plain)
+            if seconds <= 0:
+                raise self.out_of_time(self._seconds)
+            return sync(self._system.loop, getattr(self._system, f"_{name}"), *arguments, timeout=seconds, **words)
+        call: Callable[..., Any] = getattr(self._system, name)
         return call_within(lambda: call(*arguments, **words), seconds)
-
-    def _within(self, seconds: float, call: Callable[..., Any], *arguments: Any, **words: Any) -> Any:
-        """Run what waits for an answer, within a time."""
-        if seconds <= 0:
-            raise self.out_of_time(self._seconds)
-        return sync(self._system.loop, call, *arguments, timeout=seconds, **words)
 
     @contextlib.contextmanager
     def _asking(self, doing: str) -> Iterator[None]:

@@ -1,76 +1,71 @@
-"""Files on web servers, of which ranges are asked for; what breaks off is asked for again from there."""
+"""Files on web servers: ranges of them, in answers that are all checked; what breaks off is asked for again from there.
+
+Source: RFC 9110, HTTP Semantics (14 Range Requests, 13 Conditional Requests, 8.8 Validator Fields).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import base64
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import cache
+from http import HTTPStatus
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from fsspec.asyn import get_loop, sync
 from yarl import URL
 
-from graphkit.io.remote.http_answer import (
-    WHOLE,
-    Again,
-    Fault,
-    Missing,
-    check_answer,
-    problem_of,
-    redirect_target,
-    revision_headers,
-)
-from graphkit.io.remote.http_session import AT_ONCE, get
-from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, part_spans
+from graphkit.io.remote.server import CHANGED, Head, Revision, Served, Sink, Span, part_spans
 from graphkit.io.remote.urls import file_name, shown_url, sibling_url, without_user
 
-__all__ = ["HttpFile"]
+__all__ = ["HINTS", "HttpFile", "problem_of"]
 
 T = TypeVar("T")
-ATTEMPTS, PAUSE = 4, 0.2
+AT_ONCE = 32  # requests
+ATTEMPTS, PAUSE, LONGEST_PAUSE = 4, 0.2, 10.0
 REDIRECTS = 5
 PART = 64 << 20  # bytes of a request at most
 PROGRESS = 1 << 20  # bytes after which attempts are counted anew
+WHOLE = 1 << 62  # the end of a file of unknown size
 UNKNOWN = Revision()
+TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
+CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
+EMPTY_RANGE = re.compile(r"bytes \*/0+", re.ASCII)
+HINTS = {
+    401: "log in as its library wants it: `hf auth login` or HF_TOKEN for hf://, ~/.netrc for https://",
+    403: "ask for access; where the URL is signed, its time may be over",
+    404: "check the URL",
+}
+DOWNLOAD = "fetch all of it with --download"
+DOWNLOAD_BY_HAND = "fetch the file by other means, and name the file"
 
 
-@dataclass(frozen=True)
-class Ask:
-    """A part of a file that is asked for.
+class Fault(Exception):
+    """A fault of a server or of a file, with a hint."""
 
-    Attributes:
-        span: The part.
-        head: The size and revision that answers have to have; None where nothing is known of the file yet.
-        known: The revision of which no bytes are wanted.
-        whole: The bytes up to which all of the file is wanted instead. That many are asked for, as the answer says how
-            long it is; where it is longer, none of them is taken, and the part is asked for alone.
-    """
+    def __init__(self, problem: str, hint: str = "check the URL") -> None:
+        super().__init__(problem)
+        self.problem, self.hint = problem, hint
 
-    span: Span
-    head: Head | None = None
-    known: Revision = UNKNOWN
-    whole: int = 0
 
-    @property
-    def range(self) -> Span:
-        """The part to ask the server for."""
-        return self.span[0], max(self.span[1], self.whole)
+class Again(Exception):
+    """A fault that may pass, and how many seconds the server wants to be left alone."""
 
-    def end(self, head: Head) -> int:
-        """Return where what is wanted of a file ends."""
-        return head.size if head.size <= self.whole else min(self.span[1], head.size)
+    def __init__(self, problem: str, pause: float = 0.0) -> None:
+        super().__init__(problem)
+        self.pause = pause
 
-    def is_long(self, head: Head) -> bool:
-        """Whether the file is so long that an answer with all that was asked for has more than what is wanted."""
-        return self.end(head) < min(self.range[1], head.size)
 
-    def of(self, head: Head, at: int) -> Ask:
-        """Return what is still wanted from an offset on, of the file that an answer described."""
-        return Ask((at, self.end(head)), head)
+class Missing(Exception):
+    """There is no such file."""
 
 
 class HttpFile(Served):
@@ -96,15 +91,21 @@ class HttpFile(Served):
         self._final: URL | None = None  # where it leads to
         self.key, self.name = without_user(url), file_name(url)
 
-    def open(self, first: int, whole: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
-        """Fetch the first bytes, in one request where there is no redirect."""
+    def open(self, first: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
+        """Fetch the first bytes, in one request."""
         self._idle = seconds
-        return self._ask_first(Ask((0, first), known=known, whole=whole), sink, seconds)
+        try:
+            return self._run(self._fetch_part((0, first), None, known, sink), seconds)
+        except Missing:
+            return None
 
     def download(self, sink: Sink, idle: float) -> Head | None:
         """Fetch the whole file, in one request."""
         self._idle = idle
-        return self._ask_first(Ask((0, WHOLE)), sink, None)
+        try:
+            return self._run(self._fetch_part((0, WHOLE), None, UNKNOWN, sink), None)
+        except Missing:
+            return None
 
     def fetch(self, spans: Sequence[Span], head: Head, sink: Sink, *, total: float | None, idle: float) -> None:
         """Fetch parts of it, up to 32 at once."""
@@ -114,7 +115,7 @@ class HttpFile(Served):
 
             async def fetch_part(span: Span) -> None:
                 async with free:
-                    await self._asked(Ask(span, head), sink)
+                    await self._fetch_part(span, head, UNKNOWN, sink)
 
             tasks = [asyncio.ensure_future(fetch_part(span)) for span in part_spans(spans, PART)]
             try:
@@ -134,12 +135,6 @@ class HttpFile(Served):
         label = sibling_url(self.label, location) if "://" in self.label else location
         return type(self)(sibling_url(str(self._address), location), label=label, headers=self._headers)
 
-    def _ask_first(self, ask: Ask, sink: Sink, total: float | None) -> Head | None:
-        try:
-            return self._run(self._asked(ask, sink), total)
-        except Missing:
-            return None
-
     def _run(self, work: Awaitable[T], seconds: float | None) -> T:
         """Do work that asks the server for something, within a time."""
 
@@ -154,104 +149,204 @@ class HttpFile(Served):
             raise self.out_of_time(self._idle) from error
         return done
 
-    async def _asked(self, ask: Ask, sink: Sink) -> Head:
-        """Fetch a part of it, with some more attempts from where one broke off; return what the first answer says."""
-        tries, counted_from, begin, at = 0, ask.span[0], ask.span[0], ask.span[0]
+    async def _fetch_part(self, span: Span, head: Head | None, known: Revision, sink: Sink) -> Head:
+        """Fetch a part of it, with some more attempts from where one broke off; return what the answers say.
 
-        def taken(offset: int, data: bytes) -> None:
-            nonlocal at
-            sink(offset, data)
-            at = offset + len(data)
-
-        def described(head: Head) -> None:
-            nonlocal ask
-            ask = ask.of(head, at)
-
+        Args:
+            span: The part.
+            head: The size and revision that answers have to have; None where nothing is known of the file yet.
+            known: The revision of which no bytes are wanted.
+            sink: What takes the bytes.
+        """
+        tries, counted_from, at = 0, span[0], span[0]
         while True:
             try:
-                answer = await self._answered(ask, taken, described)
-                if answer.is_known or at >= ask.end(answer):
-                    return replace(answer, fetched=at)
-                if ask.is_long(answer):
-                    ask = ask.of(answer, at)
-                    continue
-                ask = ask.of(ask.head or answer, at)
+                async with self._answer((at, span[1]), known if head is None else UNKNOWN) as answer:
+                    described, (at, stop) = check_answer(answer, (at, span[1]), head, known)
+                    if described.is_known:
+                        return described
+                    if answer.status == 206 and described.revision:
+                        head = head or described  # so that the rest may be asked for alone
+                    async for data in answer.content.iter_any():
+                        if at + len(data) > stop:
+                            raise Fault("the server sends more bytes than it was asked for", DOWNLOAD)
+                        sink(at, data)
+                        at += len(data)
+                    if at < stop:
+                        raise Again("the connection ends before the data do")
+                if at >= min(span[1], described.size):
+                    return replace(described, fetched=at)
+                head = head or described
                 raise Again("the server sends less than it was asked for")
             except Again as fault:
-                if ask.head is not None and at >= ask.span[1]:
-                    return replace(ask.head, fetched=at)  # every byte had come before
+                if head is not None and at >= min(span[1], head.size):
+                    return replace(head, fetched=at)  # every byte had come before
                 tries, counted_from = (1, at) if at - counted_from >= PROGRESS else (tries + 1, counted_from)
                 if tries == ATTEMPTS:
                     problem = f"{fault}; graphkit tried {ATTEMPTS} times"
                     raise Fault(problem, "check the URL and the network, or try again later") from fault
                 await asyncio.sleep(max(PAUSE * 2 ** (tries - 1) * random.uniform(0.5, 1.5), fault.pause))
-                at = at if ask.head is not None else begin  # where nothing says of which file the bytes were
-                ask = replace(ask, span=(at, ask.span[1]))
+                at = at if head is not None else span[0]  # where nothing says of which file the bytes were
 
-    async def _answered(self, ask: Ask, sink: Sink, described: Callable[[Head], None]) -> Head:
-        """Ask once for a part, wherever that leads, and return what the answer says of the file.
+    @asynccontextmanager
+    async def _answer(self, span: Span, known: Revision) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Give the answer to a request for a part, wherever that leads; what is not read of it stays with the server.
 
-        That is told before the bytes are taken where the rest may be asked for alone, if the connection breaks off.
+        Raises:
+            Again: The way to the server has a fault that may pass, such as while the answer is read.
+            Fault: It has one that does not.
+            TimeoutError: The server is too slow.
         """
         url = self._final or self._address
-        for _ in range(REDIRECTS + 1):
-            async with get(url, self._request_headers(url, ask), self._idle) as answer:
-                self._learn(answer.headers)
-                if (location := redirect_target(answer)) is not None:
-                    url, ask = self._follow_redirect(url, location), self._sized_request(ask, answer.headers)
-                    continue
-                if self._final is not None and answer.status in (401, 403, 404, 410):
-                    self._final = None  # what it led to was for a while; ask where it leads to now
-                    raise Again(problem_of(answer.status))
-                self._final = url
-                head, part = check_answer(answer, ask.range, ask.head, ask.known)
-                if ask.is_long(head):
-                    return head  # and hang up
-                if ask.head is None and answer.status == 206 and head.revision:
-                    described(head)
-                await _take(answer, part, sink)
-                return head
-        raise Fault(f"the server redirects more than {REDIRECTS} times")
-
-    def _request_headers(self, url: URL, ask: Ask) -> dict[str, str]:
-        """Return the headers of a request; the login is for its own server alone."""
-        start, stop = ask.range
-        headers = {"Accept-Encoding": "identity", **(revision_headers(ask.known) if ask.head is None else {})}
-        if stop < WHOLE or start:
-            headers["Range"] = f"bytes={start}-{stop - 1 if stop < WHOLE else ''}"
-        return headers | self._headers if url.origin() == self._origin else headers
-
-    def _follow_redirect(self, url: URL, location: str) -> URL:
-        """Return where a redirect leads."""
+        headers = {"Accept-Encoding": "identity"}
+        if known.etag:
+            headers["If-None-Match"] = known.etag
+        elif known.modified:
+            headers["If-Modified-Since"] = known.modified
+        if span != (0, WHOLE):
+            headers["Range"] = f"bytes={span[0]}-{span[1] - 1 if span[1] < WHOLE else ''}"
+        if url.origin() == self._origin:  # aiohttp sends a login to no other server that it is led to
+            headers |= self._headers
+        has_login = "Authorization" in headers
+        session, proxy = _shared_session(has_login=has_login), _proxy_of(url) if has_login else None
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._idle, sock_read=self._idle)
         try:
-            there = url.join(URL(location, encoded=True))
-            is_on_web = there.scheme in ("http", "https") and bool(there.host)
-        except ValueError as error:
+            # aiohttp counts a redirect as one too many when the last of these comes
+            more = {"max_redirects": REDIRECTS + 1, "timeout": timeout, "proxy": proxy}
+            async with session.get(url, headers=headers, **more) as answer:
+                try:
+                    for each in (*answer.history, answer):
+                        self._learn(each.headers)
+                    if self._final is not None and answer.status in (401, 403, 404, 410):
+                        self._final = None  # what it led to was for a while; ask where it leads to now
+                        raise Again(problem_of(answer.status))
+                    self._final = answer.url
+                    yield answer
+                finally:
+                    _hang_up(answer)
+        except aiohttp.TooManyRedirects as error:
+            raise Fault(f"the server redirects more than {REDIRECTS} times") from error
+        except aiohttp.NonHttpUrlRedirectClientError as error:
+            raise Fault("the server redirects to something that is not on a web server") from error
+        except aiohttp.InvalidUrlRedirectClientError as error:
             raise Fault("the server redirects to something that is not a URL") from error
-        if not is_on_web:
-            raise Fault("the server redirects to something that is not on a web server")
-        return there
-
-    def _sized_request(self, ask: Ask, headers: Mapping[str, str]) -> Ask:
-        """Return what to ask for where a redirect leads: no more than the beginning, if it says that a file is long."""
-        size = self._told_size(headers)
-        return ask if size is None or size <= ask.whole else replace(ask, whole=0)
+        except aiohttp.InvalidURL as error:
+            raise Fault("is not a URL", "check it") from error
+        except aiohttp.ClientSSLError as error:
+            raise Fault("the certificate of the server is not valid") from error
+        except asyncio.TimeoutError:  # which is a fault of the connection too
+            raise
+        except aiohttp.ClientConnectorError as error:
+            raise Again("the server cannot be reached") from error
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+            raise Again("the connection breaks off") from error
+        except aiohttp.ClientError as error:
+            raise Fault("the server does not speak HTTP as it should") from error
+        except ValueError as error:  # such as of a port that is none
+            raise Fault("the server redirects to something that is not a URL") from error
 
     def _learn(self, headers: Mapping[str, str]) -> None:
-        """Take what an answer says of where the file is."""
+        """Take what an answer, or a redirect before it, says of where the file is."""
 
-    def _told_size(self, headers: Mapping[str, str]) -> int | None:  # noqa: ARG002 - there is no such header of HTTP
-        """Return how long a redirect says that the file is, None where it does not."""
+
+def check_answer(answer: aiohttp.ClientResponse, span: Span, head: Head | None, known: Revision) -> tuple[Head, Span]:
+    """Return what an answer says of the file, and which part of it follows.
+
+    Args:
+        answer: The answer.
+        span: The part that was asked for.
+        head: What answers before said, None for the first one.
+        known: The revision of which no bytes are wanted.
+
+    Raises:
+        Again: The server has a fault that may pass.
+        Fault: It has one that does not, or the file has changed.
+        Missing: There is no such file, and no answer said otherwise.
+    """
+    status, headers = answer.status, answer.headers
+    revision = Revision(headers.get("ETag", ""), headers.get("Last-Modified", ""))
+    if status == 304 and known:
+        return Head(0, known, is_known=True), (0, 0)
+    if status in TRANSIENT:
+        pause = headers.get("Retry-After", "")
+        is_number = pause.isascii() and pause.isdigit() and len(pause) < 9
+        raise Again(problem_of(status), min(float(pause), LONGEST_PAUSE) if is_number else 0.0)
+    if status in (404, 410) and head is None:
+        raise Missing
+    if status == 416 and head is None and EMPTY_RANGE.fullmatch(headers.get("Content-Range", "")):
+        return Head(0, revision), (0, 0)
+    if status == 416:
+        raise Fault(CHANGED, "run the command again")
+    if status not in (200, 206):
+        raise Fault(problem_of(status), HINTS.get(status, "check the URL"))
+    if headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
+        raise Fault("the server compresses what it sends, though it was asked not to", DOWNLOAD_BY_HAND)
+    length = answer.content_length
+    size, part = _partial_answer(headers, length, span) if status == 206 else _whole_answer(length, span, head)
+    if head is not None and (size != head.size or not head.revision.agrees(revision)):
+        raise Fault(CHANGED, "run the command again")
+    return Head(size, revision), part
+
+
+def problem_of(status: int) -> str:
+    """Return a status in words."""
+    known = {each.value: each.phrase for each in HTTPStatus}
+    return f"the server answers {status}" + (f" ({known[status]})" if status in known else "")
+
+
+def _partial_answer(headers: Mapping[str, str], length: int | None, span: Span) -> tuple[int, Span]:
+    """Return the size of the file and the part of it that an answer has."""
+    text = headers.get("Content-Range", "")
+    match = CONTENT_RANGE.fullmatch(text)
+    if match is None:
+        raise Fault(f"the server sends a range that it describes as {text[:60]!r}", DOWNLOAD)
+    first, last, size = map(int, match.groups())
+    if first != span[0] or not first <= last < min(size, span[1]):
+        requested = f"{span[0]:,} to {min(span[1], size) - 1:,}"
+        raise Fault(f"the server sends bytes {first:,} to {last:,} where {requested} were asked for", DOWNLOAD)
+    if length not in (None, last + 1 - first):
+        raise Fault(f"the server says that {length:,} bytes follow, and that they are {first:,} to {last:,}", DOWNLOAD)
+    return size, (first, last + 1)
+
+
+def _whole_answer(size: int | None, span: Span, head: Head | None) -> tuple[int, Span]:
+    """Return the size of the file and all of it, where an answer has that, and that is no more than was asked for."""
+    if size is None and span == (0, WHOLE):
+        raise Fault("the server does not say how long the file is", DOWNLOAD_BY_HAND)
+    if span[0] or size is None or size > span[1]:
+        if head is not None and size not in (None, head.size):
+            raise Fault(CHANGED, "run the command again")
+        length = "" if size is None else f" of {size:,} bytes"
+        raise Fault(f"the server sends no parts of files, only all{length}", DOWNLOAD)
+    return size, (0, size)
+
+
+def _hang_up(answer: aiohttp.ClientResponse) -> None:
+    """Close a connection with an answer that was not read to its end, at once: TLS would wait for the other side."""
+    transport = answer.connection.transport if answer.connection else None
+    if transport is not None and not answer.content.is_eof():
+        transport.abort()
+
+
+@cache
+def _shared_session(*, has_login: bool) -> aiohttp.ClientSession:
+    """Return the session of this process for requests with or without a login, which keeps its connections.
+
+    Those without one take it from ~/.netrc, where there is one; aiohttp does not take both.
+    """
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=AT_ONCE),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        requote_redirect_url=False,
+        trust_env=not has_login,
+    )
+    atexit.register(lambda: sync(get_loop(), session.close, timeout=1))
+    return session
+
+
+def _proxy_of(url: URL) -> str | None:
+    """Return the proxy that the environment names for a URL."""
+    if url.host is None or proxy_bypass(url.host):
         return None
-
-
-async def _take(answer: aiohttp.ClientResponse, part: Span, sink: Sink) -> None:
-    """Take the bytes of an answer, as many as it should have."""
-    at, stop = part
-    async for data in answer.content.iter_any():
-        if at + len(data) > stop:
-            raise Fault("the server sends more bytes than it was asked for", "fetch all of it with --download")
-        sink(at, data)
-        at += len(data)
-    if at < stop:
-        raise Again("the connection ends before the data do")
+    return getproxies().get(url.scheme)

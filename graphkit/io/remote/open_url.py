@@ -1,19 +1,20 @@
-"""The server of a URL, by its scheme; all that reads servers is imported when the first URL comes."""
+"""What reads a URL, by its scheme; all that reads servers is imported when the first URL comes."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphkit.errors import UsageError
-from graphkit.io.remote.options import RemoteOptions
-from graphkit.io.remote.urls import local_path, scheme_of, shown_url
+from graphkit.io.remote.urls import RemoteOptions, is_hub_repository, local_path, scheme_of, shown_url
 
 if TYPE_CHECKING:
     from graphkit.io.byte_source import ByteSource
     from graphkit.io.remote.server import Served
 
-__all__ = ["open_url"]
+__all__ = ["models_in", "models_of_listing", "open_url"]
 
 
 def open_url(url: str, options: RemoteOptions) -> tuple[Path, ByteSource | None]:
@@ -26,14 +27,65 @@ def open_url(url: str, options: RemoteOptions) -> tuple[Path, ByteSource | None]
     """
     if scheme_of(url) == "file" and "::" not in url:
         return local_path(url), None
-    try:
+    with _explain_missing_packages(url):
         served = _open_served(url, options.timeout)
         from graphkit.io.remote.remote_file import open_remote
+    source = open_remote(served, options)
+    return source.path, source
+
+
+def models_in(url: str, *, recursive: bool = False) -> list[str]:
+    """Return the URLs of the models in a folder, in order.
+
+    Those of a repository of the hub are in it, or in its folder `onnx` where there are none.
+
+    Args:
+        url: The folder.
+        recursive: Whether to look into its folders too.
+
+    Raises:
+        UsageError: There is no model in it, its server lists no files, or packages are missing.
+        ModelError: It cannot be read.
+    """
+    shown, scheme = shown_url(url), "" if "::" in url else scheme_of(url)
+    if scheme in ("http", "https"):
+        raise UsageError(f"{shown}: a web server does not list the files of a folder - name a model file")
+    with _explain_missing_packages(url):
+        if scheme == "hf":
+            from graphkit.io.remote.hub import hub_folder as listed
+        else:
+            from graphkit.io.remote.fsspec_file import fsspec_folder as listed
+    names = [name for name in sorted(listed(url)) if name.endswith(".onnx") and not name.startswith(".")]
+    names = [name for name in names if "/." not in name]
+    here = [name for name in names if "/" not in name]
+    if not here and is_hub_repository(url):
+        here = [name for name in names if name.startswith("onnx/") and name.count("/") == 1]
+    if models := names if recursive else here:
+        inner, joint, outer = url.partition("::")
+        return [f"{inner.rstrip('/')}/{name}{joint}{outer}" for name in models]
+    deeper = ", or look into its folders with --recursive" if names else ""
+    raise UsageError(f"{shown}: has no .onnx file in it - name a model file{deeper}")
+
+
+def models_of_listing(url: str) -> dict[str, str]:
+    """Return the URLs of the ONNX files that the hub lists, each with the commit it is of.
+
+    Raises:
+        UsageError: Packages are missing.
+        ModelError: The hub does not list it.
+    """
+    with _explain_missing_packages(url):
+        from graphkit.io.remote.hub import hub_models
+    return hub_models(url)
+
+
+@contextlib.contextmanager
+def _explain_missing_packages(url: str) -> Iterator[None]:
+    try:
+        yield
     except ImportError as error:
         hint = f"install graphkit[remote], such as with pip: {error.name or error} is missing"
         raise UsageError(f"{shown_url(url)}: URLs need packages that are not installed - {hint}") from error
-    source = open_remote(served, options)
-    return source.path, source
 
 
 def _open_served(url: str, seconds: float) -> Served:
@@ -46,14 +98,6 @@ def _open_served(url: str, seconds: float) -> Served:
         from graphkit.io.remote.http_file import HttpFile
 
         return HttpFile(url)
-    if scheme in ("s3", "s3a"):
-        from graphkit.io.remote.s3_file import S3File
-
-        return S3File(url, seconds)
-    if scheme in ("gs", "gcs"):
-        from graphkit.io.remote.gcs_file import gcs_file
-
-        return gcs_file(url, seconds)
     from graphkit.io.remote.fsspec_file import FsspecFile
 
     return FsspecFile(url, seconds)

@@ -2,29 +2,119 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import secrets
 import shutil
 import tempfile
 import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+from platformdirs import user_cache_path
 
 from graphkit.errors import OutputError
 from graphkit.io.byte_source import ByteSource, register_source
-from graphkit.io.remote import graph_cache
-from graphkit.io.remote.options import RemoteOptions
-from graphkit.io.remote.parts import Parts, join_spans
-from graphkit.io.remote.server import Head, Revision, Served, Span
+from graphkit.io.remote.server import Head, Parts, Revision, Served, Span, join_spans
+from graphkit.io.remote.urls import RemoteOptions
 from graphkit.io.remote.window import Window
 from graphkit.io.stream_files import standing_for
 
-__all__ = ["RemoteFile", "open_remote"]
+__all__ = ["Entry", "RemoteFile", "cache_folder", "open_remote", "read_entry", "write_entry"]
 
-FIRST = 256 << 10  # bytes of the beginning of a file, most of which are of its graph
+FORMAT = 2
+MAX_ENTRY = 32 << 20  # bytes of an entry of the cache
+MAX_CACHE = 256 << 20
+FIRST = 512 << 10  # bytes of the beginning of a file, most of which are of its graph
 SMALL_FILE = 8 << 20  # bytes of a file that is fetched whole: many requests for parts of it would take longer
 MAX_GRAPH = 256 << 20  # bytes that a graph may have before --download has to be asked for
 SMALL = 64 << 10  # bytes of weights that are kept with the graph, since analyses read them again
 NOTEWORTHY = 16 << 20  # bytes of weights of a file that are worth a sentence
+
+
+class Entry(NamedTuple):
+    """The parts of a file on a server that are kept in the user's cache, by URL and revision.
+
+    An entry is a file: a checksum, which tells one that was damaged, a line of JSON, then the bytes. No credentials
+    are in it: the URL, which may have some, names the entry by a checksum, and messages alone name the server.
+
+    Attributes:
+        size: Bytes of the whole file.
+        parts: Those that are kept, by their offset.
+    """
+
+    size: int
+    revision: Revision
+    parts: Sequence[tuple[int, bytes]]
+
+
+def cache_folder() -> Path:
+    """Return the folder of the cache, which XDG_CACHE_HOME moves on Linux."""
+    return Path(user_cache_path("graphkit", appauthor=False)) / "graphs"
+
+
+def read_entry(key: str) -> Entry | None:
+    """Return the cached parts of a file; None where there are none, or they are damaged."""
+    path = _entry_path(key)
+    try:
+        content = path.read_bytes() if path.stat().st_size <= MAX_ENTRY else b""
+        os.utime(path)
+    except OSError:
+        return None
+    if content[:32] != hashlib.sha256(content[32:]).digest():
+        return None
+    line, _, body = content[32:].partition(b"\n")
+    version, size, etag, modified, spans = json.loads(line)
+    ends = itertools.accumulate(length for _, length in spans)
+    parts = [(offset, body[end - length : end]) for (offset, length), end in zip(spans, ends, strict=True)]
+    return Entry(size, Revision(etag, modified), parts) if version == FORMAT else None
+
+
+def write_entry(key: str, entry: Entry) -> None:
+    """Keep something of a file, and throw away what was not used for the longest time where there is too much.
+
+    A cache that cannot be written stays as it is.
+    """
+    spans = [(offset, len(data)) for offset, data in entry.parts]
+    line = json.dumps([FORMAT, entry.size, entry.revision.etag, entry.revision.modified, spans])
+    content = b"".join([line.encode(), b"\n", *(data for _, data in entry.parts)])
+    content = hashlib.sha256(content).digest() + content
+    if len(content) > MAX_ENTRY:
+        return
+    path = _entry_path(key)
+    beside = path.with_name(f".{secrets.token_hex(8)}")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            beside.write_bytes(content)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+        _shrink_cache(path.parent)
+
+
+def _entry_path(key: str) -> Path:
+    return cache_folder() / hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
+
+
+def _shrink_cache(place: Path) -> None:
+    """Remove the files that were not used for the longest time, as long as there are too many bytes."""
+    files = []
+    for file in place.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process does the same
+            status = file.stat()
+            files.append((status.st_mtime, status.st_size, file))
+    total = sum(size for _, size, _ in files)
+    for _, size, file in sorted(files):
+        if total <= MAX_CACHE:
+            return
+        file.unlink(missing_ok=True)
+        total -= size
 
 
 def open_remote(served: Served, options: RemoteOptions) -> RemoteFile:
@@ -91,11 +181,9 @@ class RemoteFile(ByteSource):
             self.head = served.download(parts.put, options.timeout)
             spans = [(0, self.head.size)] if self.head else []
         else:
-            entry = graph_cache.read_entry(served.key) if options.cache and self._is_model else None
-            known, most = entry.revision if entry else Revision(), whole
-            if entry is not None and entry.size > whole:  # as long as it was, by all appearances
-                most = first
-            self.head = served.open(first, most, known, parts.put, options.timeout)
+            entry = read_entry(served.key) if options.cache and self._is_model else None
+            known = entry.revision if entry else Revision()
+            self.head = served.open(first, known, parts.put, options.timeout)
             spans = [(0, self.head.fetched)] if self.head else []
             if self.head is not None and entry is not None and self.head.is_of(entry.revision, entry.size):
                 self.head, self._is_kept = Head(entry.size, entry.revision), True
@@ -172,7 +260,7 @@ class RemoteFile(ByteSource):
         head, options = self._known(), self._options
         if head.revision and options.cache and not options.download and self._is_model:
             parts = [(start, self._parts.bytes(start, stop)) for start, stop in join_spans(self._graph)]
-            graph_cache.write_entry(self._served.key, graph_cache.Entry(head.size, head.revision, parts))
+            write_entry(self._served.key, Entry(head.size, head.revision, parts))
         self._is_kept = True
 
     def _known(self) -> Head:

@@ -1,8 +1,12 @@
-"""URLs of models: which names are URLs, and how messages show them, without the credentials that may be in them."""
+"""URLs of models: which names are URLs, how they are shown without credentials, and how their models are to be read."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import url2pathname
@@ -10,10 +14,15 @@ from urllib.request import url2pathname
 from graphkit.errors import UsageError
 
 __all__ = [
+    "RemoteOptions",
+    "current_options",
     "file_name",
+    "is_folder",
     "is_hub_repository",
+    "is_listing",
     "is_url",
     "local_path",
+    "remote_options",
     "scheme_of",
     "shown_url",
     "sibling_url",
@@ -37,6 +46,12 @@ def scheme_of(url: str) -> str:
 def is_hub_repository(url: str) -> bool:
     """Whether a URL names a repository of the hub, and nothing in it."""
     return re.fullmatch(r"hf://(?:(?:datasets|spaces)/)?(?!datasets/|spaces/)[^/]+/[^/]+/?", url) is not None
+
+
+def is_listing(url: str) -> bool:
+    """Whether a URL names an organisation, a repository or a folder of the hub, and no file."""
+    listing = r"hf://(?!datasets/|spaces/)([^/@]+)(?:/([^/@]+)(?:@([^/]+))?(?:/(.*))?)?/?"
+    return re.fullmatch(listing, url) is not None and not url.endswith(".onnx")
 
 
 def local_path(url: str) -> Path:
@@ -80,3 +95,53 @@ def sibling_url(url: str, location: str) -> str:
     parts = urlsplit(url)
     folder = parts.path.rpartition("/")[0]
     return urlunsplit(parts._replace(path=f"{folder}/{quote(location)}", fragment=""))
+
+
+def _say_nothing(_: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteOptions:
+    """How models on servers are read.
+
+    Attributes:
+        download: Whether to fetch the whole file first, as a server needs that serves no parts of files.
+        cache: Whether graphs are kept on this machine, for the next time that they are read.
+        timeout: Seconds in which a graph has to be read; of weights, in which the next bytes have to come.
+        notice: Called with a sentence before many bytes of weights are fetched.
+    """
+
+    download: bool = False
+    cache: bool = True
+    timeout: float = 60.0
+    notice: Callable[[str], None] = _say_nothing
+
+
+_CURRENT: ContextVar[RemoteOptions | None] = ContextVar("remote_options", default=None)
+
+
+def current_options() -> RemoteOptions:
+    """Return the options of the block that runs, the default ones outside of any."""
+    return _CURRENT.get() or RemoteOptions()
+
+
+@contextlib.contextmanager
+def remote_options(options: RemoteOptions) -> Iterator[None]:
+    """Let models on servers be read in one way inside the block."""
+    token = _CURRENT.set(options)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def is_folder(url: str) -> bool:
+    """Whether a URL is written as that of a folder: a slash or no dot is at its end, or it names a repository.
+
+    Web servers, whose files may have any name, have folders with a slash alone.
+    """
+    path = url.partition("::")[0].partition("?")[0]
+    if path.endswith("/") or is_hub_repository(url):
+        return True
+    return scheme_of(url) not in ("http", "https", "file") and "." not in path.rpartition("/")[2]

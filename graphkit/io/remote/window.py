@@ -10,8 +10,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import overload
 
-from graphkit.io.remote.parts import Parts, join_spans
-from graphkit.io.remote.server import Span
+from graphkit.io.remote.server import Parts, Span, join_spans
 
 __all__ = ["Window", "predict_offsets"]
 

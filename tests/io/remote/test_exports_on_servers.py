@@ -15,7 +15,8 @@ from range_server import Site, serving
 from real_models import unpacked
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.io.remote.folder import is_folder, models_in
+from graphkit.io.remote.open_url import models_in
+from graphkit.io.remote.urls import is_folder
 from graphkit.io.stream_files import name_as_staged
 from graphkit.runtime.session import Session
 

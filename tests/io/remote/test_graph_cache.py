@@ -9,9 +9,9 @@ import pytest
 from layers import layered
 from range_server import Site
 
-from graphkit.io.remote import graph_cache, remote_file, window
-from graphkit.io.remote.options import RemoteOptions, remote_options
+from graphkit.io.remote import remote_file, window
 from graphkit.io.remote.server import Revision
+from graphkit.io.remote.urls import RemoteOptions, remote_options
 from graphkit.model import load
 
 CONTENT = layered().SerializeToString()
@@ -88,7 +88,7 @@ def test_a_file_of_no_revision_is_not_kept(site: Site, tmp_path: Path) -> None:
 def test_a_damaged_entry_is_none(site: Site) -> None:
     url = site.put("/model.onnx", CONTENT)
     first = load(url).proto
-    (entry,) = graph_cache.cache_folder().iterdir()
+    (entry,) = remote_file.cache_folder().iterdir()
     whole = entry.read_bytes()
     for damaged in (
         b"",
@@ -99,33 +99,33 @@ def test_a_damaged_entry_is_none(site: Site) -> None:
         b"\xff\n",
     ):
         entry.write_bytes(damaged)
-        assert graph_cache.read_entry(url) is None
+        assert remote_file.read_entry(url) is None
         assert load(url).proto == first
 
 
 def test_no_credentials_are_kept(site: Site) -> None:
     site.put("/model.onnx", CONTENT)
     load(f"{site.base.replace('//', '//me:password@')}/model.onnx?signature=s3cr3t")
-    (entry,) = graph_cache.cache_folder().iterdir()
+    (entry,) = remote_file.cache_folder().iterdir()
     assert b"password" not in entry.read_bytes()
     assert b"s3cr3t" not in entry.read_bytes()
     if os.name == "posix":
-        assert graph_cache.cache_folder().stat().st_mode & 0o077 == 0
+        assert remote_file.cache_folder().stat().st_mode & 0o077 == 0
 
 
 def test_the_cache_has_a_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - its folder
-    monkeypatch.setattr(graph_cache, "MAX_CACHE", 5000)
-    monkeypatch.setattr(graph_cache, "MAX_ENTRY", 3000)
+    monkeypatch.setattr(remote_file, "MAX_CACHE", 5000)
+    monkeypatch.setattr(remote_file, "MAX_ENTRY", 3000)
     for number in range(5):
-        graph_cache.write_entry(f"url{number}", graph_cache.Entry(9999, REVISION, [(7, bytes(2000))]))
+        remote_file.write_entry(f"url{number}", remote_file.Entry(9999, REVISION, [(7, bytes(2000))]))
         os.utime(
-            next(iter(sorted(graph_cache.cache_folder().iterdir(), key=lambda file: -file.stat().st_mtime))),
+            next(iter(sorted(remote_file.cache_folder().iterdir(), key=lambda file: -file.stat().st_mtime))),
             (number, number),
         )
-    graph_cache.write_entry("large", graph_cache.Entry(9999, REVISION, [(0, bytes(4000))]))
-    assert [number for number in range(5) if graph_cache.read_entry(f"url{number}")] == [3, 4]
-    assert graph_cache.read_entry("large") is None
-    assert graph_cache.read_entry("url4") == graph_cache.Entry(9999, REVISION, [(7, bytes(2000))])
+    remote_file.write_entry("large", remote_file.Entry(9999, REVISION, [(0, bytes(4000))]))
+    assert [number for number in range(5) if remote_file.read_entry(f"url{number}")] == [3, 4]
+    assert remote_file.read_entry("large") is None
+    assert remote_file.read_entry("url4") == remote_file.Entry(9999, REVISION, [(7, bytes(2000))])
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(

@@ -59,29 +59,6 @@ def test_the_token_does_not_go_where_the_hub_leads(hub: Site) -> None:
         assert not any("hf_secret" in str(asked.headers) for asked in elsewhere.asked)
 
 
-@pytest.mark.parametrize("told", ["", "-1", "²", "1", str(8 << 20)])
-def test_all_of_a_small_file_is_asked_for_at_once(hub: Site, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    monkeypatch.setattr(remote_file, "SMALL_FILE", 8 << 20)
-    hub.headers["X-Linked-Size"] = told
-    load("hf://org/name/onnx/model.onnx")
-    assert asked_of(hub, "/cdn/model.onnx") == [f"bytes=0-{(8 << 20) - 1}"]
-
-
-def test_no_more_than_the_beginning_is_asked_for_where_the_hub_says_that_a_file_is_long(
-    hub: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Should it be wrong, that costs a request."""
-    monkeypatch.setattr(remote_file, "SMALL_FILE", 8 << 20)
-    hub.headers["X-Linked-Size"] = str((8 << 20) + 1)
-    load("hf://org/name/onnx/model.onnx")
-    size = len(hub.files["/cdn/model.onnx"])
-    assert asked_of(hub, "/cdn/model.onnx") == ["bytes=0-2047", f"bytes=2048-{size - 1}"]
-
-
-def asked_of(hub: Site, path: str) -> list[str]:
-    return [request.range for request in hub.asked if request.path == path]
-
-
 def test_another_revision_is_asked_for_by_name(hub: Site) -> None:
     load("hf://org/name@v1/onnx/model.onnx")
     assert hub.asked[0].path == "/org/name/resolve/v1/onnx/model.onnx"

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from graphkit.io.remote.parts import join_spans
+from graphkit.io.remote.server import join_spans
 from graphkit.io.remote.window import predict_offsets
 
 
