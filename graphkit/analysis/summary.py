@@ -18,6 +18,7 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import QUANTIZED
+from graphkit.graph.roles import trace_condition
 from graphkit.graph.view import Node, all_nodes, all_scopes, as_text
 from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import element_count, payload_size, walk_tensors
@@ -442,10 +443,9 @@ def _model_problems(model: Model) -> Iterator[Finding]:
 
 def _loading_problems(model: Model) -> Iterator[Finding]:
     """Yield what keeps onnxruntime from loading a model although no run meets it."""
-    names = ((scope, node.proto.name) for scope in all_scopes(model.scopes) for node in scope.nodes if node.proto.name)
-    is_repeated = max(Counter(names).values(), default=1) > 1
-    conditions = (node.input(0) for node in all_nodes(model.scopes) if node.is_op("If"))
-    if not is_repeated and all(value is None or value.kind == "input" for value in conditions):
+    nodes = [node for node in all_nodes(model.scopes) if node.proto.name and not node.is_op("Constant")]
+    is_repeated = len({(node.scope, node.proto.name) for node in nodes}) < len(nodes)  # a Constant becomes a tensor
+    if not is_repeated and all(trace_condition(node) for node in all_nodes(model.scopes) if node.is_op("If")):
         return  # neither branch of an If never runs where an input decides
     from graphkit.verify.equivalence.loading import loadable_copy  # which few models need
 

@@ -13,19 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
-from graphkit.cli.shell_completion import (
-    complete_dim,
-    complete_input,
-    complete_kinds,
-    complete_model,
-    complete_pair,
-    complete_sections,
-    complete_target,
-    complete_tensor,
-)
 from graphkit.options import LIMITS, MAP, NO_VERIFY, SIZES, Flag, as_declared
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from graphkit.runtime.limits import Limits
     from graphkit.shapes import DimSpec
 
@@ -38,6 +30,7 @@ __all__ = [
     "Format",
     "choice_type",
     "click_option",
+    "complete",
     "format_of",
     "format_option",
     "model_argument",
@@ -53,16 +46,16 @@ T = TypeVar("T")
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([kmgt]?b?)", re.IGNORECASE)
 UNITS = {f"{prefix}{unit}": 1000**power for power, prefix in enumerate(("", "k", "m", "g", "t")) for unit in ("", "b")}
 COMPLETIONS = {
-    "--dim": complete_dim,
-    "--range": complete_dim,
-    "--input": complete_input,
-    "--target": complete_target,
-    "--only": complete_sections,
-    "--fail-on": complete_kinds,
-    "--why": complete_tensor,
-    "--filter": complete_tensor,
-    "--map": complete_pair,
-}  # by flag
+    "--dim": "dim",
+    "--range": "dim",
+    "--input": "input",
+    "--target": "target",
+    "--only": "sections",
+    "--fail-on": "kinds",
+    "--why": "tensor",
+    "--filter": "tensor",
+    "--map": "pair",
+}  # by flag, the kinds of names that complete its words
 AS_IN = {
     "--dim": "batch_size=1",
     "--input": "input_ids=1x8",
@@ -127,7 +120,18 @@ def output_option(metavar: str, text: str, *, required: bool = False) -> Callabl
     return click.option("--output", "-o", type=path, metavar=metavar, required=required, help=text)
 
 
-model_argument = click.argument("model", metavar="MODEL", shell_complete=complete_model)
+def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return what completes a word by the names of a kind, which are imported when a shell asks for them."""
+
+    def find_items(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from graphkit.cli.shell_completion import complete_word
+
+        return complete_word(kind, context, incomplete)
+
+    return find_items
+
+
+model_argument = click.argument("model", metavar="MODEL", shell_complete=complete("model"))
 
 
 def takes_options(
@@ -164,7 +168,8 @@ def _flag_key(flag: Flag) -> str:
 
 def click_option(flag: Flag, default: Any, **more: Any) -> Callable[[Command], Command]:
     """Return the option of the command line for a flag."""
-    more |= {"metavar": flag.metavar or None, "shell_complete": COMPLETIONS.get(flag.name)}
+    completer = complete(COMPLETIONS[flag.name]) if flag.name in COMPLETIONS else None
+    more |= {"metavar": flag.metavar or None, "shell_complete": completer}
     if flag.kind is bool:
         more |= {"is_flag": True}
     elif flag.is_repeatable:

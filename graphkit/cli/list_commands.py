@@ -8,16 +8,15 @@ from pathlib import Path
 
 import click
 
-from graphkit.cli.flags import Format, output_format_option, output_option
+from graphkit.cli.flags import Format, complete, output_format_option, output_option
 from graphkit.cli.output import put_list, put_text, show_result
 from graphkit.cli.rewrite_commands import current_folder_importable
-from graphkit.cli.shell_completion import complete_example, complete_explained, complete_target
 
 __all__ = ["examples", "explain", "schema", "targets"]
 
 
 @click.command()
-@click.argument("name", metavar="[PASS|FINDING]", required=False, shell_complete=complete_explained)
+@click.argument("name", metavar="[PASS|FINDING]", required=False, shell_complete=complete("explained"))
 @output_option("FILE", "Write it to a file.")
 def explain(name: str | None, output: Path | None) -> None:
     """Explain a pass or a kind of finding, or list all passes and findings.
@@ -43,7 +42,7 @@ def explain(name: str | None, output: Path | None) -> None:
 
 
 @click.command(short_help="List the NPU compilers to lint for, or the facts about one.")
-@click.argument("target", metavar="[NAME|FILE]", required=False, shell_complete=complete_target)
+@click.argument("target", metavar="[NAME|FILE]", required=False, shell_complete=complete("target"))
 @output_format_option
 def targets(target: str | None, format: str) -> None:
     """List the NPU compilers that models can be linted for, or the facts about one, with sources.
@@ -58,7 +57,7 @@ def targets(target: str | None, format: str) -> None:
 
 
 @click.command(short_help="List the models that ship with graphkit, or copy them.")
-@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_example)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete("example"))
 @click.option("--copy", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Copy them to a folder.")
 @output_option("FILE", "Write the list to a file.")
 def examples(names: tuple[str, ...], folder: Path | None, output: Path | None) -> None:

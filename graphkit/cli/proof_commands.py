@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphkit.cli.flags import Asked, output_format_option, takes_options
+from graphkit.cli.flags import Asked, complete, output_format_option, takes_options
 from graphkit.cli.output import load_model, model_path, print_line, progress_on_terminal, show_result, start_prover
-from graphkit.cli.shell_completion import complete_model
 from graphkit.errors import UsageError
 from graphkit.model_diff.changes import COSTS, SECTIONS
 from graphkit.options import (
@@ -84,7 +83,7 @@ class VerifyOptions(RewriteProofOptions, SplitProofOptions, FolderOptions):
     metavar="ORIGINAL REWRITTEN | MERGED FIRST WITH_PAST | EXPORT OUT",
     nargs=-1,
     required=True,
-    shell_complete=complete_model,
+    shell_complete=complete("model"),
 )
 @takes_options(VerifyOptions)
 @output_format_option
@@ -142,8 +141,8 @@ class CompareFlags(CompareOptions):
 
 
 @click.command(short_help="Compare two models layer by layer: where they part, and why.")
-@click.argument("a", metavar="A", shell_complete=complete_model)
-@click.argument("b", metavar="B", shell_complete=complete_model)
+@click.argument("a", metavar="A", shell_complete=complete("model"))
+@click.argument("b", metavar="B", shell_complete=complete("model"))
 @takes_options(CompareFlags)
 @output_format_option
 def compare(a: str, b: str, options: Asked[CompareFlags], format: str) -> None:
@@ -203,8 +202,8 @@ class DiffFlags(DiffOptions):
 
 
 @click.command(short_help="List the differences between the files of two models.")
-@click.argument("a", metavar="A", shell_complete=complete_model)
-@click.argument("b", metavar="B", shell_complete=complete_model)
+@click.argument("a", metavar="A", shell_complete=complete("model"))
+@click.argument("b", metavar="B", shell_complete=complete("model"))
 @takes_options(DiffFlags)
 @output_format_option
 def diff(a: str, b: str, options: Asked[DiffFlags], format: str) -> None:

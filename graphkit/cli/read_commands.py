@@ -13,6 +13,7 @@ from graphkit.cli.flags import (
     Asked,
     Format,
     choice_type,
+    complete,
     format_option,
     model_argument,
     output_format_option,
@@ -20,7 +21,6 @@ from graphkit.cli.flags import (
     takes_options,
 )
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, show_result
-from graphkit.cli.shell_completion import complete_model
 from graphkit.options import BLOCKED_BY, OVERWRITE, SIZES, WEIGHTS, By, Flag, as_declared, count, option, switch
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ class ViewFlags(SizeFlags):
 
 @click.command(short_help="Show a model, or two side by side, in Model Explorer.")
 @model_argument
-@click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete_model)
+@click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete("model"))
 @takes_options(ViewFlags)
 @format_option
 def view(model: str, other: str | None, options: Asked[ViewFlags], format: str) -> None:

@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING
 import click
 
 from graphkit.analysis.findings import KIND_NAMES
-from graphkit.cli.flags import DRAWINGS, FINDINGS, Asked, Format, choice_type, format_of, output_option, takes_options
+from graphkit.cli.flags import (
+    DRAWINGS,
+    FINDINGS,
+    Asked,
+    Format,
+    choice_type,
+    complete,
+    format_of,
+    output_option,
+    takes_options,
+)
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, render_result, show_result, start_prover
-from graphkit.cli.shell_completion import complete_model
 from graphkit.options import BLOCKED_BY, LIMITS, SIZES, Flag, as_declared, count, option, switch
 from graphkit.runtime.limits import DEFAULT_LIMITS
 
@@ -108,7 +117,7 @@ class ReportFlags:
 
 
 @click.command(short_help="Explain models: a verdict, and the facts behind it.")
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete("model"))
 @click.option(
     "--format",
     "-f",
@@ -276,7 +285,6 @@ def _hazard_check(limits: Limits) -> HazardCheck:
 def _expand_folders(names: Sequence[str], *, recursive: bool) -> list[str]:
     """Return the names, with each folder replaced by the models in it; hidden folders are left out."""
     from graphkit.errors import UsageError
-    from graphkit.io.remote.open_url import models_in
     from graphkit.io.remote.urls import is_folder, is_url
 
     expanded: list[str] = []
@@ -284,6 +292,8 @@ def _expand_folders(names: Sequence[str], *, recursive: bool) -> list[str]:
         if not name:
             raise UsageError("a model name is empty - name a model file or a folder")
         if is_url(name) and is_folder(name):
+            from graphkit.io.remote.open_url import models_in
+
             expanded += models_in(name, recursive=recursive)
             continue
         if not os.path.isdir(name):  # where Path.is_dir raises for a name that is too long

@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from graphkit.cli.flags import Asked, format_option, model_argument, output_option, takes_options
+from graphkit.cli.flags import Asked, complete, format_option, model_argument, output_option, takes_options
 from graphkit.cli.output import finish_rewrite, load_model, output_destination, progress_on_terminal, start_prover
-from graphkit.cli.shell_completion import (
-    complete_dim,
-    complete_input,
-    complete_output,
-    complete_pair,
-    complete_passes,
-    complete_place,
-)
 from graphkit.options import RANGE, SIZES, TIME, WEIGHTS, Flag, FoldOptions, RewriteOptions, SplitOptions
 
 if TYPE_CHECKING:
@@ -108,7 +100,7 @@ def fold(job: Job) -> Result:
     "-p",
     metavar="PASSES",
     required=True,
-    shell_complete=complete_passes,
+    shell_complete=complete("passes"),
     help="Comma-separated passes, such as name{option=value},name.",
 )
 @writes_model(RewriteOptions)
@@ -185,7 +177,7 @@ def _run_edit(job: Job, step: Pass) -> Result:
     metavar="NAME",
     multiple=True,
     required=True,
-    shell_complete=complete_place,
+    shell_complete=complete("place"),
     help="A value or node to end at; repeatable.",
 )
 @click.option(
@@ -193,7 +185,7 @@ def _run_edit(job: Job, step: Pass) -> Result:
     "begin",
     metavar="NAME",
     multiple=True,
-    shell_complete=complete_place,
+    shell_complete=complete("place"),
     help="A value or node to begin at; repeatable. Default: the inputs of the model.",
 )
 @writes_model(RewriteOptions, without=SIZES)
@@ -214,7 +206,7 @@ RENAMED = {
     "dim": "Rename a symbol of dims, or one dim, such as x.0=batch",
     "value": "Rename any value",
 }  # kinds of names, and the help text of their options
-COMPLETED = {"input": complete_input, "output": complete_output, "dim": complete_dim, "value": complete_pair}
+COMPLETED = {"input": "input", "output": "output", "dim": "dim", "value": "pair"}  # and what completes them
 
 
 def rename_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -223,7 +215,7 @@ def rename_options(command: Callable[..., None]) -> Callable[..., None]:
         for flag, is_old in ((f"--{name}-name", False), (f"--{name}", True)):
             key = f"old_{name}_names" if is_old else f"{name}_names"
             more: Any = {"metavar": "OLD=NEW", "multiple": True, "help": f"{text}; repeatable.", "hidden": is_old}
-            command = click.option(flag, key, shell_complete=COMPLETED[name], **more)(command)
+            command = click.option(flag, key, shell_complete=complete(COMPLETED[name]), **more)(command)
     return command
 
 

@@ -1,16 +1,14 @@
 """Shell completion: candidates for models, tensors, passes and targets, and the scripts of shells.
 
-A function that completes is called with the context, the parameter and what was typed so far, as click does; it
-imports its needs when it is called, because a shell waits for it.
+What names candidates imports its needs when it is called, because a shell waits for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,21 +18,7 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from graphkit.model import Model
 
-__all__ = [
-    "complete_dim",
-    "complete_explained",
-    "complete_input",
-    "complete_kinds",
-    "complete_model",
-    "complete_output",
-    "complete_pair",
-    "complete_passes",
-    "complete_place",
-    "complete_sections",
-    "complete_target",
-    "complete_tensor",
-    "completion",
-]
+__all__ = ["complete_word", "completion"]
 
 Completed = list[CompletionItem]
 SHELLS = ("bash", "zsh", "fish")
@@ -51,127 +35,99 @@ OURS = {
 }
 
 
+def complete_word(kind: str, context: click.Context, incomplete: str) -> Completed:
+    """Return what completes a word by the names of a kind; see `NAMES`, `PAIRS` and `LISTS` for the kinds."""
+    if kind == "model":
+        examples = _matching_items((f"example:{name}" for name in _example_names(context)), incomplete)
+        is_a_file = any(Path(incomplete).parent.glob(f"{glob.escape(Path(incomplete).name)}*"))
+        return examples if incomplete and examples and not is_a_file else _complete_files(incomplete)
+    if kind in LISTS:  # separated by commas, none twice
+        before, comma, last = incomplete.rpartition(",")
+        typed = {name.strip() for name in before.split(",")}
+        return _matching_items((name for name in LISTS[kind](context) if name not in typed), last, before + comma)
+    if kind == "passes":  # of a pipeline; within the options of a pass nothing
+        closed, brace, rest = incomplete.rpartition("}")
+        before, comma, last = rest.rpartition(",")
+        return [] if "{" in rest else _matching_items(_pass_names(), last, f"{closed}{brace}{before}{comma}")
+    if kind in PAIRS:  # of NAME=VALUE
+        return _matching_items((f"{name}=" for name in dict.fromkeys(PAIRS[kind](context))), incomplete)
+    items = _matching_items(filter(None, dict.fromkeys(NAMES[kind](context))), incomplete)
+    return _complete_files(incomplete) if kind == "target" and not items else items
+
+
 def _complete_files(incomplete: str) -> Completed:
     return [CompletionItem(incomplete, type="file")]
 
 
-def _complete_names(names: Iterable[str], incomplete: str, before: str = "") -> Completed:
+def _matching_items(names: Iterable[str], incomplete: str, before: str = "") -> Completed:
     return [CompletionItem(before + name) for name in names if name.startswith(incomplete)]
 
 
-def _complete_pair(names: Iterable[str], incomplete: str) -> Completed:
-    """Complete the name of NAME=VALUE."""
-    return _complete_names((f"{name}=" for name in dict.fromkeys(names)), incomplete)
-
-
-def _of_a_list(names: Iterable[str], incomplete: str) -> Completed:
-    """Complete the last one of names that are separated by commas; none twice."""
-    before, comma, last = incomplete.rpartition(",")
-    typed = {name.strip() for name in before.split(",")}
-    return _complete_names((name for name in names if name not in typed), last, before + comma)
-
-
-def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
-    """Complete a file, or the name of an example where that is begun."""
+def _example_names(_: click.Context) -> Iterable[str]:
     from graphkit.examples import EXAMPLES
 
-    examples = _complete_names((f"example:{name}" for name in EXAMPLES), incomplete) if incomplete else []
-    is_a_file = any(Path(incomplete).parent.glob(f"{glob.escape(Path(incomplete).name)}*"))
-    return _complete_files(incomplete) if not examples or is_a_file else examples
+    return EXAMPLES
 
 
-def complete_example(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
-    """Complete the name of an example."""
-    from graphkit.examples import EXAMPLES
-
-    return _complete_names(EXAMPLES, incomplete)
-
-
-def complete_target(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
-    """Complete the name of a target, or a file."""
+def _target_names(_: click.Context) -> Iterable[str]:
     from graphkit.deploy.targets import NAMES
 
-    return _complete_names(NAMES, incomplete) or _complete_files(incomplete)
+    return NAMES
 
 
-def complete_sections(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
-    """Complete a list of sections of a report."""
+def _section_names(_: click.Context) -> Iterable[str]:
     from graphkit.analysis.report import BLOCKERS, EXTRAS, SECTIONS
 
-    return _of_a_list((section.name for section in (*SECTIONS, BLOCKERS, *EXTRAS)), incomplete)
+    return (section.name for section in (*SECTIONS, BLOCKERS, *EXTRAS))
 
 
-def complete_kinds(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
-    """Complete a list of kinds of findings; of a diff, of its sections."""
+def _kind_names(context: click.Context) -> Iterable[str]:
+    """Return the kinds of findings; of a diff its sections."""
     if context.info_name == "diff":
         from graphkit.model_diff.changes import COSTS, SECTIONS
 
-        return _of_a_list(("any", *SECTIONS, COSTS), incomplete)
+        return ("any", *SECTIONS, COSTS)
     from graphkit.analysis.findings import KIND_NAMES
 
-    return _of_a_list(KIND_NAMES, incomplete)
+    return KIND_NAMES
 
 
-def complete_passes(_: click.Context, __: click.Parameter, incomplete: str) -> Completed:
-    """Complete the last pass of a pipeline; within its options nothing."""
+def _pass_names() -> Iterable[str]:
     from graphkit.passes.registry import PASSES
 
-    closed = incomplete.rpartition("}")
-    before, comma, last = closed[2].rpartition(",")
-    if "{" in closed[2]:
-        return []
-    return _complete_names((kind.name() for kind in PASSES), last, f"{closed[0]}{closed[1]}{before}{comma}")
+    return (kind.name() for kind in PASSES)
 
 
-def complete_explained(context: click.Context, parameter: click.Parameter, incomplete: str) -> Completed:
-    """Complete a pass or a kind of finding."""
-    from graphkit.analysis.findings import KIND_NAMES
-
-    return [*complete_passes(context, parameter, incomplete), *_complete_names(KIND_NAMES, incomplete)]
-
-
-def complete_dim(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
-    """Complete a symbol in the dims of the inputs of the model on the line."""
+def _symbols(context: click.Context) -> Iterator[str]:
     from graphkit.shapes.input_dims import input_dims
 
     dims = (dim for model in _models_on_line(context) for known in input_dims(model).values() for dim in known or ())
-    return _complete_pair((name for dim in dims for name in sorted(dim.symbols)), incomplete)
+    return (name for dim in dims for name in sorted(dim.symbols))
 
 
-def complete_input(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
-    """Complete an input of the model on the line."""
-    return _complete_pair(
-        (value.name for model in _models_on_line(context) for value in model.graph.inputs), incomplete
-    )
+def _tensor_names(context: click.Context) -> Iterator[str]:
+    return (name for model in _models_on_line(context) for name in model.graph.values)
 
 
-def complete_output(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
-    """Complete an output of the model on the line, to be renamed."""
-    return _complete_pair(
-        (value.name for model in _models_on_line(context) for value in model.graph.outputs), incomplete
-    )
+def _node_names(context: click.Context) -> Iterator[str]:
+    return (node.proto.name for model in _models_on_line(context) for node in model.graph.nodes)
 
 
-def complete_pair(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
-    """Complete a tensor of the main graph of the first model on the line, whose other name follows."""
-    models = itertools.islice(_models_on_line(context), 1)
-    return _complete_pair((name for model in models for name in model.graph.values), incomplete)
-
-
-def complete_tensor(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
-    """Complete a tensor of the main graph of the model on the line."""
-    names = (name for model in _models_on_line(context) for name in model.graph.values)
-    return _complete_names(dict.fromkeys(names), incomplete)
-
-
-def complete_place(context: click.Context, _: click.Parameter, incomplete: str) -> Completed:
-    """Complete a tensor or a node of the main graph of the model on the line."""
-    names = [
-        name
-        for model in _models_on_line(context)
-        for name in (*model.graph.values, *(node.proto.name for node in model.graph.nodes))
-    ]
-    return _complete_names(filter(None, dict.fromkeys(names)), incomplete)
+Names = Callable[[click.Context], Iterable[str]]
+LISTS: Mapping[str, Names] = {"sections": _section_names, "kinds": _kind_names}
+PAIRS: Mapping[str, Names] = {
+    "dim": _symbols,
+    "input": lambda context: (value.name for model in _models_on_line(context) for value in model.graph.inputs),
+    "output": lambda context: (value.name for model in _models_on_line(context) for value in model.graph.outputs),
+    "pair": lambda context: next((model.graph.values for model in _models_on_line(context)), ()),  # of the first one
+}
+NAMES: Mapping[str, Names] = {
+    "example": _example_names,
+    "target": _target_names,
+    "explained": lambda context: [*_pass_names(), *_kind_names(context)],
+    "tensor": _tensor_names,
+    "place": lambda context: [*_tensor_names(context), *_node_names(context)],
+}
 
 
 def _models_on_line(context: click.Context) -> Iterator[Model]:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphkit.cli.flags import Asked, Format, format_of, takes_options
+from graphkit.cli.flags import Asked, Format, complete, format_of, takes_options
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, render_result, show_result
-from graphkit.cli.shell_completion import complete_model
 from graphkit.options import LIMITS, Flag, count, option, switch
 from graphkit.runtime.limits import DEFAULT_LIMITS
 
@@ -85,7 +84,7 @@ class SurveyFlags:
 
 
 @click.command(short_help="Make one table of many models, a row each.")
-@click.argument("sources", metavar="SOURCE...", nargs=-1, shell_complete=complete_model)
+@click.argument("sources", metavar="SOURCE...", nargs=-1, shell_complete=complete("model"))
 @click.option(
     "--output", "-o", metavar="FILE", help="The table to write, TABLE.parquet or a URL; with --show the page or report."
 )

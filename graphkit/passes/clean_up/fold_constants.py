@@ -20,8 +20,6 @@ from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite import Editor, NewNode, Rewrite
 from graphkit.rewrite.edits import INITIALIZERS_SINCE
-from graphkit.runtime.isolation import current_process, shared_isolation
-from graphkit.runtime.session import IsolatedSession
 
 __all__ = ["FoldConstants", "FoldShapes", "SoftmaxToConstant", "run_nodes"]
 
@@ -207,8 +205,12 @@ def _use_results(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray])
 
 def _compute_targets(editor: Editor, targets: Targets, inside: Inside) -> Results:
     """Return the values of each node, without those that onnxruntime does not compute."""
+    if not targets:
+        return {}
+    from graphkit.runtime.isolation import current_process, shared_isolation  # which few folds need
+
     results: Results = {}
-    waiting = [targets] if targets else []
+    waiting = [targets]
     with shared_isolation():
         process = current_process()
         allowed = MAX_DEATHS + (process.generation if process is not None else 0)
@@ -248,6 +250,8 @@ def run_nodes(
     Raises:
         ModelError: A weight is missing, or onnxruntime refuses.
     """
+    from graphkit.runtime.session import IsolatedSession  # which few folds need
+
     names: dict[Value, str] = {}
 
     def name(value: Value | None) -> str:
