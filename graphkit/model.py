@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -42,6 +42,7 @@ class Model:
 
     Attributes:
         source: The source that was read: the weightless proto, the file, the data files, the references.
+        related_dims: Which dims of its inputs nodes relate, once that was asked; shared with its rewrites.
         is_edited: Whether a rewrite made it, so that it differs from its file.
     """
 
@@ -50,6 +51,7 @@ class Model:
     _is_sound: list[bool] = field(default_factory=list, repr=False)  # True in it: shared with its rewrites
     _scratch: Scratch = field(default_factory=Scratch, repr=False)
     _adopted: dict[str, tuple[Path, Model]] = field(default_factory=dict, repr=False)  # by location
+    related_dims: dict[object, Any] = field(default_factory=dict, repr=False)
     is_edited: bool = False
 
     @classmethod
@@ -65,7 +67,8 @@ class Model:
     def with_proto(self, proto: onnx.ModelProto) -> Model:
         """Return a rewritten model whose weights lie where they lie for this one."""
         source = replace(self.source, proto=proto)
-        return Model(source, self._maps, self._is_sound, self._scratch, self._adopted, is_edited=True)
+        kept = self._maps, self._is_sound, self._scratch, self._adopted, self.related_dims
+        return Model(source, *kept, is_edited=True)
 
     def check_soundness(self) -> None:
         """Check, once, that the meaning of the graph is certain; a rewrite of a sound model is sound.

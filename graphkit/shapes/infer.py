@@ -166,7 +166,7 @@ def infer(
     return infer_from(model, Inputs(model, spec, values))
 
 
-@lru_cache(maxsize=4)  # an original and its results are asked about in turns
+@lru_cache(maxsize=8)  # an original is asked about again after all rewrites of it
 def _as_declared(model: Model) -> Shapes:
     return infer_from(model, Inputs(model))
 

@@ -164,7 +164,11 @@ def declared_inputs(model: Model) -> DeclaredInputs:
     if any(len(parts) > 1 and not lengths.issuperset(parts) for parts in groups.values()):
         from graphkit.shapes.related_dims import related_groups  # which infers shapes, of inputs that this reads
 
-        groups = related_groups(model, groups, lengths)
+        # nodes of the original related the dims of a rewrite too, whose inputs and their meanings are the same
+        key = (tuple(each.SerializeToString() for each in model.proto.graph.input), str(groups))
+        if key not in model.related_dims:
+            model.related_dims[key] = related_groups(model, groups, lengths)
+        groups = {name: list(parts) for name, parts in model.related_dims[key].items()}
     for listed in groups.values():
         listed.sort(key=lambda group: all(model.roles.of(inputs[name]) in MASKS for name, _ in group))
     return DeclaredInputs.of(model, groups)

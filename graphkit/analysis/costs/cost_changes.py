@@ -138,8 +138,14 @@ class SizedModel:
         Values may have symbols of which the known sizes tell the numbers.
         """
         shapes = infer(model, spec, values=values)
-        typical = TypicalSizes(shapes.model, spec, shapes, wish).sizes
-        sizes = {name: known_sizes.get(name, size) for name, size in typical.items()}
+        inputs = (value for value in shapes.model.graph.inputs if value.tensor is None)
+        dims = (dim for value in inputs for dim in shapes[value].dims or ())
+        names = dict.fromkeys(each.name for dim in dims for each in dim.walk_symbols())
+        if names.keys() <= known_sizes.keys():
+            sizes = {name: known_sizes[name] for name in names}
+        else:
+            typical = TypicalSizes(shapes.model, spec, shapes, wish).sizes
+            sizes = {name: known_sizes.get(name, size) for name, size in typical.items()}
         sizes |= {name: known_sizes[name] for name in _symbols_of_values(values) if name in known_sizes}
         return cls(shapes, sizes, {**Inputs(model, spec).numbers, **sizes})
 
