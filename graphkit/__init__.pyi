@@ -45,7 +45,6 @@ from .errors import (
     UnprovenWarning,
     UsageError,
 )
-from .graph.networkx_export import cone, to_networkx
 from .graph.view import Node, Scope, Value
 from .io.remote.urls import RemoteOptions
 from .model import Model, ModelLike, as_model, load
@@ -77,7 +76,7 @@ from .rewrite.fixpoint import NodeRewrite, Rewrite
 from .runtime.external_tools import optimized
 from .save import Saved, save_models
 from .shapes.graph_inputs import DimSpec
-from .surgeon import from_graphsurgeon, to_graphsurgeon
+from .surgeon import cone, from_graphsurgeon, to_graphsurgeon, to_networkx
 from .verify.bundle_verifier import verify_bundle
 from .verify.deployment_proofs import BundleProof
 from .verify.layers.comparison import ModelComparison

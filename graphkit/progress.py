@@ -1,16 +1,33 @@
-"""Long work: its current step, the share of the work that is done before that, and a limit of its time."""
+"""Long work: its current step, the share of the work that is done before that, its limit of time, signals to end it."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import FrameType
 
 from graphkit.errors import GraphkitError
 
-__all__ = ["OutOfTimeError", "Progress", "check_time", "portion_of", "share_of", "time_limit", "with_share"]
+__all__ = [
+    "STOPPING",
+    "OutOfTimeError",
+    "Progress",
+    "StoppedError",
+    "check_stopped",
+    "check_time",
+    "ended_by_interrupt",
+    "hold_signals",
+    "portion_of",
+    "raise_signals",
+    "share_of",
+    "time_limit",
+    "with_share",
+]
 
 Progress = Callable[[str], None]
 
@@ -91,3 +108,85 @@ def check_time() -> None:
     limit = _CURRENT.get()
     if limit is not None and time.monotonic() > limit.end:
         raise OutOfTimeError(f"{limit.what} does not finish in {limit.seconds:g} s - raise --timeout to allow more")
+
+
+STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+_received: list[int] = []  # the signal that `interruptible` raised an exception for
+
+
+class StoppedError(BaseException):
+    """A signal that asks the process to end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+@contextlib.contextmanager
+def raise_signals() -> Iterator[None]:
+    """Raise the first stopping signal as an exception, so that unfinished work is cleaned up; ignore later ones."""
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    asked = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+
+    def stop(number: int, _: FrameType | None) -> None:
+        for signal_number in asked:
+            signal.signal(signal_number, signal.SIG_IGN)
+        _received.append(number)
+        raise StoppedError(number)
+
+    for number in asked:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        _received.clear()
+        for number in asked:
+            signal.signal(number, before[number])
+
+
+def check_stopped() -> None:
+    """Check that no signal has asked the process to end.
+
+    The exception that `interruptible` raises is lost where it meets compiled code: a module that is being imported, or
+    a call of onnxruntime, replaces it by an error of its own. Whoever catches such errors asks here what they were.
+
+    Raises:
+        StoppedError: One has.
+    """
+    if _received:
+        raise StoppedError(_received[0])
+
+
+@contextlib.contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """Let Ctrl+C end the block inside, which has nothing else to end it, such as a server."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def hold_signals() -> Iterator[None]:
+    """Hold back signals that end the process until the block inside is done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        came.append(number)
+
+    before = {number: signal.signal(number, note) for number in STOPPING if signal.getsignal(number) is not None}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)

@@ -1,4 +1,4 @@
-"""To onnx-graphsurgeon and back, for rewrites that are easiest on its mutable graph.
+"""Graphs for other libraries: to onnx-graphsurgeon and back, for rewrites on its mutable graph; and to networkx.
 
 onnx-graphsurgeon 0.6 drops what it has no place for: the model's domain, version, doc string and metadata, doc
 strings and metadata of nodes and values, quantization annotations. `from_graphsurgeon` puts these back where the graph
@@ -9,16 +9,19 @@ touches their `values`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
+import networkx as nx
 import onnx
-import onnx_graphsurgeon as gs
-from onnx_graphsurgeon.logger import G_LOGGER
 
-from graphkit.graph.view import body_graphs
+from graphkit.graph.view import Node, Scope, Value, all_nodes, body_graphs
 from graphkit.model import Model, ModelLike, as_model
 
-__all__ = ["from_graphsurgeon", "to_graphsurgeon"]
+if TYPE_CHECKING:
+    import onnx_graphsurgeon as gs
+
+__all__ = ["Network", "cone", "from_graphsurgeon", "to_graphsurgeon", "to_networkx"]
 
 Described = onnx.ModelProto | onnx.GraphProto | onnx.NodeProto | onnx.ValueInfoProto
 
@@ -33,8 +36,10 @@ def to_graphsurgeon(model: ModelLike) -> gs.Graph:
         >>> len(graphkit.to_graphsurgeon(graphkit.load("example:causal-attention")).nodes)
         213
     """
+    import onnx_graphsurgeon as gs
+
     model = as_model(model)
-    G_LOGGER.severity = G_LOGGER.ERROR
+    gs.logger.G_LOGGER.severity = gs.logger.G_LOGGER.ERROR
     return gs.import_onnx(copy.deepcopy(model.proto))
 
 
@@ -53,8 +58,10 @@ def from_graphsurgeon(graph: gs.Graph, model: ModelLike) -> Model:
         >>> graphkit.from_graphsurgeon(graphkit.to_graphsurgeon(model), model).name
         'causal-attention.onnx'
     """
+    import onnx_graphsurgeon as gs
+
     model = as_model(model)
-    G_LOGGER.severity = G_LOGGER.ERROR
+    gs.logger.G_LOGGER.severity = gs.logger.G_LOGGER.ERROR
     proto = gs.export_onnx(graph, do_type_check=False)
     source = model.proto
     proto.ir_version = source.ir_version
@@ -103,3 +110,51 @@ def _restore_node(source: onnx.NodeProto, target: onnx.NodeProto) -> None:
     for name, body in body_graphs(target):
         if name in bodies:
             _restore_graph(bodies[name], body)
+
+
+Network: TypeAlias = "nx.DiGraph[Node | Value]"
+
+
+def to_networkx(scopes: Iterable[Scope], keep: Callable[[Value], bool] | None = None) -> Network:
+    """Return the values and nodes of some scopes, bodies included, as one directed graph.
+
+    The graph's vertices are `Node` and `Value` objects; edges run value -> consumer and producer -> value.
+
+    Args:
+        scopes: Where to take the nodes from.
+        keep: Which values to include; all by default. Edges to other values are left out.
+
+    Returns:
+        A directed graph of networkx.
+
+    Example:
+        >>> graphkit.to_networkx(graphkit.load("example:causal-attention").scopes).number_of_nodes()
+        464
+    """
+    graph: Network = nx.DiGraph()
+    is_included = keep or (lambda _: True)
+    for node in all_nodes(tuple(scopes)):
+        graph.add_node(node)
+        graph.add_edges_from((value, node) for value in node.operands if is_included(value))
+        graph.add_edges_from((node, value) for value in node.results if is_included(value))
+        for body in node.bodies.values():
+            graph.add_edges_from((value, node) for value in body.outputs if is_included(value))
+    return graph
+
+
+def cone(graph: Network, vertex: Node | Value) -> Network:
+    """Return the part of a graph that a vertex is computed from, itself included.
+
+    Returns:
+        A view of the graph with the vertex and its ancestors.
+
+    Raises:
+        NetworkXError: The vertex is not in the graph.
+
+    Example:
+        >>> model = graphkit.load("example:causal-attention")
+        >>> whole = graphkit.to_networkx(model.scopes)
+        >>> len(graphkit.cone(whole, model.graph.outputs[0])) <= len(whole)
+        True
+    """
+    return graph.subgraph({vertex, *nx.ancestors(graph, vertex)})

@@ -100,13 +100,6 @@ def test_rename_writes_other_names_and_proves_them(run: Run, tmp_path: Path) -> 
     assert declared_dims(written.inputs[0]) == declared_dims(written.outputs[0]) == ("rows", "L")
 
 
-def test_rename_takes_the_options_of_earlier_versions(run: Run, tmp_path: Path) -> None:
-    made = tmp_path / "r.onnx"
-    old = ("--input", "x=left", "--output", "y=right", "--dim", "N=rows", "--value", "h=middle")
-    assert run("rename", small_file(tmp_path), *old, "-o", made)[0] == 0
-    assert set(load(made).graph.values) == {"left", "middle", "right"}
-
-
 def test_set_dims_writes_sizes_and_proves_them_there(run: Run, tmp_path: Path) -> None:
     made = tmp_path / "s.onnx"
     code, out, err = run("set-dims", small_file(tmp_path), "--dim", "N=2", "--input", "x=2x5", "-o", made)
@@ -161,8 +154,8 @@ def test_dims_that_are_called_by_a_number_are_named_dims(
             f"{OTHER}: there is no input 'logits' - there are input_ids",
         ),
         (
-            ("rename", OTHER, "--output", "new.onnx"),
-            "--output new.onnx: is not OLD=NEW - write it as in --output x=y; the file to write is -o OUT",
+            ("rename", OTHER, "--output-name", "new.onnx"),
+            "--output-name new.onnx: is not OLD=NEW - write it as in --output-name x=y",
         ),
         (("set-dims", OTHER, "--dim", "b=1"), "no input has a dim 'b' - there are batch_size, sequence_length"),
     ],
@@ -256,7 +249,7 @@ def test_verify_proves_a_part_and_other_names(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("extract", whole, "--to", "y", "--from", "h", "-o", part, "--no-verify")
     assert "Not run: the file is unverified. `graphkit verify --part` runs it.\n" in out
     assert run("verify", whole, part, "--part")[0] == code == 0
-    assert run("rename", whole, "--output", "y=z", "-o", named, "--no-verify")[0] == 0
+    assert run("rename", whole, "--output-name", "y=z", "-o", named, "--no-verify")[0] == 0
     assert run("verify", whole, named, "--map", "y=z")[0] == 0
     assert run("verify", whole, named)[0] == 1
     error = "a part has the names of the whole - leave out --part or --map"

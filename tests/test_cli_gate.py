@@ -52,15 +52,6 @@ def test_strict_fails_on_faults_and_not_on_notes(run: Run) -> None:
     assert run(CAUSAL, "--strict")[::2] == (0, "")
 
 
-def test_a_failure_leads_to_its_node_on_the_page(run: Run, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    _, _, err = run(MERGED, *VERDICT, "--fail-on", "merged-if", "-o", page)
-    assert err.splitlines()[1:] == [f"  {page}#node=optimum%3A%3Aif"]
-    _, _, err = run(CAUSAL, MERGED, *VERDICT, "--fail-on", "merged-if", "-o", page)
-    assert err.splitlines()[1:] == [f"  {page}#model=1&node=optimum%3A%3Aif"]
-    assert len(run(MERGED, *VERDICT, "--fail-on", "merged-if")[2].splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("kinds", "count"),
     [("merged-if", 1), ("zero-length-kv", 1), ("merged-if, kv-cache", 2), ("hazards", 2), ("fit,never-runs", 0)],

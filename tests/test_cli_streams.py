@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from graphkit.cli.output import make_tolerant
-from graphkit.io.signals import STOPPING
+from graphkit.progress import STOPPING
 
 EXAMPLE = "example:merged-decoder"
 COMMANDS = (("report", EXAMPLE, "--only", "interface"), ("program", EXAMPLE), ("explain",), ("--help",))

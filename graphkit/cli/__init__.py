@@ -46,7 +46,7 @@ def _run_app() -> None:
     from graphkit.cli.commands import app
     from graphkit.cli.output import make_tolerant, print_line, written_out
     from graphkit.errors import GraphkitError
-    from graphkit.io.signals import StoppedError, raise_signals
+    from graphkit.progress import StoppedError, raise_signals
 
     gc.set_threshold(500_000)  # a graph is many small objects that live as long as the process
     atexit.register(gc.freeze)  # so that the interpreter does not look through them once more at its end

@@ -105,7 +105,7 @@ def verify(models: Sequence[str], options: Asked[VerifyOptions], format: str) ->
 def _prove_models(models: Sequence[str], options: VerifyOptions, progress: Callable[[str], None]) -> Proof:
     """Return the proof of a folder, a split or a rewrite."""
     if len(models) == 2 and Path(models[1]).is_dir():
-        from graphkit.cli.fetched_export import fetched_export
+        from graphkit.cli.deploy_commands import fetched_export
         from graphkit.deploy.verify_folder import verify_folder
 
         options.check_no_pair()

@@ -336,7 +336,7 @@ def view(model: str, other: str | None, options: Asked[ViewFlags], format: str) 
         models = [drawn for drawn in (first, second) if drawn is not None]
         show_result(export_view(shown_view, models, asked.export, read=read, overwrite=asked.overwrite), format)
         return
-    from graphkit.io.signals import ended_by_interrupt
+    from graphkit.progress import ended_by_interrupt
     from graphkit.viewer.export_view import ANY_PORT, serve_view
 
     with ended_by_interrupt():

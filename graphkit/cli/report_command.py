@@ -164,7 +164,7 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         _show_report(result, chosen, output, read)
         if asked.lock is not None:
             _write_lock(result, asked.lock, read)
-    _exit_on_failures(result, gate, output if chosen is Format.html else None)
+    _exit_on_failures(result, gate)
 
 
 def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
@@ -184,21 +184,13 @@ def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
     )
 
 
-def _exit_on_failures(result: Report | Comparison, gate: Gate, page: Path | None) -> None:
-    """Name the models without a report and the failures of the gate; exit with 2 or 1 where there are any.
-
-    Where a page was written, the address of the node that a failure names there follows it.
-    """
+def _exit_on_failures(result: Report | Comparison, gate: Gate) -> None:
+    """Name the models without a report and the failures of the gate; exit with 2 or 1 where there are any."""
     for failure in result.failures:
         print_line(f"Error: {failure.problem}", is_error=True)
     reasons = list(gate.failures(result))
     for reason in reasons:
         print_line(reason, is_error=True)
-        if page is not None:
-            from graphkit.cli.node_links import page_address
-
-            if address := page_address(page, result, reason):
-                print_line(f"  {address}", is_error=True)
     if result.failures or reasons:
         raise SystemExit(2 if result.failures else 1)
 

@@ -210,12 +210,10 @@ COMPLETED = {"input": "input", "output": "output", "dim": "dim", "value": "pair"
 
 
 def rename_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add an option of pairs for each kind of name; --input OLD=NEW of earlier versions means --input-name."""
+    """Add an option of pairs for each kind of name."""
     for name, text in reversed(RENAMED.items()):
-        for flag, is_old in ((f"--{name}-name", False), (f"--{name}", True)):
-            key = f"old_{name}_names" if is_old else f"{name}_names"
-            more: Any = {"metavar": "OLD=NEW", "multiple": True, "help": f"{text}; repeatable.", "hidden": is_old}
-            command = click.option(flag, key, shell_complete=complete(COMPLETED[name]), **more)(command)
+        more: Any = {"metavar": "OLD=NEW", "multiple": True, "help": f"{text}; repeatable."}
+        command = click.option(f"--{name}-name", shell_complete=complete(COMPLETED[name]), **more)(command)
     return command
 
 
@@ -230,8 +228,7 @@ def read_renames(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
     for text in texts:
         old, _, new = text.rpartition("=")
         if not (old and new):
-            hint = "; the file to write is -o OUT" if flag == "--output" else ""
-            raise UsageError(f"{flag} {text}: is not OLD=NEW - write it as in {flag} x=y{hint}")
+            raise UsageError(f"{flag} {text}: is not OLD=NEW - write it as in {flag} x=y")
         yield old, new
 
 
@@ -246,13 +243,7 @@ def rename(job: Job, **texts: Sequence[str]) -> Result:
     from graphkit.errors import UsageError
     from graphkit.passes.interface.rename import Rename
 
-    pairs = {
-        name: (
-            *read_renames(texts[f"{name}_names"], f"--{name}-name"),
-            *read_renames(texts[f"old_{name}_names"], f"--{name}"),
-        )
-        for name in RENAMED
-    }
+    pairs = {name: tuple(read_renames(texts[f"{name}_name"], f"--{name}-name")) for name in RENAMED}
     if not any(pairs.values()):
         flags = ", ".join(f"--{name}-name" for name in RENAMED)
         raise UsageError(f"there is nothing to rename - give one of {flags}, such as --dim-name N=batch")

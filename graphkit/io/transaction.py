@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from graphkit.errors import OutputError
-from graphkit.io.signals import check_stopped, hold_signals
+from graphkit.progress import check_stopped, hold_signals
 
 __all__ = ["made_folder", "recover_unfinished", "write_all_or_none", "write_text"]
 

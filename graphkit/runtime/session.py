@@ -18,11 +18,10 @@ from onnx import TensorProto
 
 from graphkit.errors import ModelError
 from graphkit.io.byte_source import source_of
-from graphkit.io.signals import check_stopped
 from graphkit.io.stream_files import in_shown_paths, shown_path
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model, load
-from graphkit.progress import check_time
+from graphkit.progress import check_stopped, check_time
 from graphkit.runtime.isolation import DiedError, Process, current_process, shared_isolation
 from graphkit.runtime.limits import COPIES, DEFAULT_LIMITS
 from graphkit.runtime.onnxruntime_loader import open_model, run_model, value_of

@@ -6,9 +6,9 @@ import networkx as nx
 import onnx
 import onnx.parser
 
-from graphkit.graph.networkx_export import Network, cone, to_networkx
 from graphkit.graph.view import Node, Scope, all_nodes, build_scopes
 from graphkit.model import Model
+from graphkit.surgeon import Network, cone, to_networkx
 
 CHAIN = "g (float[N] x, float[N] z) => (y, w) { a = Relu(x)  y = Add(a, x)  w = Neg(z) }"
 BRANCHES = """

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from graphkit.errors import ModelError
-from graphkit.io.signals import STOPPING, StoppedError, check_stopped, raise_signals
 from graphkit.io.transaction import write_all_or_none
+from graphkit.progress import STOPPING, StoppedError, check_stopped, raise_signals
 from graphkit.runtime import session
 
 
