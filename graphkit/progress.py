@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import FrameType
+from typing import NamedTuple
 
 from graphkit.errors import GraphkitError
 
@@ -79,8 +79,7 @@ class OutOfTimeError(GraphkitError):
     """Work that took longer than it may."""
 
 
-@dataclass(frozen=True)
-class _Limit:
+class _Limit(NamedTuple):
     what: str
     seconds: float
     end: float

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal, NamedTuple, Protocol
 
 import onnx
 
@@ -55,8 +55,7 @@ CHUNK = 4 << 20
 SAMPLE = 4096  # bytes at either end that tell most different tensors of one size apart
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Bytes of a source file."""
 
     path: Path

@@ -38,12 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions(RewriteProofOptions, SplitProofOptions, FolderOptions):
-    """How to prove two models, a split or a folder.
-
-    Attributes:
-        spec: The dims of two models.
-        part: Whether the second model is a part of the first.
-    """
+    """How to prove two models, a split or a folder."""
 
     spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
     part: bool = option(
@@ -127,12 +122,7 @@ def _prove_models(models: Sequence[str], options: VerifyOptions, progress: Calla
 
 @dataclass(frozen=True, kw_only=True)
 class CompareFlags(CompareOptions):
-    """How to compare, and on which inputs.
-
-    Attributes:
-        inputs: A file of arrays for inputs.
-        spec: Sizes for generated inputs.
-    """
+    """How to compare, and on which inputs."""
 
     inputs: Path | None = option(
         None, Flag("--inputs", "Arrays for inputs by name, an .npz file.", Path, metavar="FILE")
@@ -167,11 +157,7 @@ ANY = "any"
 
 @dataclass(frozen=True, kw_only=True)
 class DiffFlags(DiffOptions):
-    """The differences to list, and those that fail.
-
-    Attributes:
-        fail_on: The sections in which a difference fails.
-    """
+    """The differences to list, and those that fail."""
 
     fail_on: str = option(
         "",

@@ -45,16 +45,7 @@ class SizeFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeFlags(SizeFlags):
-    """The shapes to show, and the model to write with them.
-
-    Attributes:
-        filter: Patterns of the names of tensors and nodes to show.
-        constants: Whether to show initializers.
-        why: The tensor to explain.
-        write: The file to write the model to, with the shapes declared in it.
-        weights: Where its weights go.
-        overwrite: Whether to replace existing files.
-    """
+    """The shapes to show, and the model to write with them."""
 
     filter: tuple[str, ...] = option(
         (),
@@ -154,12 +145,7 @@ TOP = 20  # rows, but of JSON
 
 @dataclass(frozen=True, kw_only=True)
 class CostFlags(SizeFlags):
-    """The dims at which to count costs, and the rows to show.
-
-    Attributes:
-        by: What the rows are.
-        top: How many of them.
-    """
+    """The dims at which to count costs, and the rows to show."""
 
     by: By = option(
         "layer", Flag("--by", "Rows for repeated layers, modules, operators or nodes.", choices=get_args(By))
@@ -187,12 +173,7 @@ def costs(model: str, options: Asked[CostFlags], format: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFlags:
-    """The nodes to list.
-
-    Attributes:
-        filter, op, module: See `graphkit.node_list`.
-        spec: The dims at which to compute shapes.
-    """
+    """The nodes to list."""
 
     filter: tuple[str, ...] = option(
         (),
@@ -238,11 +219,7 @@ def nodes(model: str, options: Asked[NodeFlags], format: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightFlags:
-    """The order of weights.
-
-    Attributes:
-        by: See `graphkit.weight_list`.
-    """
+    """The order of weights."""
 
     by: WeightOrder = option(
         "file",
@@ -272,16 +249,7 @@ def weights(model: str, options: Asked[WeightFlags], format: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewFlags(SizeFlags):
-    """The findings to show, and where.
-
-    Attributes:
-        target: The target whose blockers are shown.
-        errors: The JSON of a comparison whose errors are shown.
-        export: The file to write what Model Explorer reads to.
-        overwrite: Whether to replace files that exist.
-        port: The port of the page, None for a free one.
-        browser: Whether to open the page in a browser.
-    """
+    """The findings to show, and where."""
 
     target: str | None = option(None, BLOCKED_BY)
     errors: Path | None = option(

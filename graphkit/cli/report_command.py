@@ -42,21 +42,7 @@ __all__ = ["report"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags:
-    """The sections of a report, and the findings that it fails on.
-
-    Attributes:
-        recursive: Whether to look for models in the folders of a folder.
-        only, optimize, full, hash, context: See `graphkit.ReportOptions`.
-        check_hazards: Whether to run the model at the dims of each hazard.
-        group: The group of shape origins to draw.
-        target: The name or the file of a target.
-        spec: The dims at which to look for blockers.
-        strict: Whether any finding fails.
-        fail_on: Kinds of findings that fail.
-        baseline: A report than which nothing may be worse.
-        lock: The lock file to write.
-        limits: Time and memory that a model may take.
-    """
+    """The sections of a report, and the findings that it fails on."""
 
     recursive: bool = option(False, switch("--recursive", "Look for models in the folders of a folder too.", "-r"))
     only: str = option(

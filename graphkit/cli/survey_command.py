@@ -27,20 +27,7 @@ SERVER_SHARE = 0.9  # of the time of a model, after which a slow server is the e
 
 @dataclass(frozen=True, kw_only=True)
 class SurveyFlags:
-    """Flags of a survey: how each model is read, or which part of a table is shown.
-
-    Attributes:
-        jobs: Processes; None for one for each processor.
-        target: Targets to count blockers for.
-        after_fold: Whether to fold each model, too.
-        reports: Whether to write a page about each model, too.
-        retry: Whether to do models again that were errors.
-        table: The table to show.
-        where, sort, rows: See `survey_table`.
-        scheduler: The address of a Dask scheduler.
-        dask: Whether to start one here.
-        limits: Time and memory that a model may take.
-    """
+    """Flags of a survey: how each model is read, or which part of a table is shown."""
 
     jobs: int | None = option(None, count("--jobs", "Number of processes. Default: one for each processor."))
     target: tuple[str, ...] = option(

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from onnx import TensorProto
 
@@ -280,8 +281,7 @@ GROWING = {"seq", "sequence", "len", "length", "time", "past", "total", "frames"
 Test = tuple[Callable[[Value], Hashable], Callable[[Value], Iterable[Hashable]]]  # keys of an input and of an output
 
 
-@dataclass(frozen=True, slots=True)
-class StateEntry:
+class StateEntry(NamedTuple):
     """A recurrent state: the input that it is, and the output that replaces it."""
 
     past: Value

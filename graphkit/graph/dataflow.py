@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import onnx
 import onnx.defs
@@ -148,8 +147,7 @@ def _attribute_fault(node: Node, is_in_function: bool) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class _Form:
+class _Form(NamedTuple):
     """The schema of an operator: required inputs, number of outputs, kinds of attributes."""
 
     inputs: tuple[int, ...]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from onnx import TensorProto
 
@@ -46,8 +46,7 @@ __all__ = [
 KEEPS_A_FLAG = PRESERVING | {"Cast", "Not"}
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """The graph input that decides an If, negated or not."""
 
     input: Value
@@ -59,8 +58,7 @@ class Condition:
         return tuple(dim if isinstance(dim, int) else 1 for dim in declared_dims(self.input) or ())
 
 
-@dataclass(frozen=True, slots=True)
-class MergedDecoder:
+class MergedDecoder(NamedTuple):
     """An If that holds both steps of a decoder.
 
     Attributes:

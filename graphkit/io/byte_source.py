@@ -11,8 +11,8 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from onnx import TensorProto
@@ -174,8 +174,7 @@ def map_file(path: Path) -> Mapped:
 # Source: onnx's docs/ExternalData.md.
 
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
+class DataFile(NamedTuple):
     """A file that holds external data of a model.
 
     Attributes:
@@ -188,8 +187,7 @@ class DataFile:
     size: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """The bytes location[offset : offset + length] of a data file; length None means up to its end."""
 
     location: str

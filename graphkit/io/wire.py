@@ -8,8 +8,7 @@ from __future__ import annotations
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol, overload
+from typing import NamedTuple, Protocol, overload
 
 __all__ = [
     "BYTES",
@@ -226,8 +225,7 @@ VARINT_VALUES = (5, 6, 7, 11)  # int32_data, string_data, int64_data, uint64_dat
 DATA_TYPE, EXTERNAL_DATA, DATA_LOCATION = 2, 13, 14
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """A tensor payload that was left in the file: its bytes, and how to put them back.
 
     Attributes:

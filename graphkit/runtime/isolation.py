@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -98,13 +96,10 @@ class Worker:
             stderr=self._errors,
             pass_fds=self.arena.inherited,
         )
-        self._alarm = _Alarm(self._process)
         self.is_ready = False
         self._lock = threading.Lock()
         self._owner = os.getpid()
-        self._end = weakref.finalize(
-            self, _end_process, self._process, self._alarm, self.arena, self._errors, self._owner
-        )
+        self._end = weakref.finalize(self, _end_process, self._process, self.arena, self._errors, self._owner)
 
     def ask(self, request: Message, seconds: float, **values: object) -> Message:
         """Return the answer to a request, for which values are passed through shared memory under their keys.
@@ -159,17 +154,27 @@ class Worker:
 
     def _exchange_messages(self, request: Message | None, seconds: float) -> tuple[Message | None, bool]:
         """Send a request, if any, and return the answer, None where there is none; and whether time was over."""
-        self._alarm.set(seconds)
+        timed_out = threading.Event()
+
+        def end_process() -> None:
+            timed_out.set()
+            self._process.kill()
+
+        alarm = threading.Timer(min(seconds, threading.TIMEOUT_MAX), end_process)
+        alarm.daemon = True
+        alarm.start()
         try:
             if request is not None:
                 write_message(cast(IO[bytes], self._process.stdin), request)
             answer = read_message(cast(IO[bytes], self._process.stdout))
         except (BrokenPipeError, ConnectionResetError):
             answer = None
+        finally:
+            alarm.cancel()
         if answer is None:  # its pipes close before it has ended: how it ends is its own affair
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(SECONDS_TO_END)
-        return answer, self._alarm.cancel()
+        return answer, timed_out.is_set()
 
     def _death(self, seconds: float, timed_out: bool) -> DiedError:
         code = self._process.wait()
@@ -185,52 +190,9 @@ class Worker:
         return next((" ".join(line.split())[:200] for line in reversed(lines) if line.strip()), "")
 
 
-class _Alarm:
-    """Ends a process when its time is over. One thread serves all requests, and seldom wakes."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self._changed = threading.Condition()
-        self._deadline = math.inf
-        self._waits_until = 0.0
-        self._rang = self._is_over = False
-        threading.Thread(target=self._watch_process, daemon=True).start()
-
-    def set(self, seconds: float) -> None:
-        """Let the process live so many more seconds."""
-        with self._changed:
-            self._deadline = time.monotonic() + seconds
-            if self._deadline < self._waits_until:
-                self._changed.notify()
-
-    def cancel(self) -> bool:
-        """Let it live on; return whether its time was over before."""
-        with self._changed:
-            self._deadline = math.inf
-            return self._rang
-
-    def close(self) -> None:
-        """End the thread."""
-        with self._changed:
-            self._is_over = True
-            self._changed.notify()
-
-    def _watch_process(self) -> None:
-        with self._changed:
-            while not self._is_over:
-                seconds_left = self._deadline - time.monotonic()
-                if seconds_left <= 0:
-                    self._rang = True
-                    self._process.kill()
-                    return
-                self._waits_until = self._deadline
-                self._changed.wait(min(seconds_left, threading.TIMEOUT_MAX))
-
-
-def _end_process(process: subprocess.Popen[bytes], alarm: _Alarm, arena: Arena, errors: IO[bytes], owner: int) -> None:
+def _end_process(process: subprocess.Popen[bytes], arena: Arena, errors: IO[bytes], owner: int) -> None:
     if os.getpid() != owner:  # a fork of the process that it belongs to
         return
-    alarm.close()
     process.kill()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
