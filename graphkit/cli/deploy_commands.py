@@ -73,7 +73,7 @@ def contract(out: str, language: str | None, output: Path | None) -> None:
     OUT is the folder that graphkit lower wrote, or its contract.json. The C header serves C++ too.
     """
     from graphkit.deploy.contract import read_contract
-    from graphkit.deploy.contract.constant_writers import SUFFIXES, WRITERS
+    from graphkit.deploy.contract.contract_writers import SUFFIXES, WRITERS
     from graphkit.io.transaction import write_text
 
     if is_url(out):

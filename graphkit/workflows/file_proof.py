@@ -19,7 +19,6 @@ from graphkit.options import RewriteOptions, RewriteProofOptions
 from graphkit.progress import Progress, portion_of, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose
 from graphkit.rewrite.base import ALWAYS, Pass, PassChange, Premise, copy_proto, keep_members
-from graphkit.runtime.session import check_files
 from graphkit.save import Saved, check_targets, resolve_placement, save_models, unused_text
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.verify.rewrite_proof import ProvenReport, RewriteProof, proof_blocks
@@ -152,6 +151,8 @@ class FileRewrite:
         data = [output.with_name(f"{output.name}_data")] if is_shared else []
         check_targets([*data, output], [self.model], overwrite=options.overwrite)
         if options.verify:
+            from graphkit.runtime.session import check_files
+
             check_files(self.model)
 
     def write(self, rewritten: Model, proof: Callable[[Path], T]) -> tuple[Saved, T | None]:
