@@ -22,7 +22,7 @@ __all__ = [
     "RANGE", "SIZES", "SOURCE", "SPLIT_STEPS", "STEPS", "TIME", "WEIGHTS", "BundleOptions", "By", "CompareOptions",
     "DeployOptions", "DeploymentProofOptions", "DiffOptions", "Flag", "FoldOptions", "FolderOptions",
     "FoldingOptions", "KvLayout", "LowerOptions", "ProofOptions", "RewriteOptions", "RewriteProofOptions",
-    "SplitOptions", "SplitProofOptions", "Update", "as_declared", "count", "option", "switch",
+    "SplitOptions", "SplitProofOptions", "Update", "as_declared", "count", "many", "option", "switch",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -88,16 +88,14 @@ def count(name: str, text: str) -> Flag:
     return Flag(name, text, int, least=1)
 
 
-DIM = Flag(
-    "--dim", "Set the size of a symbol, or of one dim, such as x.0=1; repeatable.", metavar="NAME=N", is_repeatable=True
-)
-INPUT = Flag("--input", "Set the shape of an input; repeatable.", metavar="NAME=AxBxC", is_repeatable=True)
-RANGE = Flag(
-    "--range",
-    "Set bounds of a symbol; either may be left out; repeatable.",
-    metavar="NAME=LO:HI",
-    is_repeatable=True,
-)
+def many(name: str, text: str, metavar: str) -> Flag:
+    """Return a flag that may be given several times."""
+    return Flag(name, text, metavar=metavar, is_repeatable=True)
+
+
+DIM = many("--dim", "Set the size of a symbol, or of one dim, such as x.0=1; repeatable.", "NAME=N")
+INPUT = many("--input", "Set the shape of an input; repeatable.", "NAME=AxBxC")
+RANGE = many("--range", "Set bounds of a symbol; either may be left out; repeatable.", "NAME=LO:HI")
 SIZES = (DIM, INPUT, RANGE)
 TIMEOUT = Flag(
     "--timeout",
@@ -126,12 +124,7 @@ TIME = switch("--time", "Measure the latency before and after in onnxruntime, in
 STEPS = count("--steps", "Number of greedy decoding steps in the proof of a split.")
 SEED = Flag("--seed", "Seed of the generated inputs.", int, least=0)
 BLOCKED_BY = Flag("--target", "Show what keeps the model from a target; see graphkit targets.", metavar="NAME|FILE")
-MAP = Flag(
-    "--map",
-    "A tensor of the first model and its name in the second, if that differs; repeatable.",
-    metavar="NAME=NAME",
-    is_repeatable=True,
-)
+MAP = many("--map", "A tensor of the first model and its name in the second, if that differs; repeatable.", "NAME=NAME")
 
 
 def _tolerance_flag(text: str) -> Flag:
@@ -335,12 +328,11 @@ class LowerOptions(DeployOptions):
     )
     judges: tuple[str, ...] = option(
         (),
-        Flag(
+        many(
             "--judge",
             "A compiler to run on each lowered model, such as 'mycc --check {model}'; any exit status but 0 is a "
             "failure. Repeatable.",
-            metavar="COMMAND",
-            is_repeatable=True,
+            "COMMAND",
         ),
     )
     judge_seconds: float = option(

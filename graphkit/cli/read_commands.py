@@ -21,7 +21,7 @@ from graphkit.cli.flags import (
     takes_options,
 )
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, show_result
-from graphkit.options import BLOCKED_BY, OVERWRITE, SIZES, WEIGHTS, By, Flag, as_declared, count, option, switch
+from graphkit.options import BLOCKED_BY, OVERWRITE, SIZES, WEIGHTS, By, Flag, as_declared, count, many, option, switch
 
 if TYPE_CHECKING:
     from graphkit.analysis.node_list import WeightOrder
@@ -49,11 +49,10 @@ class ShapeFlags(SizeFlags):
 
     filter: tuple[str, ...] = option(
         (),
-        Flag(
+        many(
             "--filter",
             "Show tensors of such names or nodes only, as '/model/layers.0/*' or 'present.{0-5}.key'; repeatable.",
-            metavar="GLOB",
-            is_repeatable=True,
+            "GLOB",
         ),
     )
     constants: bool = option(False, switch("--constants", "Show initializers, and what follows from them alone, too."))
@@ -177,24 +176,16 @@ class NodeFlags:
 
     filter: tuple[str, ...] = option(
         (),
-        Flag(
+        many(
             "--filter",
             "List nodes of such names or outputs only, as '/model/layers.0/*' or 'layers.{0-5}/*'; repeatable.",
-            metavar="GLOB",
-            is_repeatable=True,
+            "GLOB",
         ),
     )
-    op: tuple[str, ...] = option(
-        (), Flag("--op", "List nodes of this operator only; repeatable.", metavar="OP", is_repeatable=True)
-    )
+    op: tuple[str, ...] = option((), many("--op", "List nodes of this operator only; repeatable.", "OP"))
     module: tuple[str, ...] = option(
         (),
-        Flag(
-            "--module",
-            "List nodes of this module and those inside it only, as model/layers.0; repeatable.",
-            metavar="PATH",
-            is_repeatable=True,
-        ),
+        many("--module", "List nodes of this module and those inside it only, as model/layers.0; repeatable.", "PATH"),
     )
     spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
 

@@ -12,7 +12,7 @@ import click
 
 from graphkit.cli.flags import Asked, Format, complete, format_of, takes_options
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, render_result, show_result
-from graphkit.options import LIMITS, Flag, count, option, switch
+from graphkit.options import LIMITS, Flag, count, many, option, switch
 from graphkit.runtime.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
@@ -32,12 +32,7 @@ class SurveyFlags:
     jobs: int | None = option(None, count("--jobs", "Number of processes. Default: one for each processor."))
     target: tuple[str, ...] = option(
         (),
-        Flag(
-            "--target",
-            "Count the nodes that keep each model from a target; repeatable.",
-            metavar="NAME",
-            is_repeatable=True,
-        ),
+        many("--target", "Count the nodes that keep each model from a target; repeatable.", "NAME"),
     )
     after_fold: bool = option(
         False, switch("--after-fold", "Fold each model, and count the nodes that compute shapes once more.")
@@ -49,18 +44,11 @@ class SurveyFlags:
     table: str | None = option(None, Flag("--show", "Show a table, the worst first.", metavar="TABLE.parquet"))
     where: tuple[str, ...] = option(
         (),
-        Flag(
-            "--where",
-            "Show only the models that meet a condition, such as nodes>1000; repeatable.",
-            metavar="COND",
-            is_repeatable=True,
-        ),
+        many("--where", "Show only the models that meet a condition, such as nodes>1000; repeatable.", "COND"),
     )
     sort: tuple[str, ...] = option(
         (),
-        Flag(
-            "--sort", "Sort by a column, -COLUMN for the largest first; repeatable.", metavar="COL", is_repeatable=True
-        ),
+        many("--sort", "Sort by a column, -COLUMN for the largest first; repeatable.", "COL"),
     )
     rows: int = option(50, count("--rows", "Number of rows to show; a file has all of them."))
     scheduler: str | None = option(
