@@ -177,13 +177,18 @@ class FileRewrite:
         )
         return saved, proofs[0] if proofs else None
 
-    def costs(self) -> tuple[CostChange, ...]:
-        """Count the costs of the original and of the written file, and time them if that is asked for."""
+    def costs(self, rewritten: Model | None = None) -> tuple[CostChange, ...]:
+        """Count the costs of the original and of the written file, and time them if that is asked for.
+
+        Args:
+            rewritten: The model that was written, whose shapes may be known, where it declares the same dims of inputs.
+        """
         self.progress(with_share(PROVEN, "counting costs"))
         options, written = self.options, load(self.output)
         models = BeforeAndAfter([self.model], written, options.spec)
         if not options.time:
-            return (cost_change(models),)
+            known = models if rewritten is None else replace(models, after=rewritten, written=written)
+            return (cost_change(known),)
         from graphkit.verify.latency import costs_before_and_after
 
         return (costs_before_and_after(models, timed=options.time, limits=options.limits),)

@@ -144,7 +144,7 @@ def fold_file(
         remaining=remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
         proof=proof,
         unused=tuple(path.name for path in written.unused),
-        costs=rewrite.costs(),
+        costs=rewrite.costs(outcome.model if declarations(outcome.model).model is outcome.model else None),
         declared=declared,
         models=(model, outcome.model),
     )

@@ -176,6 +176,7 @@ class BeforeAndAfter:
         wish: Sizes by role, where others than the typical ones are of interest.
         sizes: Sizes of symbols of the result, as expressions in the dims of the original.
         values: Values of inputs of the result that decide sizes: integers, and expressions in the dims of the original.
+        written: The file of the result, whose bytes count, where that is another model.
     """
 
     before: Sequence[Model]
@@ -184,6 +185,7 @@ class BeforeAndAfter:
     wish: Mapping[Role, int] = field(default_factory=dict)
     sizes: Mapping[str, Expr] = field(default_factory=dict)
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    written: Model | None = None
 
     def sized(self) -> tuple[list[SizedModel], SizedModel]:
         """Choose the sizes of originals and of their result.
@@ -223,7 +225,10 @@ def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
     try:
         originals, result = models.sized()
         known = {name: size for each in originals for name, size in each.known.items()}
-        figures = _join_figures([each.figures() for each in originals]), result.figures()
+        after = result.figures()
+        if models.written is not None:
+            after = replace(after, bytes=stored_bytes(models.written))
+        figures = _join_figures([each.figures() for each in originals]), after
         return CostChange(what, Sizes(known.items()), *figures, models=models, links=models.links(originals))
     except GraphkitError as error:
         return CostChange(what, Sizes(), None, None, unknown=str(error), models=models)
