@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.graph.operator_traits import REDUCTIONS, UNARY, is_elementwise
+from graphkit.graph.operator_traits import REDUCTIONS, UNARY, has_attributes_only, is_elementwise
 from graphkit.graph.view import Node
 from graphkit.ops.tensor import Dims, Tensor, element_numbers
 from graphkit.symbolic.expr import const
@@ -21,7 +21,7 @@ from graphkit.symbolic.expr import const
 __all__ = ["ALIKE", "FREE", "NORMALIZATIONS", "OWN", "RULES", "AxesUnknownError", "Layout", "NodeFacts", "find_layout"]
 
 FREE, ALIKE, OWN = 0, 1, 2  # an axis may go, merge and be split; may merge with others of its kind; stays as it is
-ONE_AXIS_SINCE, AXES_ARE_INPUTS_SINCE, PADS_ARE_INPUTS_SINCE = 13, 10, 11  # of Softmax, Slice and Pad
+ONE_AXIS_SINCE = 13  # of Softmax
 
 Groups = Sequence[Sequence[int]]
 
@@ -204,7 +204,7 @@ def _of_squeeze(facts: NodeFacts) -> Layout:
 
 def _of_slice(facts: NodeFacts) -> Layout:
     dims, out = facts.dims(0), facts.out()
-    if facts.node.input(3) is None and facts.node.scope.opset() >= AXES_ARE_INPUTS_SINCE:
+    if facts.node.input(3) is None and not has_attributes_only(facts.node):
         places = range(len(facts.integers(1)))
         return Layout({0: dims}, [out], _mark_axes(len(dims), places), None, places, 3)
     axes, axes_input = _named_axes(facts, 3)
@@ -248,7 +248,7 @@ def _of_quantized(facts: NodeFacts) -> Layout:
 
 def _of_pad(facts: NodeFacts) -> Layout:
     dims, out, node = facts.dims(0), facts.out(), facts.node
-    if node.scope.opset() < PADS_ARE_INPUTS_SINCE:
+    if has_attributes_only(node):
         raise AxesUnknownError("its opset has no pads as an input")
     pads, has_axes = facts.integers(1), node.input(3) is not None
     named = facts.integers(3) if has_axes else list(range(len(dims)))

@@ -17,6 +17,7 @@ import onnx
 import onnx.parser
 from onnx import TensorProto
 
+from graphkit.graph.operator_traits import has_attributes_only
 from graphkit.graph.traversal import chain_end
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
@@ -34,7 +35,6 @@ __all__ = ["DOMAIN", "NAME", "FuseAttention", "attention_function"]
 
 MOVERS = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 REGROUPING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-SLICE_INPUTS_SINCE = 10
 
 Kind = Literal["batch", "row", "column"]
 
@@ -188,7 +188,7 @@ def _layout_after_split(editor: Editor, node: Node, out: Value, before: Layout) 
 
 def _layout_after_slice(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
     """Return the layout behind a Slice along one axis of columns."""
-    if node.scope.opset() < SLICE_INPUTS_SINCE:
+    if has_attributes_only(node):
         return None
     starts, axes, steps = (editor.known_integers(node.input(index)) for index in (1, 3, 4))
     if starts is None or axes is None or len(starts) != 1 or len(axes) != 1 or steps not in (None, [1]):

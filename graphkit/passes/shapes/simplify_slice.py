@@ -11,7 +11,7 @@ import numpy as np
 import onnx.helper
 
 from graphkit.dtypes import INT64_MAX
-from graphkit.graph.operator_traits import RESHAPING
+from graphkit.graph.operator_traits import RESHAPING, has_attributes_only
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims, Tensor, element_number, element_numbers, is_to_the_end
 from graphkit.rewrite import Editor, NewNode, NodeRewrite, Rewrite
@@ -51,7 +51,7 @@ class CanonicalizeSlice(Rewrite):
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes("Slice"):
             data, bounds = node.input(0), slice_bounds(editor, node)
-            if node.scope.opset() < 10 or data is None or bounds is None:
+            if has_attributes_only(node) or data is None or bounds is None:
                 continue
             if all((start, end) == (0, INT64_MAX) for start, end in bounds):
                 if editor.bypass(node, data):
@@ -123,7 +123,6 @@ def _plain_end(end: Expr, dim: Expr) -> Expr | int:
     return from_end if from_end is not None and from_end < 0 <= lower(end) else end
 
 
-BOUNDS_ARE_INPUTS_SINCE = 10
 Bounds = dict[int, tuple[int, int, int]]  # by axis: start, end, step
 
 
@@ -177,7 +176,7 @@ def _constant_bounds(editor: Editor, node: Node) -> Bounds | None:
     """Return the bounds of a Slice, None if they are not all constant."""
     rank = editor.shapes[node.inputs[0]].rank
     starts, ends, axes, steps = (_constant_integers(editor, node.input(index)) for index in range(1, 5))
-    if node.scope.opset() < BOUNDS_ARE_INPUTS_SINCE or rank is None or not starts or ends is None:
+    if has_attributes_only(node) or rank is None or not starts or ends is None:
         return None
     if (axes is None and node.input(3) is not None) or (steps is None and node.input(4) is not None):
         return None
