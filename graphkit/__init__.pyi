@@ -86,9 +86,8 @@ from .verify.runs_at_hazards import check_hazards
 from .verify.split_verifier import verify_split
 from .viewer.make_view import View, view
 from .workflows.compare_models import compare_models
-from .workflows.edit_file import EditReport, edit_file
 from .workflows.fold_file import FoldReport, fold_file
-from .workflows.rewrite_file import RewriteReport, rewrite_file
+from .workflows.rewrite_file import EditReport, RewriteReport, edit_file, rewrite_file
 from .workflows.specialize import Specializer
 from .workflows.split_decoder_file import SplitReport, split_file
 

@@ -11,7 +11,7 @@ import pytest
 from converting import convert_here
 
 import graphkit.passes.opset.convert_opset
-import graphkit.workflows.edit_file
+import graphkit.workflows.rewrite_file
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import load
 from graphkit.passes.opset.convert_opset import converted_by_onnx
@@ -75,7 +75,7 @@ def test_a_subgraph_whose_proof_fails_is_kept_and_said_to_be_wrong(
         proto.graph.node[-1].op_type = "Abs"
         return Outcome(graphkit.Model.from_proto(proto))
 
-    monkeypatch.setattr(graphkit.workflows.edit_file.ExtractSubgraph, "run", turned)
+    monkeypatch.setattr(graphkit.workflows.rewrite_file.ExtractSubgraph, "run", turned)
     code, _, err = run("extract", small_file(tmp_path), "--to", "y", "-o", tmp_path / "part.onnx")
     assert code == 1
     assert err == f"The proof failed. {tmp_path / 'part.onnx'} is kept, unverified.\n"
@@ -205,7 +205,7 @@ def test_an_operator_that_graphkit_does_not_know_comes_from_onnx_where_the_proof
         proto.graph.node[-1].attribute.append(onnx.helper.make_attribute("inverse", 1))
         return graphkit.Model.from_proto(proto)
 
-    monkeypatch.setattr(graphkit.workflows.edit_file, "converted_by_onnx", wrong)
+    monkeypatch.setattr(graphkit.workflows.rewrite_file, "converted_by_onnx", wrong)
     code, out, err = run("convert-opset", tmp_path / "dft.onnx", "--to", 20, "-o", tmp_path / "wrong.onnx")
     assert (code, out) == (2, "")
     assert "DFT#0: stays of opset 17: DFT of opset 20 has no attribute 'axis' any more; onnx's converter: its " in err

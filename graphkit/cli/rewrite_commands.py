@@ -166,7 +166,7 @@ def _model_folder(model: Model) -> Path:
 
 
 def _run_edit(job: Job, step: Pass) -> Result:
-    from graphkit.workflows.edit_file import edit_file
+    from graphkit.workflows.rewrite_file import edit_file
 
     return edit_file(job.model(), job.output, step, job.options, progress=job.progress)
 

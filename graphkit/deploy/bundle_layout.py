@@ -25,8 +25,7 @@ from graphkit.deploy.contract.bundle_contract import (
 from graphkit.deploy.contract.contract_checks import BYTES
 from graphkit.deploy.contract.contract_parts import Generation
 from graphkit.deploy.deploy_sizes import DeploySizes, missing_sizes
-from graphkit.deploy.export_pipeline import MASK_LENGTH
-from graphkit.deploy.generation_settings import TokenSettings
+from graphkit.deploy.export_pipeline import MASK_LENGTH, TokenSettings
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import Dim, declared_type

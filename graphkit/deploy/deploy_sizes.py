@@ -12,7 +12,6 @@ from onnx import TensorProto
 
 from graphkit.analysis.kv_cache import table_positions
 from graphkit.deploy.export_pipeline import MASK_LENGTH
-from graphkit.deploy.source_lengths import MAX_REACH, SourceLengths
 from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
@@ -29,12 +28,15 @@ from graphkit.shapes.input_dims import declared_inputs
 from graphkit.suggest import did_you_mean
 
 __all__ = [
+    "MAX_REACH",
     "DeploySizes",
     "LowerSizes",
     "Setting",
     "SizeRequest",
     "Sound",
+    "SourceLengths",
     "check_dtypes",
+    "check_source",
     "checked_request",
     "fold_decoder",
     "missing_sizes",
@@ -42,6 +44,7 @@ __all__ = [
     "setting_of",
     "size_request",
 ]
+
 
 MOST_POSITIONS = 1 << 16  # of a lowering: the host's inputs are computed for each
 
@@ -458,3 +461,49 @@ def _check_sizes(model: Model, numbers: Mapping[str, int], lengths: frozenset[st
         hint = f"the nearest length at which it runs is --src-len {nearest}"
         raise UsageError(f"{model.name} does not run at these sizes: {fault} - {hint}")
     raise impossible_sizes_error(model, numbers, fault)
+
+
+MAX_REACH = 4096  # how far a length is looked for at which a model runs
+
+
+class SourceLengths:
+    """Tells at which lengths of its source an encoder runs, where no dim by name says so."""
+
+    def __init__(self, encoder: Model, batch: int, dims: Mapping[str, int]) -> None:
+        roles = symbol_roles(encoder)
+        named = {name for name, role in roles.items() if role in ("encoder", "sequence", "total")}
+        self.lengths = frozenset(named - dims.keys())
+        self.numbers = {**{name: batch for name, role in roles.items() if role == "batch"}, **dims}
+        self.check = SizeCheck(encoder)
+
+    def fault(self, length: int) -> str:
+        """Return why it does not run at a length, "" where nothing is known."""
+        return self.check.fault({**self.numbers, **dict.fromkeys(self.lengths, length)}) if self.lengths else ""
+
+    def most(self, length: int) -> int | None:
+        """Return the largest length up to one at which it runs; None where it runs at none that was tried."""
+        tried = range(length, max(length - MAX_REACH, 0), -1)
+        return next((size for size in tried if not self.fault(size)), None)
+
+    def nearest(self, length: int) -> int | None:
+        """Return the nearest length at which it runs, None where there is none near."""
+        return self.check.nearest(self.numbers, self.lengths, length, MAX_REACH)
+
+
+def check_source(encoder: Model, batch: int, source: int, dims: Mapping[str, int]) -> None:
+    """Check that an encoder runs at some length of the source up to the longest one of a bundle.
+
+    Raises:
+        UsageError: It does not, with the least length at which it does.
+    """
+    check = SourceLengths(encoder, batch, dims)
+    if check.most(source) is not None:
+        return
+    rules = {str(rule) for rule in find_triggers(infer(encoder)).rules if rule.name in check.lengths}
+    legal = f"legal lengths: {rules.pop()}; " if len(rules) == 1 else ""
+    nearest = check.nearest(source)
+    hint = "a longer one with --max-source" if nearest is None else f"--max-source {nearest} or more"
+    raise UsageError(
+        f"{encoder.name} does not run with a source of {source}, nor of less: {check.fault(source)} - "
+        f"{legal}give {hint}"
+    )

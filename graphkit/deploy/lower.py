@@ -13,20 +13,26 @@ import numpy as np
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.blockers import blockers
-from graphkit.deploy.compiler_judges import Judgement, Judgements, judge_models, judge_words
 from graphkit.deploy.contract import Contract, LoweredWith
 from graphkit.deploy.contract.contract_files import record_files
 from graphkit.deploy.contract.contract_writers import write_guide
 from graphkit.deploy.deploy_costs import lowering_costs
 from graphkit.deploy.deploy_sizes import LowerSizes, SizeRequest, check_dtypes, checked_request, size_request
 from graphkit.deploy.export_pipeline import Pipeline, changed_by, find_pipeline, has_shorter_output
-from graphkit.deploy.largest_score import largest_score
 from graphkit.deploy.lower_model import lower_model
-from graphkit.deploy.lower_report import DATA, GUIDE, LoweredFile, LowerReport, lowered_file
-from graphkit.deploy.lowered_contract import Lowered, build_contract, collect_tables, link_cross_cache
-from graphkit.deploy.padding_checks import check_scales, check_vectors
-from graphkit.deploy.padding_leaks import check_padding
-from graphkit.deploy.stacked_caches import stack_caches
+from graphkit.deploy.lower_report import (
+    DATA,
+    GUIDE,
+    Judgement,
+    Judgements,
+    LoweredFile,
+    LowerReport,
+    judge_models,
+    judge_words,
+    lowered_file,
+)
+from graphkit.deploy.lowered_contract import Lowered, build_contract, collect_tables, link_cross_cache, stack_caches
+from graphkit.deploy.lowering_checks import check_padding, check_scales, check_vectors, largest_score
 from graphkit.deploy.targets import Target, load_target
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import OutputError, UsageError

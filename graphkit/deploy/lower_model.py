@@ -16,7 +16,7 @@ from graphkit.deploy.deploy_sizes import LowerSizes, Setting, setting_of
 from graphkit.deploy.host_part import kept_inputs, sound_mask, with_sound
 from graphkit.deploy.host_tables import HostTable, host_tables
 from graphkit.deploy.lowered_contract import Interface, Lowered
-from graphkit.deploy.padding_checks import check_ranges, check_texts, is_step
+from graphkit.deploy.lowering_checks import check_ranges, check_texts, is_step
 from graphkit.deploy.source_pooling import pool_by_product
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError

@@ -30,10 +30,15 @@ from graphkit.deploy.contract.bundle_contract import (
     StateTensor,
 )
 from graphkit.deploy.deploy_costs import bundling_costs
-from graphkit.deploy.deploy_sizes import DeploySizes, SizeRequest, check_dtypes, checked_request, size_request
-from graphkit.deploy.export_pipeline import Pipeline, find_pipeline
-from graphkit.deploy.generation_settings import TokenSettings, read_token_settings
-from graphkit.deploy.source_lengths import check_source
+from graphkit.deploy.deploy_sizes import (
+    DeploySizes,
+    SizeRequest,
+    check_dtypes,
+    check_source,
+    checked_request,
+    size_request,
+)
+from graphkit.deploy.export_pipeline import Pipeline, TokenSettings, find_pipeline, read_token_settings
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import UsageError
 from graphkit.graph.mask_polarity import POLARITIES

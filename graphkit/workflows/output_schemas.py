@@ -48,9 +48,8 @@ from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
 from graphkit.viewer.export_view import ViewExport
-from graphkit.workflows.edit_file import EditReport
 from graphkit.workflows.fold_file import FoldReport
-from graphkit.workflows.rewrite_file import RewriteReport
+from graphkit.workflows.rewrite_file import EditReport, RewriteReport
 from graphkit.workflows.split_decoder_file import SplitReport
 
 __all__ = [

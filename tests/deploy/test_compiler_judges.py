@@ -12,7 +12,7 @@ import pytest
 from test_lower import OPTIONS, unpacked
 
 from graphkit.cli import main
-from graphkit.deploy.compiler_judges import KEPT, Judgement, Judgements, judge_models
+from graphkit.deploy.lower_report import KEPT, Judgement, Judgements, judge_models
 from graphkit.errors import UsageError
 
 FAILS_AT_STEP = "import sys; print('seen', sys.argv[1]); sys.exit('step' in sys.argv[1] and 3)"

@@ -13,7 +13,7 @@ from real_models import MODELS
 from rewriting import model_of
 
 from graphkit.deploy.lower import LowerOptions, lower_folder
-from graphkit.deploy.padding_checks import check_ranges, check_scales, check_vectors
+from graphkit.deploy.lowering_checks import check_ranges, check_scales, check_vectors
 from graphkit.errors import UsageError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load

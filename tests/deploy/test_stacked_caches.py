@@ -11,7 +11,7 @@ from small_contract import SMALL
 
 from graphkit.deploy.contract import State, read_contract
 from graphkit.deploy.lower import LowerOptions, lower_folder
-from graphkit.deploy.stacked_caches import stack_caches
+from graphkit.deploy.lowered_contract import stack_caches
 from graphkit.deploy.targets import load_target
 from graphkit.errors import UsageError
 from graphkit.model import load

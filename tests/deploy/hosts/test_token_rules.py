@@ -21,7 +21,7 @@ from test_beam_search import POSITIONS, Table, generated_in_node
 
 import graphkit
 from graphkit.deploy.contract import Generation
-from graphkit.deploy.generation_settings import TokenSettings, read_token_settings
+from graphkit.deploy.export_pipeline import TokenSettings, read_token_settings
 from graphkit.deploy.hosts.token_search import BeamOptions, TokenRules, beam_search, greedy_search, most_new_tokens
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import GenerationWarning, ModelError, UsageError

@@ -1,0 +1,362 @@
+"""Checks before and after a lowering: texts, ranges of quantised data, leaks of padding, how large scores become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto
+
+from graphkit.deploy.contract import Method
+from graphkit.deploy.hosts import Host
+from graphkit.deploy.lowered_contract import Lowered
+from graphkit.dtypes import FLOATS
+from graphkit.errors import UsageError
+from graphkit.graph.declared_types import declared_dims
+from graphkit.graph.operator_traits import QUANTIZED
+from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.model import Model
+from graphkit.passes.npu.dequantize import Dequantize
+from graphkit.rewrite.new_interface import NewInput, with_outputs
+from graphkit.runtime.session import IsolatedSession
+from graphkit.shapes import Shapes, infer
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.verify.comparator import elementwise_difference
+from graphkit.verify.input_generator import ExportInputs, InputSpec
+from graphkit.verify.lowering_verifier import vocabulary_size
+from graphkit.verify.tolerances import LOWERING_TOLERANCE
+
+__all__ = [
+    "check_padding",
+    "check_ranges",
+    "check_scales",
+    "check_texts",
+    "check_vectors",
+    "is_step",
+    "largest_score",
+]
+
+
+def is_step(model: Model) -> bool:
+    """Whether a model runs token by token on recurrent state, which the host can keep."""
+    return bool(model.roles.states and model.roles.all("tokens"))
+
+
+def check_texts(model: Model) -> None:
+    """Check that there is one text, and that steps on recurrent state give logits.
+
+    Raises:
+        UsageError: It is not so, with the node and what to do.
+    """
+    roles = model.roles
+    if is_step(model):
+        if roles.logits is None:
+            raise UsageError(
+                f"{model.name}: it runs on recurrent state, '{roles.states[0].past.name}', and no output is known to "
+                "be its logits - name it 'logits', or make a bundle of it: graphkit bundle"
+            )
+        return
+    source, text = roles.first("encoder tokens"), roles.first("tokens")
+    if source is not None and text is not None and not roles.pasts:
+        raise UsageError(
+            f"{model.name}: encoder and decoder are one graph without a cache, which takes the texts '{source.name}' "
+            f"and '{text.name}' - export encoder and decoder as models of their own, with a cache"
+        )
+
+
+WAY_OUT = "compute quantised products with floats: --dequantize"
+
+
+def check_ranges(model: Model) -> None:
+    """Check that no range is taken from all positions of a run.
+
+    Raises:
+        UsageError: One is, with the node and the way out.
+    """
+    node = next(_dynamic_nodes(model), None)
+    if node is None:
+        return
+    raise UsageError(
+        f"{model.name}: '{node.label}' ({node.op_type}) takes its range from all positions of a run: padding and "
+        f"the number of tokens in a run change results - {_quantised_hint(model)}"
+    )
+
+
+def check_scales(first: Model, step: Model) -> None:
+    """Check that two decoders round the same data alike: the lowered step runs the first token too.
+
+    Raises:
+        UsageError: They were calibrated one by one, with a scale that differs.
+    """
+    known = _constant_scales(first)
+    for name, scale in _constant_scales(step).items():
+        if known.get(name, scale) != scale:
+            raise UsageError(
+                f"{step.name}: '{name}', the scale of a QuantizeLinear, is {scale:g}, and {known[name]:g} in "
+                f"{first.name}: the lowered step, which runs the first token too, would round it otherwise - {WAY_OUT}"
+            )
+
+
+def _constant_scales(model: Model) -> dict[str, float]:
+    """Return the constant scales of data by name."""
+    nodes = (node for node in all_nodes(model.scopes) if node.op_type == "QuantizeLinear")
+    scales = {value.name: value.constant for node in nodes if (value := node.input(1)) is not None}
+    arrays = {name: model.array(tensor) for name, tensor in scales.items() if tensor is not None}
+    return {name: float(array.item()) for name, array in arrays.items() if array.size == 1}
+
+
+def check_vectors(first: Model, step: Model) -> None:
+    """Check that two decoders add and multiply the same vectors: the lowered step runs the first token too.
+
+    Where all operators are quantised, the scale of a bias follows from the range that its data had in a calibration, so
+    that two decoders which were calibrated one by one hold the bias with other roundings. What is less off than logits
+    may be is left to the proof.
+
+    Raises:
+        UsageError: A vector that both have for the same node differs by more than the tolerance of the proof.
+    """
+    off = dict(_differing_vectors(first, step))
+    if not off:
+        return
+    name, distance = max(off.items(), key=lambda item: item[1])
+    more = f" (and {len(off) - 1} more)" if len(off) > 1 else ""
+    raise UsageError(
+        f"{step.name}: '{name}' is up to {distance:.1e} off what it is in {first.name}{more}: the lowered "
+        "step, which runs the first token too, would compute with other numbers - lower the export as it was before it "
+        "was quantised"
+    )
+
+
+def _differing_vectors(first: Model, step: Model) -> Iterator[tuple[str, float]]:
+    """Yield the vectors that differ by more than the tolerance, each with the largest distance of an element."""
+    known = _constant_vectors(first)
+    for (name, output), tensor in _constant_vectors(step).items():
+        other = known.get((name, output))
+        if other is None or other.dims != tensor.dims or other.data_type != tensor.data_type:
+            continue
+        distance = float(elementwise_difference(first.array(other), step.array(tensor)).max(initial=0.0))
+        if distance > LOWERING_TOLERANCE:
+            yield name, distance
+
+
+def _constant_vectors(model: Model) -> dict[tuple[str, str], TensorProto]:
+    """Return the constant vectors of floats, by their name and the output of a node that reads them."""
+    return {
+        (value.name, out.name): value.tensor
+        for node in all_nodes(model.scopes)
+        for value in node.inputs
+        for out in node.outputs[:1]
+        if value is not None and value.tensor is not None and out is not None
+        if len(value.tensor.dims) == 1 and value.tensor.data_type in FLOATS
+    }
+
+
+def _dynamic_nodes(model: Model) -> Iterator[Node]:
+    return (node for node in all_nodes(model.scopes) if node.op_type in QUANTIZED["dynamic"])
+
+
+def _quantised_hint(model: Model) -> str:
+    outcome = Dequantize().run(model)
+    if next(_dynamic_nodes(outcome.model), None) is None:
+        return WAY_OUT
+    reason = f", for dequantize leaves {outcome.declined[0]}" if outcome.declined else ""
+    return f"lower the export as it was before it was quantised{reason}"
+
+
+APART = 1e-3  # relative to the largest element: of which rounding makes no difference
+Arrays = dict[str, np.ndarray]
+
+
+def check_padding(part: Lowered, original: Model, folder: Path) -> None:
+    """Check that what padding holds changes nothing of a text, whose tokens are half as many as there may be.
+
+    Args:
+        part: The model that runs once for it.
+        original: The model, as it was exported; everybody pads one of a fixed length, if the token is known.
+        folder: The folder of `contract.json` and the tables.
+
+    Raises:
+        UsageError: It does, with the node that takes it to tokens that count.
+        ModelError: The model does not load or run.
+    """
+    rng, fed = np.random.default_rng(0), list[Arrays]()
+
+    def run(method: Method, feed: Mapping[str, np.ndarray]) -> Arrays:
+        fed.append(dict(feed))
+        return {port.name: np.zeros(port.shape, port.dtype) for port in method.outputs}
+
+    host = Host(folder, run, unchecked=True)
+    length, tokens = host.contract.sizes["source"], original.roles.first("tokens")
+    is_fixed = tokens is not None and isinstance((declared_dims(tokens) or (0,))[-1], int)
+    is_padded = is_fixed and host.contract.tokens["pad"] is not None
+    if not host.contract.takes_text or length < 2 or is_padded:
+        return
+    inputs = ExportInputs([original], rng)
+    users = [port for port in part.method.inputs if port.kind == "user"]
+    user = {port.name: inputs.array(InputSpec(port.name, port.dtype), port.shape) for port in users}
+    host.start([[1] * (length // 2)] * host.batch if host.batch > 1 else [1] * (length // 2), user)
+    texts = [port for port in part.method.inputs if (port.kind, port.by) == ("embedding", "source")]
+    tables = {port.name: host.tables[port.source.of] for port in texts if port.source is not None}
+    noisy = [
+        {k: _add_noise(fed[0][k], table, host.batch, length, rng) for k, table in tables.items()} for _ in range(2)
+    ]
+    pair = [{**fed[0], **rows} for rows in noisy]
+    if not _find_leaks(part.model, list(part.model.graph.outputs), pair, length, _valid_dims(original, length // 2)):
+        return
+    if is_fixed:
+        raise UsageError(
+            f"{original.name}: it takes {length} tokens, no mask hides those that pad, and nothing says which token "
+            "does - give it with --pad"
+        )
+    values = [value for node in part.model.graph.nodes for value in node.results]
+    leaks = _find_leaks(part.model, values, pair, length, {})
+    of_all = [value for value in leaks if length in (infer(part.model)[value].sizes() or ())]  # not of a part of them
+    if (leak := next(iter(of_all or leaks), None)) is not None and leak.producer is not None:
+        raise UsageError(
+            f"{original.name}: '{leak.producer.label}' ({leak.producer.op_type}) mixes positions: what padding holds "
+            "reaches tokens that count, and no mask keeps it out. Texts shorter than the fixed length would be wrong - "
+            "fold the model for each length of its own instead: graphkit fold --dim"
+        )
+
+
+def _add_noise(rows: np.ndarray, table: np.ndarray, batch: int, length: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the rows of tokens with elements of their table for those of padding."""
+    noisy = rows.reshape(batch, length, -1).copy()
+    noisy[:, length // 2 :] = rng.choice(table.ravel(), noisy[:, length // 2 :].shape)
+    return np.asarray(noisy.reshape(rows.shape))
+
+
+def _valid_dims(original: Model, valid: int) -> dict[str, tuple[int | None, ...]]:
+    """Return the dims of outputs that follow from the length of a text, for one of so many tokens; None for others."""
+    shapes, lengths = infer(original), ("encoder", "sequence", "total")
+    sizes = {name: valid for name, role in symbol_roles(original).items() if role in lengths}
+    return {
+        value.name: tuple(
+            int(dim.evaluate(sizes)) if dim.symbols and dim.symbols <= sizes.keys() else None
+            for dim in shapes[value].dims or ()
+        )
+        for value in original.graph.outputs
+    }
+
+
+def _find_leaks(
+    model: Model,
+    values: Sequence[Value],
+    pair: Sequence[Arrays],
+    length: int,
+    valid: Mapping[str, tuple[int | None, ...]],
+) -> list[Value]:
+    """Return the values of which a part at tokens that count differs, in topological order."""
+    shapes = infer(model)
+    known = {value: sizes for value in values if (sizes := shapes[value].sizes()) is not None and not value.is_constant}
+    outputs = [(value.name, NewInput(value.name, shapes[value].dtype, sizes)) for value, sizes in known.items()]
+    with IsolatedSession(with_outputs(model, outputs)) as session:
+        first, second = (session.run(feed) for feed in pair)
+    halves = {name: tuple(length // 2 if size == length else None for size in first[name].shape) for name in first}
+    return [v for v in known if _differs_beyond(first[v.name], second[v.name], valid.get(v.name) or halves[v.name])]
+
+
+def _differs_beyond(first: np.ndarray, second: np.ndarray, valid: Sequence[int | None]) -> bool:
+    if first.dtype.kind != "f":
+        return False
+    part = tuple(map(slice, valid))
+    wide, other = first[part].astype(np.float64), second[part].astype(np.float64)
+    return bool(np.abs(wide - other).max(initial=0.0) > APART * max(1.0, np.abs(wide).max(initial=0.0)))
+
+
+MASKS = ("slots_mask", "source_mask", "rows")  # kinds of inputs that carry no activations
+SEED = 0
+MOST_STEPS = 256
+
+
+def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
+    """Return the largest magnitude of a score that a mask is added to, None where no mask is.
+
+    A source of the fixed length and a prompt, both of random tokens, run through host and lowered models, to a full
+    cache or for `MOST_STEPS`.
+
+    Args:
+        parts: The lowered models.
+        folder: The folder of `contract.json` and the tables.
+
+    Raises:
+        ModelError: A model does not load or run.
+    """
+    runs = _Runs(parts)
+    if not runs.scores:
+        return None
+    host = Host(folder, runs, unchecked=True)
+    rng = np.random.default_rng(SEED)
+    contract = host.contract
+    steps = min(contract.sizes["positions"], MOST_STEPS)
+    tokens = rng.integers(0, vocabulary_size(contract), max(contract.sizes["source"], steps)).tolist()
+    user = {
+        port.name: rng.normal(0, 1, port.shape).astype(port.dtype)
+        for method in contract.methods
+        for port in method.inputs
+        if port.kind == "user"
+    }
+    source = [tokens[: contract.sizes["source"]]] * host.batch if contract.takes_text else ()
+    host.start(source, user)
+    for token in tokens[:steps]:
+        host.step([token] * host.batch)
+    return runs.largest
+
+
+class _Runs:
+    """Lowered models that give their scores too.
+
+    Attributes:
+        scores: How many there are.
+        largest: The largest magnitude of one so far.
+    """
+
+    def __init__(self, parts: Sequence[Lowered]) -> None:
+        self.scores, self.largest = 0, 0.0
+        self.opened: dict[str, IsolatedSession] = {}
+        for part in parts:
+            shapes = infer(part.model)
+            scores = masked_scores(part.model, part.method, shapes)
+            self.scores += len(scores)
+            self.opened[part.method.name] = IsolatedSession(_with_scores(part.model, scores, shapes))
+
+    def __call__(self, method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        outputs = self.opened[method.name].run(feed)
+        known = {port.name for port in method.outputs}
+        for name, scores in outputs.items():
+            if name not in known:
+                finite = np.abs(scores[np.isfinite(scores)].astype(np.float64))
+                self.largest = max(self.largest, float(finite.max(initial=0.0)))
+        return outputs
+
+
+def masked_scores(model: Model, method: Method, shapes: Shapes) -> tuple[Value, ...]:
+    """Return the scores that masks are added to before a Softmax."""
+    data = _data_values(model, method)
+    masked = []
+    for node in model.graph.nodes:
+        weighed = node.input(0)
+        added = weighed.producer if weighed is not None and node.is_op("Softmax") else None
+        if added is None or not added.is_op("Add"):
+            continue
+        scores = [value for value in added.inputs if value is not None and value in data]
+        if len(scores) == 1 and shapes[scores[0]].sizes() is not None:
+            masked.append(scores[0])
+    return tuple(dict.fromkeys(masked))
+
+
+def _data_values(model: Model, method: Method) -> set[Value]:
+    """Return the values that depend on activations: on any input but masks and rows of positions."""
+    masks = {port.name for port in method.inputs if port.kind in MASKS}
+    data = {value for value in model.graph.inputs if value.name not in masks}
+    for node in model.graph.nodes:
+        if any(value in data for value in node.inputs):
+            data.update(value for value in node.outputs if value is not None)
+    return data
+
+
+def _with_scores(model: Model, scores: Sequence[Value], shapes: Shapes) -> Model:
+    values = dict.fromkeys((*model.graph.outputs, *scores))
+    outputs = [(value.name, NewInput(value.name, shapes[value].dtype, shapes[value].sizes() or ())) for value in values]
+    return with_outputs(model, outputs)
