@@ -8,11 +8,11 @@ import shlex
 import shutil
 import signal
 import subprocess
-import threading
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar, cast
+from typing import ClassVar
 
 from graphkit.analysis.blockers import Blockers
 from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
@@ -22,8 +22,7 @@ from graphkit.deploy.lowered_contract import Lowered
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_things
 from graphkit.options import JUDGE_SECONDS
-from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
-from graphkit.render.document_blocks import Table as Rows
+from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import describe_ending
 from graphkit.shapes import infer
@@ -135,16 +134,9 @@ class LowerReport(ProvenReport):
         yield Prose(
             f"Wrote {', '.join([*names, *self.tables, Contract.FILE, GUIDE])}. {GUIDE} says what the host does."
         )
-        yield Rows(
-            (
-                Column("Model", "code"),
-                Column("Nodes", "number"),
-                Column("Highest rank", "number"),
-                Column("Inputs", "number"),
-                Column("Outputs", "number"),
-                Column("Blockers", "number"),
-                Column("Unknown", "number"),
-            ),
+        yield table(
+            "Model:code | Nodes:number | Highest rank:number | Inputs:number | Outputs:number | Blockers:number | "
+            "Unknown:number",
             [
                 (f.name, f.nodes, f.rank, f.inputs, f.outputs, len(f.blockers.blockers), f.blockers.open_nodes)
                 for f in self.files
@@ -159,10 +151,7 @@ class LowerReport(ProvenReport):
                 yield Heading(f"What {self.target} {refused} of {file.name}")
                 yield from file.blockers.blocks()
         yield Heading("What was done")
-        yield Rows(
-            (Column("Model", "code"), Column("Change")),
-            [(file.name, change) for file in self.files for change in file.changes],
-        )
+        yield table("Model:code | Change", [(file.name, change) for file in self.files for change in file.changes])
         yield Heading("Proof")
         if self.proof is None:
             yield Prose("Not run: the models are unverified.", "warning")
@@ -233,14 +222,14 @@ class Judgements(Result):
         return tuple(f"{answer.model}: `{answer.command}`: {answer.why}" for answer in self.judgements if answer.why)
 
     def blocks(self) -> Iterator[Block]:
-        yield Table(
-            (Column("Model", "code"), Column("Judge", "code"), Column("Status", "number"), Column("Result")),
+        yield table(
+            "Model:code | Judge:code | Status:number | Result",
             [(answer.model, answer.command, answer.status, answer.why or "passes") for answer in self.judgements],
         )
         for answer in self.judgements:
             if answer.output:
                 yield Prose(f"`{answer.command}` said of {answer.model}, last:")
-                yield Table((Column("Output", "code"),), [(line,) for line in answer.output[-LINES:]])
+                yield table("Output:code", [(line,) for line in answer.output[-LINES:]])
 
 
 def judge_words(command: str) -> tuple[str, ...]:
@@ -289,46 +278,24 @@ def _status_text(status: int | None, seconds: float) -> str:
 
 def _run_command(words: Sequence[str], command: str, seconds: float) -> tuple[int | None, bytes]:
     """Return the exit status, None where time was over, and the end of the output."""
-    try:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that what it starts can be ended with it
-        )
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--judge '{command}': does not start: {error} - see whether it runs by itself") from None
-    is_over = threading.Event()
-
-    def stop() -> None:
-        is_over.set()
-        _end_process(process)
-
-    alarm = threading.Timer(seconds, stop)
-    alarm.start()
-    try:
-        said = _read_tail(cast(IO[bytes], process.stdout))
-        status = process.wait()
-    finally:
-        alarm.cancel()
-        _end_process(process)
-    return (None if is_over.is_set() else status), said
-
-
-def _read_tail(stream: IO[bytes]) -> bytes:
-    tail = b""
-    with stream:
-        while chunk := os.read(stream.fileno(), KEPT):
-            tail = (tail + chunk)[-KEPT:]
-    return tail
-
-
-def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    process.wait()
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that what it starts can be ended with it
+            )
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--judge '{command}': does not start: {error} - see whether it runs by itself") from None
+        status: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
+                status = process.wait(seconds)
+            finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+                process.wait()
+        output.seek(max(0, output.seek(0, os.SEEK_END) - KEPT))
+        return status, output.read()

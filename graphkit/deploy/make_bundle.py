@@ -48,7 +48,7 @@ from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
 from graphkit.progress import portion_of, with_share
-from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table
+from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.shapes import DimSpec, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
@@ -226,7 +226,7 @@ class BundleReport(ProvenReport):
         yield proof_outcome(f"Methods over one state: {methods}.", self.proof)
         yield from self.overview.blocks()
         yield Heading("What was done")
-        yield Table((Column("Method", "code"), Column("Change")), self.changes)
+        yield table("Method:code | Change", self.changes)
         yield Heading("Proof")
         if self.proof is None:
             yield Prose("Not run: the bundle is unverified.", "warning")

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from graphkit import __version__
 from graphkit.deploy.bundle_description import BUNDLE_TOML
@@ -21,7 +20,7 @@ from graphkit.deploy.hosts.open_folder import check_bundle
 from graphkit.deploy.lower import Draft, lower_again, prove_stages_again
 from graphkit.deploy.lower_report import GUIDE
 from graphkit.deploy.make_bundle import BundleExport, bundle_again
-from graphkit.deploy.write_proven import DeployFolder, proof_record, record_contract
+from graphkit.deploy.write_proven import DeployFolder, FolderProof, proof_record, record_contract
 from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.io.stream_files import shown_path
 from graphkit.options import DeploymentProofOptions, FolderOptions
@@ -33,8 +32,6 @@ from graphkit.verify.proof_engine import run_isolated
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
 
 __all__ = ["FolderOptions", "verify_folder"]
-
-FolderProof = TypeVar("FolderProof", LoweringProof, BundleProof)
 
 
 def verify_folder(

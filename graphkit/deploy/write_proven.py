@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from graphkit import __version__
 from graphkit.deploy.contract.bundle_contract import BundleContract
@@ -15,29 +15,12 @@ from graphkit.deploy.contract.host_contract import Contract
 from graphkit.io.transaction import made_folder, write_text
 from graphkit.model import Model
 from graphkit.save import Placement, Saved, save_models
+from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 
-__all__ = ["DeployFolder", "proof_record", "record_contract", "write_proven"]
-
-
-class Outcome(Protocol):
-    """The facts of a proof that a record needs."""
-
-    @property
-    def passed(self) -> bool:
-        """Whether it holds."""
-
-    @property
-    def tolerance(self) -> float:
-        """The largest difference that counts as equal."""
-
-    def findings(self) -> tuple[str, ...]:
-        """Return why it failed, a sentence each."""
-
-    def proven_outputs(self) -> Mapping[str, Mapping[str, str]]:
-        """Return how exactly each output is equal that normal forms show to be, by method."""
+__all__ = ["DeployFolder", "FolderProof", "proof_record", "record_contract", "write_proven"]
 
 
-ProofT = TypeVar("ProofT", bound=Outcome)
+FolderProof = TypeVar("FolderProof", LoweringProof, BundleProof)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +45,8 @@ class DeployFolder:
 
 
 def write_proven(
-    output: Path, folder: DeployFolder, prove: Callable[[Path], ProofT] | None, *, overwrite: bool
-) -> tuple[ProofT | None, Saved]:
+    output: Path, folder: DeployFolder, prove: Callable[[Path], FolderProof] | None, *, overwrite: bool
+) -> tuple[FolderProof | None, Saved]:
     """Write a folder, and return its proof and the files; they get their names when the proof has ended.
 
     Args:
@@ -75,7 +58,7 @@ def write_proven(
     Raises:
         OutputError: A file exists or cannot be written; nothing is left behind.
     """
-    contract, name, proofs = folder.contract, folder.contract.FILE, list[ProofT]()
+    contract, name, proofs = folder.contract, folder.contract.FILE, list[FolderProof]()
     contents = {name: contract.to_json().encode(), **folder.contents}
 
     def finish(stage: Path) -> None:
@@ -96,7 +79,9 @@ def write_proven(
     return proofs[0] if proofs else None, saved
 
 
-def proof_record(proof: Outcome | None, *, tokens_rate: float = 1.0, changes: tuple[str, ...] = ()) -> ProofRecord:
+def proof_record(
+    proof: LoweringProof | BundleProof | None, *, tokens_rate: float = 1.0, changes: tuple[str, ...] = ()
+) -> ProofRecord:
     """Return the record of a proof against an export, or against one with changes that the user asked for."""
     if proof is None:
         return replace(NOT_RUN, changes=changes)
