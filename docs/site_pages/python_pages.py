@@ -30,6 +30,7 @@ CONSTANTS = {
     "graphkit.shapes.Bounds": "The least and the largest size of a symbol; None for an open end.",
     "graphkit.rewrite.NodeInput": "An input of a new node: a value, the name of a new one, or None to leave it out.",
     "graphkit.rewrite.ROUNDING": "The tolerance of passes that change the order of sums, relative to the magnitude.",
+    "graphkit.deploy.targets.ANYTHING": "The condition that holds of every node.",
     "graphkit.deploy.targets.NAMES": "The [targets](../targets/index.md) that ship with graphkit.",
     "graphkit.deploy.targets.Verdict": "The statement of a source about an operator or a dtype.",
     "graphkit.deploy.contract.By": "What chooses the rows of a table: see `Source`.",

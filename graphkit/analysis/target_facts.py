@@ -8,8 +8,17 @@ from typing import ClassVar, Literal
 
 from onnx.defs import get_all_schemas
 
-from graphkit.deploy.targets import NAMES, Facts, Limit, Spelling, Target, load_target, tflite_spellings
-from graphkit.deploy.targets.target import ANYTHING, joint_verdict
+from graphkit.deploy.targets import (
+    ANYTHING,
+    NAMES,
+    Facts,
+    Limit,
+    Spelling,
+    Target,
+    joint_verdict,
+    load_target,
+    tflite_spellings,
+)
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.render.document_blocks import Block, Prose, table, table_of
 from graphkit.render.result import Result

@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from onnx import TensorProto, defs
 
-from graphkit.deploy.targets import Condition, Fact, Facts, Target, Verdict, tflite_spellings
-from graphkit.deploy.targets.target import ANYTHING, joint_verdict
+from graphkit.deploy.targets import ANYTHING, Condition, Fact, Facts, Target, Verdict, joint_verdict, tflite_spellings
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import RANDOM, value_inputs

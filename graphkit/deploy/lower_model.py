@@ -13,8 +13,7 @@ from onnx import helper
 from graphkit.analysis.blockers import blockers
 from graphkit.deploy.contract import By, Source
 from graphkit.deploy.deploy_sizes import LowerSizes, Setting, setting_of
-from graphkit.deploy.host_part import kept_inputs, sound_mask, with_sound
-from graphkit.deploy.host_tables import HostTable, host_tables
+from graphkit.deploy.host_tables import HostTable, host_tables, kept_inputs, sound_mask, with_sound
 from graphkit.deploy.lowered_contract import Interface, Lowered
 from graphkit.deploy.lowering_checks import check_ranges, check_texts, is_step
 from graphkit.deploy.source_pooling import pool_by_product

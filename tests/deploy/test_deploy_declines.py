@@ -18,7 +18,7 @@ from graphkit.cli.deploy_commands import bundle, lower
 from graphkit.deploy.contract import read_contract
 from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.deploy_sizes import Setting, most_positions, size_request
-from graphkit.deploy.host_part import HostPart, _evaluate_size
+from graphkit.deploy.host_tables import HostPart, _evaluate_size
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import ModelError, UsageError

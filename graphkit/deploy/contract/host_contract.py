@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from graphkit.deploy.contract.contract_parts import (
+    LARGEST,
     NOT_RUN,
     TEXT,
     AnyContract,
@@ -36,6 +37,11 @@ __all__ = [
 VERSION: Literal[3] = 3
 FIXED = "nothing: its value is fixed"  # what an input of the original became that nobody gives
 SIZES = ("batch", "source", "capacity", "positions", "layers", "heads", "head_dim", "vocabulary")
+Size = Annotated[int, Meta(le=LARGEST, extra_json_schema={"minimum": 0})]  # none but an offset is below 0
+SIZES_SCHEMA = {
+    "required": list(SIZES),
+    "properties": {"offset": {"type": "integer"}, "stride": {"type": "integer", "minimum": 1}},
+}
 Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
 When = Literal["once", "step"]
 By = Literal["source", "token", "type", "position", "valid_length", "largest_id", "first_token"]
@@ -180,7 +186,7 @@ class Contract(AnyContract):
 
     FILE: ClassVar[str] = "contract.json"
     target: str
-    sizes: Annotated[Mapping[str, Token], Meta(extra_json_schema={"required": list(SIZES)})]
+    sizes: Annotated[Mapping[str, Size], Meta(extra_json_schema=SIZES_SCHEMA)]
     tokens: Annotated[Mapping[str, Token | None], Meta(extra_json_schema={"required": ["pad", "start"]})]
     ends: tuple[Token, ...]
     floor: float

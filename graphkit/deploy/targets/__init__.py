@@ -1,4 +1,6 @@
-"""Targets: operators that compilers take, as TOML files of facts with their sources, and the reader of these.
+"""Target: facts about a compiler, each with its source; a fact that no source states is unknown.
+
+The fields are those of a target's TOML file, in which facts name a source by its key.
 
 target = load_target("ethos-u65")  # or the path of a file of your own
 target.operators["Gather"]         # a Fact, or None where no source says
@@ -6,21 +8,25 @@ target.operators["Gather"]         # a Fact, or None where no source says
 
 from __future__ import annotations
 
-from graphkit.deploy.targets.target import (
-    NAMES,
-    Condition,
-    Fact,
-    Facts,
-    Limit,
-    Source,
-    Spelling,
-    Target,
-    Verdict,
-    load_target,
-    tflite_spellings,
-)
+import os
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import date
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from graphkit.dtypes import dtype_name
+from graphkit.errors import TargetError, UsageError
+from graphkit.io.stream_files import shown_path
+from graphkit.io.toml import convert_toml, read_toml
+from graphkit.suggest import did_you_mean
 
 __all__ = [
+    "ANYTHING",
     "NAMES",
     "Condition",
     "Fact",
@@ -30,6 +36,405 @@ __all__ = [
     "Spelling",
     "Target",
     "Verdict",
+    "joint_verdict",
     "load_target",
     "tflite_spellings",
 ]
+
+NAMES = ("mt8371", "mediatek-litert", "ethos-u65", "ethos-u85", "rk3588", "qnn-htp", "generic-npu")
+FOLDER = Path(__file__).parent
+Text = Annotated[str, Meta(max_length=2000)]
+Number = Annotated[int, Meta(ge=0, lt=1000)]
+Verdict = Literal["allowed", "refused", "unknown"]
+
+
+class Source(Struct, frozen=True, forbid_unknown_fields=True):
+    """A document, a file of a repository, or the output of a tool.
+
+    Attributes:
+        key: What facts call it.
+        title: What it is, with its version.
+        url: Where it is, "" where it is not on the web.
+        date: When it was written, or read where it does not say.
+    """
+
+    key: Text
+    title: Text
+    url: Text
+    date: date
+
+    def __str__(self) -> str:
+        return f"{self.title}, {self.date}"
+
+
+class Limit(Struct, frozen=True, forbid_unknown_fields=True):
+    """A number, or a yes or no, such as the highest rank."""
+
+    value: Number
+    source: Source
+    note: Text = ""
+
+
+class YesOrNo(Limit, frozen=True, forbid_unknown_fields=True):
+    """A yes or no, such as whether every dim must be a number."""
+
+    value: bool
+
+
+class Condition(Struct, frozen=True, forbid_unknown_fields=True):
+    """A condition on a node; inputs go by their names in the ONNX specification.
+
+    Attributes:
+        constant: Inputs that must be constant.
+        dtypes: The dtypes that the first input may have; empty for any.
+        max_rank: The highest rank of its tensors.
+        attributes: Values of attributes.
+        values: Numbers that all elements of inputs must be.
+        producers: Operators that inputs must come from.
+        readers: The operator of all that read its output, "" for any.
+        output_dtypes: The dtypes that its output may have where it is one of the model; empty for any.
+        planes_of: A number that the elements of the last two of four axes are a multiple of, unless the last one stays.
+    """
+
+    constant: tuple[Text, ...] = ()
+    dtypes: tuple[Text, ...] = ()
+    max_rank: Number | None = None
+    attributes: Mapping[str, Text | int | float] = {}
+    values: Mapping[str, int | float] = {}
+    producers: Mapping[str, Text] = {}
+    readers: Text = ""
+    output_dtypes: tuple[Text, ...] = ()
+    planes_of: Number | None = None
+
+    def __str__(self) -> str:
+        return ", ".join(self._parts())
+
+    def _parts(self) -> Iterator[str]:
+        yield from (f"constant {name}" for name in self.constant)
+        if self.dtypes:
+            yield f"dtype {' or '.join(self.dtypes)}"
+        if self.max_rank is not None:
+            yield f"rank at most {self.max_rank}"
+        yield from (f"{name} = {value}" for name, value in self.attributes.items())
+        yield from (f"{name} = {value}" for name, value in self.values.items())
+        yield from (f"{name} from {op}" for name, op in self.producers.items())
+        if self.readers:
+            yield f"read by {self.readers} alone"
+        if self.output_dtypes:
+            yield f"an output of the model in {' or '.join(self.output_dtypes)}"
+        if self.planes_of is not None:
+            yield f"multiples of {self.planes_of} elements in the last two of four axes"
+
+
+ANYTHING = Condition()
+
+
+def joint_verdict(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the joint verdict of several targets.
+
+    What any refuses is refused. What more of them say nothing of than take is unknown.
+    """
+    if "refused" in verdicts:
+        return "refused"
+    return "allowed" if verdicts.count("allowed") >= max(1, verdicts.count("unknown")) else "unknown"
+
+
+class Fact(
+    Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    rename={"verdict": "is", "condition": "where", "otherwise": "else"},
+):
+    """A statement of a source about some operators or dtypes.
+
+    Attributes:
+        verdict: Whether they are allowed.
+        names: Of operators as `Node.operator` names them, or of dtypes.
+        source: Who says so.
+        note: What else it says, "" for nothing.
+        condition: Under which an operator is allowed.
+        otherwise: What it is where the condition does not hold.
+    """
+
+    verdict: Verdict
+    names: tuple[Text, ...]
+    source: Source
+    note: Text = ""
+    condition: Condition = ANYTHING
+    otherwise: Verdict = "refused"
+
+
+class Facts(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """Facts about operators of ONNX or of TFLite, or about dtypes.
+
+    Attributes:
+        facts: In the order of the file; no name is in two.
+        otherwise: What is true of a name that no fact has.
+        source: Who says that, None where nobody does.
+        note: What else it says.
+    """
+
+    facts: tuple[Fact, ...] = ()
+    otherwise: Verdict = "unknown"
+    source: Source | None = None
+    note: Text = ""
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Fact]:
+        return {name: fact for fact in self.facts for name in fact.names}
+
+    def __getitem__(self, name: str) -> Fact | None:
+        """Return the fact about a name, None where no source states any."""
+        fact = self._by_name.get(name)
+        if fact is None and self.source is not None:
+            return Fact(self.otherwise, (name,), self.source, self.note or "not in its list")
+        return fact
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def names(self, verdict: Verdict) -> tuple[str, ...]:
+        """Return the names with this verdict."""
+        return tuple(name for fact in self.facts if fact.verdict == verdict for name in fact.names)
+
+
+class Spelling(Struct, frozen=True, forbid_unknown_fields=True, rename={"condition": "where"}):
+    """The operators of TFLite that operators of ONNX become, where a condition holds of the node."""
+
+    names: tuple[Text, ...]
+    becomes: tuple[Text, ...]
+    source: Source
+    condition: Condition = ANYTHING
+
+
+class Target(Struct, frozen=True, forbid_unknown_fields=True):
+    """The facts that sources state about a compiler.
+
+    Attributes:
+        name: Such as `ethos-u65`.
+        description: In one sentence.
+        sources: In the order of the file.
+        max_rank: The highest rank of a tensor.
+        static_shapes: Whether every dim must be a number.
+        max_opset: The newest opset of the default domain.
+        quantized: Whether it takes quantised models only.
+        operators: Of ONNX; they come before what is said of TFLite.
+        dtypes: Of data that is not constant.
+        tflite: Operators of TFLite, None for a compiler that does not take TFLite.
+        others: The targets of which it refuses what any refuses; empty for one that has facts of its own.
+
+    A limit is None where no source says it.
+    """
+
+    name: Text
+    description: Text
+    sources: Annotated[tuple[Source, ...], Meta(min_length=1)]
+    max_rank: Limit | None = None
+    static_shapes: YesOrNo | None = None
+    max_opset: Limit | None = None
+    quantized: YesOrNo | None = None
+    operators: Facts = Facts()
+    dtypes: Facts = Facts()
+    tflite: Facts | None = None
+    others: tuple[Target, ...] = ()
+
+    def dtype(self, name: str) -> Fact | None:
+        """Return the fact about a dtype of data, None where no source states any."""
+        if not self.others:
+            return self.dtypes[name]
+        facts = [(member, member.dtype(name)) for member in self.others]
+        verdict = joint_verdict(["unknown" if fact is None else fact.verdict for _, fact in facts])
+        said = [(member.name, fact) for member, fact in facts if fact is not None and fact.verdict == verdict]
+        if not said:
+            return None
+        return Fact(verdict, (name,), replace(said[0][1].source, key=", ".join(member for member, _ in said)))
+
+    @property
+    def needs_static_shapes(self) -> bool:
+        """Whether a source says that every dim must be a number."""
+        return self.static_shapes is not None and bool(self.static_shapes.value)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether a source says that it takes quantised models only."""
+        return self.quantized is not None and bool(self.quantized.value)
+
+    @property
+    def takes_8_bits(self) -> bool:
+        """Whether a source says that it, or one of the targets that it stands for, takes data of 8 bits."""
+        if self.others:
+            return any(member.takes_8_bits for member in self.others)
+        return self.is_quantized or not {"int8", "uint8"}.isdisjoint(self.dtypes.names("allowed"))
+
+
+class _Together(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file of a target that is made of others."""
+
+    name: Text
+    description: Text
+    together: Annotated[tuple[Text, ...], Meta(min_length=1)]
+
+
+def load_target(name: str | os.PathLike[str]) -> Target:
+    """Return a target.
+
+    Args:
+        name: One of `NAMES`, or the path of a TOML file.
+
+    Returns:
+        The target.
+
+    Raises:
+        UsageError: There is no target of that name.
+        TargetError: The file cannot be read, or says what no target can; it names the file and the key.
+
+    Example:
+        >>> graphkit.load_target("ethos-u85").needs_static_shapes
+        True
+    """
+    if name in NAMES:
+        return _built_in(str(name))
+    if isinstance(name, str) and not (name.endswith(".toml") or set(name) & set("/\\")):
+        hint = did_you_mean(name, NAMES, f"there are {', '.join(NAMES)}, or name a .toml file")
+        raise UsageError(f"no target '{name}' - {hint}")
+    return _read_target(Path(name))
+
+
+@cache
+def _built_in(name: str) -> Target:
+    return _read_target(FOLDER / f"{name}.toml")
+
+
+@cache
+def tflite_spellings() -> Mapping[str, tuple[Spelling, ...]]:
+    """Return the TFLite operators that each ONNX operator becomes; the first whose condition holds counts."""
+    path = FOLDER / "tflite_operators.toml"
+    plain = read_toml(path)
+    _name_sources(path, plain, {"operators": plain["operators"]})
+    spellings: dict[str, tuple[Spelling, ...]] = {}
+    for number, spelling in enumerate(convert_toml(path, plain["operators"], tuple[Spelling, ...])):
+        _check_names(path, f"operators[{number}].names", spelling.names, "operators")
+        spellings |= {name: (*spellings.get(name, ()), spelling) for name in spelling.names}
+    return spellings
+
+
+def _read_target(path: Path) -> Target:
+    plain = read_toml(path)
+    if "together" in plain:
+        return _join_targets(path, convert_toml(path, plain, _Together))
+    tables = {key: [table, *_rows_of(table, "facts")] for key, table in plain.items() if isinstance(table, dict)}
+    _name_sources(path, plain, {key: rows for key, rows in tables.items() if key != "sources"})
+    target = convert_toml(path, plain, Target)
+    for kind, facts in (("operators", target.operators), ("dtypes", target.dtypes), ("tflite", target.tflite)):
+        if facts is not None:
+            _check_facts(path, kind, facts)
+    return target
+
+
+def _target_error(path: Path, key: str, problem: str, hint: str) -> TargetError:
+    return TargetError(problem, file=shown_path(path), key=key, hint=hint)
+
+
+def _rows_of(table: Mapping[str, Any], name: str) -> list[Any]:
+    rows = table.get(name)
+    return rows if isinstance(rows, list) else []
+
+
+def _name_sources(path: Path, plain: dict[str, Any], tables: Mapping[str, list[Any]]) -> None:
+    """Let rows have the source that they name by its key, in place of the key; each source has its key."""
+    named = plain.get("sources")
+    sources = {
+        key: {"url": "", **row, "key": key} if isinstance(row, dict) else row
+        for key, row in (named.items() if isinstance(named, dict) else ())
+    }
+    plain["sources"] = list(sources.values())
+    for table, rows in tables.items():
+        for row in rows:
+            key = row.get("source") if isinstance(row, dict) else None
+            if isinstance(key, str) and key not in sources:
+                hint = f"write one of {', '.join(sources)}"
+                raise _target_error(path, f"{table}.source", f"'{key:.40}' is no source", hint)
+            if isinstance(key, str):
+                row["source"] = sources[key]
+
+
+def _join_targets(path: Path, file: _Together) -> Target:
+    """Return the target that refuses what any of others refuses; its numbers are the strictest of theirs."""
+    for name in file.together:
+        if name not in NAMES or name == file.name:
+            hint = f"write some of {', '.join(NAMES)}"
+            raise _target_error(path, "together", f"'{name:.40}' is no other target", hint)
+    others = tuple(map(_built_in, file.together))
+    if joint := [member.name for member in others if member.others]:
+        problem = f"'{joint[0]}' is made of others itself"
+        raise _target_error(path, "together", problem, "name these")
+    ranks, opsets, static = (
+        [
+            replace(limit, source=_prefix_source(member, limit.source))
+            for member in others
+            if (limit := getattr(member, name)) is not None
+        ]
+        for name in ("max_rank", "max_opset", "static_shapes")
+    )
+    return Target(
+        name=file.name,
+        description=file.description,
+        sources=tuple(_prefix_source(member, source) for member in others for source in member.sources),
+        max_rank=min(ranks, key=_limit_value, default=None),
+        max_opset=min(opsets, key=_limit_value, default=None),
+        static_shapes=max(static, key=_limit_value, default=None),
+        others=others,
+    )
+
+
+def _limit_value(limit: Limit) -> int:
+    return limit.value
+
+
+def _prefix_source(target: Target, source: Source) -> Source:
+    return replace(source, key=f"{target.name}: {source.key}")
+
+
+def _check_facts(path: Path, kind: str, facts: Facts) -> None:
+    """Check that facts name what there is, each name once, and have conditions where these mean something."""
+    met = Counter[str]()
+    for number, fact in enumerate(facts.facts):
+        at = f"{kind}.facts[{number}]"
+        met.update(fact.names)
+        if twice := [name for name in fact.names if met[name] > 1]:
+            problem = f"'{twice[0]:.40}' has a fact already"
+            raise _target_error(path, f"{at}.names", problem, "say one thing of each name")
+        _check_names(path, f"{at}.names", fact.names, kind)
+        _check_names(path, f"{at}.where", (*fact.condition.dtypes, *fact.condition.output_dtypes), "dtypes")
+        if fact.condition != ANYTHING and (kind != "operators" or fact.verdict != "allowed"):
+            problem, hint = "only an operator that is allowed has a condition", 'take it out, or write is = "allowed"'
+            raise _target_error(path, f"{at}.where", problem, hint)
+    if facts.otherwise != "unknown" and facts.source is None:
+        raise _target_error(path, f"{kind}.source", "it is missing", "name who says the rest")
+
+
+def _check_names(path: Path, key: str, names: Collection[str], kind: str) -> None:
+    """Check that operators without a domain, and dtypes, are of ONNX."""
+    for name in names:
+        if kind == "operators" and "." not in name and name not in _onnx_operators():
+            problem, hint = f"'{name:.40}' is no operator of ONNX", "check its spelling, or write DOMAIN.NAME"
+        elif kind == "dtypes" and name not in _onnx_dtypes():
+            problem, hint = f"'{name:.40}' is no dtype of ONNX", "write such as float32 or int64"
+        else:
+            continue
+        raise _target_error(path, key, problem, hint)
+
+
+@cache
+def _onnx_operators() -> frozenset[str]:
+    from onnx.defs import get_all_schemas
+
+    return frozenset(schema.name for schema in get_all_schemas() if schema.domain == "")
+
+
+@cache
+def _onnx_dtypes() -> frozenset[str]:
+    from onnx import TensorProto
+
+    dtypes: Any = TensorProto.DataType.values()
+    return frozenset(dtype_name(dtype) for dtype in dtypes)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit.deploy.targets import NAMES, Condition, Fact, Source, load_target, tflite_spellings
-from graphkit.deploy.targets.target import FOLDER
+from graphkit.deploy.targets import FOLDER, NAMES, Condition, Fact, Source, load_target, tflite_spellings
 from graphkit.errors import GraphkitError, TargetError, UsageError
 
 OWN = """
