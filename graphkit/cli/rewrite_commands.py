@@ -34,9 +34,6 @@ __all__ = [
 
 Progress = Callable[[str], None]
 output_file = output_option("OUT", "Output file.", required=True)
-short_output_file = click.option(
-    "-o", "output", type=click.Path(path_type=Path), metavar="OUT", required=True, help="Output file."
-)
 
 
 @dataclass(frozen=True)
@@ -55,19 +52,18 @@ class Job:
 
 
 def writes_model(
-    kind: type[RewriteOptions], output: Callable[[Any], Any] = output_file, without: Collection[Flag] = ()
+    kind: type[RewriteOptions], without: Collection[Flag] = ()
 ) -> Callable[[Callable[..., Result]], Callable[..., None]]:
     """Let a command, which takes a `Job`, write one model, prove it and show its report.
 
     Args:
         kind: The options of the command.
-        output: The option for the file.
         without: Flags that the command has no use for.
     """
 
     def decorate(command: Callable[..., Result]) -> Callable[..., None]:
         @model_argument
-        @output
+        @output_file
         @takes_options(kind, without=without)
         @format_option
         @wraps(command)
@@ -234,7 +230,7 @@ def read_renames(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
 
 @click.command("rename", short_help="Rename inputs, outputs, symbols and values.")
 @rename_options
-@writes_model(RewriteOptions, short_output_file, without=(*SIZES, TIME))
+@writes_model(RewriteOptions, without=(*SIZES, TIME))
 def rename(job: Job, **texts: Sequence[str]) -> Result:
     """Rename inputs, outputs and symbols of dims, wherever they occur, and prove the result.
 
