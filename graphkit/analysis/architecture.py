@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import onnx
-
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.graph.cache_entries import split_name as words
 from graphkit.graph.declared_types import declared_type
@@ -137,16 +135,12 @@ def _model_role(model: Model, cache: KVCache) -> tuple[str, str]:
         return "decoder-only", "it maps tokens to logits under a causal mask, without a KV cache"
     if any(node.is_op("LSTM", "GRU", "RNN") for node in all_nodes(model.scopes)):
         return "other", "it is recurrent"
-    if tokens and (joined := _for_joiner(model)):
-        return "other", f"it takes tokens and gives '{joined}', as the decoder of a transducer does"
+    joined = [value.name for value in model.graph.outputs if JOINED.intersection(words(value.name))]
+    if tokens and joined:  # which the joiner of a transducer reads
+        return "other", f"it takes tokens and gives '{joined[0]}', as the decoder of a transducer does"
     if tokens or roles.all("audio"):
         return "encoder", "it takes tokens or features, and has no KV cache and no causal mask"
     return "other", "its inputs and outputs are not tokens, images or a KV cache"
-
-
-def _for_joiner(model: Model) -> str:
-    """Return the output that the joiner of a transducer reads, "" for none."""
-    return next((value.name for value in model.graph.outputs if JOINED.intersection(words(value.name))), "")
 
 
 def _reads_encoder(model: Model) -> bool:
@@ -241,16 +235,16 @@ def _projection_width(node: Node) -> int | None:
 
 def _split_heads(node: Node, width: int | None) -> tuple[int | None, int | None] | None:
     """Return (heads, head dim) from the Reshape that splits a projection's output into heads."""
-    for value in follow_chain(next(iter(node.results), None), _after_bias):
+
+    def after_bias(value: Value) -> Value | None:
+        user = next((user for user, _ in value.consumers if user.op_type in AFTER_PROJECTION), None)
+        return next(iter(user.outputs), None) if user is not None else None
+
+    for value in follow_chain(next(iter(node.results), None), after_bias):
         reshape = next((user for user, index in value.consumers if user.is_op("Reshape") and index == 0), None)
         if reshape is not None:
             return _last_two(_shape_elements(reshape.input(1)), width)
     return None
-
-
-def _after_bias(value: Value) -> Value | None:
-    user = next((user for user, _ in value.consumers if user.op_type in AFTER_PROJECTION), None)
-    return next(iter(user.outputs), None) if user is not None else None
 
 
 def _last_two(elements: list[int | None], width: int | None) -> tuple[int | None, int | None] | None:
@@ -270,18 +264,14 @@ def _shape_elements(value: Value | None, depth: int = 2) -> list[int | None]:
     """Return the elements of a shape as far as constants show them; an empty list for another producer."""
     if value is None:
         return []
-    if value.constant is not None:
-        return _tensor_integers(value.constant)
+    if (tensor := value.constant) is not None:
+        array = inline_array(tensor) if len(tensor.dims) < 2 and tensor.data_type in (6, 7) else None
+        return [] if array is None else [int(number) for number in array.reshape(-1)]
     producer = value.producer
     if producer is not None and producer.is_op("Concat") and depth:
         parts = [_shape_elements(part, depth - 1) or [None] for part in producer.inputs]
         return [element for part in parts for element in part]
     return []
-
-
-def _tensor_integers(tensor: onnx.TensorProto) -> list[int | None]:
-    array = inline_array(tensor) if len(tensor.dims) < 2 and tensor.data_type in (6, 7) else None
-    return [] if array is None else [int(number) for number in array.reshape(-1)]
 
 
 def _vocabulary_size(model: Model) -> int | None:
@@ -293,14 +283,10 @@ def _vocabulary_size(model: Model) -> int | None:
         declared = declared_type(value) if role == "logits" else None
         if declared and declared.dims and len(declared.dims) == 3:
             size = declared.dims[-1]
-            if isinstance(size, int) and size > 2 and _looks_up(tokens, size):
+            rows = _table_rows(tokens)
+            if isinstance(size, int) and size > 2 and (rows is None or abs(rows - size) <= max(rows, size) // 8):
                 return size
     return _table_rows(tokens)
-
-
-def _looks_up(tokens: Sequence[Value], size: int) -> bool:
-    rows = _table_rows(tokens)
-    return rows is None or abs(rows - size) <= max(rows, size) // 8
 
 
 def _table_rows(tokens: Sequence[Value]) -> int | None:

@@ -142,7 +142,8 @@ def overview_of(name: str, contract: BundleContract) -> BundleOverview:
         key = (family_pattern(state.name), state.dtype, state.shape, state.update, access)
         families.setdefault(key, []).append(state)
     grows = [state for state in contract.states if state.update == "slots" and state.axis is not None]
-    per_token = sum(state.bytes // (state.shape[state.axis or 0] * _state_rows(state)) for state in grows)
+    rows = [state.shape[state.batch] if state.batch is not None else 1 for state in grows]
+    per_token = sum(state.bytes // (state.shape[state.axis or 0] * n) for state, n in zip(grows, rows, strict=True))
     return BundleOverview(name, contract, tuple(_state_family(each, contract) for each in families.values()), per_token)
 
 
@@ -155,10 +156,6 @@ def _state_family(states: list[StateTensor], contract: BundleContract) -> StateF
         sum(state.bytes for state in states),
         {method.name: method.access[first.name] for method in contract.methods},
     )
-
-
-def _state_rows(state: StateTensor) -> int:
-    return state.shape[state.batch] if state.batch is not None else 1
 
 
 def _bar_text(part: int, whole: int) -> str:

@@ -150,17 +150,24 @@ def control_flow(model: ModelLike) -> ControlFlow:
     merged = {decoder.node: decoder for decoder in model.roles.merged}
     past = model.roles.pasts
     nodes = tuple(_control_node(node, merged.get(node), past) for node in all_nodes(model.scopes) if node.bodies)
-    return ControlFlow(nodes, tuple(_read_merged(decoder) for decoder in merged.values()))
+    return ControlFlow(
+        nodes,
+        tuple(
+            Merged(
+                *(node.path, decoder.condition.input.name, decoder.first_branch, decoder.cache_branch),
+                decoder.cache_when,
+                tuple(value.name for value in decoder.zero_length),
+            )
+            for node, decoder in merged.items()
+        ),
+    )
 
 
 def _control_node(node: Node, merged: MergedDecoder | None, past: Mapping[Value, object]) -> ControlNode:
-    role = "merged decoder" if merged else "search with a decoder inside" if _is_search(node) else ""
+    is_search = node.domain == "com.microsoft" and (node.op_type in SEARCHES or "decoder" in node.bodies)
+    role = "merged decoder" if merged else "search with a decoder inside" if is_search else ""
     branches = tuple(_read_branch(name, body, past) for name, body in node.bodies.items())
     return ControlNode(node.path, node.operator, node.scope.depth, _condition_text(node), branches, role)
-
-
-def _is_search(node: Node) -> bool:
-    return node.domain == "com.microsoft" and (node.op_type in SEARCHES or "decoder" in node.bodies)
 
 
 def _condition_text(node: Node) -> str:
@@ -185,15 +192,4 @@ def _read_branch(name: str, body: Scope, past: Mapping[Value, object]) -> Branch
         len(outer) - len(live),
         len(past.keys() & live),
         sum(1 for _ in zero_length_outputs(body)),
-    )
-
-
-def _read_merged(decoder: MergedDecoder) -> Merged:
-    return Merged(
-        decoder.node.path,
-        decoder.condition.input.name,
-        decoder.first_branch,
-        decoder.cache_branch,
-        decoder.cache_when,
-        tuple(value.name for value in decoder.zero_length),
     )

@@ -60,7 +60,12 @@ class Float16Losses(Judged):
     )
 
     def found(self) -> tuple[Finding, ...]:
-        return tuple(map(_loss_finding, self.lost))
+        findings = []
+        for lost in self.lost:
+            number, becomes, count = f"{lost.number:.6g}", lost.becomes, len(lost.constants)
+            text = f"{number} becomes {becomes} in float16: {lost.where}"
+            findings.append(Finding("float16", f"{number} becomes {becomes} ({count:,})", text, number, count))
+        return tuple(findings)
 
     def remarks(self) -> Iterator[str]:
         becomes = {lost.becomes for lost in self.lost}
@@ -69,12 +74,6 @@ class Float16Losses(Judged):
         if "0" in becomes:
             yield "An epsilon that becomes 0 no longer keeps a division from dividing by 0."
         yield "Replace these numbers by ones that float16 has, from 6e-8 to 65504, before a conversion."
-
-
-def _loss_finding(lost: Lost) -> Finding:
-    number, becomes, count = f"{lost.number:.6g}", lost.becomes, len(lost.constants)
-    text = f"{number} becomes {becomes} in float16: {lost.where}"
-    return Finding("float16", f"{number} becomes {becomes} ({count:,})", text, number, count)
 
 
 def float16_losses(model: ModelLike) -> Float16Losses:

@@ -16,7 +16,7 @@ from graphkit.ops.spatial import WindowFits
 from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes
-from graphkit.shapes.constraints import SharedPrecondition, Trigger, find_triggers
+from graphkit.shapes.constraints import Trigger, find_triggers
 from graphkit.shapes.constraints.collect_preconditions import Guarded
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.size_grid import SizeRule
@@ -193,23 +193,21 @@ def _hazard_row(number: int, hazard: Hazard) -> Sequence[str | int | None]:
     dims = " or ".join(dims_text(dims) for dims in hazard.examples[:EXAMPLES]) + more
     fails = "fails" if len(hazard.also) == 1 else "fail"
     others = f"; {count_things(len(hazard.also), 'other node(s)')} {fails} there or further on" if hazard.also else ""
+    foretold = f'an error with "{hazard.says}"' if hazard.says else "an error"
+    if hazard.shape is not None:
+        foretold = f"no error, and a shape of {list(hazard.shape)}"
+    is_confirmed = hazard.check is not None and hazard.check.confirmed
     problem = f"{hazard.op}{f' ({hazard.input})' if hazard.input else ''}: {hazard.problem}"
     return (
         number,
         dims or "any",
         problem if len(problem) <= WIDTH else f"{problem[: WIDTH - 3].rpartition(' ')[0]} ...",
         f"at {family_labels(hazard.nodes)}{others}",
-        None if hazard.check is not None and hazard.check.confirmed else _foretold_text(hazard),
+        None if is_confirmed else f"onnxruntime: {foretold}",
         str(hazard.check) if hazard.check is not None else None,
         hazard.kind,
         len(hazard.nodes),
     )
-
-
-def _foretold_text(hazard: Hazard) -> str:
-    if hazard.shape is not None:
-        return f"onnxruntime: no error, and a shape of {list(hazard.shape)}"
-    return f'onnxruntime: an error with "{hazard.says}"' if hazard.says else "onnxruntime: an error"
 
 
 def dims_text(dims: Dims) -> str:
@@ -236,37 +234,22 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
     model = as_model(model)
     shapes = infer_claimed(model, shapes)
     operators = {node.path: node.operator for node in all_nodes(model.scopes)} if shapes.findings else {}
+    nothing = {"input": "", "says": "", "shape": None, "dims": Sizes(), "fine": Sizes(), "examples": ()}
     never = [
-        Hazard(
-            kind="never",
-            op=operators.get(finding.node, ""),
-            input="",
-            nodes=(finding.node,),
-            problem=finding.message,
-            says="",
-            shape=None,
-            dims=Sizes(),
-            fine=Sizes(),
-            examples=(),
-        )
-        for finding in shapes.findings
+        Hazard(kind="never", op=operators.get(each.node, ""), nodes=(each.node,), problem=each.message, **nothing)  # type: ignore[arg-type]
+        for each in shapes.findings
     ]
     search = find_triggers(shapes)
     order = list(KINDS)
     ruled = {rule.name for rule in search.rules}
     grouped = sorted(_group_triggers(search.triggers, ruled), key=lambda hazard: order.index(hazard.kind))
     if search.base is None:
-        return Hazards((*never, *grouped), _undecided_text(search.unmet, search.obstacle))
+        unmet = ", ".join(f"{each.nodes[0].operator} {each.nodes[0].path}" for each in search.unmet[:EXAMPLES])
+        no_dims = f"no dims were found at which the preconditions of these nodes hold: {unmet}"
+        return Hazards((*never, *grouped), f"Not looked for: {search.obstacle or no_dims}.")
     legal = tuple(map(LegalSizes.of, search.rules))
     works = Sizes(search.base.items()) if legal else Sizes()
     return Hazards((*never, *grouped), "", legal, works, all(tensor.is_known for tensor in shapes.table.values()))
-
-
-def _undecided_text(unmet: Sequence[SharedPrecondition], obstacle: str) -> str:
-    if obstacle:
-        return f"Not looked for: {obstacle}."
-    nodes = ", ".join(f"{place.nodes[0].operator} {place.nodes[0].path}" for place in unmet[:EXAMPLES])
-    return f"Not looked for: no dims were found at which the preconditions of these nodes hold: {nodes}."
 
 
 def _group_triggers(triggers: Iterable[Trigger], ruled: Collection[str]) -> Iterator[Hazard]:
@@ -286,6 +269,7 @@ def _make_hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
     violation = precondition.violation([int(values.of(expr)[0]) for expr in precondition.exprs])
     places = {id(trigger.shared): trigger.shared for trigger in group}.values()
     also = {node_there.path: None for trigger in group for shared in trigger.also for node_there in shared.nodes}
+    examples = (Sizes(each for each in trigger.dims.items() if each[0] in trigger.matters) for trigger in group)
     return Hazard(
         kind=_hazard_kind(group, ruled),
         op=node.operator,
@@ -296,7 +280,7 @@ def _make_hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
         shape=violation.shape,
         dims=Sizes(first.dims.items()),
         fine=Sizes(first.fine.items()),
-        examples=tuple(dict.fromkeys(_example_dims(trigger) for trigger in group)),
+        examples=tuple(dict.fromkeys(examples)),
         also=tuple(also),
     )
 
@@ -312,10 +296,6 @@ def _hazard_kind(group: Sequence[Trigger], ruled: Collection[str]) -> Kind:
     if all(name in ruled for trigger in group for name in trigger.changed):
         return "sizes"
     return "limit" if all(trigger.is_limit for trigger in group) else "fit"
-
-
-def _example_dims(trigger: Trigger) -> Dims:
-    return Sizes((name, size) for name, size in trigger.dims.items() if name in trigger.matters)
 
 
 def _input_names(node: Node) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -23,7 +23,7 @@ from graphkit.graph.roles import Roles, declared_rank
 from graphkit.graph.traversal import chain_end, walk_breadth_first, walk_postorder
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, line, table, table_of
+from graphkit.render.document_blocks import Block, Prose, line, table
 from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 
@@ -65,16 +65,6 @@ class Memory:
     def mebibytes(self) -> float:
         """In units of 2^20 bytes."""
         return self.bytes / (1 << 20)
-
-    @property
-    def in_megabytes(self) -> str:
-        """Its megabytes as text."""
-        return f"{self.megabytes:,.1f}"
-
-    @property
-    def in_mebibytes(self) -> str:
-        """Its mebibytes as text."""
-        return f"{self.mebibytes:,.2f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -161,16 +151,18 @@ class KVCache(Judged):
             yield Prose(warning.text, "warning")
 
     def _growth(self, per_token: int) -> Iterator[Block]:
-        first = self.memory[0]
+        rows = [
+            (m.context, m.bytes, f"{m.megabytes:,.1f}", f"{m.mebibytes:,.2f}".rstrip("0").rstrip("."))
+            for m in self.memory
+        ]
+        context, _, megabytes, mebibytes = rows[0]
         tables = (
             f"{self.positions:,} positions are in its tables" if self.positions else "no table of positions was found"
         )
         yield Prose(
-            f"{per_token:,} bytes for each token; {first.context:,} tokens = {first.in_megabytes} MB = "
-            f"{first.in_mebibytes} MiB; {tables}."
+            f"{per_token:,} bytes for each token; {context:,} tokens = {megabytes} MB = {mebibytes} MiB; {tables}."
         )
-        headings = "Context:number | Bytes:number | MB:number=in_megabytes | MiB:number=in_mebibytes"
-        yield table_of(headings, self.memory, "Memory of one sequence")
+        yield table("Context:number | Bytes:number | MB:number | MiB:number", rows, "Memory of one sequence")
         sizes = {0: self.fixed_bytes, **{m.context: m.bytes + self.fixed_bytes for m in self.memory}}
         points = [(f"{at:,} tokens", at, size) for at, size in sorted(sizes.items())]
         here = (self.length, f"{per_token}*{self.length} + {self.fixed_bytes}") if self.length else None
@@ -264,12 +256,12 @@ def _cache_feeds(roles: Roles) -> tuple[Feed, ...]:
     for entry in roles.cache:
         past, present = (value.name if value else "" for value in (entry.past, entry.present))
         families[family_pattern(past), family_pattern(present), _feed_rule(entry, roles)].append((past, present))
-    return tuple(
-        Feed(
-            _family_label(past for past, _ in pairs), _family_label(present for _, present in pairs), tuple(pairs), rule
-        )
-        for (_, _, rule), pairs in families.items()
-    )
+    return tuple(Feed(*_pair_labels(pairs), tuple(pairs), rule) for (_, _, rule), pairs in families.items())
+
+
+def _pair_labels(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    past, after = (family_labels(filter(None, column)) for column in zip(*pairs, strict=True))
+    return past, after
 
 
 def _state_feeds(roles: Roles) -> Iterator[StateFeed]:
@@ -280,14 +272,9 @@ def _state_feeds(roles: Roles) -> Iterator[StateFeed]:
             names = entry.past.name, entry.next.name
             families[family_pattern(names[0]), family_pattern(names[1]), declared].append(names)
     for (_, _, declared), pairs in families.items():
-        past, after = (_family_label(column) for column in zip(*pairs, strict=True))
         dims = declared.dims or ()
         size = math.prod(dim for dim in dims if isinstance(dim, int)) * BITS.get(declared.dtype, 0) // 8
-        yield StateFeed(past, after, tuple(pairs), dtype_name(declared.dtype), dims, size * len(pairs))
-
-
-def _family_label(names: Iterable[str]) -> str:
-    return family_labels(name for name in names if name)
+        yield StateFeed(*_pair_labels(pairs), tuple(pairs), dtype_name(declared.dtype), dims, size * len(pairs))
 
 
 def _feed_rule(entry: CacheEntry, roles: Roles) -> str:
@@ -355,35 +342,22 @@ def cache_layout(past: TensorType | None, present: TensorType | None, entry: Cac
         return unknown
     dims, bits = declared.dims, BITS.get(declared.dtype, 0)
     axis = growing_axis(declared, present if past is not None else None, entry.rows)
-    leading = _count_stacked_axes(dims)
+    leading = max(len(dims) - 4, 0)  # axes before the batch: a stack of layers, of key and value, or both
+    leading = leading if all(isinstance(dim, int) for dim in dims[:leading]) else 0
     rest = [dim for at, dim in enumerate(dims) if at >= leading and at not in (axis, leading)]
     if any(not isinstance(dim, int) for dim in rest):
         return Layout(None, rest[-1] if rest and isinstance(rest[-1], int) else None, axis, None, None)
     sizes = [dim for dim in [*dims[:leading], *rest] if isinstance(dim, int)]
     size = math.prod(sizes) * bits // 8
-    layers = (
-        1 if entry.slot.index else _stacked_layers(entry.slot.kind, [d for d in dims[:leading] if isinstance(d, int)])
-    )
+    layers = 1
+    if not entry.slot.index and leading:  # a tensor of all layers; one of keys and values has an axis of 2 for these
+        is_of_both = entry.slot.kind == "both" and leading == 2 and sizes[0] == 2 != sizes[1]
+        layers = sizes[1] if is_of_both else sizes[0]
     if axis is None:
         return Layout(None, None, None, 0, size, layers)
     inner = [dim for dim in rest if isinstance(dim, int)]
     heads, head_dim = (inner[0], inner[1]) if len(inner) == 2 else (None, inner[0] if len(inner) == 1 else None)
     return Layout(heads, head_dim, axis, size, 0, layers)
-
-
-def _stacked_layers(kind: str, stacked: list[int]) -> int:
-    """Return the layers in a tensor of all layers; one that holds keys and values has an axis of 2 for these."""
-    if kind == "both" and len(stacked) == 2 and stacked[0] == 2 != stacked[1]:
-        return stacked[1]
-    return stacked[0] if stacked else 1
-
-
-def _count_stacked_axes(dims: Sequence[object]) -> int:
-    """Return how many axes stand before the batch: a stack of layers, of key and value, or both."""
-    extra = len(dims) - 4
-    if extra <= 0:
-        return 0
-    return extra if all(isinstance(dim, int) for dim in dims[:extra]) else 0
 
 
 COUNTERS = ("Range", "CumSum")

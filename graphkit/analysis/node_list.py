@@ -80,7 +80,8 @@ class NodeList(Result):
     def blocks(self) -> Iterator[Block]:
         of_all = "" if len(self.rows) == self.nodes else f" of {self.nodes:,}"
         yield Prose(f"{count_things(len(self.rows), 'node(s)')}{of_all}.")
-        families = by_family((row.node, _row_cells(row)) for row in self.rows)
+        gives = {row: ", ".join(f"{out.dtype} {shape_text(out.shape)}" for out in row.outputs) for row in self.rows}
+        families = by_family((row.node, (row.op, gives[row], _attributes_text(row))) for row in self.rows)
         if families:
             yield table(
                 "Node:code | Op | Gives:code | Times:number | Attributes:note",
@@ -89,29 +90,14 @@ class NodeList(Result):
 
     def csv_tables(self) -> Iterator[Table]:
         columns = "Node:code | Op | Module:code | Attributes | Reads:code | Gives:code | Bytes:number | Readers:number"
-        yield table(columns, [_flat_row(row) for row in self.rows])
-
-
-def _flat_row(row: NodeRow) -> tuple[str | int | None, ...]:
-    """Return all that is known of a node in a row of plain cells."""
-    sizes = [tensor.bytes for tensor in row.outputs]
-    total = None if None in sizes else sum(size or 0 for size in sizes)
-    readers = sum(tensor.readers for tensor in row.outputs)
-    return (
-        row.node,
-        row.op,
-        row.module,
-        _attributes_text(row),
-        _tensors_text(row.inputs),
-        _tensors_text(row.outputs),
-        total,
-        readers,
-    )
-
-
-def _row_cells(row: NodeRow) -> tuple[str, str, str]:
-    outputs = ", ".join(f"{tensor.dtype} {shape_text(tensor.shape)}" for tensor in row.outputs)
-    return row.op, outputs, _attributes_text(row)
+        rows = []
+        for row in self.rows:
+            sizes = [tensor.bytes for tensor in row.outputs]
+            total = None if None in sizes else sum(size or 0 for size in sizes)
+            names = row.node, row.op, row.module, _attributes_text(row)
+            tensors = _tensors_text(row.inputs), _tensors_text(row.outputs)
+            rows.append((*names, *tensors, total, sum(tensor.readers for tensor in row.outputs)))
+        yield table(columns, rows)
 
 
 def _attributes_text(row: NodeRow) -> str:
@@ -212,21 +198,17 @@ def _tensor_of(shapes: Shapes, value: Value | None) -> TensorOf:
         return TensorOf("", "?", None, None, 0)
     tensor = shapes[value]
     dims = plain_dims(tensor.dims)
+    try:
+        size = bytes_of(value, shapes).constant
+    except FAILURES:
+        size = None
     return TensorOf(
         value.name,
         dtype_name(tensor.dtype) if tensor.dtype else "?",
         dims,
-        _tensor_bytes(shapes, value),
+        size,
         len(value.consumers),
     )
-
-
-def _tensor_bytes(shapes: Shapes, value: Value) -> int | None:
-    """Return the size of a tensor, None where it is not known as a number."""
-    try:
-        return bytes_of(value, shapes).constant
-    except FAILURES:
-        return None
 
 
 WIDE = 60  # characters of a family's name

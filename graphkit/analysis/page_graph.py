@@ -70,7 +70,7 @@ class PageSizes:
 
         `is_least` says that costs may be more elsewhere: of an If, the branch counts that is dearer at these sizes.
         """
-        follows = self._follows()
+        follows, chosen = self._follows(), chosen_branches(self.shapes, self.sizes)
         known = {*self.fixed, *self.links}
         free = [each for each in self.legal.variables if each.name in self.sizes and each.name not in known]
         return {
@@ -81,7 +81,7 @@ class PageSizes:
             "links": {name: str(expr) for name, expr in self.links.items() if name not in self.fixed},
             "follows": {name: str(expr) for name, expr in follows.items() if name not in known},
             "requires": list(dict.fromkeys(self._requires())),
-            "is_least": self._has_open_branches(),
+            "is_least": any(node.is_op("If") and node not in chosen for node in all_nodes(self.shapes.model.scopes)),
         }
 
     def _reach(self, variable: Variable) -> tuple[int, int]:
@@ -89,10 +89,6 @@ class PageSizes:
             variable = replace(variable, low=min(1, self.sizes[variable.name]), high=variable.high)
         most = max(REACH * self.sizes[variable.name], LEAST_REACH) if variable.role != "batch" else 256
         return variable.low, int(min(most, variable.high))
-
-    def _has_open_branches(self) -> bool:
-        chosen = chosen_branches(self.shapes, self.sizes)
-        return any(node.is_op("If") and node not in chosen for node in all_nodes(self.shapes.model.scopes))
 
     def _follows(self) -> dict[str, Expr]:
         """Return the symbols that follow from others, such as a mask's length from past and new tokens."""

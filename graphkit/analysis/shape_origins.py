@@ -176,14 +176,12 @@ def _find_consumers(model: Model, full: bool) -> dict[tuple[str, str, str], list
             if name not in AXES:
                 text = origin_expression(node.inputs[index], full, known=known)
                 consumers.setdefault((node.op_type, name, text), []).append(node)
+    ranks = {op: rank for rank, op in enumerate(FIRST)}
     order = sorted(
-        consumers, key=lambda key: (_operator_rank(key[0]), key[0], position[key[:2]], -len(consumers[key]), key[2])
+        consumers,
+        key=lambda key: (ranks.get(key[0], len(FIRST)), key[0], position[key[:2]], -len(consumers[key]), key[2]),
     )
     return {key: consumers[key] for key in order}
-
-
-def _operator_rank(op: str) -> int:
-    return FIRST.index(op) if op in FIRST else len(FIRST)
 
 
 def origin_expression(value: Value | None, full: bool = False, known: dict[Value, str] | None = None) -> str:
@@ -355,7 +353,7 @@ def _cut_text(text: str) -> str:
     return f"{head} ..." if space else f"{text[: WIDTH - 3]}..."
 
 
-MAX_SYMBOLS = 10  # whose sets are looked at: a node has a bit for each of 2**10 sets
+MAX_SYMBOLS = 10  # of which pairs and triples are looked at
 
 
 @dataclass(frozen=True)
@@ -450,12 +448,12 @@ def what_if(model: ModelLike, *, shapes: Shapes | None = None) -> WhatIf:
     today = Counter(node.operator for node, bits in gone.items() if bits & 1)
     stays: dict[str, list[str]] = {}
     for node, bits in gone.items():
-        if not bits >> sets.everything & 1:
+        if not bits & sets.everything:
             stays.setdefault(sets.reason(node), []).append(node.path)
     return WhatIf(
         len(gone),
         tuple(OpCount(op, count) for op, count in sorted(today.items(), key=lambda item: (-item[1], item[0]))),
-        tuple(_choose_freezes(sets, Counter(gone.values()))),
+        tuple(sets.freezes(Counter(gone.values()))),
         tuple(Stay(reason, tuple(nodes)) for reason, nodes in stays.items()),
     )
 
@@ -463,17 +461,21 @@ def what_if(model: ModelLike, *, shapes: Shapes | None = None) -> WhatIf:
 class _Sets:
     """The shape ops, and the sets of symbols that make each vanish.
 
-    A set of symbols is a number with a bit for each symbol; a table is a number with a bit for each set. So one pass
-    over the graph answers for all sets at once.
+    A table is a number with a bit for each set that is looked at: of up to three symbols, and all. So one pass over
+     the graph answers for all sets at once.
     """
 
     def __init__(self, shapes: Shapes) -> None:
         self.shapes, self.tensors = shapes, shapes.model.shape_tensors
-        self.symbols = _group_symbols(shapes)
-        self.bits = {name: 1 << index for index, names in enumerate(self.symbols) for name in names}
-        self.everything = (1 << len(self.symbols)) - 1
-        self.always = (1 << (self.everything + 1)) - 1
-        self.tables: dict[int, int] = {}
+        dims = (dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or ())
+        symbols = (symbol for dim in dims for symbol in dim.walk_symbols() if is_known(Expr.from_atom(symbol)))
+        self.names = tuple(dict.fromkeys(symbol.name for symbol in symbols))
+        larger = (chosen for size in (2, 3) for chosen in combinations(self.names[:MAX_SYMBOLS], size))
+        sets = dict.fromkeys([(), *((name,) for name in self.names), *larger, self.names])
+        self.bits: Mapping[tuple[str, ...], int] = {chosen: 1 << index for index, chosen in enumerate(sets)}
+        self.always = (1 << len(sets)) - 1
+        self.everything = self.bits[self.names]
+        self.tables: dict[frozenset[str], int] = {}
 
     def vanishing(self) -> dict[Node, int]:
         """Return the table of each shape op."""
@@ -488,52 +490,50 @@ class _Sets:
         for node in reversed(in_order(scope) if scope.problems else scope.nodes):
             table = 0
             if self.tensors.works_on_shapes(node) and not node.is_op("Constant"):
-                table = tables[node] = self._numbers(node) | self._dead(node, outputs, outside, tables)
+                table = self.always
+                for value in node.results:  # for which sets nothing that stays reads an output
+                    table &= outside if value in outputs else self.always
+                    for reader, _ in value.consumers:
+                        table &= tables.get(reader, 0)
+                table = tables[node] = table | self._numbers(node.results)
             for body in node.bodies.values():
                 self._scope(body, table, tables)
 
-    def _numbers(self, node: Node) -> int:
-        """Return for which sets all outputs are numbers."""
-        values = node.results
+    def _numbers(self, values: Sequence[Value]) -> int:
+        """Return for which sets all elements of some values are numbers."""
         if all(value in self.tensors.static for value in values):
             return self.always
-        needed = 0
-        for value in values:
-            elements = self.shapes[value].elements
-            for name in _symbol_names(elements) if elements is not None else ("?",):
-                if name not in self.bits:
-                    return 0
-                needed |= self.bits[name]
-        return self._supersets(needed)
-
-    def _supersets(self, needed: int) -> int:
+        elements = [self.shapes[value].elements for value in values]
+        if None in elements:
+            return 0
+        needed = frozenset(name for each in elements for name in _symbol_names(each or ()))
         if needed not in self.tables:
-            sets = range(self.everything + 1)
-            self.tables[needed] = sum(1 << chosen for chosen in sets if chosen & needed == needed)
+            self.tables[needed] = sum(bit for chosen, bit in self.bits.items() if needed <= set(chosen))
         return self.tables[needed]
-
-    def _dead(self, node: Node, outputs: set[Value], outside: int, tables: dict[Node, int]) -> int:
-        """Return for which sets nothing that stays reads an output."""
-        table = self.always
-        for value in node.outputs:
-            if value is None:
-                continue
-            table &= outside if value in outputs else self.always
-            for reader, _ in value.consumers:
-                table &= tables.get(reader, 0)
-        return table
 
     def reason(self, node: Node) -> str:
         """Return why a shape op stays with all symbols frozen."""
-        for value in node.outputs:
-            if value is not None and not (self._table_of(value) >> self.everything & 1):
+        for value in node.results:
+            if not self._numbers([value]) & self.everything:
                 return shape_meaning(value, self.shapes)[1] or "its elements are not followed"
         return "an output of the graph is computed from it"
 
-    def _table_of(self, value: Value) -> int:
-        elements = self.shapes[value].elements
-        known = elements is not None and all(name in self.bits for name in _symbol_names(elements))
-        return self.always if known else 0
+    def freezes(self, tables: Counter[int]) -> list[Freeze]:
+        """Return the sets to show: of the larger ones, those that remove nodes that no part of them removes."""
+
+        def adds(chosen: tuple[str, ...]) -> bool:
+            parts = sum(self.bits[part] for part in combinations(chosen, len(chosen) - 1))
+            return any(table & self.bits[chosen] and not table & parts for table in tables)
+
+        def freeze(chosen: tuple[str, ...]) -> Freeze:
+            return Freeze(chosen, sum(count for table, count in tables.items() if table & self.bits[chosen]))
+
+        shown = [freeze(())]
+        for size in (1, 2, 3):
+            alike = (chosen for chosen in self.bits if len(chosen) == size and (size == 1 or adds(chosen)))
+            shown += sorted(map(freeze, alike), key=lambda each: -each.removes)[: None if size == 1 else SHOWN]
+        every = freeze(self.names)
+        return shown if any(each.removes == every.removes for each in shown) else [*shown, every]
 
 
 def _symbol_names(elements: Sequence[Expr | Ratio | float]) -> Iterator[str]:
@@ -541,37 +541,3 @@ def _symbol_names(elements: Sequence[Expr | Ratio | float]) -> Iterator[str]:
         expr = element.dividend if isinstance(element, Ratio) else element
         if isinstance(expr, Expr):
             yield from expr.symbols
-
-
-def _group_symbols(shapes: Shapes) -> list[tuple[str, ...]]:
-    """Return the symbols of the inputs, in order; if there are too many, the last ones form one group."""
-    names: dict[str, None] = {}
-    for value in shapes.model.graph.inputs:
-        for dim in shapes[value].dims or ():
-            names.update((symbol.name, None) for symbol in dim.walk_symbols() if is_known(Expr.from_atom(symbol)))
-    alone: list[tuple[str, ...]] = [(name,) for name in names]
-    if len(alone) <= MAX_SYMBOLS:
-        return alone
-    return [*alone[: MAX_SYMBOLS - 1], tuple(names)[MAX_SYMBOLS - 1 :]]
-
-
-def _choose_freezes(sets: _Sets, tables: Counter[int]) -> list[Freeze]:
-    """Return the sets to show: of the larger ones, those that remove nodes that no part of them removes."""
-
-    def freeze(chosen: Sequence[int]) -> Freeze:
-        mask = sum(1 << index for index in chosen)
-        removed = sum(count for table, count in tables.items() if table >> mask & 1)
-        return Freeze(tuple(name for index in chosen for name in sets.symbols[index]), removed)
-
-    def adds(chosen: Sequence[int]) -> bool:
-        mask = sum(1 << index for index in chosen)
-        parts = [mask & ~(1 << index) for index in chosen]
-        return any(table >> mask & 1 and not any(table >> part & 1 for part in parts) for table in tables)
-
-    indices = range(len(sets.symbols))
-    shown = [freeze(())]
-    for size in (1, 2, 3):
-        freezes = [freeze(chosen) for chosen in combinations(indices, size) if size == 1 or adds(chosen)]
-        shown += sorted(freezes, key=lambda shown_freeze: -shown_freeze.removes)[: None if size == 1 else SHOWN]
-    every = freeze(indices)
-    return shown if any(shown_freeze.removes == every.removes for shown_freeze in shown) else [*shown, every]

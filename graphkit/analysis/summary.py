@@ -337,7 +337,10 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
         213
     """
     model = as_model(model)
-    proto, operators = model.proto, _count_operators(model)
+    proto = model.proto
+    counts = Counter((node.op_type, node.domain) for node in all_nodes(model.scopes))
+    by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    operators = tuple(OperatorCount(op, domain, count) for (op, domain), count in by_count)
     local = {(as_text(function.domain), as_text(function.name)) for function in proto.functions}
     foreign = [o for o in operators if o.domain not in STANDARD_DOMAINS and (o.domain, o.op) not in local]
     tensors = [(tensor, node, payload_size(tensor) or 0) for tensor, node in walk_tensors(proto)]
@@ -365,17 +368,19 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
         contrib=tuple(o for o in foreign if o.domain in CONTRIB_DOMAINS),
         custom=tuple(o for o in foreign if o.domain not in CONTRIB_DOMAINS),
         quantization=_quantization_styles(operators),
-        largest=tuple(_tensor_row(tensor, node, size) for tensor, node, size in by_size if size),
+        largest=tuple(
+            TensorRow(
+                as_text(tensor.name or (f"value of node {node}" if node else "")),
+                dtype_name(tensor.data_type),
+                tuple(tensor.dims),
+                size,
+            )
+            for tensor, node, size in by_size
+            if size
+        ),
         tied=_tied_groups(model, tensors) if hash_weights else None,
         problems=tuple(_model_problems(model)),
     )
-
-
-def _count_operators(model: Model) -> tuple[OperatorCount, ...]:
-    """Return how many nodes there are of each operator, the most first."""
-    counts = Counter((node.op_type, node.domain) for node in all_nodes(model.scopes))
-    by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(OperatorCount(op, domain, count) for (op, domain), count in by_count)
 
 
 def _weight_bytes(tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tuple[WeightBytes, ...]:
@@ -390,11 +395,6 @@ def _weight_bytes(tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tu
 
 def _is_in_a_file(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location == onnx.TensorProto.EXTERNAL
-
-
-def _tensor_row(tensor: onnx.TensorProto, node: str | None, size: int) -> TensorRow:
-    name = tensor.name or (f"value of node {node}" if node else "")
-    return TensorRow(as_text(name), dtype_name(tensor.data_type), tuple(tensor.dims), size)
 
 
 def _quantization_styles(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:

@@ -164,11 +164,12 @@ def targets() -> Targets:
 def target_facts(target: Target) -> TargetFacts:
     """Return the facts about a target."""
     spelled = tflite_spellings() if target.tflite is not None else {}
+    answers = [_answer_for(target, name) for name in _onnx_operators()]
     used = {row.source for rows in spelled.values() for row in rows}
     return TargetFacts(
         target.name,
         target.description,
-        _count_answers(target),
+        OperatorCounts(*(answers.count(answer) for answer in ("allowed", "in part", "refused", "unknown"))),
         tuple(_limit_row(text, getattr(target, name)) for name, text in LIMITS.items()),
         (*(_joint_facts(target) if target.others else _own_facts(target)),),
         tuple(
@@ -191,7 +192,11 @@ def _joint_facts(target: Target) -> Iterator[FactRow]:
     """Yield the joint facts of several targets, by those that refuse an operator, whatever the node."""
     for of, names, answer in (
         ("Operators of ONNX", _onnx_operators(), _answer_for),
-        ("Dtypes of data", sorted(map(dtype_name, BITS)), _dtype_answer),
+        (
+            "Dtypes of data",
+            sorted(map(dtype_name, BITS)),
+            lambda part, name: getattr(part.dtype(name), "verdict", "unknown"),
+        ),
     ):
         groups: dict[tuple[str, ...], list[str]] = {}
         for name in names:
@@ -201,11 +206,6 @@ def _joint_facts(target: Target) -> Iterator[FactRow]:
             if refusing:
                 yield FactRow(of, "refused", tuple(members), f"by {', '.join(refusing)}", "", "")
         yield FactRow(of, "as in the others", ("all others",), "", "", "")
-
-
-def _dtype_answer(target: Target, name: str) -> Answer:
-    fact = target.dtype(name)
-    return "unknown" if fact is None else fact.verdict
 
 
 def _onnx_operators() -> list[str]:
@@ -227,11 +227,6 @@ def _fact_rows(of: str, facts: Facts, otherwise: str = "unknown") -> Iterator[Fa
         yield FactRow(of, facts.otherwise, ("all others",), facts.note, "", facts.source.key)
     else:
         yield FactRow(of, otherwise, ("all others",), "", "", "")
-
-
-def _count_answers(target: Target) -> OperatorCounts:
-    answers = [_answer_for(target, name) for name in _onnx_operators()]
-    return OperatorCounts(*(answers.count(answer) for answer in ("allowed", "in part", "refused", "unknown")))
 
 
 def _answer_for(target: Target, name: str) -> Answer:

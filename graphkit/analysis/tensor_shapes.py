@@ -327,9 +327,11 @@ def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> Unknown
     for value in unknown:
         origin = origins.setdefault(_unknown_origin(shapes, value), value.producer)
         groups.setdefault(origin, []).append(value)
-    return UnknownShapes(
-        len(computed), len(unknown), tuple(_unknown_cause(shapes, values) for values in groups.values())
-    )
+    causes = []
+    for first, *others in groups.values():
+        op, path = (first.producer.operator, first.producer.path) if first.producer is not None else ("", "")
+        causes.append(UnknownCause(shapes.reason(first), op, path, first.name, first.scope.path, 1 + len(others)))
+    return UnknownShapes(len(computed), len(unknown), tuple(causes))
 
 
 def _unknown_origin(shapes: Shapes, value: Value) -> object:
@@ -338,9 +340,3 @@ def _unknown_origin(shapes: Shapes, value: Value) -> object:
     if tensor.dims is None:
         return tensor.reason
     return next(name for dim in tensor.dims for name in sorted(dim.symbols) if name[:1] == "?")
-
-
-def _unknown_cause(shapes: Shapes, values: list[Value]) -> UnknownCause:
-    first = values[0]
-    op, path = (first.producer.operator, first.producer.path) if first.producer is not None else ("", "")
-    return UnknownCause(shapes.reason(first), op, path, first.name, first.scope.path, len(values))

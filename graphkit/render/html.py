@@ -11,6 +11,8 @@ from functools import cache
 from html import escape
 from html import escape as html_escape
 from importlib.resources import files
+from itertools import count
+from statistics import fmean
 
 import networkx as nx
 
@@ -243,7 +245,7 @@ def html_page(result: Document, graphs: Sequence[PageGraph] = (), explanations: 
     sections = list(_split_sections(result.blocks()))
     first, *others = map(_section_html, sections)
     shown = "".join((first, _explanation_html(explanations or {}), *others))
-    style, script = _page_style(), _page_script()
+    style, script = f"{STYLE}{_page_file('page.css')}", _page_script()
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_security_policy(style, script)}">\n'
@@ -268,17 +270,13 @@ def _split_sections(blocks: Iterable[Block]) -> Iterator[Section]:
     for block in blocks:
         if isinstance(block, Heading) and not block.is_inner:
             yield section
-            place = next(name for name in _number_anchors(_anchor_slug(block.text)) if name not in taken)
+            slug = _anchor_slug(block.text)
+            place = next(name for n in count(1) if (name := slug if n == 1 else f"{slug}-{n}") not in taken)
             taken.add(place)
             section = (place, block.text, [])
         else:
             section[2].append(block)
     yield section
-
-
-def _number_anchors(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}-{number}" for number in range(2, 1_000_000))
 
 
 def _section_html(section: Section) -> str:
@@ -325,25 +323,20 @@ def _contents_html(sections: Sequence[Section]) -> str:
     for place, title, blocks in sections:
         count = sum(len(block.rows) for block in blocks if isinstance(block, Table))
         number = f' <span class="count">{count:,}</span>' if count else ""
-        inner = "".join(_inner_row(place, block) for block in blocks if isinstance(block, Heading))
+        inner = "".join(
+            f'<li><a href="#{_inner_place(place, block)}">{escape_html(block.text)}</a></li>\n'
+            for block in blocks
+            if isinstance(block, Heading)
+        )
         parts = f"<ol>\n{inner}</ol>\n" if inner else ""
         rows.append(f'<li><a href="#{place}">{escape_html(title or "Verdict")}</a>{number}{parts}</li>\n')
     return f'<nav class="contents" aria-label="Contents"><ol>\n{"".join(rows)}</ol></nav>\n'
-
-
-def _inner_row(place: str, heading: Heading) -> str:
-    return f'<li><a href="#{_inner_place(place, heading)}">{escape_html(heading.text)}</a></li>\n'
 
 
 def _graph_data(graph: PageGraph) -> str:
     """Return the data of a graph; nothing in it can end its element, and a browser runs none of it."""
     text = json.dumps(graph, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" class="graph">{text}</script>\n'
-
-
-@cache
-def _page_style() -> str:
-    return f"{STYLE}{_page_file('page.css')}"
 
 
 @cache
@@ -427,7 +420,7 @@ def _node_layers(graph: nx.DiGraph[str]) -> list[list[str]]:
         layers[depth[node]].append(node)
     place: dict[str, float] = {}
     for layer in layers:  # from the sink upwards: order by the mean place of a node's consumers
-        layer.sort(key=lambda node: _mean_of([place[after] for after in graph.successors(node)]))
+        layer.sort(key=lambda node: fmean([place[after] for after in graph.successors(node)] or [0.0]))
         for number, node in enumerate(layer):
             place[node] = number - len(layer) / 2
     return layers[::-1]
@@ -439,10 +432,6 @@ def _without_cycles(graph: nx.DiGraph[str]) -> nx.DiGraph[str]:
         graph = graph.copy()
         graph.remove_edge(*nx.find_cycle(graph)[-1][:2])
     return graph
-
-
-def _mean_of(numbers: list[float]) -> float:
-    return sum(numbers) / len(numbers) if numbers else 0.0
 
 
 SHAPES = {"const": "plaintext", "data": "ellipse", "consumer": "box3d"}

@@ -64,11 +64,7 @@ def escape_markdown(text: str) -> str:
     """Return text in which Markdown and HTML see nothing to interpret, also where it starts a paragraph."""
     plain = re.sub(r"^ {4,}", "   ", printable(text)).replace("&", "&amp;")
     plain = re.sub(r"([\\`*<>|~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])[(:\[])", r"\\\1", plain)
-    return STARTS.sub(lambda start: start[1] + _escaped_start(start[2]), plain)
-
-
-def _escaped_start(start: str) -> str:
-    return f"{start}\\" if start.isdigit() else f"\\{start}"
+    return STARTS.sub(lambda start: start[1] + (f"{start[2]}\\" if start[2].isdigit() else f"\\{start[2]}"), plain)
 
 
 def _cell_text(text: str, column: Column) -> str:

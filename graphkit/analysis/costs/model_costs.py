@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -17,7 +18,7 @@ from graphkit.analysis.costs.node_costs import (
     node_costs,
     sum_amounts,
 )
-from graphkit.analysis.costs.peak_memory import Peak, PeakMemory
+from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.summary import Weight, WeightBits, stored_weights, weight_bits
 from graphkit.graph.name_families import by_family, expand_label
@@ -67,7 +68,7 @@ class Quantity:
 
     def cell(self, unit: Literal["", "B"] = "", model: int | None = None) -> Formula:
         """Return it in short, `>=` before one without the nodes that are not counted, with its expression."""
-        text = f"{'>= ' if self.uncounted else ''}{_number_text(self.value, unit)}"
+        text = f"{'>= ' if self.uncounted else ''}{'?' if self.value is None else sized(self.value, unit)}"
         return Formula(text, self.value, self.expression, unit, model=model)
 
     def as_peak(self, *runs: str) -> Quantity:
@@ -100,10 +101,6 @@ class Quantity:
                 return f"{text} and {count_things(len(terms) - number, 'more term(s)')}"
             text += term
         return text
-
-
-def _number_text(number: int | None, unit: Literal["", "B"]) -> str:
-    return "?" if number is None else sized(number, unit)
 
 
 def _split_sum(text: str) -> list[str]:
@@ -379,25 +376,25 @@ class Costs(Result):
         each = "; of one that is there several times, those of each" if self.by in ("layer", "module") else ""
         yield table(
             f"{name}:code | {times}:number | Parameters:number | MACs:number | Of all:number | Moved:number",
-            [self._cells(row) for row in shown],
+            [
+                (
+                    *(row.name, row.nodes if self.by == "op" else row.times, sized(row.parameters), row.macs.cell()),
+                    *(row.macs.share_of(self.macs, row.times), row.bytes_moved.cell("B")),
+                )
+                for row in shown
+            ],
             title=f"Costs by {name.lower()}{each}",
         )
         if self.more:
             yield Prose(f"... and {self.more:,} more: --top N shows N, and JSON has all.")
-        yield self._picture(f"Multiply-accumulates by {name.lower()}")
-
-    def _picture(self, title: str) -> Block:
-        """Return the multiply-accumulates of all rows, as boxes in boxes where their names are paths."""
+        title = f"Multiply-accumulates by {name.lower()}"
         if self.by == "op":
-            return Bars(title, ("MACs",), [(row.name, (row.macs.value,)) for row in self.rows if row.macs.value])
+            yield Bars(title, ("MACs",), [(row.name, (row.macs.value,)) for row in self.rows if row.macs.value])
+            return
         names = ((row.macs, expand_label(row.name) if row.times > 1 else [row.name]) for row in self.rows)
-        parts = ((name, macs.value or 0, macs.expression) for macs, each in names for name in each)
-        return treemap(title, "MACs", parts)
-
-    def _cells(self, row: CostRow) -> tuple[Cell, ...]:
-        times = row.nodes if self.by == "op" else row.times
-        share, moved = row.macs.share_of(self.macs, row.times), row.bytes_moved.cell("B")
-        return row.name, times, sized(row.parameters), row.macs.cell(), share, moved
+        yield treemap(
+            title, "MACs", ((name, macs.value or 0, macs.expression) for macs, each in names for name in each)
+        )
 
     def _peak(self) -> Iterator[Block]:
         if self.peak.alive:
@@ -429,8 +426,7 @@ class Costs(Result):
         for _, expression, unit, value_of in measures:
             for row, point in zip(rows, self.curve, strict=True):
                 value, over = value_of(point), (self.over, point.size)
-                text = _number_text(value, unit)
-                row.append(text if value is None else Formula(text, value, expression, unit, over=over))
+                row.append("?" if value is None else Formula(sized(value, unit), value, expression, unit, over=over))
         headings = [self.over, *(name for name, *_ in measures)]
         return table(" | ".join(f"{name}:number" for name in headings), rows, title=f"Over {self.over}")
 
@@ -479,14 +475,6 @@ def costs(
     return _Count(model, spec, shapes).result(by, top)
 
 
-@dataclass(frozen=True)
-class _Group:
-    """The nodes of one group, and the weights that they are the first to read."""
-
-    costs: list[NodeCost]
-    weights: list[Weight]
-
-
 class _Count:
     """The costs of one model at some sizes."""
 
@@ -504,7 +492,9 @@ class _Count:
         rows, peak = tuple(self.rows(by)), self.memory.at(self.sizes)
         stored = [weight for weight, _ in self.weights]
         totals = {measure: self.sum(self.nodes.nodes, measure) for measure in MEASURES}
-        cache = self.cache()
+        cache, alive = self.cache(), peak.alive[:ALIVE]
+        inputs = [value for value in self.model.graph.inputs if value.tensor is None and value.sparse is None]
+        numbers = {node: number for number, node in enumerate(all_nodes(self.model.scopes))}
         return Costs(
             model=self.label,
             sizes=Sizes((*self.spec.dims, *self.sizes.items())),
@@ -514,15 +504,35 @@ class _Count:
             weights=weight_bits(stored),
             **{measure: self.quantity(*totals[measure]) for measure in MEASURES},
             intensity=_arithmetic_intensity(*(amount.at(self.sizes) for amount, _ in totals.values())),
-            input_bytes=self.quantity(*self.bytes(self.inputs())),
-            peak=self.peak(peak),
-            memory=self.over_time(peak),
+            input_bytes=self.quantity(*self.bytes(inputs)),
+            peak=PeakRow(
+                Quantity(peak.bytes, peak.amount.text(self.sizes), len(peak.unknown)),
+                peak.node.path if peak.node is not None else "",
+                tuple(AliveTensor(each.value.name, each.bytes, each.amount.text(self.sizes)) for each in alive),
+                len(peak.alive),
+                tuple(peak.unknown),
+            ),
+            memory=MemoryOverTime(
+                tuple(numbers[node] for node, _ in peak.moments), tuple(size for _, size in peak.moments)
+            ),
             kv_cache=self.quantity(*cache) if cache is not None else None,
             by=by,
             rows=rows[:top],
             more=len(rows[top:]) if top is not None else 0,
-            branches=tuple(self.branches()),
-            sequential=tuple(self.steps()),
+            branches=tuple(
+                BranchRow(each.node.path, each.name, each.is_counted, each.reason, *self.quantities(each.costs))
+                for each in self.nodes.branches
+            ),
+            sequential=tuple(
+                StepsRow(
+                    each.node.path,
+                    each.node.op_type,
+                    None if each.steps is None else self.quantity(each.steps),
+                    each.reason,
+                    self.quantity(*self.sum(each.costs, "macs")),
+                )
+                for each in self.nodes.sequential
+            ),
             unknown=tuple(self.unknown()),
             over=self.typical.over or "",
             curve=tuple(self.curve(totals, cache)),
@@ -558,9 +568,6 @@ class _Count:
                 unknown += 1
         return sum_amounts(amounts), unknown
 
-    def inputs(self) -> list[Value]:
-        return [value for value in self.model.graph.inputs if value.tensor is None and value.sparse is None]
-
     def cache(self) -> tuple[Amount, int] | None:
         """Return the bytes of the KV cache that goes into a step, or that comes out of a first one."""
         roles = self.model.roles
@@ -571,58 +578,29 @@ class _Count:
 
     def rows(self, by: By) -> Iterator[CostRow]:
         """Yield a row for each group, the most multiply-accumulates first; groups that cost the same are one row."""
-        groups: dict[str, _Group] = {}
+        groups: defaultdict[str, tuple[list[NodeCost], list[Weight]]] = defaultdict(lambda: ([], []))
         for cost in self.nodes.nodes:
             if not cost.node.is_op("Constant"):
-                groups.setdefault(group_of(cost.node, by), _Group([], [])).costs.append(cost)
-        for weight, reader in self.weights:
-            name = group_of(reader, by) if reader is not None else OUTSIDE
-            groups.setdefault(name, _Group([], [])).weights.append(weight)
-        made = {name: self.row(name, group) for name, group in groups.items()}
+                groups[group_of(cost.node, by)][0].append(cost)
+        for weight, reader in self.weights:  # of the node that is the first to read it
+            groups[group_of(reader, by) if reader is not None else OUTSIDE][1].append(weight)
+        made: dict[str, CostRow] = {}
+        for name, (nodes, weights) in groups.items():
+            macs, operations, moved = self.quantities(nodes)
+            made[name] = CostRow(
+                name=name,
+                times=1,
+                nodes=len(nodes),
+                parameters=sum(weight.parameters for weight in weights),
+                weight_bytes=sum(weight.bytes for weight in weights),
+                macs=macs,
+                operations=operations,
+                bytes_moved=moved,
+                intensity=_arithmetic_intensity(macs.value, operations.value, moved.value),
+            )
         yield from sorted(
             _join_alike(made) if by in ("layer", "module") else made.values(), key=_row_weight, reverse=True
         )
-
-    def row(self, name: str, group: _Group) -> CostRow:
-        parameters, stored = (
-            sum(getattr(weight, name) for weight in group.weights) for name in ("parameters", "bytes")
-        )
-        macs, operations, bytes_moved = self.quantities(group.costs)
-        return CostRow(
-            name=name,
-            times=1,
-            nodes=len(group.costs),
-            parameters=parameters,
-            weight_bytes=stored,
-            macs=macs,
-            operations=operations,
-            bytes_moved=bytes_moved,
-            intensity=_arithmetic_intensity(macs.value, operations.value, bytes_moved.value),
-        )
-
-    def peak(self, peak: Peak) -> PeakRow:
-        alive = tuple(
-            AliveTensor(each.value.name, each.bytes, each.amount.text(self.sizes)) for each in peak.alive[:ALIVE]
-        )
-        size = Quantity(peak.bytes, peak.amount.text(self.sizes), len(peak.unknown))
-        node = peak.node.path if peak.node is not None else ""
-        return PeakRow(size, node, alive, len(peak.alive), tuple(peak.unknown))
-
-    def over_time(self, peak: Peak) -> MemoryOverTime:
-        nodes = {node: number for number, node in enumerate(all_nodes(self.model.scopes))}
-        return MemoryOverTime(tuple(nodes[node] for node, _ in peak.moments), tuple(size for _, size in peak.moments))
-
-    def branches(self) -> Iterator[BranchRow]:
-        for branch in self.nodes.branches:
-            yield BranchRow(
-                branch.node.path, branch.name, branch.is_counted, branch.reason, *self.quantities(branch.costs)
-            )
-
-    def steps(self) -> Iterator[StepsRow]:
-        for each in self.nodes.sequential:
-            steps = None if each.steps is None else self.quantity(each.steps)
-            macs = self.quantity(*self.sum(each.costs, "macs"))
-            yield StepsRow(each.node.path, each.node.op_type, steps, each.reason, macs)
 
     def unknown(self) -> Iterator[UnknownCost]:
         """Yield a row for each reason."""
@@ -667,24 +645,9 @@ NUMBERED = re.compile(r".*?[./]?\b\w*[./]\d{1,9}(?=[./]|$)")  # up to the first 
 
 
 def group_of(node: Node, by: By) -> str:
-    """Return the name of the group that a node belongs to."""
-    return _GROUPS[by](node)
-
-
-def _module_name(node: Node) -> str:
-    return module_of(node) or OUTSIDE
-
-
-def _layer_name(node: Node) -> str:
-    """Return the module up to its first number; a module without one counts as its own."""
-    module = _module_name(node)
-    match = NUMBERED.match(module)
+    """Return the name of the group that a node belongs to: by layer, its module up to the first number in it."""
+    if by in ("op", "node"):
+        return node.operator if by == "op" else node.path
+    module = module_of(node) or OUTSIDE
+    match = NUMBERED.match(module) if by == "layer" else None
     return match[0] if match is not None else module
-
-
-_GROUPS: Mapping[By, Callable[[Node], str]] = {
-    "layer": _layer_name,
-    "module": _module_name,
-    "op": lambda node: node.operator,
-    "node": lambda node: node.path,
-}
