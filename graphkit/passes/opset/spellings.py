@@ -23,6 +23,8 @@ from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, attribute
 __all__ = ["NEWER", "OLDER", "Draft", "fit_older_version"]
 
 ALLOW_ZERO_SINCE = 14  # from which a Reshape can be told that a 0 is a length
+ROI_IS_OPTIONAL_SINCE = 13
+MAX_SCALES = 1 << 10  # bytes
 MAX_CONSTANT = 1 << 20  # bytes of an input that becomes an attribute
 NUMBERS = {"k", "max", "min", "ratio", "value"}  # attributes of one number
 AXES_FROM_THE_BACK = 11  # since when an axis may be negative
@@ -173,15 +175,6 @@ def _drop_default(name: str, default: int) -> Adapter:
     return adapt
 
 
-def _decline(reason: str) -> Adapter:
-    """Nothing here spells it anew."""
-
-    def adapt(_: Draft) -> None:
-        raise MatchFailure(reason)
-
-    return adapt
-
-
 def _keep_first_output(draft: Draft) -> None:
     """Only its first output is the same as before."""
     used = [value for value in draft.node.outputs[1:] if value is not None]
@@ -238,6 +231,66 @@ def _floats_only(draft: Draft) -> None:
 def _adapt_pad(draft: Draft) -> None:
     _attributes_to_floats(value=2)(draft)
     _attributes_to_integers("pads")(draft)
+
+
+def _scales_to_input(draft: Draft) -> None:
+    scales = draft.taken("scales")
+    if scales is None:
+        raise MatchFailure("it has no scales")
+    draft.give(1, draft.editor.constant(np.array(scales, np.float32), "upsample_scales"))
+
+
+def _rename_to(op_type: str) -> Adapter:
+    """The operator has another name: an Upsample is a Resize whose scales are at least 1."""
+
+    def adapt(draft: Draft) -> None:
+        draft.begin()
+        draft.op_type = op_type
+
+    return adapt
+
+
+def _asymmetric_resize(draft: Draft) -> None:
+    """A Resize had no modes: pixel i of the result was i / scale, rounded down, or up where the scale is below 1."""
+    draft.begin()
+    data, scales = (*draft.inputs, None, None)[:2]
+    empty = draft.editor.constant(np.zeros(0, np.float32), "resize_roi")
+    roi = None if draft.version >= ROI_IS_OPTIONAL_SINCE else empty
+    draft.attributes["coordinate_transformation_mode"] = "asymmetric"
+    draft.inputs = [data, roi, scales]
+    if draft.attributes.get("mode", b"nearest") != b"nearest":
+        return
+    draft.attributes["nearest_mode"] = "floor"
+    if draft.node.is_op("Upsample"):
+        return
+    array = draft.editor.read_constant(scales, MAX_SCALES) if isinstance(scales, Value) else None
+    if array is None:
+        raise MatchFailure("its scales are no constant, and it rounds up where one is below 1")
+    if (array >= 1).all():
+        return
+    if (array > 1).any():
+        larger = draft.name("larger")
+        growing = draft.editor.constant(np.maximum(array, np.float32(1)), "resize_scales")
+        draft.before.append(NewNode("Resize", [*draft.inputs[:2], growing], [larger], dict(draft.attributes)))
+        shrinking = draft.editor.constant(np.minimum(array, np.float32(1)), "resize_scales")
+        draft.inputs = [larger, roi, shrinking]
+    draft.attributes["nearest_mode"] = "ceil"
+
+
+def _groups_to_channels(draft: Draft) -> None:
+    """Scale and bias are of channels, no longer of groups; the dtype in which it computes is an attribute."""
+    shape, groups = draft.editor.shapes[draft.first()], draft.node.attr("num_groups", int)
+    channels = shape.dims[1].constant if shape.dims is not None and len(shape.dims) > 1 else None
+    if not groups or not channels or channels % groups or not shape.dtype:
+        raise MatchFailure("its scale and bias are of channels, no longer of groups, whose size is not known")
+    draft.begin()
+    if shape.dtype == TensorProto.DOUBLE:
+        draft.attributes["stash_type"] = shape.dtype
+    group_of = np.repeat(np.arange(groups), channels // groups)
+    places = draft.editor.integers(group_of.tolist(), "groupnormalization_group_of_channel")
+    for index, name in ((1, draft.name("scale")), (2, draft.name("bias"))):
+        draft.before.append(NewNode("Gather", [draft.inputs[index], places], [name]))
+        draft.inputs[index] = name
 
 
 # For a version before an operator changed
@@ -520,7 +573,6 @@ def _keep_node(_: Draft) -> None:
 MOVED: Mapping[tuple[str, int], tuple[str, ...]] = {
     (name, since): names for name, (since, names) in BECAME_INPUTS.items() if name not in ("Clip", "Pad")
 }  # of integers
-OF_CHANNELS = "its scale and bias are of channels, no longer of groups"
 # Operator and the version since which it is another one -> how a node is spelled for it.
 NEWER: Mapping[tuple[str, int], Adapter] = {
     **{place: _attributes_to_integers(*names) for place, names in MOVED.items()},
@@ -533,11 +585,15 @@ NEWER: Mapping[tuple[str, int], Adapter] = {
     ("Dropout", 12): _ratio_to_input,
     ("Erf", 13): _floats_only,
     ("GridSample", 20): _short_modes,
-    ("GroupNormalization", 21): _decline(OF_CHANNELS),
+    ("GroupNormalization", 21): _groups_to_channels,
     ("Pad", 11): _adapt_pad,
+    ("Resize", 11): _asymmetric_resize,
     ("Resize", 13): _leave_out_empty,
     ("RoiAlign", 16): _pixel_corner,
+    ("Scatter", 11): _rename_to("ScatterElements"),
     ("Split", 18): _equal_parts,
+    ("Upsample", 9): _scales_to_input,
+    ("Upsample", 10): _rename_to("Resize"),
 }
 # Operator and the version since which it is another one -> how a node is spelled before it.
 OLDER: Mapping[tuple[str, int], Adapter] = {
@@ -555,7 +611,6 @@ OLDER: Mapping[tuple[str, int], Adapter] = {
     ("Dropout", 12): _ratio_to_attribute,
     ("Erf", 13): _keep_node,
     ("GridSample", 20): _long_modes,
-    ("GroupNormalization", 21): _decline(OF_CHANNELS),
     ("Pad", 11): _inputs_to_attributes("pads", "value"),
     ("Resize", 13): _empty_inputs,
     ("RoiAlign", 16): _half_pixel_only,

@@ -41,6 +41,15 @@ SPELLED = {
     "RoiAlign": (14, "u = Unsqueeze (x, zero) y = RoiAlign <output_height = 2, output_width = 2> (u, boxes, which)"),
     "Resize": (11, "u = Unsqueeze <axes = [0]> (x) y = Resize <mode = \"nearest\"> (u, none, none, sizes)"),
     "GridSample": (16, "u = Unsqueeze (x, zero) y = GridSample <mode = \"bilinear\"> (u, places)"),
+    "GroupNormalization": (18, "y = GroupNormalization <num_groups = 3, epsilon = 0.5> (x, threes, threes)"),
+    "GroupNormalization, one group": (18, "y = GroupNormalization <num_groups = 1> (x, unit, unit)"),
+    "GroupNormalization of float64": (18, """d = Cast <to = 11> (x) s = Cast <to = 11> (threes)
+        u = GroupNormalization <num_groups = 3> (d, s, s) y = Cast <to = 1> (u)"""),
+    "Upsample": (7, "y = Upsample <scales = [1.0, 2.0, 1.5]> (x)"),
+    "Upsample by an input": (9, "y = Upsample (x, factors)"),
+    "Upsample, linear": (9, "y = Upsample <mode = \"linear\"> (x, doubled)"),
+    **{f"Resize by {name}, {mode}": (10, f"u = Unsqueeze <axes = [0]> (x) y = Resize <mode = \"{mode}\"> (u, {name})")
+       for name in ("grown", "shrunk", "mixed", "same") for mode in ("nearest", "linear")},
 }  # fmt: skip
 CONSTANTS = {
     "zero": np.zeros(1, np.int64),
@@ -48,13 +57,21 @@ CONSTANTS = {
     "which": np.zeros(2, np.int64),
     "none": np.zeros(0, np.float32),
     "sizes": np.array([1, 2, 6, 8], np.int64),
+    "threes": np.array([1, -2, 3], np.float32),
+    "unit": np.array([1.5], np.float32),
+    "factors": np.array([1, 2, 1.3], np.float32),
+    "doubled": np.array([1, 2, 2.5], np.float32),
+    "grown": np.array([1, 1, 1.5, 2.7], np.float32),
+    "shrunk": np.array([1, 1, 0.6, 0.7], np.float32),
+    "mixed": np.array([1, 1, 0.7, 1.4], np.float32),
+    "same": np.array([1, 1, 1, 1], np.float32),
     "places": np.linspace(-1, 1, 24, dtype=np.float32).reshape(1, 3, 4, 2),
 }
 
 
 def case(name: str) -> Model:
     opset, nodes = SPELLED[name]
-    is_fixed = name.startswith(("Resize", "GridSample", "RoiAlign"))
+    is_fixed = name.startswith(("Resize", "GridSample", "RoiAlign", "GroupNormalization"))
     shape = "2, 3, 4" if is_fixed else "N, L, 4"
     used = {key: value for key, value in CONSTANTS.items() if f"{key}," in nodes or f"{key})" in nodes}
     return model_of(f"agraph (float[{shape}] x) => (y) {{ {nodes} }}", opset, **used)
@@ -130,12 +147,12 @@ DECLINED = {
     "GroupNormalization": (
         18,
         "u = Transpose (x) y = GroupNormalization <num_groups = 1> (u, s, s)",
-        "stays of opset 18: its scale and bias are of channels, no longer of groups",
+        "stays of opset 18: its scale and bias are of channels, no longer of groups, whose size is not known",
     ),
     "Resize": (
         10,
         "t = Neg (s) y = Resize (x, t)",
-        "stays of opset 10: Resize of opset 11 has another input 'roi'",
+        "stays of opset 10: its scales are no constant, and it rounds up where one is below 1",
     ),
     "training": (
         13,

@@ -153,7 +153,7 @@ DECLINED = {
     "scales of channels": (13, 12, "c = Cast <to = 3> (x) y = DequantizeLinear (c, s)",
                            "its scale is not known to be one number"),
     "GroupNormalization": (21, 20, "y = GroupNormalization <num_groups = 1> (x, s, s)",
-                           "its scale and bias are of channels, no longer of groups"),
+                           "GroupNormalization is another one before opset 21"),
     "Resize": (11, 10, "y = Resize (x, s, s)", "Resize is another one before opset 11"),
     "sums": (8, 7, "y = Sum (x, s)", "its inputs are not known to have one shape"),
 }  # fmt: skip
@@ -175,9 +175,10 @@ def test_each_spelling_is_for_a_version_in_which_its_operator_changed() -> None:
         assert version in [step.since for step in conversion_steps(name, version - 1, version) or ()], name
 
 
-def test_each_operator_that_changed_has_a_spelling_both_ways() -> None:
+def test_each_operator_that_changed_has_a_spelling_both_ways_or_none() -> None:
     """A step that needs more than the schemas say upwards is not plain downwards either."""
-    assert not NEWER.keys() - OLDER.keys()
+    one_way = {("GroupNormalization", 21), ("Resize", 11), ("Scatter", 11), ("Upsample", 9), ("Upsample", 10)}
+    assert NEWER.keys() - OLDER.keys() == one_way
 
 
 OPSETS = (24, 21, 18, 17, 15, 14, 13, 12, 11, 10, 9)
