@@ -33,7 +33,7 @@ from graphkit.model import Model
 from graphkit.save import save_models
 
 HERE = Path(__file__).parent
-HOST = Path(graphkit.__file__).parent / "deploy" / "hosts" / "bundle.mjs"
+HOST = Path(graphkit.__file__).parent / "hosts" / "bundle.mjs"
 
 
 def inputs_of(model: Model, source: int) -> list[dict[str, object]]:

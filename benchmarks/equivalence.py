@@ -37,8 +37,8 @@ from scaling import decoder
 from stubs import complete
 
 import graphkit
+from graphkit.equivalence import check_equivalence
 from graphkit.errors import GraphkitError
-from graphkit.verify.equivalence import check_equivalence
 
 MODELS = Path(__file__).parents[1] / "tests/models"
 MAX_SIZE = 1 << 20  # bytes of a model of tests/models
@@ -48,7 +48,7 @@ CHECK = """
 import gc, json, sys, time, tracemalloc
 import graphkit
 gc.set_threshold(500_000)  # as the command line does
-from graphkit.verify.equivalence import check_equivalence
+from graphkit.equivalence import check_equivalence
 model = graphkit.load(sys.argv[1])
 folded = graphkit.fold(model).model
 if sys.argv[2] == "memory":

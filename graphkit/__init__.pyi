@@ -29,11 +29,8 @@ from .analysis.tensor_shapes import (
     why_shape,
 )
 from .analysis.verdict import Verdict
-from .deploy.hosts import Host
-from .deploy.hosts.bundle_host import Bundle
 from .deploy.lower import LowerReport, lower_folder
 from .deploy.make_bundle import BundleReport, bundle_folder
-from .deploy.targets import Target, load_target
 from .deploy.verify_folder import verify_folder
 from .errors import (
     GenerationWarning,
@@ -46,6 +43,8 @@ from .errors import (
     UsageError,
 )
 from .graph.view import Node, Scope, Value
+from .hosts import Host
+from .hosts.bundle_host import Bundle
 from .io.remote.urls import RemoteOptions
 from .model import Model, ModelLike, as_model, load
 from .model_diff.diff_models import diff
@@ -77,6 +76,7 @@ from .runtime.external_tools import optimized
 from .save import Saved, save_models
 from .shapes.graph_inputs import DimSpec
 from .surgeon import cone, from_graphsurgeon, to_graphsurgeon, to_networkx
+from .targets import Target, load_target
 from .verify.bundle_verifier import verify_bundle
 from .verify.deployment_proofs import BundleProof
 from .verify.layers.comparison import ModelComparison

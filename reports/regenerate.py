@@ -18,9 +18,9 @@ from rendered_notebooks import NOTEBOOKS, rendered, run
 from graphkit.analysis.report import ReportOptions, report
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, BundleReport, bundle_folder
-from graphkit.deploy.targets import load_target
 from graphkit.model import Model, load
 from graphkit.render.result import Result
+from graphkit.targets import load_target
 from graphkit.workflows.fold_file import fold_file
 from graphkit.workflows.split_decoder_file import SplitReport, split_file
 

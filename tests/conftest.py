@@ -24,12 +24,12 @@ from real_models import MODELS, PIPELINES, unpacked
 from sessions import ONNXRUNTIME
 
 from graphkit.cli import main
+from graphkit.equivalence import bundles, equivalence_summary, shared_values
+from graphkit.equivalence.result import Equivalence
+from graphkit.equivalence.stages import prove_stages
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
 from graphkit.runtime import external_tools
-from graphkit.verify.equivalence import bundles, equivalence_summary, shared_values
-from graphkit.verify.equivalence.result import Equivalence
-from graphkit.verify.equivalence.stages import prove_stages
 
 TOO_NEW = re.compile(r"Opset \d+ is under development|Unsupported model IR version")  # what onnxruntime says
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from real_models import unpacked
 
-from graphkit.deploy.contract import read_contract
-from graphkit.deploy.contract.contract_files import read_bundle
+from graphkit.contract import read_contract
+from graphkit.contract.contract_files import read_bundle
 from graphkit.errors import ModelError
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)

@@ -123,7 +123,7 @@ def test_an_earlier_report_is_replaced_unless_it_is_an_input(run: Run, tmp_path:
 def test_a_baseline_and_a_target_are_inputs(run: Run, tmp_path: Path) -> None:
     baseline, target = tmp_path / "baseline.json", tmp_path / "own.toml"
     assert run("report", EXAMPLE, "--only", "verdict", "-o", baseline)[0] == 0
-    shutil.copy(Path(graphkit.__file__).parent / "deploy" / "targets" / "rk3588.toml", target)
+    shutil.copy(Path(graphkit.__file__).parent / "targets" / "rk3588.toml", target)
     for option, file in (("--baseline", baseline), ("--target", target)):
         before = file.read_bytes()
         code, _, error = run("report", EXAMPLE, "--only", "verdict", option, file, "-o", file)

@@ -14,7 +14,7 @@ from cases import Case
 from gate import Bounds, Row, compared, difference, losses, refusals, verdict
 from tools import Ended, Tools, judged
 
-from graphkit.deploy.targets import load_target
+from graphkit.targets import load_target
 
 VELA = "Accelerator configuration               Ethos_U65_256\nCPU operators = {} (2.3%)\nNPU operators = 524 (97.7%)\n"
 

@@ -17,8 +17,8 @@ from site_pages.write import write_pages
 import graphkit
 from graphkit.analysis.findings import KIND_NAMES
 from graphkit.cli.commands import every_command
-from graphkit.deploy.targets import NAMES
 from graphkit.passes import PASSES
+from graphkit.targets import NAMES
 from graphkit.workflows.output_schemas import SCHEMAS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -66,8 +66,8 @@ def test_each_target_and_each_schema_has_a_page() -> None:
     assert all("**Sources**" in targets[f"{name}.md"] for name in NAMES if name != "generic-npu")
     schemas = schema_pages.pages()
     assert schemas.keys() == {f"{name}.md" for name in SCHEMAS} | {"index.md"}
-    assert "(../python/graphkit.deploy.contract.md#bundlecontract) says" in schemas["bundle.md"]
-    assert "## BundleContract\n" in python_pages.pages()["graphkit.deploy.contract.md"]
+    assert "(../python/graphkit.contract.md#bundlecontract) says" in schemas["bundle.md"]
+    assert "## BundleContract\n" in python_pages.pages()["graphkit.contract.md"]
     assert "[costs](../costs.md) defines" in schemas["costs.md"]
 
 

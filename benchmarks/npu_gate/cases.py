@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
-from graphkit.deploy.contract import Method
+from graphkit.contract import Method
 from graphkit.deploy.export_pipeline import find_pipeline
-from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.hosts import Host
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 

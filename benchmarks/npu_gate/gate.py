@@ -27,7 +27,7 @@ import numpy as np
 from cases import Case, frozen, graphkit, lowered, unpacked
 from tools import Ended, Tools, Vela
 
-from graphkit.deploy.targets import Target, load_target
+from graphkit.targets import Target, load_target
 
 MODELS = Path(__file__).parents[2] / "tests" / "models"
 ACCELERATORS = ("ethos-u65-256", "ethos-u85-256")

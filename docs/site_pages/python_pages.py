@@ -17,10 +17,10 @@ PACKAGES = (
     "graphkit.shapes.constraints",
     "graphkit.rewrite",
     "graphkit.verify",
-    "graphkit.verify.equivalence",
-    "graphkit.deploy.targets",
-    "graphkit.deploy.contract",
-    "graphkit.deploy.hosts",
+    "graphkit.equivalence",
+    "graphkit.targets",
+    "graphkit.contract",
+    "graphkit.hosts",
 )
 LONGEST_VALUE = 120  # characters
 CONSTANTS = {
@@ -30,10 +30,10 @@ CONSTANTS = {
     "graphkit.shapes.Bounds": "The least and the largest size of a symbol; None for an open end.",
     "graphkit.rewrite.NodeInput": "An input of a new node: a value, the name of a new one, or None to leave it out.",
     "graphkit.rewrite.ROUNDING": "The tolerance of passes that change the order of sums, relative to the magnitude.",
-    "graphkit.deploy.targets.ANYTHING": "The condition that holds of every node.",
-    "graphkit.deploy.targets.NAMES": "The [targets](../targets/index.md) that ship with graphkit.",
-    "graphkit.deploy.targets.Verdict": "The statement of a source about an operator or a dtype.",
-    "graphkit.deploy.contract.By": "What chooses the rows of a table: see `Source`.",
+    "graphkit.targets.ANYTHING": "The condition that holds of every node.",
+    "graphkit.targets.NAMES": "The [targets](../targets/index.md) that ship with graphkit.",
+    "graphkit.targets.Verdict": "The statement of a source about an operator or a dtype.",
+    "graphkit.contract.By": "What chooses the rows of a table: see `Source`.",
 }
 GROUP = re.compile(r"^([A-Z][\w, ]+)\n((?:    .*\n)+)", re.M)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from graphkit.analysis.target_facts import target_facts, targets
-from graphkit.deploy.targets import NAMES, load_target
+from graphkit.targets import NAMES, load_target
 from site_pages.markdown import contents
 
 __all__ = ["pages"]

@@ -1,4 +1,4 @@
-// The reference host in C++17: graphkit/deploy/hosts/numpy_host.py, line by line, driven by the header that `graphkit contract`
+// The reference host in C++17: graphkit/hosts/numpy_host.py, line by line, driven by the header that `graphkit contract`
 // writes. It needs the standard library and a little-endian machine; what runs a model is given by the caller.
 #pragma once
 

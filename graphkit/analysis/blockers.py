@@ -16,7 +16,6 @@ from onnx import defs
 from graphkit.analysis.costs.node_costs import count_macs
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.target_lint import CAUSES, INPUT_DIMS, Cause, Lint, Obstacle
-from graphkit.deploy.targets import Target, load_target
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.name_families import by_family
 from graphkit.graph.view import Node, Scope, all_nodes
@@ -24,6 +23,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
 from graphkit.symbolic.expr import TooComplexError
+from graphkit.targets import Target, load_target
 
 __all__ = ["Blockers", "Share", "blockers"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from graphkit.deploy.contract.bundle_contract import Access, BundleContract, StateTensor, Update
-from graphkit.deploy.contract.contract_files import read_bundle
+from graphkit.contract.bundle_contract import Access, BundleContract, StateTensor, Update
+from graphkit.contract.contract_files import read_bundle
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.name_families import family_labels, family_pattern
 from graphkit.graph.names import count_things

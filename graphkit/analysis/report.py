@@ -29,7 +29,7 @@ from graphkit.suggest import did_you_mean
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from graphkit.deploy.targets import Target
+    from graphkit.targets import Target
 
 __all__ = [
     "BLOCKERS", "EXTRAS", "SECTIONS", "SECTION_NAMES", "VERDICT", "Comparison", "ComparisonRow", "Failure",

@@ -447,7 +447,7 @@ def _loading_problems(model: Model) -> Iterator[Finding]:
     is_repeated = len({(node.scope, node.proto.name) for node in nodes}) < len(nodes)  # a Constant becomes a tensor
     if not is_repeated and all(trace_condition(node) for node in all_nodes(model.scopes) if node.is_op("If")):
         return  # neither branch of an If never runs where an input decides
-    from graphkit.verify.equivalence.loading import loadable_copy  # which few models need
+    from graphkit.equivalence.loading import loadable_copy  # which few models need
 
     copy = loadable_copy(model)
     for fault in () if copy is None else copy.faults:

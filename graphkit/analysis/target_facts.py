@@ -8,7 +8,10 @@ from typing import ClassVar, Literal
 
 from onnx.defs import get_all_schemas
 
-from graphkit.deploy.targets import (
+from graphkit.dtypes import BITS, dtype_name
+from graphkit.render.document_blocks import Block, Prose, table, table_of
+from graphkit.render.result import Result
+from graphkit.targets import (
     ANYTHING,
     NAMES,
     Facts,
@@ -19,9 +22,6 @@ from graphkit.deploy.targets import (
     load_target,
     tflite_spellings,
 )
-from graphkit.dtypes import BITS, dtype_name
-from graphkit.render.document_blocks import Block, Prose, table, table_of
-from graphkit.render.result import Result
 
 __all__ = ["FactRow", "LimitRow", "OperatorCounts", "SourceRow", "TargetFacts", "Targets", "target_facts", "targets"]
 

@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from onnx import TensorProto, defs
 
-from graphkit.deploy.targets import ANYTHING, Condition, Fact, Facts, Target, Verdict, joint_verdict, tflite_spellings
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import RANDOM, value_inputs
@@ -21,6 +20,7 @@ from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, as_text, attribute_value
 from graphkit.ops.tensor import TensorSequence, element_numbers, plain_dims
 from graphkit.shapes import Shapes, is_known
+from graphkit.targets import ANYTHING, Condition, Fact, Facts, Target, Verdict, joint_verdict, tflite_spellings
 
 __all__ = ["CAUSES", "INPUT_DIMS", "REMEDIES", "Cause", "Lint", "Obstacle", "Ruling", "rule_node"]
 

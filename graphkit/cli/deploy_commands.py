@@ -72,8 +72,8 @@ def contract(out: str, language: str | None, output: Path | None) -> None:
 
     OUT is the folder that graphkit lower wrote, or its contract.json. The C header serves C++ too.
     """
-    from graphkit.deploy.contract import read_contract
-    from graphkit.deploy.contract.contract_writers import SUFFIXES, WRITERS
+    from graphkit.contract import read_contract
+    from graphkit.contract.contract_writers import SUFFIXES, WRITERS
     from graphkit.io.transaction import write_text
 
     if is_url(out):

@@ -51,7 +51,7 @@ def targets(target: str | None, format: str) -> None:
     """
     from graphkit.analysis.target_facts import target_facts
     from graphkit.analysis.target_facts import targets as every_target
-    from graphkit.deploy.targets import load_target
+    from graphkit.targets import load_target
 
     show_result(every_target() if target is None else target_facts(load_target(target)), Format(format))
 

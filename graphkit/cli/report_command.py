@@ -31,11 +31,11 @@ from graphkit.runtime.limits import DEFAULT_LIMITS
 if TYPE_CHECKING:
     from graphkit.analysis.report import Comparison, Failure, HazardCheck, Report, ReportOptions
     from graphkit.analysis.report_gate import Gate
-    from graphkit.deploy.targets import Target
     from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.runtime.limits import Limits
     from graphkit.shapes import DimSpec
+    from graphkit.targets import Target
 
 __all__ = ["report"]
 
@@ -249,7 +249,7 @@ def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpe
         if asked.spec != as_declared():
             raise UsageError("--dim, --input and --range are for blockers - name a target with --target")
         return None, None
-    from graphkit.deploy.targets import load_target
+    from graphkit.targets import load_target
 
     return load_target(asked.target), asked.spec
 

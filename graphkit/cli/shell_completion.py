@@ -70,7 +70,7 @@ def _example_names(_: click.Context) -> Iterable[str]:
 
 
 def _target_names(_: click.Context) -> Iterable[str]:
-    from graphkit.deploy.targets import NAMES
+    from graphkit.targets import NAMES
 
     return NAMES
 

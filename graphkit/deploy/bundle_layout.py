@@ -9,8 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from graphkit.deploy.bundle_methods import MethodModel
-from graphkit.deploy.contract.bundle_contract import (
+from graphkit.contract.bundle_contract import (
     Access,
     BundleContract,
     BundleMethod,
@@ -22,8 +21,9 @@ from graphkit.deploy.contract.bundle_contract import (
     StateTensor,
     Update,
 )
-from graphkit.deploy.contract.contract_checks import BYTES
-from graphkit.deploy.contract.contract_parts import Generation
+from graphkit.contract.contract_checks import BYTES
+from graphkit.contract.contract_parts import Generation
+from graphkit.deploy.bundle_methods import MethodModel
 from graphkit.deploy.deploy_sizes import DeploySizes, missing_sizes
 from graphkit.deploy.export_pipeline import MASK_LENGTH, TokenSettings
 from graphkit.dtypes import dtype_name

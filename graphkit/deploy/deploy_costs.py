@@ -9,8 +9,8 @@ import numpy as np
 
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange
 from graphkit.analysis.costs.typical_sizes import TYPICAL
+from graphkit.contract import Contract
 from graphkit.deploy.bundle_methods import MethodModel
-from graphkit.deploy.contract import Contract
 from graphkit.deploy.deploy_sizes import DeploySizes
 from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.deploy.lowered_contract import Lowered

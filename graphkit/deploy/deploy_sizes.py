@@ -12,7 +12,6 @@ from onnx import TensorProto
 
 from graphkit.analysis.kv_cache import table_positions
 from graphkit.deploy.export_pipeline import MASK_LENGTH
-from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
@@ -26,6 +25,7 @@ from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers, 
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, tied_symbols
 from graphkit.shapes.input_dims import declared_inputs
 from graphkit.suggest import did_you_mean
+from graphkit.targets import Target, load_target
 
 __all__ = [
     "MAX_REACH",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_interface import first_states
-from graphkit.deploy.contract.contract_parts import Generation
+from graphkit.contract.contract_parts import Generation
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import find_readers
@@ -23,7 +24,6 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import infer, symbol
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
-from graphkit.verify.originals import Originals
 
 __all__ = [
     "CONFIGURATIONS",

@@ -12,13 +12,13 @@ import numpy as np
 
 from graphkit.deploy.deploy_sizes import Setting, Sound
 from graphkit.deploy.export_pipeline import compared_tokens
-from graphkit.deploy.hosts.numpy_host import slots_mask, source_mask
 from graphkit.dtypes import dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import declared_dims, declared_type
 from graphkit.graph.mask_polarity import Polarity, mask_elements
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.view import Value
+from graphkit.hosts.numpy_host import slots_mask, source_mask
 from graphkit.model import Model
 from graphkit.passes.npu.host_inputs import HostInput
 from graphkit.rewrite.new_interface import with_outputs

@@ -13,9 +13,9 @@ import numpy as np
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.blockers import blockers
-from graphkit.deploy.contract import Contract, LoweredWith
-from graphkit.deploy.contract.contract_files import record_files
-from graphkit.deploy.contract.contract_writers import write_guide
+from graphkit.contract import Contract, LoweredWith
+from graphkit.contract.contract_files import record_files
+from graphkit.contract.contract_writers import write_guide
 from graphkit.deploy.deploy_costs import lowering_costs
 from graphkit.deploy.deploy_sizes import LowerSizes, SizeRequest, check_dtypes, checked_request, size_request
 from graphkit.deploy.export_pipeline import Pipeline, changed_by, find_pipeline, has_shorter_output
@@ -33,8 +33,9 @@ from graphkit.deploy.lower_report import (
 )
 from graphkit.deploy.lowered_contract import Lowered, build_contract, collect_tables, link_cross_cache, stack_caches
 from graphkit.deploy.lowering_checks import check_padding, check_scales, check_vectors, largest_score
-from graphkit.deploy.targets import Target, load_target
 from graphkit.deploy.write_proven import DeployFolder, write_proven
+from graphkit.equivalence.originals import Originals
+from graphkit.equivalence.stages import Stage, StageProof, prove_stages
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.names import name_of
 from graphkit.graph.view import all_scopes
@@ -52,11 +53,10 @@ from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.targets import Target, load_target
 from graphkit.verify.deployment_proofs import LoweringProof
-from graphkit.verify.equivalence.stages import Stage, StageProof, prove_stages
 from graphkit.verify.lowering_case import zeros_change_results
 from graphkit.verify.lowering_verifier import measure_deviation, verify_lowering
-from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import run_isolated
 
 __all__ = [

@@ -11,13 +11,14 @@ import numpy as np
 from onnx import helper
 
 from graphkit.analysis.blockers import blockers
-from graphkit.deploy.contract import By, Source
+from graphkit.contract import By, Source
 from graphkit.deploy.deploy_sizes import LowerSizes, Setting, setting_of
 from graphkit.deploy.host_tables import HostTable, host_tables, kept_inputs, sound_mask, with_sound
 from graphkit.deploy.lowered_contract import Interface, Lowered
 from graphkit.deploy.lowering_checks import check_ranges, check_texts, is_step
 from graphkit.deploy.source_pooling import pool_by_product
 from graphkit.dtypes import dtype_name
+from graphkit.equivalence.stages import Stage
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_things
 from graphkit.model import Model
@@ -46,7 +47,6 @@ from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import drop_dead_inputs, with_constants, with_first_output, with_interface
 from graphkit.shapes import infer
-from graphkit.verify.equivalence.stages import Stage
 
 __all__ = ["counted_positions", "lower_model", "zeros_of"]
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 from graphkit.analysis.blockers import Blockers
 from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.verdict import asked_options
-from graphkit.deploy.contract import Contract
+from graphkit.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_things

@@ -10,12 +10,12 @@ from typing import Literal
 import numpy as np
 
 from graphkit.analysis.blockers import Blockers, blockers
-from graphkit.deploy.contract import Contract, Generation, Method, Port, Source, State, Table
-from graphkit.deploy.contract.host_contract import FIXED, When
+from graphkit.contract import Contract, Generation, Method, Port, Source, State, Table
+from graphkit.contract.host_contract import FIXED, When
 from graphkit.deploy.deploy_sizes import LowerSizes, Sound
 from graphkit.deploy.export_pipeline import Pipeline
-from graphkit.deploy.targets import Target
 from graphkit.dtypes import dtype_name
+from graphkit.equivalence.stages import Stage
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.mask_polarity import POLARITIES
@@ -24,7 +24,7 @@ from graphkit.model import Model
 from graphkit.passes.npu.cache_interface import StackCaches, StackedPort
 from graphkit.rewrite.base import Matched
 from graphkit.shapes import Shapes, infer
-from graphkit.verify.equivalence.stages import Stage
+from graphkit.targets import Target
 
 __all__ = [
     "Interface",

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.deploy.contract import Method
-from graphkit.deploy.hosts import Host
+from graphkit.contract import Method
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.dtypes import FLOATS
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.operator_traits import QUANTIZED
 from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.hosts import Host
 from graphkit.model import Model
 from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.rewrite.new_interface import NewInput, with_outputs

@@ -12,14 +12,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from graphkit import __version__
+from graphkit import __version__, hosts
 from graphkit.analysis.bundle_overview import BundleOverview, overview_of
 from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
-from graphkit.deploy import hosts
-from graphkit.deploy.bundle_description import Initial, described_methods, method_chains
-from graphkit.deploy.bundle_layout import build_bundle
-from graphkit.deploy.bundle_methods import MethodModel, derive_methods, unpacked_logits
-from graphkit.deploy.contract.bundle_contract import (
+from graphkit.contract.bundle_contract import (
     Access,
     BundleContract,
     BundledWith,
@@ -29,6 +25,9 @@ from graphkit.deploy.contract.bundle_contract import (
     LegalSize,
     StateTensor,
 )
+from graphkit.deploy.bundle_description import Initial, described_methods, method_chains
+from graphkit.deploy.bundle_layout import build_bundle
+from graphkit.deploy.bundle_methods import MethodModel, derive_methods, unpacked_logits
 from graphkit.deploy.deploy_costs import bundling_costs
 from graphkit.deploy.deploy_sizes import (
     DeploySizes,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.deploy.contract import By
+from graphkit.contract import By
 from graphkit.deploy.deploy_sizes import Setting
 from graphkit.deploy.export_pipeline import compared_tokens
 from graphkit.dtypes import FLOATS

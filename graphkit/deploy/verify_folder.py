@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from graphkit import __version__
+from graphkit.contract.bundle_contract import BundleContract
+from graphkit.contract.contract_files import first_difference, read_bundle, read_contract
+from graphkit.contract.contract_parts import FileRecord
+from graphkit.contract.host_contract import Contract
 from graphkit.deploy.bundle_description import BUNDLE_TOML
-from graphkit.deploy.contract.bundle_contract import BundleContract
-from graphkit.deploy.contract.contract_files import first_difference, read_bundle, read_contract
-from graphkit.deploy.contract.contract_parts import FileRecord
-from graphkit.deploy.contract.host_contract import Contract
 from graphkit.deploy.export_pipeline import find_pipeline
-from graphkit.deploy.hosts.open_folder import check_bundle
 from graphkit.deploy.lower import Draft, lower_again, prove_stages_again
 from graphkit.deploy.lower_report import GUIDE
 from graphkit.deploy.make_bundle import BundleExport, bundle_again
 from graphkit.deploy.write_proven import DeployFolder, FolderProof, proof_record, record_contract
 from graphkit.errors import ModelError, OutputError, UsageError
+from graphkit.hosts.open_folder import check_bundle
 from graphkit.io.stream_files import shown_path
 from graphkit.options import DeploymentProofOptions, FolderOptions
 from graphkit.progress import portion_of

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from graphkit import __version__
-from graphkit.deploy.contract.bundle_contract import BundleContract
-from graphkit.deploy.contract.contract_files import record_files
-from graphkit.deploy.contract.contract_parts import NOT_RUN, ProofRecord
-from graphkit.deploy.contract.host_contract import Contract
+from graphkit.contract.bundle_contract import BundleContract
+from graphkit.contract.contract_files import record_files
+from graphkit.contract.contract_parts import NOT_RUN, ProofRecord
+from graphkit.contract.host_contract import Contract
 from graphkit.io.transaction import made_folder, write_text
 from graphkit.model import Model
 from graphkit.save import Placement, Saved, save_models

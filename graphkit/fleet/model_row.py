@@ -14,7 +14,6 @@ from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import Summary
 from graphkit.analysis.tensor_shapes import UnknownShapes
 from graphkit.analysis.verdict import Verdict
-from graphkit.deploy.targets import load_target
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.fleet import storage
 from graphkit.fleet.survey_sources import UNKNOWN, data_revisions
@@ -22,6 +21,7 @@ from graphkit.fleet.survey_task import Row, RowOptions, SurveyTask, blockers_col
 from graphkit.io.remote.urls import RemoteOptions, is_url
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
+from graphkit.targets import load_target
 
 __all__ = ["model_row"]
 

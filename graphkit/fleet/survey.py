@@ -99,7 +99,7 @@ def survey_models(
 
 
 def _target_digest(target: str) -> str:
-    from graphkit.deploy.targets import load_target  # which a survey without targets need not wait for
+    from graphkit.targets import load_target  # which a survey without targets need not wait for
 
     return hashlib.sha256(repr(load_target(target)).encode()).hexdigest()
 

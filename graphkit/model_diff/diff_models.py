@@ -14,7 +14,6 @@ from google.protobuf.message import Message
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, cost_change
 from graphkit.analysis.findings import Finding
 from graphkit.analysis.report import BLOCKERS, ReportOptions, judged_sections, report
-from graphkit.deploy.targets import load_target
 from graphkit.graph.declared_types import type_text
 from graphkit.graph.view import Value, as_text
 from graphkit.matching.interfaces import Interfaces
@@ -27,9 +26,10 @@ from graphkit.model_diff.node_matching import NodeMatching, function_keys, match
 from graphkit.options import DiffOptions
 from graphkit.shapes import infer
 from graphkit.suggest import count_things
+from graphkit.targets import load_target
 
 if TYPE_CHECKING:
-    from graphkit.deploy.targets import Target
+    from graphkit.targets import Target
 
 __all__ = [
     "changed_entries",

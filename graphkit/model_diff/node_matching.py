@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from graphkit.equivalence.shared_values import shared_values
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.matching.interfaces import Interfaces, compare_interfaces
 from graphkit.matching.value_matching import Dims, GraphSide, Matching, known_tensor, match_graphs, source_of
 from graphkit.model import Model
 from graphkit.shapes import Shapes
-from graphkit.verify.equivalence.shared_values import shared_values
 
 __all__ = [
     "GraphPair",

@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
-from graphkit.deploy.hosts.bound_state import BundleState
-from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.deploy.hosts.method_feeds import Inputs, Tokens
+from graphkit.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError
+from graphkit.hosts.bound_state import BundleState
+from graphkit.hosts.bundle_host import Bundle
+from graphkit.hosts.method_feeds import Inputs, Tokens
 from graphkit.model import Model, load
 from graphkit.runtime.session import IsolatedSession
 from graphkit.runtime.shared_memory import shared_zeros
-from graphkit.verify.originals import Originals
 from graphkit.verify.rounding import convert_to_float32
 
 __all__ = ["AlteredBundle", "IsolatedBundle", "WideBundle", "widen_bundle", "widen_model"]

@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, StateTensor
+from graphkit.contract.bundle_contract import BundleContract, BundleMethod, StateTensor
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import GraphkitError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
@@ -29,7 +30,6 @@ from graphkit.verify.cause_search import Cause, Undo, find_sole_cause, is_mended
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.first_difference import Export, describe_order, first_node
 from graphkit.verify.oracle import Oracle
-from graphkit.verify.originals import Originals
 from graphkit.verify.weight_comparison import WrongPart, mend_models
 
 __all__ = ["Call", "Case", "Models", "find_bundle_causes"]

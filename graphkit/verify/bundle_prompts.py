@@ -9,9 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
-from graphkit.deploy.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
-from graphkit.deploy.hosts.token_search import BeamOptions, Stepper, beam_search, greedy_search
+from graphkit.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import GraphkitError, UsageError
+from graphkit.hosts.token_search import BeamOptions, Stepper, beam_search, greedy_search
 from graphkit.model import Model
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
 from graphkit.verify.candidate_sessions import tell_each
@@ -19,7 +20,6 @@ from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.input_elements import UNPADDED, Padding, special_tokens
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.oracle import Oracle
-from graphkit.verify.originals import Originals
 from graphkit.verify.probe_inputs import nearest_length
 
 __all__ = [

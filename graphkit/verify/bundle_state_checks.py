@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.deploy.contract.bundle_contract import BundleContract, StateTensor
-from graphkit.deploy.hosts.bound_state import BundleState
-from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.contract.bundle_contract import BundleContract, StateTensor
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.uses import readers_beside
+from graphkit.hosts.bound_state import BundleState
+from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import load
 from graphkit.runtime.session import RunError
 from graphkit.verify.bundle_prompts import Prompt

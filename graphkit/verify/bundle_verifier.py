@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.deploy.contract.bundle_contract import BundleContract
-from graphkit.deploy.contract.contract_files import read_bundle
-from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.contract.bundle_contract import BundleContract
+from graphkit.contract.contract_files import read_bundle
+from graphkit.equivalence.bundles import summarize_bundle
+from graphkit.equivalence.originals import Originals
+from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import load
 from graphkit.options import DeploymentProofOptions
 from graphkit.progress import portion_of, with_share
@@ -38,9 +40,7 @@ from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
-from graphkit.verify.equivalence.bundles import summarize_bundle
 from graphkit.verify.oracle import Oracle
-from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.rounding import FACTORS
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from graphkit.equivalence.bundles import ALL_METHODS, bundle_blocks
+from graphkit.equivalence.equivalence_summary import EquivalenceSummary, share_texts
+from graphkit.equivalence.stages import StageProof, proven_throughout
 from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Result
 from graphkit.suggest import count_things
-from graphkit.verify.equivalence.bundles import ALL_METHODS, bundle_blocks
-from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, share_texts
-from graphkit.verify.equivalence.stages import StageProof, proven_throughout
 
 __all__ = [
     "NOT_COMPARED", "BundleProof", "BundleRun", "Deviation", "LoweringProof", "SourceRun", "TableProof", "ties_note",

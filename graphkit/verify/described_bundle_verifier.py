@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.deploy.contract.bundle_contract import BundleMethod, BundlePort
-from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.contract.bundle_contract import BundleMethod, BundlePort
+from graphkit.equivalence.originals import Originals
+from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.options import ProofOptions
 from graphkit.progress import portion_of
@@ -23,7 +24,6 @@ from graphkit.verify.comparator import Difference
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.input_generator import ExportInputs
 from graphkit.verify.oracle import Oracle
-from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, has_float16, level_tolerance
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from graphkit.deploy.contract import Method, Port
-from graphkit.deploy.hosts import Host
-from graphkit.deploy.hosts.method_feeds import Inputs
-from graphkit.deploy.hosts.numpy_host import Ids, Tokens, source_and_inputs
+from graphkit.contract import Method, Port
+from graphkit.equivalence.originals import Originals
+from graphkit.hosts import Host
+from graphkit.hosts.method_feeds import Inputs
+from graphkit.hosts.numpy_host import Ids, Tokens, source_and_inputs
 from graphkit.model import Model
 from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.cause_search import largest_multiple, with_attributes
@@ -23,7 +24,6 @@ from graphkit.verify.comparator import elementwise_difference
 from graphkit.verify.first_difference import Differ
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.oracle import OneSequence
-from graphkit.verify.originals import Originals
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
 __all__ = [

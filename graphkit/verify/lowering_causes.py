@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphkit.deploy.contract import Contract, Port
-from graphkit.deploy.hosts.numpy_host import slots_mask
+from graphkit.contract import Contract, Port
+from graphkit.equivalence.originals import Originals
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.roles import Role
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Value, all_scopes
+from graphkit.hosts.numpy_host import slots_mask
 from graphkit.model import Model, load
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.suggest import count_things
@@ -29,7 +30,6 @@ from graphkit.verify.deployment_proofs import TableProof
 from graphkit.verify.first_difference import describe_difference, describe_order, first_node, run_part
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.lowering_case import AlteredHost, Changing, IsolatedMethods, LoweringCase, find_leaks
-from graphkit.verify.originals import Originals
 from graphkit.verify.weight_comparison import WrongAttribute, WrongWeight, find_wrong_parts, mend_models
 
 __all__ = ["Facts", "WrongTable", "compared_tables", "facts_of", "find_lowering_causes"]

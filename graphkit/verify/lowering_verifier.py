@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.deploy.contract import Contract
-from graphkit.deploy.contract.host_contract import FIXED
+from graphkit.contract import Contract
+from graphkit.contract.host_contract import FIXED
+from graphkit.equivalence.originals import Originals
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.suggest import count_things
@@ -25,7 +26,6 @@ from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_case import AlteredHost, IsolatedMethods, LoweringCase, find_leaks, sound_lengths
 from graphkit.verify.lowering_causes import facts_of, find_lowering_causes
 from graphkit.verify.oracle import OneSequence
-from graphkit.verify.originals import Originals
 from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 

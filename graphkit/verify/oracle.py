@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import TensorType, declared_type
@@ -25,7 +26,6 @@ from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.decoding import Decoder
-from graphkit.verify.originals import Originals
 from graphkit.verify.probe_inputs import KEEPING, InputProbe, fixed_length, nearest_length
 
 __all__ = ["OneSequence", "Oracle", "with_logits_choice"]

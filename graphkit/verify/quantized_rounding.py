@@ -22,11 +22,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from graphkit.equivalence.equivalence_summary import EquivalenceSummary
 from graphkit.graph.names import free_name, names_in
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_constant_if import SpecializeInput
 from graphkit.rewrite.base import copy_proto
-from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
 from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof, SkippedRun
 
 __all__ = ["TOLERANCE", "as_rounded", "join_proofs", "merged_branches", "moved_copies"]

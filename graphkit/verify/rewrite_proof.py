@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from graphkit.analysis.costs.cost_changes import CostChange
+from graphkit.equivalence.equivalence_summary import EquivalenceSummary
 from graphkit.render.document_blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result
 from graphkit.suggest import count_things
 from graphkit.verify.comparator import Difference, largest_measured
-from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary
 
 __all__ = [
     "LevelProof",

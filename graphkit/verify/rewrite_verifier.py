@@ -24,6 +24,10 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.dtypes import inline_array
+from graphkit.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
+from graphkit.equivalence.interface import cut_open
+from graphkit.equivalence.loading import loadable_copy, loading_refusal
+from graphkit.equivalence.result import Equivalence, ExprPair, OutputProof
 from graphkit.errors import ModelError
 from graphkit.graph.names import join_words
 from graphkit.graph.operator_traits import RANDOM
@@ -49,10 +53,6 @@ from graphkit.verify.candidate_runs import (
 )
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.comparator import element_counts
-from graphkit.verify.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
-from graphkit.verify.equivalence.interface import cut_open
-from graphkit.verify.equivalence.loading import loadable_copy, loading_refusal
-from graphkit.verify.equivalence.result import Equivalence, ExprPair, OutputProof
 from graphkit.verify.feeder import KINDS, Feeder, Run
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.interface_changes import (

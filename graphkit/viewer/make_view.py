@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphkit.deploy.targets import load_target
 from graphkit.graph.names import join_words
 from graphkit.graph.view import Node, Scope, as_text
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.model_diff.node_changes import node_changes
 from graphkit.model_diff.node_matching import NodeMatching, match_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer, symbol
+from graphkit.targets import load_target
 from graphkit.viewer.explorer_format import Graph, GraphNodeData, NodeDataResult
 from graphkit.viewer.graph_of_model import NodeIds, graph_ids, matched_ids, model_graphs, node_ids
 from graphkit.viewer.overlays import (

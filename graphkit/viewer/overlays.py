@@ -17,7 +17,6 @@ from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.hazards import hazards
 from graphkit.analysis.shape_origins import OriginGroup, meanings_text, origins
 from graphkit.analysis.summary import stored_weights
-from graphkit.deploy.targets import Target
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import shape_text
@@ -26,6 +25,7 @@ from graphkit.model import Model
 from graphkit.ops.tensor import plain_dims
 from graphkit.render.result import versioned_schema
 from graphkit.shapes import DimSpec, Shapes
+from graphkit.targets import Target
 from graphkit.viewer.explorer_format import Color, GradientItem, NodeDataResult
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from graphkit.analysis.summary import Summary
 from graphkit.analysis.target_facts import TargetFacts, Targets
 from graphkit.analysis.tensor_shapes import TensorShapes, UnknownShapes, WhyShape
 from graphkit.analysis.verdict import Verdict
-from graphkit.deploy.contract import BundleContract, Contract
-from graphkit.deploy.contract.contract_files import contract_schema
+from graphkit.contract import BundleContract, Contract
+from graphkit.contract.contract_files import contract_schema
 from graphkit.deploy.lower_report import LowerReport
 from graphkit.deploy.make_bundle import BundleReport
 from graphkit.errors import UsageError

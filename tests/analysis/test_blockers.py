@@ -12,15 +12,15 @@ from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.analysis.report import ReportOptions, report
 from graphkit.analysis.target_lint import CAUSES, REMEDIES
 from graphkit.analysis.verdict import Verdict
-from graphkit.deploy.targets import Target, load_target
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.passes import PASSES
 from graphkit.passes.npu.decompose_operators import ReciprocalToDiv
 from graphkit.passes.npu.dequantize import FUSED
 from graphkit.shapes import DimSpec
+from graphkit.targets import Target, load_target
 
-PLAIN = load_target(Path(__file__).parents[1] / "deploy" / "targets" / "plain-npu.toml")
+PLAIN = load_target(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
 RealModel = Callable[[str], Model]
 
 

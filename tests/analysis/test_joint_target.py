@@ -9,9 +9,9 @@ import onnx.parser
 import pytest
 
 from graphkit.analysis.blockers import blockers
-from graphkit.deploy.targets import NAMES, load_target
 from graphkit.model import Model
 from graphkit.shapes import DimSpec
+from graphkit.targets import NAMES, load_target
 
 RealModel = Callable[[str], Model]
 Rows = set[tuple[str, str, str]]

@@ -5,7 +5,7 @@ from pathlib import Path
 from onnx.defs import get_all_schemas
 
 from graphkit.analysis.target_facts import LimitRow, OperatorCounts, target_facts, targets
-from graphkit.deploy.targets import NAMES, load_target
+from graphkit.targets import NAMES, load_target
 
 OWN = """
 name = "own"

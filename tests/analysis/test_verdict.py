@@ -16,10 +16,10 @@ from graphkit.analysis.findings import KIND_NAMES, Finding, kinds_named, worst_f
 from graphkit.analysis.report import SECTION_NAMES, ReportOptions, compare, report
 from graphkit.analysis.verdict import Verdict, verdict_lines
 from graphkit.cli import main
-from graphkit.deploy.targets import load_target
 from graphkit.examples import resolve
 from graphkit.model import Model, load
 from graphkit.render.document_blocks import ROWS, Lines, sized
+from graphkit.targets import load_target
 
 RealModel = Callable[[str], Model]
 ONLY = ReportOptions(only=("verdict",))

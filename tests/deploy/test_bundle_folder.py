@@ -15,9 +15,9 @@ import onnxruntime
 import pytest
 from bundles import AUTOMATIC, decoder, saved
 
+from graphkit.contract.contract_files import read_bundle
 from graphkit.deploy.bundle_layout import build_bundle
 from graphkit.deploy.bundle_methods import MethodModel
-from graphkit.deploy.contract.contract_files import read_bundle
 from graphkit.deploy.deploy_sizes import DeploySizes
 from graphkit.deploy.export_pipeline import TokenSettings
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder

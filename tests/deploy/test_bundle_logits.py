@@ -11,12 +11,12 @@ import pytest
 from bundles import OPTIONS, decoder, saved
 from onnx import numpy_helper
 
-from graphkit.deploy.contract.contract_files import read_bundle
+from graphkit.contract.contract_files import read_bundle
 from graphkit.deploy.export_pipeline import find_pipeline
-from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.make_bundle import bundle_folder
+from graphkit.equivalence import check_bundle
+from graphkit.hosts.bundle_host import Bundle
 from graphkit.passes.state.decode_step import LARGE
-from graphkit.verify.equivalence import check_bundle
 
 WIDTH = 8  # of the decoder
 COLUMNS = LARGE // 4 // WIDTH

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper, parser
 from real_models import unpacked
 
-from graphkit.deploy.contract.contract_files import read_bundle
+from graphkit.contract.contract_files import read_bundle
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError

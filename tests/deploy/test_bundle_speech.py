@@ -11,15 +11,15 @@ import pytest
 from onnx import helper, numpy_helper
 from speech import FEATURES, normalized_over_windows_of, speech
 
-from graphkit.deploy.contract.bundle_contract import LegalSize
-from graphkit.deploy.contract.contract_files import read_bundle
-from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.contract.bundle_contract import LegalSize
+from graphkit.contract.contract_files import read_bundle
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
+from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import load
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.oracle import Oracle
-from graphkit.verify.originals import Originals
 
 OPTIONS = BundleOptions(max_cache=6, max_source=9, batch=2)
 FIRST = "decoder_model.onnx", "decoder_with_past_model.onnx"

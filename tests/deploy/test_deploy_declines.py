@@ -15,8 +15,8 @@ from small_pipelines import FILLED, decoder, saved
 
 from graphkit.analysis.blockers import blockers
 from graphkit.cli.deploy_commands import bundle, lower
-from graphkit.deploy.contract import read_contract
-from graphkit.deploy.contract.contract_files import read_bundle
+from graphkit.contract import read_contract
+from graphkit.contract.contract_files import read_bundle
 from graphkit.deploy.deploy_sizes import Setting, most_positions, size_request
 from graphkit.deploy.host_tables import HostPart, _evaluate_size
 from graphkit.deploy.lower import LowerOptions, lower_folder

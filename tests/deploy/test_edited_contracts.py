@@ -18,8 +18,8 @@ import small_pipelines
 from bundles import OPTIONS, decoder, made, saved
 from real_models import unpacked
 
+from graphkit.contract import BundledWith, LoweredWith
 from graphkit.deploy import verify_folder
-from graphkit.deploy.contract import BundledWith, LoweredWith
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 

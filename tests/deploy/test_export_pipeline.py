@@ -12,13 +12,13 @@ import pytest
 from onnx import numpy_helper
 
 from graphkit.deploy.export_pipeline import find_pipeline
-from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.deploy.hosts.numpy_host import Host
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
+from graphkit.hosts.bundle_host import Bundle
+from graphkit.hosts.numpy_host import Host
 from graphkit.verify.bundle_verifier import verify_bundle
-from graphkit.verify.originals import Originals
 
 PAIR = Path(__file__).parent / "pair"
 CASES = json.loads((PAIR / "tokens.json").read_text())

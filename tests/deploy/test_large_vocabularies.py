@@ -18,12 +18,12 @@ import pytest
 from bundles import decoder, saved
 from large_models import WORDS, completed, export_of
 
-from graphkit.deploy.contract.host_contract import Generation
-from graphkit.deploy.hosts.bundle_host import Bundle
-from graphkit.deploy.hosts.numpy_host import Host
+from graphkit.contract.host_contract import Generation
 from graphkit.deploy.lower import lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.deploy.verify_folder import verify_folder
+from graphkit.hosts.bundle_host import Bundle
+from graphkit.hosts.numpy_host import Host
 from graphkit.options import LowerOptions, Update
 from graphkit.runtime.limits import HAS_MEMORY_LIMIT
 

@@ -18,12 +18,12 @@ from real_models import MODELS, PIPELINES, params, unpacked
 from small_pipelines import FILLED, decoder, half, saved
 
 from graphkit.cli import app
-from graphkit.deploy.contract import Generation, Method, Source, read_contract
-from graphkit.deploy.contract.contract_writers import WRITERS
+from graphkit.contract import Generation, Method, Source, read_contract
+from graphkit.contract.contract_writers import WRITERS
 from graphkit.deploy.host_tables import is_bias_and_mask
-from graphkit.deploy.hosts import Host, numpy_host
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.errors import ModelError, OutputError, UsageError
+from graphkit.hosts import Host, numpy_host
 from graphkit.model import load
 from graphkit.shapes import infer
 from graphkit.workflows.output_schemas import schema_of

@@ -16,19 +16,19 @@ from small_pipelines import decoder, encoder, saved
 
 import graphkit.deploy.lower_model as lowering
 import graphkit.graph.roles as roles
-from graphkit.deploy.contract import read_contract
-from graphkit.deploy.hosts import Host
+from graphkit.contract import read_contract
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.deploy.make_bundle import bundle_folder
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
 from graphkit.graph.mask_polarity import find_polarity
+from graphkit.hosts import Host
 from graphkit.model import load
 from graphkit.options import BundleOptions
 from graphkit.verify.lowering_verifier import NOTHING, verify_lowering
-from graphkit.verify.originals import Originals
 
 MASKS = Path(__file__).parent / "masks"
-PLAIN = str(Path(__file__).parent / "targets" / "plain-npu.toml")
+PLAIN = str(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
 TEXT = LowerOptions(target=PLAIN, src_len=16)
 SOUND = LowerOptions(target=PLAIN, dims=(("input_features_1", 41),))
 CLOSE = 2e-5

@@ -15,12 +15,12 @@ import pytest
 from onnx import parser
 from real_models import params
 
+from graphkit.contract import Method, read_contract
+from graphkit.contract.contract_writers import WRITERS
 from graphkit.deploy import lower_model as lowering
-from graphkit.deploy.contract import Method, read_contract
-from graphkit.deploy.contract.contract_writers import WRITERS
-from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.errors import UsageError
+from graphkit.hosts import Host
 from graphkit.rewrite.base import Outcome
 
 POOLED = Path(__file__).parent / "pooled"

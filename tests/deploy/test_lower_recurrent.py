@@ -12,9 +12,9 @@ from onnx import parser
 from test_bundle_recurrent import FIRST, PROMPTS, STEP, expected, hybrid, model
 
 import graphkit
-from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.errors import UsageError
+from graphkit.hosts import Host
 
 
 def lowered(proto: onnx.ModelProto, folder: Path, **options: object) -> LowerReport:

@@ -14,18 +14,18 @@ import pytest
 from onnx import helper, numpy_helper
 from speech import FEATURES, normalized_over_windows_of, speech
 
-from graphkit.deploy.contract import read_contract
-from graphkit.deploy.contract.contract_writers import WRITERS, write_guide
-from graphkit.deploy.hosts import Host
+from graphkit.contract import read_contract
+from graphkit.contract.contract_writers import WRITERS, write_guide
 from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
+from graphkit.hosts import Host
 from graphkit.model import load
 from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.oracle import Oracle
-from graphkit.verify.originals import Originals
 
-PLAIN = str(Path(__file__).parent / "targets" / "plain-npu.toml")
+PLAIN = str(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
 FRAMES, OPTIONS = 9, LowerOptions(target=PLAIN, src_len=9, max_cache_len=4)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "host-cpp"
 PROGRAM = """

@@ -25,16 +25,16 @@ from small_pipelines import (
     with_wide_ports,
 )
 
-from graphkit.deploy.contract import read_contract
-from graphkit.deploy.hosts import Host
+from graphkit.contract import read_contract
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.deploy.verify_folder import verify_folder
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
+from graphkit.hosts import Host
 from graphkit.model import load
 from graphkit.verify.lowering_verifier import verify_lowering
-from graphkit.verify.originals import Originals
 
-PLAIN = str(Path(__file__).parent / "targets" / "plain-npu.toml")
+PLAIN = str(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
 OPTIONS = LowerOptions(target=PLAIN, src_len=6, max_cache_len=5)
 
 

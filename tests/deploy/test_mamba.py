@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import graphkit
-from graphkit.deploy.hosts import Host
 from graphkit.deploy.lower import lower_folder
 from graphkit.deploy.make_bundle import bundle_folder
+from graphkit.hosts import Host
 
 MAMBA = Path(__file__).parent / "mamba"
 KNOWN = json.loads((MAMBA / "tokens.json").read_text())

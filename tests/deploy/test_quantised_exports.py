@@ -15,7 +15,7 @@ from real_models import MODELS
 from sessions import session_of
 
 import graphkit
-from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.hosts.bundle_host import Bundle
 
 FAMILIES: Mapping[str, Mapping[str, int]] = {
     "bert-fill-mask": {},

@@ -9,12 +9,12 @@ import pytest
 from real_models import params, unpacked
 from small_contract import SMALL
 
-from graphkit.deploy.contract import State, read_contract
+from graphkit.contract import State, read_contract
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.lowered_contract import stack_caches
-from graphkit.deploy.targets import load_target
 from graphkit.errors import UsageError
 from graphkit.model import load
+from graphkit.targets import load_target
 
 
 @pytest.mark.parametrize("name", params(["marian-tiny", "qwen2-tiny"], ["marian-tiny"]))

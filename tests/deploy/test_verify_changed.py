@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from quantised import quantised
 from real_models import MODELS
 
-from graphkit.deploy.contract.contract_files import read_contract
+from graphkit.contract.contract_files import read_contract
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.verify_folder import FolderOptions, verify_folder
 from graphkit.errors import ModelError

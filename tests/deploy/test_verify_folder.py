@@ -18,15 +18,15 @@ from real_models import unpacked
 
 import graphkit
 from graphkit.cli import app
-from graphkit.deploy.contract import read_contract
-from graphkit.deploy.contract.contract_files import read_bundle
-from graphkit.deploy.hosts import Host
+from graphkit.contract import read_contract
+from graphkit.contract.contract_files import read_bundle
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.verify_folder import FolderOptions, verify_folder
 from graphkit.deploy.write_proven import proof_record
+from graphkit.equivalence.stages import StageProof, prove_stages
 from graphkit.errors import ModelError, UnprovenWarning, UsageError
+from graphkit.hosts import Host
 from graphkit.verify.deployment_proofs import LoweringProof, SourceRun
-from graphkit.verify.equivalence.stages import StageProof, prove_stages
 
 
 @pytest.fixture(scope="module")

@@ -23,16 +23,16 @@ from graphkit.analysis.node_list import node_list, weight_list
 from graphkit.analysis.report import report
 from graphkit.analysis.shape_origins import group_drawing
 from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
-from graphkit.deploy.contract import read_contract
-from graphkit.deploy.contract.contract_files import read_bundle
-from graphkit.deploy.contract.contract_writers import WRITERS
-from graphkit.deploy.hosts.numpy_host import Host
+from graphkit.contract import read_contract
+from graphkit.contract.contract_files import read_bundle
+from graphkit.contract.contract_writers import WRITERS
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
-from graphkit.deploy.targets import NAMES, load_target
+from graphkit.equivalence.equivalence_summary import limited_equivalence
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import all_scopes
+from graphkit.hosts.numpy_host import Host
 from graphkit.model import Model, load
 from graphkit.model_diff.diff_models import diff
 from graphkit.passes import PASSES
@@ -50,7 +50,7 @@ from graphkit.render.markdown import as_mermaid
 from graphkit.render.result import Result
 from graphkit.rewrite.base import Outcome
 from graphkit.shapes import DimSpec, infer, program
-from graphkit.verify.equivalence.equivalence_summary import limited_equivalence
+from graphkit.targets import NAMES, load_target
 
 __all__ = ["STAGES", "attempt"]
 

@@ -9,12 +9,12 @@ import pytest
 from extremes import EXPRS, OPERATORS, SIZES, Case, cases, evaluated, of_sizes, values_of_sizes
 
 from graphkit.dtypes import FLOATS
+from graphkit.equivalence.sizes import size_limits
 from graphkit.graph.operator_traits import operator_set
 from graphkit.ops.element_values import OPERATORS as COMPUTED
 from graphkit.ops.tensor import Tensor
 from graphkit.runtime.session import run_small_models
 from graphkit.shapes import Expr, Ratio, Shapes, infer
-from graphkit.verify.equivalence.sizes import size_limits
 
 # Operators whose rules compute elements, besides those of `value_propagation`.
 OTHERS = operator_set(

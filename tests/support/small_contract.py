@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphkit.deploy.contract import Contract, Generation, Method, Port, Source, State, Table
-from graphkit.deploy.contract.contract_parts import FileRecord
+from graphkit.contract import Contract, Generation, Method, Port, Source, State, Table
+from graphkit.contract.contract_parts import FileRecord
 
 __all__ = ["SMALL"]
 

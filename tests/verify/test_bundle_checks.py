@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from bundles import SLOTS, WINDOW, decoder
 
-from graphkit.deploy.contract.contract_files import read_bundle
-from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.contract.contract_files import read_bundle
+from graphkit.equivalence.originals import Originals
+from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.verify.bundle_prompts import make_prompts
 from graphkit.verify.bundle_state_checks import CHECKS, STEPS, Subject, try_check
-from graphkit.verify.originals import Originals
 
 BundleOf = Callable[[str], Path]
 FORKS, LEAKS = "sequences stay independent", "no state is left of an earlier sequence"

@@ -12,12 +12,12 @@ from bundle_fault_table import FAULTS, SLOTS_OF
 from bundle_faults import export
 
 from graphkit.deploy.export_pipeline import find_pipeline
-from graphkit.deploy.hosts.bundle_host import Bundle
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
+from graphkit.equivalence.originals import Originals
+from graphkit.hosts.bundle_host import Bundle
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.bundle_verifier import verify_bundle
-from graphkit.verify.originals import Originals
 
 QUICK = [name for name in FAULTS if name.startswith("causal")][::3]
 

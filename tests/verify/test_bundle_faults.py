@@ -17,14 +17,14 @@ from bundle_faults import Edit
 from bundles import OPTIONS, SLOTS, WINDOW, decoder, made, saved
 from onnx import helper, numpy_helper
 
-from graphkit.deploy.hosts.bundle_host import Bundle
+from graphkit.equivalence.originals import Originals
+from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.passes.state.update_cache_in_place import Update
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
-from graphkit.verify.originals import Originals
 
 BundleOf = Callable[[str], Path]
 KEY = "past_key_values.0.key"

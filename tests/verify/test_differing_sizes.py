@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from rewriting import model_of
 
+from graphkit.equivalence import check_equivalence
 from graphkit.model import Model
 from graphkit.shapes import Expr, const, symbol
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.verify import run_sizes, verify_rewrite
-from graphkit.verify.equivalence import check_equivalence
 
 N = symbol("N", 1)
 WHOLE = model_of("g (float[M, N] x) => (float[M] y) { y = ReduceSum <keepdims = 0> (x, i1) }", i1=[1])

@@ -18,11 +18,11 @@ from rewriting import model_of
 
 import graphkit
 from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.equivalence.originals import Originals
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify import bundle_verifier, rounding, tolerances
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
-from graphkit.verify.originals import Originals
 from graphkit.verify.rounding import in_float32
 
 TOLERANCE = 1e-2

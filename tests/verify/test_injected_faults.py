@@ -18,10 +18,10 @@ from real_models import unpacked
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
+from graphkit.equivalence.originals import Originals
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.lowering_verifier import verify_lowering
-from graphkit.verify.originals import Originals
 
 BEGINS = "No simple cause; it "
 TABLES = {

@@ -11,13 +11,13 @@ from bundles import SLOTS, decoder
 from onnx import helper, numpy_helper
 from sessions import run
 
-from graphkit.deploy.contract.contract_files import read_bundle
+from graphkit.contract.contract_files import read_bundle
+from graphkit.equivalence.originals import Originals
 from graphkit.model import Model
 from graphkit.verify import bundle_prompts
 from graphkit.verify.bundle_prompts import make_prompts, record_originals
 from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.oracle import LAST, with_logits_choice
-from graphkit.verify.originals import Originals
 
 Change = Callable[[onnx.GraphProto], None]
 RANDOM = np.random.default_rng(0)

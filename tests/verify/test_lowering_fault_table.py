@@ -18,9 +18,9 @@ from bundle_faults import Edit, Inject, each_of, export, graph, weight
 
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.equivalence.originals import Originals
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify.lowering_verifier import verify_lowering
-from graphkit.verify.originals import Originals
 
 WINDOW = "The contract gives"
 BEGINS, TABLE, WEIGHT = "No simple cause; it ", "Table '", "Weight '"

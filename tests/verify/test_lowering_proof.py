@@ -16,14 +16,14 @@ from onnx import helper
 from real_models import params, unpacked
 
 from graphkit.deploy.export_pipeline import find_pipeline
-from graphkit.deploy.hosts import Host, numpy_host
 from graphkit.deploy.lower import lower_folder
+from graphkit.equivalence.originals import Originals
+from graphkit.hosts import Host, numpy_host
 from graphkit.options import DeploymentProofOptions, LowerOptions
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify.deployment_proofs import LoweringProof, SourceRun, TableProof
 from graphkit.verify.lowering_causes import WrongTable, compared_tables
 from graphkit.verify.lowering_verifier import verify_lowering
-from graphkit.verify.originals import Originals
 
 FAMILIES = ("marian-tiny", "qwen2-tiny")
 SHARPER = 50  # times the output projection, so that logits reach tens without the bias, and greedy tokens differ

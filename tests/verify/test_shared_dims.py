@@ -10,11 +10,11 @@ from sessions import session_of
 from small_models import model
 
 import graphkit
+from graphkit.equivalence import check_equivalence
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.options import RewriteProofOptions
 from graphkit.shapes import DimSpec, infer
-from graphkit.verify.equivalence import check_equivalence
 from graphkit.verify.rewrite_verifier import verify_rewrite
 
 RNG = np.random.default_rng(0)

@@ -11,11 +11,11 @@ from builders import model_of
 from onnx.reference import ReferenceEvaluator
 
 from graphkit.analysis.report import ReportOptions, report
+from graphkit.equivalence.loading import loadable_copy
 from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.verify import verify_rewrite
-from graphkit.verify.equivalence.loading import loadable_copy
 from graphkit.workflows.fold_file import fold_file
 
 SQUEEZED = """then_branch = t () => (float[p, 4] a) { a = Squeeze (x, one) },

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto, helper
 
-from graphkit.deploy.targets import Target
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import UsageError
 from graphkit.graph.operator_traits import MOVING, RESHAPING
@@ -19,6 +18,7 @@ from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.passes.shapes.simplify_expand import broadcast_dims
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.pattern import Op, Pattern
+from graphkit.targets import Target
 
 __all__ = [
     "FLOOR",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphkit.equivalence.shared_values import shared_values
 from graphkit.errors import UsageError
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Value
@@ -16,7 +17,6 @@ from graphkit.matching.value_matching import Matching, match_graphs
 from graphkit.runtime.limits import Limits
 from graphkit.suggest import did_you_mean
 from graphkit.verify.comparator import BLOCK, Difference, compare_output
-from graphkit.verify.equivalence.shared_values import shared_values
 from graphkit.verify.layers.compared_model import ArrayFile, Pair, Reader, Side
 
 __all__ = [

@@ -1,0 +1,441 @@
+"""A contract in words, `HOST.md`, and its constants as code: what is written is in templates, as `contract.h.jinja`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+import numpy as np
+
+from graphkit.contract.contract_parts import Generation
+from graphkit.contract.host_contract import By, Contract, Kind, Method, Port, Source, State, Table
+from graphkit.errors import UsageError
+from graphkit.graph.name_families import family_label, family_pattern
+from graphkit.render.document_blocks import printable
+from graphkit.render.markdown import escape_markdown
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["SUFFIXES", "WRITERS", "write_guide"]
+
+SUFFIXES = {".h": "c", ".hpp": "c", ".rs": "rust", ".ts": "typescript", ".mts": "typescript"}  # of files
+SIZES = {
+    "batch": "Sequences at a time.",
+    "source": "Positions of the padded source; 0 for none.",
+    "capacity": "Slots of the cache; 0 for none.",
+    "positions": "Tokens that the decoder takes at most; 0 for no decoder.",
+    "layers": "Layers of the decoder's cache; 0 for none.",
+    "heads": "Heads of keys and values in a layer; 0 where layers differ.",
+    "head_dim": "Numbers of a head; 0 where layers differ.",
+    "vocabulary": "Logits of a step; 0 for none.",
+    "sound": "Samples or frames of a padded sound; 0 for none, and for one all of which counts.",
+    "stride": "Samples or frames of a sound that make a position of the source.",
+    "offset": "Added to the valid ones before they are divided by that.",
+}
+NO_SOUND = {"sound": 0, "stride": 1, "offset": 0}
+TOKENS = {
+    "pad": "Pads the source; -1 where the export does not say.",
+    "start": "Decoding starts with it; -1 where the export does not say.",
+    "pooled": "Its first place in the source chooses a row; -1 where no row is chosen by it.",
+}
+RULES = {
+    "max_length": "Most tokens, with those of the prompt; -1 where the export does not say.",
+    "max_new_tokens": "Most tokens behind the prompt, before that; -1 where the export does not say.",
+    "min_length": "No sequence ends before it has so many tokens, with those of the prompt.",
+    "min_new_tokens": "The same behind the prompt.",
+    "forced_bos_token_id": "Follows a prompt of one token; -1 for any.",
+}
+LISTS = {
+    "end": ("", "Decoding stops at any of these."),
+    "prompt": ("prompt", "Behind the start token, decoding begins with these."),
+    "forced_eos": ("forced_eos_token_id", "The last one of as many as there may be is one of these."),
+    "bad_words": ("bad_words_ids", "Not chosen unless they are forced."),
+    "suppress": ("suppress_tokens", "Never chosen."),
+    "begin_suppress": ("begin_suppress_tokens", "Not chosen first or, where a first token is forced, second."),
+}  # of tokens, each with its name among the rules for choosing them
+
+
+IDS = {
+    "source": "the rows of the tokens of the source, then the row of pad for the rest,",
+    "token": "the row of the token",
+    "type": "the rows of the types of the tokens, 0 unless the caller has pairs of texts,",
+}
+ROWS = {"position": "position", "valid_length": "length - 1"}
+PLACES = {
+    "largest_id": "the first of the largest ids of the source",
+    "first_token": "the first token `tokens.pooled` of the source, 0 where there is none",
+}
+GUIDE_RULES = {
+    "prompt": "behind the start token, decoding begins with {}",
+    "max_length": "prompt and answer have at most {} tokens",
+    "max_new_tokens": "the answer has at most {} tokens, whatever `max_length` is",
+    "min_length": "no end token before prompt and answer have {} tokens",
+    "min_new_tokens": "no end token before the answer has {} tokens",
+    "forced_bos_token_id": "behind a prompt of one token, {} and no other",
+    "forced_eos_token_id": "at the last place that an answer may have, {} and no other",
+    "bad_words_ids": "only where they are forced: {}",
+    "suppress_tokens": "nowhere: {}",
+    "begin_suppress_tokens": "not first or, where `forced_bos_token_id` is first, not second: {}",
+    "num_beams": "the export searches with {} beams",
+    "not_followed": "the export chooses tokens by {} too, which no host follows",
+}
+
+
+class Number(NamedTuple):
+    """A constant: its words in lower case, joined by underscores, and its meaning."""
+
+    name: str
+    value: int
+    comment: str
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether it may be below 0."""
+        return self.name.startswith("token_") or self.name in ("offset", *RULES)
+
+
+class Group(NamedTuple):
+    """Things of one kind in one list: an identifier for the place of each, and its name in the contract."""
+
+    what: str
+    name: str
+    places: tuple[tuple[str, str], ...]
+
+
+def _environment(opening: str, closing: str, filters: Mapping[str, Callable[..., object]]) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        variable_start_string=opening,
+        variable_end_string=closing,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters.update(filters)
+    return environment
+
+
+def write_guide(contract: Contract) -> str:
+    """Return `HOST.md`."""
+    kinds = {port.kind for method in contract.methods for port in method.inputs} & {"slots_mask", "source_mask"}
+    filters: dict[str, Callable[..., object]] = {
+        "table": _table_lines,
+        "cell": _cell_text,
+        "maker_row": lambda port: (port.name, port.dtype, str(list(port.shape)), _maker_text(port)),
+        "output_row": lambda port: (port.name, port.dtype, str(list(port.shape)), port.meaning),
+        "state_row": lambda s: (s.name, s.dtype, str(list(s.shape)), "-" if s.axis is None else f"axis {s.axis}"),
+        "table_row": lambda t: (t.name, t.file, str(t.offset), t.dtype, f"{t.rows:,}", str(list(t.shape))),
+    }
+    environment = _environment("{{", "}}", filters)
+    return environment.get_template("HOST.md.jinja").render(
+        contract=contract, tokens=list(_token_rows(contract)), kinds=kinds, floor=f"{contract.floor:g}"
+    )
+
+
+def _token_rows(contract: Contract) -> Iterator[tuple[str, str]]:
+    """Yield the tokens that a host needs to know, and the rules by which it chooses them."""
+    pad, start, pooled = (contract.tokens.get(name) for name in ("pad", "start", "pooled"))
+    if contract.takes_text:
+        yield "pad", "0 (the export does not say)" if pad is None else str(pad)
+    if any(method.when == "step" for method in contract.methods):
+        yield "start", "the caller gives it" if start is None else str(start)
+        yield "end", ", ".join(map(str, contract.ends)) or "the caller gives it"
+        for name, text in GUIDE_RULES.items():
+            value = getattr(contract.generation, name)
+            if value != getattr(Generation(), name):
+                yield name, text.format(", ".join(map(str, value)) if isinstance(value, tuple) else value)
+    if pooled is not None:
+        yield "pooled", str(pooled)
+
+
+def _table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a table; rows that differ in numbers of names alone, such as those of the layers, are one.
+
+    The first and the last column are text that may differ so; a column whose header is code holds code.
+    """
+    yield f"| {' | '.join(title.strip('`') for title in header)} |"
+    yield "|---" * len(header) + "|"
+    families: dict[tuple[str, ...], list[Sequence[str]]] = {}
+    for row in rows:
+        families.setdefault((family_pattern(row[0]), *row[1:-1], family_pattern(row[-1])), []).append(row)
+    for members in families.values():
+        first, last = (
+            family_label(tuple(dict.fromkeys(column)))
+            for column in list(zip(*members, strict=True))[:: len(header) - 1]
+        )
+        whole = [(first, *members[0][1:-1], last)] if first is not None and last is not None else members
+        for row in whole:
+            cells = (
+                f"`{_cell_text(text)}`" if title[0] == "`" else escape_markdown(text)
+                for title, text in zip(header, row, strict=True)
+            )
+            yield f"| {' | '.join(cells)} |"
+
+
+def _maker_text(port: Port) -> str:
+    assert port.source is not None
+    return f"{_source_words(port.source)}: {port.meaning}"
+
+
+def _source_words(source: Source) -> str:
+    if source.kind == "embedding":
+        return f"{IDS[source.by]} of table '{source.of}'"
+    if source.by in PLACES:
+        return f"the row of table '{source.of}' at the place, counted from 0, of {PLACES[source.by]}"
+    if source.kind == "rows":
+        return f"row {ROWS[source.by]} of table '{source.of}'"
+    if source.kind == "state":
+        return f"state '{source.of}'"
+    if source.kind == "output":
+        method, _, output = source.of.partition("/")
+        return f"output '{output}' of {method}"
+    if source.kind == "user":
+        return "the caller, and zeros behind what is valid" if source.by == "source" else "the caller"
+    window = f", of which the last {source.window} tokens count" if source.window else ""
+    return f"the mask over the {'slots' if source.kind == 'slots_mask' else 'source'}{window}"
+
+
+def _cell_text(text: str) -> str:
+    return printable(text).replace("|", "\\|").replace("`", "'")
+
+
+def write_constants(language: str, contract: Contract) -> str:
+    """Return the constants of a contract in a language.
+
+    Raises:
+        UsageError: The floor is not a float32, or a dtype has no size in bytes; in C, a name holds a NUL.
+    """
+    template, text = LANGUAGES[language]
+    environment = _environment("${", "}", {"text": text, "comment": comment_text, "camel": _camel_case})
+    return environment.get_template(template).render(contract_constants(contract))
+
+
+def contract_constants(contract: Contract) -> dict[str, Any]:
+    """Return all that templates write: numbers, lists, the names of places, and arrays of records."""
+    numbers, methods, floor = tuple(_number_constants(contract)), contract.methods, _as_float32(contract.floor)
+    unique = _unique_namer(number.name for number in numbers)
+    named = [
+        _name_group(unique, what, f"{what}s", things)
+        for what, things in (("table", contract.tables), ("state", contract.states), ("method", methods))
+    ]
+    ports = [
+        _name_group(unique, f"{method.name}_{what}", f"{method.name}_{what}s", things, f"{what} of {method.name}")
+        for what in ("input", "output")
+        for method, things in ((method, getattr(method, f"{what}s")) for method in methods)
+    ]
+    pairs = list(zip(ports[: len(methods)], ports[len(methods) :], strict=True))
+    tensors: list[Port | State] = [
+        *contract.states,
+        *(port for method in methods for port in (*method.inputs, *method.outputs)),
+    ]
+    return {
+        "contract": contract,
+        "target": comment_text(contract.target),
+        "numbers": numbers,
+        "lists": [
+            {"name": name, "meaning": meaning, "tokens": list(_listed_tokens(contract, rule))}
+            for name, (rule, meaning) in LISTS.items()
+        ],
+        "floor": repr(floor),
+        "floor_half": f"0x{_half_bits(floor):04x}",  # a host rounds masks to float32 first
+        "max_rank": max((1, *(len(tensor.shape) for tensor in tensors))),
+        "kinds": list(get_args(Kind)),
+        "choices": list(get_args(By)),
+        "groups": [*named, *(group for pair in pairs for group in pair)],
+        "arrays": list(_array_constants(contract, named, pairs)),
+    }
+
+
+def _listed_tokens(contract: Contract, rule: str) -> Sequence[int]:
+    tokens: Sequence[int] = getattr(contract.generation, rule) if rule else contract.ends
+    return tokens
+
+
+def _number_constants(contract: Contract) -> Iterator[Number]:
+    sizes = {**NO_SOUND, **contract.sizes}
+    yield Number("contract_version", contract.version, "Version of this form.")
+    yield Number("proven", int(contract.proof.passed), "1 where the proof of models and host passed; 0 where not.")
+    yield from (Number(name, sizes[name], text) for name, text in SIZES.items())
+    yield from (Number(f"token_{name}", _or_none(contract.tokens.get(name)), text) for name, text in TOKENS.items())
+    rules = vars(contract.generation)
+    yield from (Number(name, _or_none(rules[name]), text) for name, text in RULES.items())
+    yield Number("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
+
+
+def _array_constants(
+    contract: Contract, named: Sequence[Group], ports: Sequence[tuple[Group, Group]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the arrays of records, each with the kind of these and its identifier."""
+    files = [{"name": name, "bytes": file.bytes, "sha256": file.sha256} for name, file in contract.files.items()]
+    yield {"kind": "RecordedFile", "name": "files", "records": files}
+    yield {"kind": "Table", "name": named[0].name, "records": [_table_record(table) for table in contract.tables]}
+    yield {"kind": "State", "name": named[1].name, "records": [_state_record(state) for state in contract.states]}
+    methods = []
+    for method, (inputs, outputs) in zip(contract.methods, ports, strict=True):
+        for kind, group, given in (("Input", inputs, method.inputs), ("Output", outputs, method.outputs)):
+            yield {"kind": kind, "name": group.name, "records": [_port_record(contract, port) for port in given]}
+        plain = {"name": method.name, "file": method.file, "each_step": method.when == "step"}
+        methods.append({**plain, "inputs": inputs, "outputs": outputs})
+    yield {"kind": "Method", "name": named[2].name, "records": methods}
+
+
+def _table_record(table: Table) -> dict[str, Any]:
+    return {**vars(table), "row_bytes": math.prod(table.shape) * _item_bytes(table.dtype)}
+
+
+def _tensor_record(tensor: Port | State) -> dict[str, Any]:
+    item = _item_bytes(tensor.dtype)
+    size = math.prod(tensor.shape) * item
+    return {**vars(tensor), "dims": list(tensor.shape), "item_bytes": item, "bytes": size}
+
+
+def _state_record(state: State) -> dict[str, Any]:
+    record, axis = _tensor_record(state), state.axis
+    if axis is None:
+        return {**record, "slots": None}
+    stride = math.prod(state.shape[axis + 1 :]) * record["item_bytes"]
+    blocks = math.prod(state.shape[:axis])  # how often the slots are repeated
+    return {**record, "slots": {"axis": axis, "count": state.shape[axis], "stride": stride, "blocks": blocks}}
+
+
+def _port_record(contract: Contract, port: Port) -> dict[str, Any]:
+    """Return the fields of an input or output, with places for the names in them."""
+    of, output = (-1, -1) if port.source is None else _place_of(contract, port.source)
+    source = {"kind": port.kind, "by": port.by, "window": port.source.window if port.source else 0}
+    writes = next((place for place, state in enumerate(contract.states) if state.name == port.writes), None)
+    return {**_tensor_record(port), "source": {**source, "of": of, "output": output}, "writes": writes}
+
+
+def _or_none(number: int | None) -> int:
+    return -1 if number is None else number
+
+
+def _as_float32(number: float) -> float:
+    """Return a number as a float32 has it.
+
+    Raises:
+        UsageError: It is too large.
+    """
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", number))[0])
+    except OverflowError as error:
+        raise UsageError(
+            f"the mask floor {number:g} is not a float32 - lower again with another --mask-floor"
+        ) from error
+
+
+def _half_bits(number: float) -> int:
+    try:
+        return int(struct.unpack("<H", struct.pack("<e", number))[0])
+    except OverflowError:
+        return (
+            0xFBFF if number < 0 else 0x7BFF
+        )  # the largest finite one: a score that an infinity is added to may be NaN
+
+
+def _unique_namer(reserved: Iterable[str]) -> Callable[[str], str]:
+    """Return a function that makes text an identifier in lower case which nothing else has."""
+    taken = {*reserved, "mask_floor", "mask_floor_half", "max_rank", "contract_h"}
+    taken |= {f"{name}_token{suffix}" for name in LISTS for suffix in ("s", "_count")}
+    taken |= {"files", *(f"{what}_count" for what in ("file", "table", "state", "method"))}
+    taken |= {f"source_{kind}" for kind in ("none", *get_args(Kind))} | {f"by_{by}" for by in ("none", *get_args(By))}
+
+    def unique(text: str) -> str:
+        plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+        plain = plain if plain[:1].isalpha() else f"n_{plain}"
+        numbered = (f"{plain}_{number}" for number in itertools.count(2))
+        name = next(name for name in itertools.chain([plain], numbered) if name not in taken)
+        taken.add(name)
+        return name
+
+    return unique
+
+
+def _name_group(
+    unique: Callable[[str], str],
+    prefix: str,
+    name: str,
+    things: Sequence[Port | State | Table | Method],
+    what: str | None = None,
+) -> Group:
+    return Group(what or prefix, unique(name), tuple((unique(f"{prefix}_{each.name}"), each.name) for each in things))
+
+
+def _place_of(contract: Contract, source: Source) -> tuple[int, int]:
+    """Return the place of a source, -1 for none; of an output, its method and its place there."""
+    if source.kind not in ("embedding", "rows", "state", "output"):
+        return -1, -1
+    if source.kind == "output":
+        outputs = [
+            (f"{method.name}/{output.name}", place, at)
+            for place, method in enumerate(contract.methods)
+            for at, output in enumerate(method.outputs)
+        ]
+        return next((place, at) for name, place, at in outputs if name == source.of)
+    named: Sequence[State | Table] = contract.states if source.kind == "state" else contract.tables
+    return [thing.name for thing in named].index(source.of), -1
+
+
+def _item_bytes(dtype: str) -> int:
+    """Return the bytes of an element.
+
+    Raises:
+        UsageError: It has no whole number of bytes.
+    """
+    try:
+        return np.dtype(dtype).itemsize
+    except TypeError as error:
+        raise UsageError(f"dtype '{dtype}' has no size that a host program can count on") from error
+
+
+def comment_text(text: str) -> str:
+    """Return text as one line of ASCII that neither ends a comment nor begins one, in any of the languages."""
+    plain = printable(text).encode("ascii", "backslashreplace").decode()
+    return plain.replace("*/", "* /").replace("/*", "/ *").replace("??/", "?? /").rstrip("\\")
+
+
+def _c_text(text: str) -> str:
+    """Return a string literal of UTF-8 bytes; a question mark is escaped because of trigraphs."""
+    content = text.encode()
+    if b"\0" in content:
+        raise UsageError(f"{text!r} holds a NUL, which ends a string in C - rename it in the model")
+    return '"' + "".join(map(_c_byte, content)) + '"'
+
+
+def _c_byte(byte: int) -> str:
+    if chr(byte) in '"\\?':
+        return f"\\{chr(byte)}"
+    return chr(byte) if 0x20 <= byte < 0x7F else f"\\{byte:03o}"
+
+
+def _rust_text(text: str) -> str:
+    return '"' + "".join(map(_rust_char, text)) + '"'
+
+
+def _rust_char(char: str) -> str:
+    if char in '"\\':
+        return f"\\{char}"
+    return char if " " <= char <= "~" else f"\\u{{{ord(char):x}}}"
+
+
+def _camel_case(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+LANGUAGES: Mapping[str, tuple[str, Callable[[str], str]]] = {  # the template of each, and how it writes a text
+    "c": ("contract.h.jinja", _c_text),
+    "rust": ("contract.rs.jinja", _rust_text),
+    "typescript": ("contract.ts.jinja", json.dumps),
+}
+WRITERS = {language: partial(write_constants, language) for language in LANGUAGES}

@@ -1,0 +1,339 @@
+"""Check that a rewritten model is equal to its original at every legal size and for every input.
+
+Both models are read into one table of terms, over the same inputs, and brought to one normal form by the axioms. An
+output is proven where both have the same term: bit for bit; else, when both are read again with axioms of real numbers,
+in exact arithmetic, where nothing is claimed of rounding, overflow, NaN, infinities and the signs of zeros. What that
+trusts: the axioms, the hash of constants, and that the original loads. It shares nothing with the passes that rewrite
+models but the shape engine, of which it believes no word that onnxruntime does not confirm: see `checked_facts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+
+from graphkit.equivalence.application import Reading, Tools
+from graphkit.equivalence.axioms import Axiom
+from graphkit.equivalence.checked_facts import check_facts
+from graphkit.equivalence.failures import branch_faults, new_failures
+from graphkit.equivalence.interface import (
+    declared_faults,
+    input_faults,
+    narrowed_dims,
+    new_symbols,
+    odd_flags,
+    output_fault,
+    output_faults,
+)
+from graphkit.equivalence.loading import loading_fault, whole_fault
+from graphkit.equivalence.reader import EXACT, REAL, Pair, read_pair
+from graphkit.equivalence.result import GRADES, ComparedConstants, Equivalence, Exactness, ExprPair, OutputProof
+from graphkit.equivalence.sizes import (
+    RequiredProducts,
+    common_shapes,
+    counting_conditions,
+    required_equalities,
+    size_limits,
+    stacks_of_nothing,
+    turning_numbers,
+)
+from graphkit.equivalence.spelling import inline_model, kernel_fault
+from graphkit.equivalence.terms import Constants, Term, Terms
+from graphkit.graph.declared_types import declared_dims
+from graphkit.graph.name_families import family_labels, label_families
+from graphkit.graph.names import join_words
+from graphkit.graph.traversal import chain_end
+from graphkit.graph.view import all_scopes
+from graphkit.matching.value_numbering import ConstantNumbers
+from graphkit.model import ModelLike, as_model
+from graphkit.ops.rule_context import UnknownError
+from graphkit.ops.tensor import MAX_ELEMENTS
+from graphkit.shapes import Expr, Shapes, symbol
+from graphkit.shapes.input_dims import DimNames, read_alike
+from graphkit.symbolic.expr import INF, Bound, TooComplexError
+
+__all__ = ["check_equivalence"]
+
+
+def check_equivalence(
+    original: ModelLike,
+    rewritten: ModelLike,
+    *,
+    narrower: bool = False,
+    values: Mapping[str, object] | None = None,
+    renamed: Mapping[str, str] | None = None,
+    unread: Sequence[str] = (),
+    unwritten: Sequence[str] = (),
+    free: Sequence[str] = (),
+    axioms: Sequence[Axiom] = EXACT,
+    real_axioms: Sequence[Axiom] = REAL,
+    seed: int = 0,
+    dims: DimNames = "related",
+    computed: Sequence[str] = (),
+    compared: ConstantNumbers | None = None,
+) -> Equivalence:
+    """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
+
+    Args:
+        original: The original, or its path.
+        rewritten: What was made of it, or its path.
+        narrower: Whether the rewritten model may take fewer sizes, and the proof is about those that it declares.
+        values: Elements of inputs of the original, such as `{"use_cache_branch": True}`, which the rewritten model may
+            lack.
+        renamed: What inputs and outputs of the rewritten model are called in the original.
+        unread: Inputs of the original that the rewritten model may lack.
+        unwritten: Outputs of the original that the rewritten model may lack.
+        free: Inputs of the rewritten model that the original lacks: what they hold must not matter.
+        axioms: The equalities that may be used bit for bit.
+        real_axioms: Those that may be used in exact arithmetic.
+        seed: Of the sizes at which the shape engine is compared with onnxruntime.
+        dims: Which dims of the inputs that have one name are one size: see `graphkit.shapes.input_dims`.
+        computed: Inputs of the original whose dims are those of its other ones, by their names.
+        compared: Large weights that another check has compared, which are not read again.
+
+    Returns:
+        For each output whether it is proven, or why it is unknown.
+
+    Raises:
+        ModelError: The meaning of a model is not certain: see `Model.check_soundness`.
+
+    Example:
+        >>> model = graphkit.load("example:causal-attention")
+        >>> check_equivalence(model, graphkit.fold(model).model).is_proven
+        True
+    """
+    models, names = (as_model(original), as_model(rewritten)), renamed or {}
+    before, after = map(inline_model, models)
+    try:
+        declared = read_alike(before, after, names, dims=dims, computed=computed)
+        constants = Constants(Terms(), (before, after), compared=compared)
+        fixed = {*(values or ()), *unread}
+        faults = [
+            *input_faults(before, after, names, fixed, constants, narrower=narrower, free=free),
+            *output_faults(before, after, names, unwritten),
+        ]
+        if fault := next(iter(faults), "") or loading_fault(*models):
+            raise UnknownError(fault)
+        shapes = common_shapes(before, after, names, values or {}, narrower=narrower, free=free, declared=declared)
+        if fault := kernel_fault(models[0], shapes[0]) or kernel_fault(models[1], shapes[1]):
+            raise UnknownError(fault)
+        tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
+        exact = read_pair((before, after), shapes, tools, names, axioms)
+        found = _prove_outputs(exact, shapes, tools, names, real_axioms)
+        if not found.proven:
+            return found
+        read = tuple(reader.result for reader in exact)
+        count, fault = check_facts(zip(read, shapes, strict=True), seed)
+        if fault := fault or whole_fault(*models, has_dead=bool(read[1].unread)):
+            return found.unproven(fault)
+        if odd := next((limit for limit in found.limits if limit.is_impossible or limit.is_bounded), None):
+            where = "no size" if odd.is_impossible else "not all sizes that are declared"
+            return found.unproven(f"it would hold for {odd}, and so for {where}")
+        claimed = [f"{place} = {dim}" for place, dim in _taken_at_their_word(shapes[1], names, free)]
+        return replace(
+            found,
+            conditions=(
+                *found.conditions,
+                *map(str, found.limits),
+                *(narrowed_dims(names, declared) if narrower else ()),
+                *counting_conditions(*shapes),
+                *(f"{claim}, as declared" for claim in claimed),
+            ),
+            compared=count,
+            shared_dims=(*_shared_dims(shapes[0], _read_inputs(shapes, names) - {*computed}), *claimed),
+        )
+    except (TooComplexError, UnknownError) as error:
+        return Equivalence.unknown((value.name for value in after.graph.outputs), str(error))
+
+
+def _read_inputs(shapes: tuple[Shapes, Shapes], names: Mapping[str, str]) -> set[str]:
+    """Return the inputs that a node of either model reads, by their names in the original."""
+    before, after = (
+        [value.name for value in each.model.graph.inputs if value.consumers or value in each.model.graph.outputs]
+        for each in shapes
+    )
+    return {*before, *(names.get(name, name) for name in after)}
+
+
+def _find_fault(
+    original: Reading,
+    rewritten: Reading,
+    before: Shapes,
+    after: Shapes,
+    names: Mapping[str, str],
+    required: RequiredProducts,
+) -> str:
+    """Return the reason for which no output is proven, "" for none."""
+    if before.contradictions:
+        return f"the original cannot run: {before.contradictions[0].message}"
+    if after.contradictions:
+        return f"the rewritten model cannot run: {after.contradictions[0].message}"
+    if any(scope.problems for scope in all_scopes(rewritten.model.scopes)):
+        return "a node of the rewritten model stands before one that it reads"
+    if odd := next((fault for each in (original, rewritten) for fault in odd_flags(each.model)), ""):
+        return odd
+    if fault := next(branch_faults(original, rewritten), ""):
+        return fault
+    if not stacks_of_nothing(rewritten.model) <= stacks_of_nothing(original.model):
+        return "a Loop that may have no iteration would stack outputs of other dims then"
+    if failures := new_failures(original, rewritten):
+        return f"the rewritten model may fail where the original runs: {', '.join(failures)}"
+    read = original.values, rewritten.values
+    return next(declared_faults(original.model, rewritten.model, before, after, names, required, read), "")
+
+
+def _prove_outputs(
+    exact: Pair, shapes: tuple[Shapes, Shapes], tools: Tools, names: Mapping[str, str], real_axioms: Sequence[Axiom]
+) -> Equivalence:
+    """Return which outputs are equal, as far as terms tell: bit for bit, or else in exact arithmetic."""
+    terms, constants = tools.terms, tools.constants
+    fault = _find_fault(exact[0].result, exact[1].result, *shapes, names, tools.required)
+    proofs = _compare_outputs(exact, shapes, names, fault, "bit for bit", constants)
+    used, compared = dict(terms.used), ComparedConstants()
+    if not fault and any(proof.verdict != "proven" for proof in proofs):
+        terms.used.clear()
+        real = read_pair((exact[0].model, exact[1].model), shapes, tools, names, real_axioms, exact)
+        found = _compare_outputs(real, shapes, names, "", "in exact arithmetic", constants)
+        proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs, found, strict=True))
+        used |= terms.used
+        if any(proof.exactness == GRADES[1] for proof in proofs):
+            compared = tools.reals.compared_constants()
+    limits = size_limits(shapes, lambda expr: tools.required.expr(exact[0].facts.rewriter.expr(expr)))
+    return Equivalence(
+        proofs,
+        dict(sorted(used.items())),
+        _size_conditions(shapes[1]),
+        limits,
+        turning_numbers(shapes, limits),
+        len(terms.known),
+        constants=compared,
+    )
+
+
+def _compare_outputs(
+    pair: Pair,
+    shapes: tuple[Shapes, Shapes],
+    names: Mapping[str, str],
+    fault: str,
+    exactness: Exactness,
+    constants: Constants,
+) -> tuple[OutputProof, ...]:
+    original, rewritten = (reader.result for reader in pair)
+    theirs = {value.name: value for value in original.model.graph.outputs}
+    symbols, found = new_symbols(original.model, rewritten.model, names), []
+    for value in rewritten.model.graph.outputs:
+        other = theirs[names.get(value.name, value.name)]
+        terms = original.values[other], rewritten.values[value]
+        declared = output_fault(other, value, (shapes[0][other].dims, shapes[1][value].dims), symbols)
+        if terms[0] is not terms[1]:
+            reason = f"{find_difference(*terms)}; {fault}" if fault else find_difference(*terms)
+            odd = differing_exprs(*terms, constants)
+            found.append(OutputProof(value.name, "unknown", reason=reason, differing=odd))
+        elif fault or declared:
+            found.append(OutputProof(value.name, "unknown", reason=fault or declared))
+        else:
+            found.append(OutputProof(value.name, "proven", exactness))
+    return tuple(found)
+
+
+def _size_conditions(rewritten: Shapes) -> tuple[str, ...]:
+    """Return the sizes that a proof is about."""
+    found = set[tuple[str, Bound, Bound]]()
+    for value in rewritten.model.graph.inputs:
+        dims = rewritten.first[value].dims if value in rewritten.first else None
+        for dim, text in zip(dims or (), declared_dims(value) or (), strict=False):
+            called = text if isinstance(text, str) and dim.name else None  # one name of dims that may differ
+            found |= {(called or each.name, each.lower, each.upper) for each in dim.walk_symbols()}
+    return tuple(_bounds_text(*each) for each in sorted(found))
+
+
+def _bounds_text(name: str, low: Bound, high: Bound) -> str:
+    """Return the sizes of a dim, such as `n >= 1`, `1 <= n <= 8` or `n = 4`."""
+    if low == high:
+        return f"{name} = {low}"
+    return f"{name} >= {low}" if high == INF else f"{low} <= {name} <= {high}"
+
+
+def _shared_dims(shapes: Shapes, read: Container[str]) -> tuple[str, ...]:
+    """Return which dims of inputs are taken for one size: no runtime checks what they are called."""
+    places: dict[str, list[str]] = {}
+    called: dict[str, int] = {}  # how many dims a name is declared for
+    for value in shapes.model.graph.inputs:
+        known = shapes.first[value].dims if value.name in read and value in shapes.first else None
+        for axis, (dim, text) in enumerate(zip(known or (), declared_dims(value) or (), strict=False)):
+            called[str(text)] = called.get(str(text), 0) + 1
+            if dim.name is not None:
+                places.setdefault(dim.name, []).append(f"{value.name}.{axis}")
+    shared = {name: dims for name, dims in places.items() if len(dims) > 1}
+    whole = [name for name, dims in shared.items() if len(dims) == called.get(name)]
+    first = [f"one {join_words([str(symbol(name)) for name in whole])}"] if whole else []
+    return (*first, *(f"equal {_places_text(dims)}" for name, dims in shared.items() if name not in whole))
+
+
+def _places_text(dims: Sequence[str]) -> str:
+    labels = [*label_families(dims)]
+    return join_words(labels) if len(labels) < 4 else family_labels(dims)
+
+
+def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[tuple[str, Expr]]:
+    """Return the dims that are expressions of other dims because an input says so: no runtime checks that."""
+    inputs = [(value, shapes.first[value].dims or ()) for value in shapes.model.graph.inputs if value in shapes.first]
+    return [
+        (f"{names.get(value.name, value.name)}.{axis}", dim)
+        for value, dims in inputs
+        if value.name not in free
+        for axis, dim in enumerate(dims)
+        if dim.constant is None and dim.name is None
+    ]
+
+
+# The first place where two terms differ, in words.
+
+
+def find_difference(left: Term, right: Term) -> str:
+    """Return where the terms of both models begin to differ, and which axiom nearly held there."""
+    left, right = innermost_difference(left, right)
+    nearly = [term.nearly for term in (left, right) if term.nearly]
+    text = f"{_term_text(left, 0)} of the original and {_term_text(right, 1)} of the rewritten model differ"
+    return f"{text}; nearly {nearly[0]}" if nearly else text
+
+
+def differing_exprs(left: Term, right: Term, constants: Constants) -> tuple[ExprPair, ...]:
+    """Return the dims and integers of the first pair of terms that differs, where they are other expressions."""
+    both = [_term_expressions(term, constants) for term in innermost_difference(left, right)]
+    alike = [lists for lists in zip(*both, strict=True) if len({*map(len, lists)}) == 1]
+    pairs = (pair for lists in alike for pair in zip(*lists, strict=True))
+    return tuple(dict.fromkeys((one, other) for one, other in pairs if one != other))
+
+
+def _term_expressions(term: Term, constants: Constants) -> tuple[list[Expr], list[Expr], list[Expr]]:
+    """Return the dims of a term, the expressions in its attributes, and its elements."""
+    elements: list[Expr] = list(term.attributes[2]) if term.op == "Elements" else []  # type: ignore[call-overload]
+    array = constants.array(term) if term.is_constant else None
+    if array is not None and array.dtype.kind in "iu" and array.size <= MAX_ELEMENTS:
+        elements = [Expr.of(int(each)) for each in array.ravel()]
+    return list(term.dims or ()), [each for each in term.attributes if isinstance(each, Expr)], elements
+
+
+def innermost_difference(left: Term, right: Term) -> tuple[Term, Term]:
+    """Return the innermost pair that differs; operands that both have are left out, as operands may change places."""
+    return chain_end((left, right), _inner_difference)
+
+
+def _inner_difference(terms: tuple[Term, Term]) -> tuple[Term, Term] | None:
+    """Return the first operands of two terms that differ, those of one operator first; None if the terms differ."""
+    left, right = terms
+    if (left.op, left.attributes) != (right.op, right.attributes) or len(left.args) != len(right.args):
+        return None
+    lefts = [arg for arg in left.args if arg is not None and arg not in right.args]
+    rights = [arg for arg in right.args if arg is not None and arg not in left.args]
+    alike = [(first, second) for first in lefts for second in rights if first.op == second.op]
+    return next(iter(alike or zip(lefts, rights, strict=False)), None)
+
+
+def _term_text(term: Term, side: int) -> str:
+    where = term.origins[side] or next(
+        (arg.origins[side] for arg in term.args if arg is not None and arg.origins[side]), ""
+    )
+    shape = "" if term.dims is None else f" [{', '.join(map(str, term.dims))}]"
+    return f"{term.op}{shape}" + (f" at {where}" if where else "")

@@ -1,0 +1,538 @@
+"""Compare what the shape engine says of nodes with what onnxruntime gives, at sizes that nobody foresees.
+
+Folding reads the shape engine, and so does the proof of a fold: a wrong rule would make a wrong model and prove it. So
+each node whose dims or elements a proof reads is run alone in onnxruntime, on tensors of the dims and elements that the
+engine says its inputs have, and what the engine says of its outputs is compared. By induction over the nodes, all that
+is said of a model holds at such sizes. They are drawn from a seed: small, odd and large ones, and those near numbers of
+the model. Integers that no tensor has to be as long as are tried up to the ends of their dtype. No weight is read: a
+large tensor is made of zeros where the node is run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice
+from math import isfinite, prod
+
+import numpy as np
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+from graphkit.dtypes import BITS, FLOATS, INTEGERS
+from graphkit.equivalence.application import Reading
+from graphkit.equivalence.result import LEAST_SIZES
+from graphkit.equivalence.spelling import OF_KERNEL
+from graphkit.errors import ModelError
+from graphkit.graph.traversal import walk_breadth_first
+from graphkit.graph.view import Node, Value
+from graphkit.io.tensors import payload_size
+from graphkit.model import Model
+from graphkit.ops.tensor import Ratio, Tensor, TensorSequence, exact_range
+from graphkit.progress import check_time
+from graphkit.runtime.session import Feed, SmallModel, run_small_models
+from graphkit.shapes import Expr, Shapes
+from graphkit.shapes.constraints.evaluate_constraints import Values, size_column
+from graphkit.symbolic.expr import INF, Symbol
+from graphkit.symbolic.relations import Requirement
+
+__all__ = ["check_facts"]
+
+MAX_NUMBERS = 30  # of a constant, near which sizes are tried
+MAX_CONSTANT = 1 << 12  # bytes of a constant that a node reads as it is
+BYTES, STEPS = 1 << 20, 1 << 22  # of the tensors around a node, and of its work, where it can be as small
+MAX_BYTES, MAX_STEPS = 1 << 27, 1 << 29  # above which the dims are compared that onnxruntime infers when it loads it
+UNTOUCHED = 1 << 11  # bytes of zeros of which nothing is read, to count for one
+TIMES = 32  # as much as at its least sizes
+ROUNDS = (8, 16, 60)  # sizes that are tried, as long as some are needed
+MAX_KNOWN = 50_000  # claims that are remembered
+DRAWN = 240
+SCANNED = 512  # sizes of one dim that are tried to make two expressions equal
+# Sizes at which models change: small ones, odd ones, and those past what a few bits count.
+SMALL = (0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 17, 33)
+LARGER = (41, 59, 67, 131, 257, 299, 300, 301, 515, 1031)
+NUMBERS = (*SMALL, *LARGER, 4097, 32767, 46341, 65535, 65537, (1 << 24) - 1, (1 << 24) + 1, (1 << 31) - 1)
+
+Sizes = tuple[Values, int]  # sizes of many runs, and which of these
+
+_HELD: set[Hashable] = set()  # claims that held before
+
+
+def check_facts(pairs: Iterable[tuple[Reading, Shapes]], seed: int = 0) -> tuple[int, str]:
+    """Compare what the shape engine says of the nodes that models read.
+
+    Returns:
+        The number of kinds of nodes, and what is wrong with one, or could not be compared; "" for nothing.
+    """
+    claims: dict[Hashable, _Claim] = {}
+    for reading, shapes in pairs:
+        for claim in _claims_of(reading, shapes):
+            known = claims.setdefault(claim.key, claim)
+            known.is_needed |= claim.is_needed
+    missing = [claim for key, claim in claims.items() if key not in _HELD]
+    _run_claims(missing, seed)
+    if len(_HELD) > MAX_KNOWN:
+        _HELD.clear()
+    _HELD.update(claim.key for claim in missing if not claim.fault and not claim.gap)
+    faults = [*(claim.fault for claim in missing), *(claim.gap for claim in missing if claim.is_needed)]
+    return len(claims), next(filter(None, faults), "")
+
+
+@dataclass(eq=False)
+class _Claim:
+    """What the shape engine says of a node's outputs, given what it says of the inputs.
+
+    Attributes:
+        constants: The inputs that are small constants, as the model has them.
+        limits: Up to which numbers its rule holds.
+        equal: What must be equal for it to run.
+        is_needed: Whether elements that are known depend on it.
+        held: At how many sizes it held.
+        failure: Why it does not run at others.
+        fault: What differs, "" for nothing.
+        gap: Why it could not be compared, "" where it was.
+    """
+
+    node: Node
+    inputs: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor | None, ...]
+    constants: Mapping[int, TensorProto]
+    limits: tuple[Requirement, ...]
+    equal: tuple[Requirement, ...]
+    is_needed: bool
+    held: int = 0
+    failure: str = ""
+    fault: str = ""
+    gap: str = ""
+
+    @cached_property
+    def key(self) -> Hashable:
+        """All that it depends on."""
+        node = NodeProto()
+        node.CopyFrom(self.node.proto)
+        for name in ("name", "doc_string", "metadata_props", "input", "output"):
+            node.ClearField(name)
+        constants = tuple((at, tensor.SerializeToString(deterministic=True)) for at, tensor in self.constants.items())
+        read = tuple(
+            None if each is None or at in self.constants else _tensor_facts(each) for at, each in enumerate(self.inputs)
+        )
+        told = tuple(None if each is None else _tensor_facts(each) for each in self.outputs)
+        versions = self.node.scope.opset(), self.node.scope.opset(self.node.domain)
+        return node.SerializeToString(deterministic=True), versions, constants, read, told
+
+    @cached_property
+    def read(self) -> list[Tensor]:
+        """The tensors that it reads, but for constants."""
+        return [each for at, each in enumerate(self.inputs) if each is not None and at not in self.constants]
+
+    @cached_property
+    def told(self) -> list[Tensor]:
+        """The tensors that it gives."""
+        return [each for each in self.outputs if each is not None and each.dims is not None]
+
+    @cached_property
+    def feeds(self) -> dict[str, Tensor] | None:
+        """The tensors that it is fed, by name; None where nothing is known of one."""
+        found: dict[str, Tensor] = {}
+        for at, tensor in enumerate(self.inputs):
+            if tensor is None or at in self.constants:
+                continue
+            items = tensor.items if isinstance(tensor, TensorSequence) else (tensor,)
+            if items is None or any(each.dims is None or each.dtype not in BITS for each in items):
+                return None
+            found |= {f"{at}/{place}": each for place, each in enumerate(items)}
+        return found
+
+    @cached_property
+    def shown(self) -> list[tuple[str, Tensor, bool]]:
+        """Its graph outputs, each with the output of the node that it tells of, and whether it has its elements."""
+        return [
+            (f"{kind}/{at}", each, kind == "elements")
+            for at, each in enumerate(self.outputs)
+            if each is not None and each.dims is not None
+            for kind in (("shape", "elements") if _has_elements(each) else ("shape",))
+        ]
+
+    @cached_property
+    def symbols(self) -> dict[str, Symbol]:
+        """The symbols of what it reads."""
+        return {each.name: each for expr in _tensor_expressions(self.read) for each in expr.walk_symbols()}
+
+    @property
+    def group(self) -> tuple[Hashable, bool]:
+        """The symbols that need sizes, and whether these may be large: no tensor has to be as long as one."""
+        is_of_numbers = all(_has_elements(each) or each.sizes() is not None for each in self.read)
+        return frozenset(self.symbols.values()), is_of_numbers
+
+    @property
+    def needed(self) -> int:
+        """At how many sizes it must hold: at all, where there are few."""
+        counts = (each.upper - each.lower + 1 for each in self.symbols.values())
+        return int(min(LEAST_SIZES, prod(counts)))
+
+    @property
+    def says_something(self) -> bool:
+        """Whether it says of an output what is not a new unknown: a dim, or an element."""
+        fresh = {
+            name for expr in _tensor_expressions(self.told) for name in expr.symbols if name[:1] == "?"
+        } - self.symbols.keys()
+        parts = chain.from_iterable((*(each.dims or ()), *_tensor_elements(each)) for each in self.told)
+        return any(not isinstance(each, Expr) or fresh.isdisjoint(each.symbols) for each in parts)
+
+    @property
+    def numbers(self) -> set[int]:
+        """Numbers near which it may change: those in it."""
+        found = {int(factor) for expr in _tensor_expressions([*self.read, *self.told]) for _, factor in expr.terms}
+        for tensor in self.constants.values():
+            if tensor.data_type in INTEGERS:
+                found.update(numpy_helper.to_array(tensor).ravel()[:MAX_NUMBERS].tolist())
+        return {number + step for number in found for step in (-1, 0, 1)}
+
+    def legal(self, values: Values) -> np.ndarray:
+        """Return at which sizes the node may run, all numbers are as its rule takes them, and it is not too large."""
+        legal = np.ones(values.count, bool)
+        for tensor in (*self.read, *self.told):
+            if tensor.dtype in INTEGERS or tensor.dtype in FLOATS:
+                least, most = exact_range(tensor.dtype)
+                exprs = (each for each in _tensor_elements(tensor) if isinstance(each, Expr))
+                for expr in _sized_expressions(exprs, values):
+                    legal &= (values.of(expr) >= least) & (values.of(expr) <= most)
+        for limit in self.limits:
+            for expr in _sized_expressions([limit.left], values):
+                legal &= values.of(expr) <= int(limit.right)
+        for equal in self.equal:
+            if len(sides := [*_sized_expressions((equal.left, equal.right), values)]) == 2:
+                legal &= values.of(sides[0]) == values.of(sides[1])
+        for usual, largest, weight in zip((BYTES, STEPS), (MAX_BYTES, MAX_STEPS), self.weights(values), strict=True):
+            legal &= (weight <= usual) | ((weight <= TIMES * weight[0]) & (weight <= largest)) | self.is_large
+        return legal
+
+    @cached_property
+    def is_large(self) -> bool:
+        """Whether it takes too much to run it at any size."""
+        least = Values({each.name: size_column([_least_size(each)]) for each in self.symbols.values()})
+        size, steps = self.weights(least)
+        return bool(size[0] > MAX_BYTES or steps[0] > MAX_STEPS)
+
+    @property
+    def reads_dims(self) -> bool:
+        """Whether it reads nothing but the dims of its input."""
+        return self.node.op_type in ("Shape", "Size")
+
+    def weights(self, values: Values) -> tuple[np.ndarray, np.ndarray]:
+        """Return about how many bytes its tensors have, and how many steps it takes: of the first sizes, the least."""
+        counts, total = [], np.zeros(values.count)
+        for tensor in (*self.read, *self.told):
+            dims = (values.of(dim).astype(float) for dim in _sized_expressions(tensor.dims or (), values))
+            counts.append(np.prod([np.maximum(dim, 0) for dim in dims], axis=0) * np.ones(values.count))
+            total += counts[-1] * (BITS.get(tensor.dtype, 64) / 8)
+        if self.reads_dims:
+            return total / UNTOUCHED, np.zeros(values.count)
+        largest = sorted(counts, key=lambda count: -float(count.max()))[:3]  # rows*inner, inner*columns, rows*columns
+        return total, np.sqrt(np.prod(largest, axis=0)) if len(largest) == 3 else np.sum(counts, axis=0)
+
+
+def _tensor_facts(tensor: Tensor) -> Hashable:
+    if isinstance(tensor, TensorSequence):
+        return tuple(map(_tensor_facts, tensor.items)) if tensor.items is not None else (tensor.common, tensor.length)
+    return tensor.dtype, tensor.dims, tensor.elements if tensor.may_have_data else None
+
+
+def _has_elements(tensor: Tensor) -> bool:
+    """Whether something is said of the elements of a tensor."""
+    return tensor.may_have_data and tensor.data is not None
+
+
+def _tensor_elements(tensor: Tensor) -> Sequence[Expr | float]:
+    found = tensor.elements or () if tensor.may_have_data else ()
+    return [each.dividend if isinstance(each, Ratio) else each for each in found]
+
+
+def _tensor_expressions(tensors: Iterable[Tensor]) -> Iterator[Expr]:
+    for tensor in tensors:
+        yield from tensor.dims or ()
+        yield from (each for each in _tensor_elements(tensor) if isinstance(each, Expr))
+        if isinstance(tensor, TensorSequence):
+            yield from _tensor_expressions(tensor.items or ())
+
+
+def _sized_expressions(exprs: Iterable[Expr], values: Values) -> Iterator[Expr]:
+    """Yield the expressions all of whose symbols have sizes."""
+    return (expr for expr in exprs if expr.symbols <= values.columns.keys())
+
+
+def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
+    """Yield what is said of the nodes of a model that run, but for constants and nodes with bodies."""
+    noted: dict[Node, tuple[list[Requirement], list[Requirement]]] = {}
+    for place, requirements in enumerate((shapes.limits, shapes.equalities)):
+        for each in requirements:
+            noted.setdefault(each.node, ([], []))[place].append(each)
+    told = [
+        value for value in reading.values if (tensor := shapes.first.get(value)) is not None and _has_elements(tensor)
+    ]
+    needed = {*walk_breadth_first(filter(None, map(_producing_node, told)), _producing_nodes)}
+    for node in (node for node in reading.nodes if node.constant is None and not node.bodies):
+        constants = (_small_constant(reading.model, value) for value in node.inputs)
+        limits, equal = noted.get(node, ((), ()))
+        claim = _Claim(
+            node=node,
+            inputs=tuple(None if value is None else shapes.first.get(value, Tensor(0, None)) for value in node.inputs),
+            outputs=tuple(None if value is None else shapes.first.get(value) for value in node.outputs),
+            constants={at: each for at, each in enumerate(constants) if each is not None},
+            limits=tuple(limits),
+            equal=tuple(equal),
+            is_needed=node in needed,
+        )
+        if claim.told and claim.says_something:
+            yield claim
+
+
+def _producing_node(value: Value) -> Node | None:
+    """Return the node that gives a value, of an input of a body the node around it."""
+    return value.producer or value.scope.owner
+
+
+def _producing_nodes(node: Node) -> Iterator[Node | None]:
+    given = (value for body in node.bodies.values() for value in body.outputs)
+    yield from map(_producing_node, (*node.operands, *given))
+
+
+def _small_constant(model: Model, value: Value | None) -> TensorProto | None:
+    """Return a constant that is read as it is, with its bytes in it."""
+    tensor = None if value is None else value.constant
+    if tensor is None or (payload_size(tensor) or 0) > MAX_CONSTANT:
+        return None
+    copy = TensorProto()
+    copy.CopyFrom(tensor)
+    for name in ("name", "doc_string", "metadata_props"):
+        copy.ClearField(name)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        try:
+            copy.raw_data = bytes(model.payload(tensor))
+        except ModelError:  # its file is missing
+            return None
+        del copy.external_data[:]
+        copy.ClearField("data_location")
+    return copy
+
+
+# Sizes at which claims are tried: drawn from a seed, and near all numbers in them.
+
+
+def _least_size(symbol: Symbol) -> int:
+    """Return the least size that a symbol may have, 0 where it has none."""
+    return int(symbol.lower) if isfinite(symbol.lower) else 0
+
+
+def _draw_sizes(symbols: Sequence[Symbol], numbers: set[int], is_of_numbers: bool, seed: int) -> Values:
+    """Return sizes of symbols: their least ones; one for all; small ones and a larger one; or any."""
+    rng = random.Random(f"{seed} {symbols} {sorted(numbers)}")
+    near = sorted(number for number in numbers if is_of_numbers or 0 <= number <= LARGER[-1])
+    rows = [[_least_size(each) for each in symbols]]
+    for turn in range(DRAWN if symbols else 0):
+        pool = [*(NUMBERS if is_of_numbers else (*SMALL, *LARGER)), *near]
+        pool += [rng.randrange(1, 1 << rng.randrange(2, 31 if is_of_numbers else 10)) for _ in range(12)]
+        common, large = rng.choice(pool), rng.randrange(len(symbols))
+        row = []
+        for at, each in enumerate(symbols):
+            if turn % 4 == 0:
+                size = common
+            elif turn % 4 == 1:
+                size = _least_size(each) + rng.randrange(8)
+            else:
+                size = rng.choice(pool if turn % 4 == 2 or at == large else SMALL)
+            if each.upper < INF and rng.random() < 0.5:  # an element of a tensor, or a dim up to a size
+                size = int(rng.choice((each.lower, each.upper))) + rng.choice((0, 1, -1))
+            row.append(int(min(max(size, each.lower), each.upper)))
+        rows.append(row)
+    return Values(
+        {each.name: size_column(listed) for each, listed in zip(symbols, zip(*rows, strict=True), strict=True)}
+    )
+
+
+def _sizes_of(claim: _Claim, values: Values) -> Iterator[Sizes]:
+    """Yield the sizes at which a claim is tried, each once: those that were drawn, then some that make it run."""
+    seen = set[tuple[int, ...]]()
+    for several in chain([values], _equalise_sizes(claim, values)):
+        rows, steps = np.flatnonzero(claim.legal(several)), claim.weights(several)[1]
+        for row in (rows[np.argsort(steps[rows], kind="stable")] if steps[0] > STEPS / TIMES else rows).tolist():
+            found = tuple(int(sizes[row]) for sizes in several.columns.values())
+            if found not in seen:
+                seen.add(found)
+                yield several, row
+
+
+def _equalise_sizes(claim: _Claim, values: Values) -> Iterator[Values]:
+    """Yield sizes of which one was changed, such that two expressions are equal that must be."""
+    for row in range(values.count if claim.equal else 0):
+        sizes = {name: int(several[row]) for name, several in values.columns.items()}
+        for equal in claim.equal:
+            names = sorted((equal.left.symbols | equal.right.symbols) & sizes.keys())
+            name = names[row % len(names)] if names else ""
+            if not name or len([*_sized_expressions((equal.left, equal.right), values)]) < 2:
+                continue
+            least = _least_size(claim.symbols[name])
+            scanned = np.arange(least, int(min(claim.symbols[name].upper, least + SCANNED)) + 1)
+            several = Values({**{each: size_column([size]) for each, size in sizes.items()}, name: scanned})
+            if (places := np.flatnonzero(several.of(equal.left) == several.of(equal.right))).size:
+                sizes[name] = int(scanned[places[row % places.size]])
+        yield Values({name: size_column([size]) for name, size in sizes.items()})
+
+
+# Runs
+
+
+def _run_claims(claims: Sequence[_Claim], seed: int) -> None:
+    """Run claims at as many sizes as are needed, and those that fail at some at others."""
+    numbers: dict[tuple[Hashable, bool], set[int]] = {}
+    symbols: dict[tuple[Hashable, bool], list[Symbol]] = {}
+    for claim in claims:
+        numbers.setdefault(claim.group, set()).update(claim.numbers)
+        symbols.setdefault(claim.group, [claim.symbols[name] for name in sorted(claim.symbols)])
+    drawn = {group: _draw_sizes(symbols[group], numbers[group], group[1], seed) for group in numbers}
+    waiting = {claim: _sizes_of(claim, drawn[claim.group]) for claim in claims if claim.feeds is not None}
+    for count in ROUNDS:
+        check_time()
+        tried = [(claim, list(islice(sizes, count))) for claim, sizes in waiting.items()]
+        models = [_small_models(claim, listed) for claim, listed in tried]
+        answers = iter(run_small_models([*chain.from_iterable(models)]))
+        for (claim, listed), several in zip(tried, models, strict=True):
+            found = [(next(answers), len(feeds)) for _, feeds in several]
+            outcomes = (
+                each for answer, times in found for each in ([answer] * times if isinstance(answer, str) else answer)
+            )
+            _compare_runs(claim, listed, list(outcomes))
+        waiting = {claim: sizes for claim, sizes in waiting.items() if not claim.fault and claim.held < claim.needed}
+    for claim in claims:
+        why = f"it ran at {claim.held} of {claim.needed} sizes: {claim.failure or 'at others it is too large'}"
+        if claim.feeds is None or claim in waiting:
+            what = f"{claim.node.path} ({claim.node.operator})"
+            why = "nothing is known of an input" if claim.feeds is None else why
+            claim.gap = f"what is known of {what} was not compared: {why}"
+
+
+def _compare_runs(claim: _Claim, tried: Sequence[Sizes], outcomes: Sequence[Sequence[np.ndarray] | str]) -> None:
+    for sizes, arrays in zip(tried, outcomes, strict=True):
+        if isinstance(arrays, str):
+            claim.failure = " ".join(arrays.split())[:200]
+        elif claim.is_large and any((array < 0).any() for array in arrays):
+            claim.failure = "it is too large to run it, and onnxruntime does not infer its dims"
+        elif fault := _difference_text(claim, sizes, arrays):
+            claim.fault = fault
+            return
+        else:
+            claim.held += 1
+
+
+def _small_models(claim: _Claim, tried: Sequence[Sizes]) -> list[SmallModel]:
+    """Return what to run to compare a claim at sizes: one model, or one for each where it is only loaded."""
+    feeds = [_make_feed(claim, sizes) for sizes in tried]
+    if claim.is_large:
+        return [(_claim_model(claim, feed), [None]) for feed in feeds]
+    return [(_claim_model(claim, None), feeds)]
+
+
+def _claim_model(claim: _Claim, fixed: Feed) -> bytes:
+    """Return a node with what makes its inputs, and what tells of its outputs; one that takes nothing but a feed."""
+    graph, node = GraphProto(name="node"), NodeProto()
+    node.CopyFrom(claim.node.proto)
+    if node.overload == OF_KERNEL:  # a mark of the proof's own
+        node.ClearField("overload")
+    names: list[str] = []
+    for at, tensor in enumerate(claim.inputs):
+        names.append("" if tensor is None else str(at))
+        if at in claim.constants:
+            constant = graph.initializer.add()
+            constant.CopyFrom(claim.constants[at])
+            constant.name = names[-1]
+        feeds = [name for name in claim.feeds or () if name.split("/")[0] == names[-1]]
+        made = [_add_input(graph, claim, name, fixed) for name in feeds]
+        if isinstance(tensor, TensorSequence):
+            graph.node.append(helper.make_node("SequenceConstruct", made, names[-1:]))
+        elif made:
+            names[-1] = made[0]
+    node.input[:] = names
+    node.output[:] = [f"elements/{at}" if value else "" for at, value in enumerate(claim.node.proto.output)]
+    graph.node.append(node)
+    for name, _, is_elements in claim.shown:
+        given = name.replace("shape", "elements")
+        if not is_elements and fixed is None:
+            graph.node.append(helper.make_node("Shape", [given], [name]))
+        graph.output.append(helper.make_empty_tensor_value_info(name if fixed is None else given))
+    opsets = [helper.make_opsetid(domain, version) for domain, version in claim.node.scope.opsets.items()]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+
+def _add_input(graph: GraphProto, claim: _Claim, name: str, fixed: Feed) -> str:
+    """Add an input of a node, of a dtype that numpy has, and return what the node reads."""
+    assert claim.feeds is not None
+    tensor = claim.feeds[name]
+    kind, given = _fed_dtype(claim, tensor), None if fixed is None else fixed[name]
+    if isinstance(given, np.ndarray):
+        graph.initializer.append(numpy_helper.from_array(given, name))
+    else:
+        dims = [dim.constant for dim in tensor.dims or ()] if given is None else given[1]
+        graph.input.append(helper.make_tensor_value_info(name, kind, dims))
+    if kind == tensor.dtype or claim.reads_dims:
+        return name
+    graph.node.append(helper.make_node("Cast", [name], [f"{name}/cast"], to=tensor.dtype))
+    return f"{name}/cast"
+
+
+def _fed_dtype(claim: _Claim, tensor: Tensor) -> int:
+    """Return the dtype in which an input is fed: one that numpy has, a small one where none of it is read."""
+    if claim.reads_dims:
+        return TensorProto.UINT8
+    return tensor.dtype if tensor.dtype in FLOATS or tensor.dtype in INTEGERS else TensorProto.FLOAT
+
+
+def _make_feed(claim: _Claim, sizes: Sizes) -> dict[str, np.ndarray | tuple[str, list[int]]]:
+    """Return the inputs of a claim: arrays, and of those without elements dtype and dims."""
+    found: dict[str, np.ndarray | tuple[str, list[int]]] = {}
+    for name, tensor in (claim.feeds or {}).items():
+        kind = np.dtype(helper.tensor_dtype_to_np_dtype(_fed_dtype(claim, tensor)))
+        if tensor.data is not None and not claim.reads_dims:
+            found[name] = np.array(_evaluate_elements(tensor, sizes), kind).reshape(tensor.data.shape)
+        else:
+            found[name] = kind.str, [_evaluate_at(dim, sizes) or 0 for dim in tensor.dims or ()]
+    return found
+
+
+def _evaluate_at(expr: Expr, sizes: Sizes) -> int | None:
+    """Return an expression at sizes, None where one of its symbols is an unknown of the node's own."""
+    if expr.constant is not None:
+        return expr.constant
+    values, row = sizes
+    return int(values.of(expr)[row]) if expr.symbols <= values.columns.keys() else None
+
+
+def _evaluate_elements(tensor: Tensor, sizes: Sizes) -> list[float | None]:
+    found: list[float | None] = []
+    for element in tensor.elements or ():
+        if isinstance(element, Ratio):
+            kind, value = FLOATS[tensor.dtype].type, _evaluate_at(element.dividend, sizes)
+            found.append(None if value is None else float(kind(value) / kind(element.divisor)))
+        else:
+            found.append(element if isinstance(element, float) else _evaluate_at(element, sizes))
+    return found
+
+
+def _difference_text(claim: _Claim, sizes: Sizes, arrays: Sequence[np.ndarray]) -> str:
+    """Return how what onnxruntime gives differs from what the engine says, "" where it does not."""
+    for (_, tensor, is_elements), array in zip(claim.shown, arrays, strict=True):
+        dims = [_evaluate_at(dim, sizes) for dim in tensor.dims or ()]
+        told = _evaluate_elements(tensor, sizes) if is_elements else dims
+        found = array.ravel().tolist()
+        if len(told) != len(found) or not all(map(_is_same, told, found)):
+            node, (values, row) = claim.node, sizes
+            at = ", ".join(f"{name}={sizes_of_it[row]}" for name, sizes_of_it in values.columns.items())
+            text = f"{'elements' if is_elements else 'dims'} of {node.path} ({node.operator}) are {told[:8]}"
+            return f"the shape engine says that the {text}, and onnxruntime gives {found[:8]}" + f" at {at}" * bool(at)
+    return ""
+
+
+def _is_same(told: float | None, found: float) -> bool:
+    if told is None or (told != told and found != found):
+        return True
+    return told == found and (told != 0 or not isinstance(told, float) or np.signbit(told) == np.signbit(found))

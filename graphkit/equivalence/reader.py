@@ -1,0 +1,626 @@
+"""Read a model into terms: each node applied to the terms of its inputs, brought to normal form by the axioms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper
+
+from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.equivalence.application import Application, Context, Reading, Run, Tools, attributes_of, version_of
+from graphkit.equivalence.axioms import AXIOMS, FIRST_AXIOMS, Axiom
+from graphkit.equivalence.linear import REAL_AXIOMS
+from graphkit.equivalence.movement import leading_ones
+from graphkit.equivalence.sizes import RequiredProducts, required_equalities
+from graphkit.equivalence.spelling import draws_random_numbers, spell_alike
+from graphkit.equivalence.terms import Key, Term
+from graphkit.errors import ModelError
+from graphkit.graph.dataflow import in_order
+from graphkit.graph.operator_traits import broadcasts_inputs, operator_set, value_inputs
+from graphkit.graph.view import Node, Scope, Value
+from graphkit.model import Model
+from graphkit.ops.rule_context import UnknownError
+from graphkit.ops.tensor import Dims, Ratio, Tensor
+from graphkit.progress import check_time
+from graphkit.shapes import Expr, Shapes, is_known, symbol
+from graphkit.shapes.learned_facts import Rewriter, rewriter_of
+from graphkit.symbolic.expr import Symbol
+
+__all__ = ["EXACT", "REAL", "Facts", "NormalForms", "Pair", "broadcast_dims", "free_elements", "is_blind", "read_pair"]
+
+# Dtype, dims and elements of a model's values, in expressions that both models share.
+
+
+# Operators whose dims depend on those of their inputs, and on the value of the others: see `VALUE_INPUTS`.
+SHAPED = operator_set(
+    """
+    AveragePool Concat ConstantOfShape Conv ConvTranspose Einsum Expand Gemm MatMul MaxPool Pad Range Reshape Resize
+    Slice Tile
+    """
+)
+
+OWN_UNKNOWN = "?rewritten:"  # before what is unknown in the rewritten model, and not known to be that of the original
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a value: its dtype, its dims, and its elements where they are known.
+
+    Attributes:
+        elements: Those of a small integer tensor, with its sizes.
+    """
+
+    dtype: int
+    dims: Dims | None
+    elements: tuple[tuple[int, ...], tuple[Expr, ...]] | None = None
+
+
+class ValueFacts:
+    """What is known of values, in the words of the original.
+
+    An expression that is unknown in the rewritten model is that of the original where the same term was read there. A
+    dim is, too, where a node of the same operator reads the same dims there, and the same shape.
+    """
+
+    def __init__(self, shapes: Shapes, required: RequiredProducts, original: _Reader | None) -> None:
+        self.shapes, self.required, self.original = shapes, required, original
+        self.by_term: dict[Term, Facts] = {}
+        self.symbols: dict[str, Expr] = {}
+        self.rewriter: Rewriter = (
+            rewriter_of(required_equalities(shapes)) if original is None else original.facts.rewriter
+        )
+
+    def _in_original_words(self, expr: Expr) -> Expr:
+        """Return an expression in the words of the original."""
+        if expr.constant is not None:
+            return expr
+        if self.original is not None:
+            for name in expr.symbols:
+                if name[:1] == "?" and name not in self.symbols:
+                    found = next(each for each in expr.walk_symbols() if each.name == name)
+                    self.symbols[name] = symbol(f"{OWN_UNKNOWN}{name[1:]}", found.lower, found.upper)
+        if self.symbols:
+            expr = expr.substitute(self.symbols)
+        return self.required.expr(self.rewriter.expr(expr))
+
+    def of(self, value: Value, raw: Term, shaped: Callable[[], Hashable | None] = lambda: None) -> Facts:
+        """Return a value as it is read; unknown expressions are those of its term where it was read first.
+
+        Args:
+            value: The value.
+            raw: The term of its node before any axiom.
+            shaped: Returns what its dims depend on, None for more than the dims of other values: see `shaped_by`.
+        """
+        tensor = self.shapes.first.get(value) or Tensor(0, None)
+        data = tensor.data if tensor.dtype in INTEGERS and tensor.may_have_data else None
+        listed = None if data is None else data.ravel().tolist()
+        before = None if self.original is None else self.original.facts.by_term.get(raw)
+        before = before or self.by_term.get(raw)
+        if before is not None:
+            self._match_unknown(tensor.dims or (), before.dims or ())
+            if listed is not None and before.elements is not None:
+                self._match_unknown(listed, before.elements[1])
+        known = None if before is None else before.dims
+        key = shaped() if known is None and not all(map(is_known, tensor.dims or ())) else None
+        if key is not None:
+            known = self.by_shape.get(key)
+            self._match_unknown(tensor.dims or (), known or ())
+        dims = None if tensor.dims is None else tuple(self._in_original_words(dim) for dim in tensor.dims)
+        if dims is not None and known is not None and len(known) == len(dims):
+            dims = tuple(theirs if _is_own(mine) else mine for mine, theirs in zip(dims, known, strict=True))
+        elements = None
+        if data is not None and listed is not None and all(isinstance(each, (int, Expr)) for each in listed):
+            exprs = tuple(self._in_original_words(Expr.of(each)) for each in listed)
+            if all(is_known(each) for each in exprs):  # dims are small; an element of an input may overflow
+                elements = data.shape, exprs
+        if key is not None and dims is not None:
+            self.by_shape.setdefault(key, dims)
+        found = self.by_term[raw] = Facts(tensor.dtype, dims, elements)
+        return found
+
+    @cached_property
+    def by_shape(self) -> dict[Hashable, Dims]:
+        """The dims of outputs by what they depend on, in the original first; only few models need them."""
+        found: dict[Hashable, Dims] = {}
+        for app in (run.application for run in (self.original.result.runs if self.original is not None else ())):
+            key = shaped_by(app.node, app.attributes, app.args, app.index)
+            if key is not None and app.dims is not None:
+                found.setdefault(key, app.dims)
+        return found
+
+    def _match_unknown(self, mine: Sequence[object], theirs: Sequence[Expr]) -> None:
+        """Take the original's expressions for those that are unknown here."""
+        for each, other in zip(mine, theirs, strict=False):
+            name = _unknown_name(each)
+            if name and name not in self.symbols:
+                self.symbols[name] = other
+
+
+def shaped_by(node: Node, attributes: Key, args: Sequence[Term | None], index: int) -> Hashable | None:
+    """Return what the dims of an output depend on: the dims of inputs, and the terms of those whose value makes dims.
+
+    It is None where they may depend on elements of other inputs, and where some dims are not known.
+    """
+    if broadcasts_inputs(node):
+        return broadcast_dims(args)
+    if node.operator not in SHAPED:
+        return None
+    by_value = value_inputs(node)
+    key: list[Hashable] = [node.operator, attributes, index]
+    for at, term in enumerate(args):
+        if term is not None and at not in by_value and at < len(node.inputs):
+            if term.dims is None:
+                return None
+            key.append(term.dims)
+        else:
+            key.append(term)
+    return tuple(key)
+
+
+def broadcast_dims(args: Sequence[Term | None]) -> Hashable | None:
+    """Return what the dims of a broadcast depend on, and whether it fails, however often and in which order they come.
+
+    It is None where some dims are not known.
+    """
+    terms = [term for term in args if term is not None]
+    dims = [term.dims for term in terms if term.dims is not None]
+    if len(dims) < len(terms):
+        return None
+    shown = frozenset(each[leading_ones(each) :] for each in dims)
+    return "broadcast", max(map(len, dims), default=0), shown - {()}
+
+
+def _unknown_name(each: object) -> str:
+    """Return the name of an expression that is unknown, "" for any other."""
+    atom = each.atom if isinstance(each, Expr) else None
+    return atom.name if isinstance(atom, Symbol) and atom.name[:1] == "?" else ""
+
+
+def _is_own(expr: Expr) -> bool:
+    return any(name.startswith(OWN_UNKNOWN) for name in expr.symbols)
+
+
+# The normal form of what a node gives: its term once the axioms are applied.
+
+
+EXACT = AXIOMS
+REAL = (*FIRST_AXIOMS, *REAL_AXIOMS, *AXIOMS)
+
+
+class NormalForms:
+    """Brings the nodes of a model to normal form.
+
+    Attributes:
+        known: What is known of an output, its normal form, and how often each axiom was used for that. It is found by
+            its term before any axiom, and whether the sign of zeros in it matters. A rewritten model takes those of the
+            original.
+    """
+
+    def __init__(self, shapes: Shapes, tools: Tools, axioms: Sequence[Axiom], original: NormalForms | None) -> None:
+        self.shapes, self.tools, self.axioms = shapes, tools, axioms
+        self.known: dict[tuple[Term, bool], tuple[Facts, Term, Mapping[str, int]]] = (
+            {} if original is None else original.known
+        )
+        self.free_elements = free_elements(shapes)
+        self.by_operator: dict[str, list[Axiom]] = {}
+
+    def of(self, app: Application, raw: Term, facts: Facts) -> Term:
+        """Return the normal form of an output, that of the same term with the same facts where one is known."""
+        terms = self.tools.terms
+        key = raw, app.has_sign
+        known = self.known.get(key)
+        if known is not None and known[0] == facts:
+            for name, times in known[2].items():
+                terms.note(name, times)
+            return known[1]
+        terms.recent.clear()
+        term = self.elements(facts)
+        if term is not None:
+            terms.note("elements")
+        else:
+            term = self._normal(app, raw)
+        self.known[key] = facts, term, dict(terms.recent)
+        return term
+
+    def _normal(self, app: Application, raw: Term) -> Term:
+        op = app.node.operator
+        if self._counts_elements(app):
+            raw.nearly = "its dims are elements that may be large, and what is computed from these may wrap around"
+            return raw
+        if op not in self.by_operator:
+            self.by_operator[op] = [each for each in self.axioms if each.operators is None or op in each.operators]
+        for axiom in self.by_operator[op]:
+            try:
+                found = axiom.function(app)
+            except UnknownError as reason:
+                found = str(reason)
+            if isinstance(found, Term):
+                self.tools.terms.note(axiom.name)
+                return found
+            if found:
+                raw.nearly = f"{axiom.name}: {found}"
+        return raw
+
+    def _counts_elements(self, app: Application) -> bool:
+        """Whether a node makes dims of unknown elements, whose expressions do not hold where integers wrap around."""
+        value = app.node.outputs[app.index]
+        if not self.free_elements or value is None or value not in self.shapes.first:
+            return False
+        symbols = {name for dim in self.shapes.first[value].dims or () for name in dim.symbols}
+        return not self.free_elements.isdisjoint(symbols) and bool(value_inputs(app.node))
+
+    def elements(self, facts: Facts) -> Term | None:
+        """Return the term of a small integer tensor whose elements are all known."""
+        if facts.elements is None:
+            return None
+        shape, elements = facts.elements
+        if all(each.constant is not None for each in elements):
+            try:
+                array = np.array([int(each) for each in elements], helper.tensor_dtype_to_np_dtype(facts.dtype))
+            except OverflowError:
+                return None
+            return self.tools.constants.of_array(array.reshape(shape), facts.dtype)
+        return self.tools.terms.make("Elements", (facts.dtype, shape, elements), (), facts.dtype, shape)
+
+
+def free_elements(shapes: Shapes) -> frozenset[str]:
+    """Return the names of unknown elements, such as those of an input, that are not first known as dims of a tensor.
+
+    A dim is small, and so is what models compute from it. An element of an input may be any number: the shape engine
+    takes `4 * x // 4` for `x`, which does not hold where the product wraps around.
+    """
+    dims: set[str] = set()
+    free: set[str] = set()
+    for value, tensor in shapes.first.items():
+        if value.tensor is not None:
+            continue
+        dims.update(name for dim in tensor.dims or () for name in dim.symbols if name not in free)
+        free.update(name for name in _names_of_elements(tensor) if name[:1] == "?" and name not in dims)
+    return frozenset(free)
+
+
+def _names_of_elements(tensor: Tensor) -> Iterator[str]:
+    for element in tensor.elements or () if tensor.may_have_data else ():
+        expr = element.dividend if isinstance(element, Ratio) else element
+        if isinstance(expr, Expr) and expr.constant is None:
+            yield from expr.symbols
+
+
+# The sign of zeros: which operators give the same bits for 0 and -0, and which give zeros of another sign at most.
+#
+# -0 and 0 compare equal, but 1 / x tells them apart, so that `x + 0`, which makes 0 of -0, is x for some readers alone.
+# An operator that is blind to the sign gives the same bits for both; a faithful one gives at most zeros of another
+# sign.
+
+
+COMPARISONS = operator_set("Equal Greater GreaterOrEqual Less LessOrEqual")
+BLIND = COMPARISONS | operator_set(
+    """
+    Abs Cos Cosh DynamicQuantizeLinear Exp IsInf IsNaN QuantizeLinear ReduceL1 ReduceL2 ReduceSumSquare Shape Sigmoid
+    Size Softmax Softplus
+    """
+)
+EVERY = operator_set(
+    "Add Sub Mul Sum Mean Max Min Where Concat MatMul Gemm"
+)  # faithful in all inputs, others in the first
+WRITTEN = {"ScatterND": (0, 2), "TensorScatter": (0, 1)}  # the data, and what is written into it
+FAITHFUL = EVERY | operator_set(
+    """
+    AveragePool Ceil Clip Conv Div Elu Erf Expand Flatten Floor Gather Gelu GlobalAveragePool HardSwish Identity
+    LayerNormalization LeakyRelu MaxPool Neg Pad ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Sin
+    Slice Split Sqrt Squeeze Tanh Tile Transpose Unsqueeze
+    """
+)
+CHANGING = operator_set("Add Sub Max Min Where")  # which are another term where the sign of zeros does not matter
+
+
+def is_blind(app: Application, index: int) -> bool:
+    """Whether the sign of zeros in an input makes no difference."""
+    op, constants = app.node.operator, app.tools.constants
+    if op == "Pow" and index == 0 and (exponent := app.arg(1)) is not None:
+        return constants.is_all(exponent, 2.0)
+    if op in ("Add", "Sub") and app.dtype in FLOATS and app.node.scope.opset() >= 7:
+        return constants.has_no_zero(app.arg(1 - index))  # 0 + y and -0 + y are y
+    if op in ("Cast", "QuantizeLinear"):  # a float of 8 bits has a sign of zeros, too
+        return index == 0 and app.dtype in INTEGERS
+    return op in BLIND and (index == 0 or op in COMPARISONS)
+
+
+def is_faithful(app: Application, index: int) -> bool:
+    """Whether the sign of zeros in an input makes a difference for the sign of zeros alone."""
+    op = app.node.operator
+    if op == "Cast":
+        return app.dtype in FLOATS
+    return index in WRITTEN.get(op, range(len(app.args)) if op in EVERY else (0,) if op in FAITHFUL else ())
+
+
+Pair = tuple["_Reader", "_Reader"]  # an original and its rewrite
+
+
+def read_pair(
+    models: tuple[Model, Model],
+    shapes: tuple[Shapes, Shapes],
+    tools: Tools,
+    names: Mapping[str, str],
+    axioms: Sequence[Axiom],
+    exact: Pair | None = None,
+) -> Pair:
+    """Read the main graphs of an original and its rewrite, in exact arithmetic or bit for bit.
+
+    Args:
+        models: Both models.
+        shapes: Their shapes.
+        tools: The table of terms and what is beside it.
+        names: What inputs of the rewrite are called in the original.
+        axioms: Those that may be used.
+        exact: The readings bit for bit, where terms are to be equal in exact arithmetic.
+    """
+    known = exact or (None, None)
+    tools.reals.is_original = True
+    first = _Reader(models[0], shapes[0], tools, {}, axioms, original=None, exact=known[0])
+    tools.reals.is_original = False
+    return first, _Reader(models[1], shapes[1], tools, names, axioms, original=first, exact=known[1])
+
+
+class _Reader:
+    """The terms of a model.
+
+    Args:
+        model: The model.
+        shapes: Its shapes.
+        tools: The table of terms and what is beside it.
+        names: What inputs are called in the original.
+        axioms: Those that may be used.
+        original: The original, where this is the rewritten model.
+        exact: The same model bit for bit, where terms are to be equal in exact arithmetic.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        shapes: Shapes,
+        tools: Tools,
+        names: Mapping[str, str],
+        axioms: Sequence[Axiom],
+        *,
+        original: _Reader | None,
+        exact: _Reader | None,
+    ) -> None:
+        self.model, self.result, self.tools, self.names = model, Reading(model), tools, names
+        self.side = 0 if original is None else 1
+        self.facts = ValueFacts(shapes, tools.required, original)
+        self.forms: NormalForms = NormalForms(shapes, tools, axioms, None if original is None else original.forms)
+        self.unsigned: dict[Value, Term] = {}  # the terms of values up to the sign of zeros, where these are others
+        self.exact = None if exact is None else exact.result.values
+        # What is equal bit for bit is so in exact arithmetic.
+        self.of_exact: dict[Term, Term] = {} if original is None else original.of_exact
+        self.bodied = Counter[Term]()  # how many nodes with bodies have the same inputs
+        self.read_graph()
+
+    def read_graph(self) -> None:
+        graph = self.model.graph
+        for value in graph.inputs:
+            if value.tensor is not None and self.model.proto.ir_version < 4:
+                self.result.values[value] = self.constant(value.tensor)
+                continue
+            name = self.names.get(value.name, value.name)
+            raw = self.tools.terms.make("Input", (name,), (), 0, None)
+            facts = self.facts.of(value, raw)
+            raw.dtype, raw.dims = facts.dtype, facts.dims
+            self.result.values[value] = self.forms.elements(facts) or raw
+        self.read_scope(graph, ())
+        for value in graph.outputs:
+            self.term(value)  # which must be there
+
+    def constant(self, tensor: TensorProto) -> Term:
+        return self.tools.constants.of_tensor(self.model, tensor)
+
+    def term(self, value: Value) -> Term:
+        if value not in self.result.values:
+            raise ModelError(f"'{value.name}' is read, and nothing before that gives it", file=self.model.file)
+        return self.result.values[value]
+
+    def read_scope(self, scope: Scope, context: Context) -> None:
+        for value in scope.initializers:
+            if value.kind != "initializer":
+                continue
+            if value.tensor is not None:
+                self.result.values[value] = self.constant(value.tensor)
+            elif value.sparse is not None:
+                parts = (value.sparse.values, value.sparse.indices)
+                terms = tuple(map(self.constant, parts))
+                self.result.values[value] = self.tools.terms.make("Sparse", tuple(value.sparse.dims), terms, 0, None)
+        for node in in_order(scope) if scope.problems else scope.nodes:
+            self.read_node(node, context)
+
+    def read_node(self, node: Node, context: Context) -> None:
+        check_time()
+        self.result.nodes.append(node)
+        if node.constant is not None and node.outputs[0] is not None:
+            self.result.values[node.outputs[0]] = self.constant(node.constant)
+            return
+        args = [None if value is None else self.term(value) for value in node.inputs]
+        if node.is_op("If") and args and args[0] is not None:
+            self.read_if(node, args[0], context)
+            return
+        node = _as_cast(node, args)
+        args = args[: len(node.inputs)]
+        attributes = attributes_of(node, self.constant)
+        if not node.domain:
+            spelling = spell_alike(node, attributes, args, self.tools.constants)
+            if spelling != (attributes, args):
+                self.tools.terms.note("one spelling for all versions")
+            attributes, args = spelling
+        attributes, operands = self.with_bodies(node, attributes, args, context)
+        for index, value in enumerate(node.outputs):
+            if value is None:
+                continue
+            self.read_output(node, (attributes, operands, args), index, value, context)
+
+    def read_output(
+        self,
+        node: Node,
+        applied: tuple[Key, list[Term | None], list[Term | None]],
+        index: int,
+        value: Value,
+        context: Context,
+    ) -> None:
+        terms = self.tools.terms
+        attributes, operands, args = applied
+        raw = terms.make(node.operator, (*attributes, index), operands, 0, None)
+        facts = self.facts.of(value, raw, partial(shaped_by, node, attributes, args, index))
+        raw.dtype = raw.dtype or facts.dtype
+        raw.dims = raw.dims if raw.dims is not None else facts.dims
+        raw.origins[self.side] = raw.origins[self.side] or f"{node.path} ({node.operator})"
+        app = Application(
+            node=node,
+            attributes=attributes,
+            args=args,
+            index=index,
+            dtype=facts.dtype,
+            dims=facts.dims,
+            tools=self.tools,
+            has_sign=self.exact is None,
+            is_real=self.exact is not None,
+        )
+        if self.exact is None:
+            term = self.read_signs(app, raw, facts, value)
+        else:
+            exact = self.exact.get(value, raw)
+            term = self.of_exact.get(exact) or self.forms.of(app, raw, facts)
+            self.of_exact[exact] = term
+        self.result.runs.append(Run(context, raw, app, term))
+        for each in (term, *term.args):
+            if each is not None and each.op not in ("Input", "Constant", "Elements"):
+                each.origins[self.side] = each.origins[self.side] or raw.origins[self.side]
+        self.result.values[value] = term
+
+    def read_signs(self, app: Application, raw: Term, facts: Facts, value: Value) -> Term:
+        """Return the term of an output, and remember that up to the sign of zeros where it is another one."""
+        bare, signed = list(app.args), list(app.args)
+        for index, source in enumerate(app.node.inputs):
+            found = self.unsigned.get(source) if source is not None and not app.node.bodies else None
+            if found is not None and is_blind(app, index):
+                bare[index] = signed[index] = found
+            elif found is not None and is_faithful(app, index):
+                bare[index] = found
+        term = self.with_args(app, raw, facts, signed)
+        if bare != signed or (app.dtype in FLOATS and app.node.operator in CHANGING):
+            other = self.with_args(replace(app, has_sign=False), raw, facts, bare)
+            if other is not term and not term.is_constant:  # as a rewrite that folds it has it
+                self.unsigned[value] = other
+        return term
+
+    def with_args(self, app: Application, raw: Term, facts: Facts, args: list[Term | None]) -> Term:
+        """Return the normal form of a node with other arguments."""
+        if args != list(app.args):
+            raw = self.tools.terms.make(app.node.operator, (*app.attributes, app.index), args, app.dtype, app.dims)
+        return self.forms.of(replace(app, args=args), raw, facts)
+
+    def read_if(self, node: Node, condition: Term, context: Context) -> None:
+        array = self.tools.constants.array(condition) if condition.is_constant else None
+        then, otherwise = (node.bodies[name] for name in ("then_branch", "else_branch"))
+        if array is not None and array.size == 1:
+            body, dead = (then, otherwise) if array.ravel()[0] else (otherwise, then)
+            self.result.unread.append(dead)
+            self.read_scope(body, context)
+            self.tools.terms.note("a known condition")
+            for value, inner in zip(node.outputs, body.outputs, strict=False):
+                if value is not None:
+                    self.result.values[value] = self.term(inner)
+                    if inner in self.unsigned:
+                        self.unsigned[value] = self.unsigned[inner]
+            return
+        self.read_scope(then, (*context, (condition, "then")))
+        self.read_scope(otherwise, (*context, (condition, "else")))
+        for value, one, other in zip(node.outputs, then.outputs, otherwise.outputs, strict=False):
+            if value is None:
+                continue
+            raw = self.tools.terms.make("If", (), (condition, self.term(one), self.term(other)), 0, None)
+            facts = self.facts.of(value, raw)
+            raw.dtype, raw.dims = facts.dtype, raw.dims if raw.dims is not None else facts.dims
+            raw.origins[self.side] = raw.origins[self.side] or f"{node.path} (If)"
+            self.result.values[value] = raw
+
+    def with_bodies(
+        self, node: Node, attributes: Key, args: list[Term | None], context: Context
+    ) -> tuple[Key, list[Term | None]]:
+        """Return the key of a node besides its inputs, and its operands, which outputs of its bodies belong to."""
+        schema = version_of(node)[1]
+        # Its number of outputs may mean something: more of a BatchNormalization mean training before version 14, of a
+        # MaxPool another kernel, and onnxruntime refuses to run an Attention with a past without a present.
+        is_by_outputs = schema is None or (schema.outputs and schema.max_output > 64)
+        if is_by_outputs or node.is_op("BatchNormalization", "MaxPool") or (node.is_op("Attention") and any(args[4:6])):
+            given = tuple(index for index, value in enumerate(node.outputs) if value is not None)
+            attributes = (*attributes, ("outputs", given, len(node.outputs) if is_by_outputs else 0))
+        if draws_random_numbers(node.proto):
+            attributes = (*attributes, ("random", _scope_place(node.scope), tuple(node.proto.output)))
+        if node.proto.overload:
+            attributes = (*attributes, ("overload", node.proto.overload))
+        if not node.bodies:
+            return attributes, args
+        attributes, signature = self.signature(node, attributes, args)
+        terms, operands, start = self.tools.terms, list(args), len(self.result.runs)
+        for name, body in sorted(node.bodies.items()):
+            for index, value in enumerate(body.inputs):
+                if value.tensor is not None or value.sparse is not None:
+                    reason = f"'{value.name}', an input of {name} of {node.path}, has a default"
+                    raise ModelError(reason, file=self.model.file)
+                place = terms.make("Place in a body", (name, index), (signature,), 0, None)
+                facts = self.facts.of(value, place)  # equal where the bodies are: by induction over the iterations
+                key = (name, index, facts.dtype, facts.dims)
+                self.result.values[value] = terms.make("Input of a body", key, (signature,), facts.dtype, facts.dims)
+            self.read_scope(body, (*context, (signature, name)))
+            attributes = (*attributes, (name, len(body.inputs), len(body.outputs)))
+            operands += [self.term(value) for value in body.outputs]
+        attributes = (*attributes, len(args))
+        self.finish(start, len(context), terms.make(f"{node.operator} with bodies", attributes, operands, 0, None))
+        return attributes, operands
+
+    def signature(self, node: Node, attributes: Key, args: Sequence[Term | None]) -> tuple[Key, Term]:
+        """Return the attributes of a node with bodies, and the term to which the inputs of these belong.
+
+        Nodes with the same inputs may have other bodies: each has inputs of its own, and belongs to the node of the
+        original that comes as late among such ones.
+        """
+        term = self.tools.terms.make(f"{node.operator} around", attributes, args, 0, None)
+        self.bodied[term] += 1
+        if (count := self.bodied[term]) > 1:
+            attributes = (*attributes, ("number", count))
+            term = self.tools.terms.make(f"{node.operator} around", attributes, args, 0, None)
+        return attributes, term
+
+    def finish(self, start: int, depth: int, finished: Term) -> None:
+        """Let nodes in bodies run under the node as it is with these, not under its inputs alone."""
+        runs = self.result.runs
+        for at in range(start, len(runs)):
+            context = runs[at].context
+            runs[at] = replace(
+                runs[at], context=(*context[:depth], (finished, context[depth][1]), *context[depth + 1 :])
+            )
+
+
+def _scope_place(scope: Scope) -> tuple[object, ...]:
+    """Return where a scope stands: names of nodes may be those that others have by their index."""
+    owner = scope.owner
+    if owner is None:
+        return ()
+    body = next(name for name, each in owner.bodies.items() if each is scope)
+    return (*_scope_place(owner.scope), owner.proto.name or owner.index, body)
+
+
+def _as_cast(node: Node, args: Sequence[Term | None]) -> Node:
+    """Return a CastLike as the Cast that it is."""
+    like = args[1] if node.is_op("CastLike") and len(args) == 2 else None
+    if like is None or not like.dtype:
+        return node
+    proto = NodeProto(op_type="Cast", name=node.proto.name, input=node.proto.input[:1], output=node.proto.output)
+    proto.attribute.append(helper.make_attribute("to", like.dtype))
+    proto.attribute.extend(attribute for attribute in node.proto.attribute)
+    cast = Node(proto, node.scope, node.index)
+    cast.inputs, cast.outputs = node.inputs[:1], node.outputs
+    return cast

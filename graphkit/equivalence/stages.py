@@ -1,0 +1,250 @@
+"""The stages of a lowering: each is shown equal to the model before it by normal forms, or left to runs.
+
+Where a stage makes inputs of values that the model computed, the model after it is compared with these values computed
+in front of it: rows of tables, and what a host makes of positions and lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx.compose
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from graphkit.equivalence.bundles import OWN, InterfaceEdit, joining_fault
+from graphkit.equivalence.check import check_equivalence
+from graphkit.equivalence.interface import declaration_faults
+from graphkit.equivalence.result import GRADES, Equivalence
+from graphkit.equivalence.sizes import producing_nodes
+from graphkit.errors import ModelError
+from graphkit.graph.roles import count_captured_values
+from graphkit.graph.traversal import walk_breadth_first
+from graphkit.graph.view import Node, Value
+from graphkit.model import Model
+from graphkit.progress import OutOfTimeError, time_limit
+from graphkit.shapes import Shapes, infer, is_known
+from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
+
+__all__ = ["Stage", "StageProof", "prove_stages", "proven_throughout"]
+
+SECONDS = 60.0  # for all stages
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A model before and after a stage.
+
+    Attributes:
+        model: What is lowered, such as `encoder` or `step`.
+        name: What the stage does, in a few words.
+        stands_for: Which value of the model before it each new input is.
+        zeros: New inputs that are 0 wherever the model before it runs, with their ranks: masks of all that counts.
+        values: Inputs that are constants now: positions that count from 0, or the flag of a merged decoder.
+        is_narrower: Whether the model after it may take fewer sizes, as it fixes some, or names dims of its own.
+        is_part: Whether only some of the outputs are left.
+        is_masking: Whether masks become others, so that what reads them is left to the runs.
+        tested: Why no normal forms are compared, "" where they are.
+        sizes: The sizes of the lowered model, by symbol: what is not proven at every size is looked at again at these.
+    """
+
+    model: str
+    name: str
+    before: Model
+    after: Model
+    stands_for: Mapping[str, str] = field(default_factory=dict)
+    zeros: Sequence[str] = ()
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    is_narrower: bool = False
+    is_part: bool = False
+    is_masking: bool = False
+    tested: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StageProof:
+    """The result for a stage.
+
+    Attributes:
+        outputs: The outputs of the model after it.
+        proven: How exactly each of them is equal that is proven, by name.
+        unproven: Why nothing is shown of the others, "" where all are proven.
+        at_every_size: Whether they are proven at every size, not at those of the lowered model alone.
+        conditions: Of the sizes, and of what else is assumed.
+        in_time: Whether there was time to compare it.
+    """
+
+    model: str
+    name: str
+    outputs: tuple[str, ...]
+    proven: Mapping[str, str]
+    unproven: str
+    at_every_size: bool = True
+    conditions: tuple[str, ...] = ()
+    in_time: bool = True
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether all outputs are proven."""
+        return not self.unproven and self.proven.keys() == {*self.outputs}
+
+
+def prove_stages(
+    stages: Sequence[Stage], *, seconds: float = SECONDS, progress: Callable[[str], None] = lambda _: None
+) -> tuple[StageProof, ...]:
+    """Return the result for each stage.
+
+    Args:
+        stages: The stages, in order.
+        seconds: The time that all of them may take; what is left then is tested only.
+        progress: Called with what is done.
+    """
+    found: list[StageProof] = []
+    try:
+        with time_limit("the proof by normal forms", seconds):
+            for stage in stages:
+                progress(f"comparing normal forms: {stage.model}, {stage.name}")
+                found.append(_prove_stage(stage))
+    except OutOfTimeError as error:
+        found += [replace(_unproven_stage(stage, str(error)), in_time=False) for stage in stages[len(found) :]]
+    return tuple(found)
+
+
+def proven_throughout(stages: Iterable[StageProof]) -> dict[str, dict[str, str]]:
+    """Return how exactly each output is equal that all stages of its model prove, by model."""
+    found: dict[str, dict[str, str]] = {}
+    for stage in stages:
+        before = found.get(stage.model)
+        found[stage.model] = {
+            name: max(grade, GRADES[0] if before is None else before[name], key=GRADES.index)
+            for name, grade in stage.proven.items()
+            if before is None or name in before
+        }
+    return {model: outputs for model, outputs in found.items() if outputs}
+
+
+def _prove_stage(stage: Stage) -> StageProof:
+    if stage.tested:
+        return _unproven_stage(stage, stage.tested)
+    try:
+        result = _compare_stage(stage)
+        is_last = stage.is_masking or not stage.sizes
+        at_every_size = is_last or result.up_to(max(stage.sizes.values())).is_proven
+        if not at_every_size:
+            result = _compare_stage(_at_its_sizes(stage))
+    except ModelError as error:
+        return _unproven_stage(stage, str(error))
+    grades = {output.name: output.exactness for output in result.proven}
+    reason = next((f"'{each.name}': {each.reason}" for each in result.outputs if each.verdict != "proven"), "")
+    reason = "what reads masks is tested" if reason and stage.is_masking else reason
+    names = tuple(output.name for output in result.outputs)
+    told = result.conditions if grades else ()
+    return StageProof(stage.model, stage.name, names, grades, reason, at_every_size=at_every_size, conditions=told)
+
+
+def _unproven_stage(stage: Stage, reason: str) -> StageProof:
+    return StageProof(stage.model, stage.name, tuple(value.name for value in stage.after.graph.outputs), {}, reason)
+
+
+def _compare_stage(stage: Stage) -> Equivalence:
+    is_fed = bool(stage.stands_for or stage.zeros)
+    if is_fed and (fault := joining_fault(stage.before, stage.after)):
+        raise ModelError(fault)
+    after = _with_fed_inputs(stage) if is_fed else stage.after
+    if is_fed and (fault := next(_misdeclared_inputs(stage, after), "")):
+        raise ModelError(fault)
+    left = {info.name for info in after.proto.graph.input}
+    gone = [info.name for info in stage.before.proto.graph.input if info.name not in left]
+    values = {name: stage.values[name] for name in gone if name in stage.values}
+    if odd := next((name for name, array in values.items() if not _counts_or_tells(array)), ""):
+        raise ModelError(f"'{odd}' does not count from 0")
+    return check_equivalence(
+        stage.before,
+        after,
+        narrower=stage.is_narrower,
+        values=values,
+        unread=[name for name in gone if name not in values],
+        unwritten=[info.name for info in stage.before.proto.graph.output] if stage.is_part else (),
+        dims="named",  # a host feeds them so
+    )
+
+
+def _misdeclared_inputs(stage: Stage, fed: Model) -> Iterator[str]:
+    """Yield what the model after a stage declares of its inputs, and those that it is fed are not."""
+    made = [value for value in stage.after.graph.inputs if value.name not in stage.zeros]
+    yield from declaration_faults(made, infer(fed), infer(stage.before))
+    if not stage.zeros:
+        return
+    shapes, outputs = infer(stage.after), stage.after.graph.outputs
+    for value in (stage.after.graph.values[name] for name in stage.zeros):
+        if value in outputs or not all(_is_added(node, value, shapes) for node, _ in value.consumers):
+            yield f"{value.name} is not only added to what has all its dims"
+
+
+def _is_added(node: Node, value: Value, shapes: Shapes) -> bool:
+    """Whether a node adds a value to another one, whose dims the sum has."""
+    others = [each for each in node.inputs if each is not value]
+    if not node.is_op("Add") or len(others) != 1 or others[0] is None or node.outputs[0] is None:
+        return False
+    dims = shapes[others[0]].dims
+    return dims is not None and all(map(is_known, dims)) and shapes[node.outputs[0]].dims == dims
+
+
+def _counts_or_tells(array: np.ndarray) -> bool:
+    """Whether an array is a flag, or counts from 0 along its last axis."""
+    if array.dtype == bool or not array.ndim:
+        return array.dtype == bool
+    return np.array_equal(array, np.broadcast_to(np.arange(array.shape[-1]), array.shape))
+
+
+def _at_its_sizes(stage: Stage) -> Stage:
+    """Return a stage of which the model after it takes nothing but the sizes of the lowered model."""
+    proto, names = ModelProto(), declared_inputs(stage.after).groups
+    proto.CopyFrom(stage.after.proto)
+    for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                declare_dim(dim, read_dim(dim.dim_param, names).substitute(stage.sizes))
+    return replace(stage, after=stage.after.with_proto(proto), sizes={}, is_narrower=True)
+
+
+def _with_fed_inputs(stage: Stage) -> Model:
+    """Return the model after a stage with the inputs of that before it, of which it makes its new ones."""
+    edit = InterfaceEdit(stage.after.with_proto(stage.after.proto))
+    ahead, read = _nodes_ahead(stage, edit.source)
+    ports = {info.name: info for info in stage.after.proto.graph.input}
+    for name in (info.name for info in stage.before.proto.graph.input if info.name in read):
+        edit.add("Identity", [name], OWN + name)
+    edit.front += ahead.node
+    for name, value in stage.stands_for.items():
+        edit.add("Identity", [OWN + value], name)
+    edit.tensors = {tensor.name: tensor for tensor in ahead.initializer}
+    for name in stage.zeros:
+        tensor = ports[name].type.tensor_type
+        array = np.zeros([1] * len(tensor.shape.dim), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        edit.tensors[name] = numpy_helper.from_array(array, name)
+    kept = {name: info for name, info in ports.items() if name not in (*stage.stands_for, *stage.zeros)}
+    inputs = [kept.pop(info.name, info) for info in stage.before.proto.graph.input]
+    return edit.result([*inputs, *kept.values()], stage.after.proto.graph.output)
+
+
+def _nodes_ahead(stage: Stage, model: Model) -> tuple[GraphProto, set[str]]:
+    """Return the nodes and weights that compute what new inputs stand for, and the names that they read.
+
+    The nodes and weights have names of their own, and lie in files of the model.
+    """
+    values = [stage.before.graph.values[name] for name in stage.stands_for.values()]
+    producers = (value.producer for value in values if value.producer is not None)
+    needed = {*walk_breadth_first(producers, producing_nodes)}
+    inner = (value for node in needed for body in node.bodies.values() for value in count_captured_values(body))
+    read = {value.name for value in (*values, *inner, *(each for node in needed for each in node.operands))}
+    computed = {name for node in needed for name in node.proto.output}
+    graph = model.adopt(stage.before).graph
+    nodes = [NodeProto.FromString(node.SerializeToString()) for node in graph.node if computed & {*node.output}]
+    weights = [TensorProto.FromString(each.SerializeToString()) for each in graph.initializer if each.name in read]
+    for name, content in (("node", nodes), ("initializer", weights), ("output", []), ("value_info", [])):
+        graph.ClearField(name)
+        getattr(graph, name).extend(content)
+    return onnx.compose.add_prefix_graph(graph, OWN), read

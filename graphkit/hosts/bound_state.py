@@ -1,0 +1,485 @@
+"""The state of a bundle in memory, one arena, and its methods in onnxruntime, which read and write it where it lies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from graphkit.contract.bundle_contract import ALIGNMENT, BundleContract, BundleMethod, BundlePort, StateTensor
+from graphkit.errors import ModelError, UsageError
+from graphkit.runtime.session import BoundSession, IsolatedBinding, IsolatedSession, Session
+
+__all__ = [
+    "BoundMethods",
+    "BundleState",
+    "Sessions",
+    "packed_files",
+]
+
+
+def _zeros(size: int) -> np.ndarray:
+    return np.zeros(size, np.uint8)
+
+
+class BundleState(Mapping[str, np.ndarray]):
+    """The state of one user of a bundle: each tensor by name, as a view of the arena.
+
+    Before the first run a state has all rows, and what is written there is what the first run reads of the rows that it
+    has; where that would be lost, because a method that starts a sequence gives it another value, it is read-only.
+
+    Args:
+        contract: What says how it lies.
+        initial: The initial values of states of which they are not one number, by name.
+        allocate: Gives so many bytes of 0.
+
+    Attributes:
+        contract, initial: The same.
+        lengths: How many slots are in use, by name: int64 arrays of one element, which methods read.
+        version: Another number whenever a state has got another place or other dims.
+
+    Raises:
+        UsageError: There is not so much memory.
+    """
+
+    def __init__(
+        self,
+        contract: BundleContract,
+        initial: Mapping[str, np.ndarray] = {},
+        allocate: Callable[[int], np.ndarray] = _zeros,
+    ) -> None:
+        self.contract, self.initial, self._allocate = contract, initial, allocate
+        self.lengths = {length.name: np.zeros(1, np.int64) for length in contract.lengths}
+        self.version = 0
+        self._rows = 0
+        self._states = {state.name: state for state in contract.states}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._turn = dict.fromkeys(self._states, 0)  # of two places, the one that holds a state that swaps
+        self._arena = self._aligned()
+        self._spare: np.ndarray | None = None
+        self._started = _started_states(contract)
+        for state in contract.states:
+            if state.axis is None and state.initial != 0:
+                self.view(state, state.shape)[...] = self.initial_of(state)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return a state, a view: all slots of the rows in use, or the tensor last written."""
+        view = self.view(self._states[name])
+        if not self.rows and (self._states[name].axis is not None or name in self._started):
+            view.flags.writeable = False
+        return view
+
+    def initial_of(self, state: StateTensor) -> np.ndarray:
+        """Return the initial value of a state, which broadcasts to its shape."""
+        number = self.initial.get(state.name, 0) if state.initial is None else state.initial
+        return np.asarray(number, state.dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @property
+    def rows(self) -> int:
+        """How many rows are in use; 0 before the first run."""
+        return self._rows
+
+    @rows.setter
+    def rows(self, rows: int) -> None:
+        self.version += rows != self._rows
+        kept = self._before_first(rows) if not self._rows else {}
+        self._rows = rows
+        for name, array in kept.items():  # of all rows, those in use move together
+            self.view(self._states[name])[...] = array
+
+    def _before_first(self, rows: int) -> dict[str, np.ndarray]:
+        """Return the rows of states that no method has written yet."""
+        states = [s for s in self._states.values() if s.axis is None and s.batch is not None]
+        return {
+            state.name: self.view(state, state.shape).take(range(rows), state.batch)
+            for state in states
+            if state.name not in self._shapes and rows
+        }
+
+    def moves(self, name: str) -> bool:
+        """Whether a state has two places, so that each run writes it to another."""
+        return bool(name) and self._states[name].update == "swap"
+
+    @property
+    def address(self) -> int:
+        """Where the arena begins in memory."""
+        return int(self._arena.ctypes.data)
+
+    def shape(self, state: StateTensor) -> tuple[int, ...]:
+        """Return the dims of a state as it is."""
+        if state.axis is None and state.name in self._shapes:
+            return self._shapes[state.name]
+        if not self.rows and state.axis is None:
+            return state.shape
+        return tuple(self.rows if axis == state.batch else size for axis, size in enumerate(state.shape))
+
+    def view(
+        self, state: StateTensor, shape: Sequence[int] | None = None, *, spare: bool = False, after: bool = False
+    ) -> np.ndarray:
+        """Return a view of where a state lies.
+
+        Args:
+            state: Which.
+            shape: Its dims, if not those that it has.
+            spare: Whether it is that of the other arena, which `exchange` takes.
+            after: Whether it is where a method writes it: of a state that swaps, the other place.
+
+        Raises:
+            UsageError: It has no room for these dims.
+        """
+        turn = self._turn[state.name]
+        place = (turn + after) % state.places
+        offset = state.offset + place * state.stride
+        if spare and self._spare is None:
+            self._spare = self._aligned()
+        arena = self._spare if spare and self._spare is not None else self._arena
+        dims = self.shape(state) if shape is None else tuple(shape)
+        if math.prod(dims) * np.dtype(state.dtype).itemsize > state.bytes:
+            raise UsageError(f"state '{state.name}' is {list(dims)}, and has room for {list(state.shape)}")
+        view: np.ndarray = np.ndarray(dims, state.dtype, arena.data, offset)
+        return view
+
+    def in_use(self, state: StateTensor) -> np.ndarray:
+        """Return a view of a state as a method reads it: where its slots come first, only those in use."""
+        view = self[state.name]
+        return view[: state.in_use(int(self.lengths[state.length][0]))] if state.prefix else view
+
+    def written(self, state: StateTensor, shape: Sequence[int]) -> None:
+        """Take note that a method has replaced a state as a whole."""
+        self.version += self._shapes.get(state.name) != tuple(shape)
+        self._shapes[state.name] = tuple(shape)
+        if state.update == "swap":
+            self._turn[state.name] = 1 - self._turn[state.name]
+
+    def exchange(self) -> None:
+        """Let the other arena be the state."""
+        assert self._spare is not None
+        self._arena, self._spare = self._spare, self._arena
+        self.version += 1
+
+    def clear(self, lengths: Collection[str] | None = None) -> None:
+        """Let no slot be in use, of these lengths or of all; then no row is either."""
+        for name, length in self.lengths.items():
+            if lengths is None or name in lengths:
+                length[0] = 0
+        if lengths is None:
+            self.rows = 0
+            self._shapes.clear()
+            self.version += 1
+
+    def _aligned(self) -> np.ndarray:
+        size = self.contract.arena
+        try:
+            memory = self._allocate(size + ALIGNMENT)
+        except (MemoryError, ValueError, OSError) as error:
+            problem = f"there is no memory for {size:,} bytes of state - make a bundle of fewer slots"
+            raise UsageError(problem) from error
+        start = -memory.ctypes.data % ALIGNMENT
+        arena: np.ndarray = memory[start : start + size]
+        return arena
+
+    def restart(self, names: Iterable[str]) -> None:
+        """Give those of these states that swap their initial value."""
+        for name in filter(self.moves, names):
+            self._shapes.pop(name, None)
+            state = self._states[name]
+            self.view(state)[...] = self.initial_of(state)
+            self.version += 1
+
+
+def _started_states(contract: BundleContract) -> frozenset[str]:
+    """Return the states to which a method that starts a sequence gives a value."""
+    methods = [method for method in contract.methods if method.when == "once"]
+    return frozenset(name for method in methods for name, access in method.access.items() if "write" in access)
+
+
+Binding = BoundSession | IsolatedBinding
+
+
+@dataclass
+class Sessions:
+    """The sessions of a bundle, which its users share; each is opened when it is first run.
+
+    Attributes:
+        folder: Where the models are.
+        threads: Threads inside an operator; 0 for onnxruntime's choice.
+        prepack: Whether kernels may keep a copy of the weights; None for those of the files in `packed`.
+        optimize: Whether onnxruntime may fuse operators.
+        packed: See `packed_files`.
+        open: Opens a model.
+    """
+
+    folder: Path
+    threads: int
+    prepack: bool | None
+    optimize: bool
+    packed: frozenset[str] = frozenset()
+    open: type[Session | IsolatedSession] = Session
+    opened: dict[str, Session | IsolatedSession] = field(default_factory=dict, repr=False)
+
+    def of(self, method: BundleMethod) -> Session | IsolatedSession:
+        """Return the session of a method's file.
+
+        Raises:
+            ModelError: onnxruntime does not load it, or it has other inputs or outputs.
+        """
+        if method.file not in self.opened:
+            prepack = method.file in self.packed if self.prepack is None else self.prepack
+            path = self.folder / method.file
+            session = self.open(path, optimize=self.optimize, threads=self.threads, prepack=prepack)
+            self.opened[method.file] = session
+        _check_ports(method, self.opened[method.file])
+        return self.opened[method.file]
+
+
+def packed_files(contract: BundleContract) -> frozenset[str]:
+    """Return the files whose kernels keep weights in the layout that they like, unless the caller says otherwise.
+
+    That is those of a step, which it makes faster, and of an encoder with its decoder. A prompt of a decoder that has a
+    file of its own would hold the weights of the step once more.
+    """
+    prompts = {
+        method.file
+        for method in contract.methods
+        if method.when == "once" and all(port.kind != "user" for port in method.inputs)
+    }
+    steps = {method.file for method in contract.methods if method.when == "step"}
+    return frozenset(method.file for method in contract.methods if method.file in steps or method.file not in prompts)
+
+
+@dataclass(frozen=True)
+class _Ports:
+    """The ports of a method by how each is treated, which is the same at every run.
+
+    Attributes:
+        fed: Inputs that are neither state nor length.
+        whole: Outputs that replace a state as a whole.
+        results: Outputs that are no state.
+        moves: Whether a state has two places, so that each run writes it to another.
+        prefixes: States of which it takes the slots in use alone, by name.
+    """
+
+    fed: tuple[BundlePort, ...]
+    whole: tuple[BundlePort, ...]
+    results: tuple[str, ...]
+    moves: bool
+    prefixes: Mapping[str, StateTensor]
+
+    @classmethod
+    def of(cls, method: BundleMethod, contract: BundleContract) -> _Ports:
+        written = {port.name: contract.state(port.writes) for port in method.outputs if port.writes}
+        states = {port.state for port in (*method.inputs, *method.outputs)} if method.when != "init" else set()
+        return cls(
+            tuple(port for port in method.inputs if port.kind not in ("", "state", "length")),
+            tuple(port for port in method.outputs if port.writes and written[port.name].axis is None),
+            tuple(port.name for port in method.outputs if not port.writes),
+            any(state.update == "swap" for state in written.values()),
+            {state.name: state for state in contract.states if state.prefix and state.name in states},
+        )
+
+
+@dataclass
+class _Prefix:
+    """A state whose slots come first, as a method is bound to it.
+
+    Attributes:
+        state: The state.
+        array: All its slots.
+        inputs, outputs: The ports that are this state.
+        count: Of how many slots they are bound to.
+    """
+
+    state: StateTensor
+    array: np.ndarray
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    count: int = -1
+
+    @classmethod
+    def of(cls, method: BundleMethod, state: StateTensor, array: np.ndarray) -> _Prefix:
+        inputs, outputs = (
+            tuple(port.name for port in ports if port.state == state.name) for ports in (method.inputs, method.outputs)
+        )
+        return cls(state, array, inputs, outputs)
+
+
+def _result_array(port: BundlePort, shape: Sequence[int]) -> np.ndarray:
+    """Return an array for an output that is no state, which its callers keep as long as they like.
+
+    Raises:
+        UsageError: There is no room for it.
+    """
+    try:
+        return np.empty(shape, port.dtype)
+    except (MemoryError, ValueError) as error:
+        raise UsageError(f"there is no memory for '{port.name}', {port.dtype}{list(shape)}") from error
+
+
+class BoundMethods:
+    """The methods of a bundle, bound to a state.
+
+    Args:
+        contract: What says what each method reads and writes.
+        sessions: Its sessions.
+        state: The state.
+    """
+
+    def __init__(self, contract: BundleContract, sessions: Sessions, state: BundleState) -> None:
+        self.contract, self.sessions, self.state = contract, sessions, state
+        self._bound: dict[str, Binding] = {}
+        self._fed: dict[tuple[str, str], np.ndarray] = {}
+        self._ports = {method.name: _Ports.of(method, contract) for method in contract.methods}
+        self._prefixes: dict[str, list[_Prefix]] = {}
+        self._results: dict[str, dict[BundlePort, tuple[int, ...]]] = {}  # dims of outputs that are no state
+        self._bindings: dict[str, object] = {}  # the version of the state and the sizes that each method is bound to
+
+    def run(
+        self, method: BundleMethod, feeds: Mapping[str, np.ndarray] = {}, sizes: Mapping[str, int] = {}
+    ) -> dict[str, np.ndarray]:
+        """Run a method, its state where it lies; return its outputs that are no state.
+
+        Args:
+            method: The method.
+            feeds: Its inputs that are neither state nor length, by name.
+            sizes: What the names in their shapes stand for.
+
+        Raises:
+            RunError: onnxruntime fails.
+            UsageError: A state has no room for what the method gives.
+        """
+        bound, state, ports = self._session(method), self.state, self._ports[method.name]
+        for port in ports.fed:
+            bound.bind_input(port.name, self._kept(method, port.name, feeds[port.name]))
+        known = state.version, tuple(sizes.items())
+        if self._bindings.get(method.name) != known or ports.moves:
+            self._bind_state(method, bound, sizes)
+            self._bindings[method.name] = known
+        self._bind_prefixes(method, bound, feeds)
+        results = {port.name: _result_array(port, shape) for port, shape in self._results[method.name].items()}
+        for name, array in results.items():
+            bound.bind_value(array, (), (name,))
+        bound.run()
+        given = bound.free_outputs()
+        for port in ports.whole:
+            self._take_state(port, given.get(port.name), sizes)
+        if method.when == "once":  # logits of a long prompt are large: nothing is kept of them
+            del self._bindings[method.name], self._prefixes[method.name], self._results[method.name]
+        return {name: given[name] if name in given else results[name] for name in ports.results}
+
+    def reorder(self, method: BundleMethod, indices: np.ndarray) -> None:
+        """Let each row of the state be a copy of another: written to a second arena, which becomes the state.
+
+        Raises:
+            RunError: onnxruntime fails.
+        """
+        state = self.state
+        bound = self._session(method)
+        before = {port.name: port.of for port in method.inputs if port.kind == "state"}
+        arrays = {name: state.in_use(self.contract.state(of)) for name, of in before.items()}
+        for port in method.inputs:
+            bound.bind_input(port.name, arrays.get(port.name, indices))
+        shapes = {}
+        for port in method.outputs:
+            tensor = self.contract.state(port.writes)
+            shapes[port.writes] = tuple(
+                len(indices) if axis == tensor.batch else size for axis, size in enumerate(state.in_use(tensor).shape)
+            )
+            bound.bind_output(port.name, state.view(tensor, shapes[port.writes], spare=True, after=True))
+        bound.run()
+        for tensor in self.contract.states:
+            if tensor.name not in shapes:  # it has no rows
+                state.view(tensor, spare=True)[...] = state[tensor.name]
+        state.exchange()
+        state.rows = len(indices)
+        for name, shape in shapes.items():
+            tensor = self.contract.state(name)
+            if tensor.axis is None:
+                state.written(tensor, shape)
+
+    def _bind_state(self, method: BundleMethod, bound: Binding, sizes: Mapping[str, int]) -> None:
+        """Bind the tensors of a method where they lie; those whose dims only a run tells stay free."""
+        state, states = self.state, self._ports[method.name].prefixes
+        self._prefixes[method.name] = [_Prefix.of(method, tensor, state[tensor.name]) for tensor in states.values()]
+        results = self._results[method.name] = {}
+        for port in method.inputs:
+            if port.state in states:
+                continue
+            if port.kind == "state":
+                bound.bind_input(port.name, state[port.of])
+            elif port.kind == "length":
+                bound.bind_input(port.name, state.lengths[port.of])
+        for port in method.outputs:
+            shape = _resolved_dims(port, sizes)
+            if port.state in states:
+                continue
+            if port.writes and self.contract.state(port.writes).axis is not None:
+                bound.bind_output(port.name, state[port.writes])
+            elif shape is None:
+                bound.free_output(port.name)
+            elif port.writes:
+                bound.bind_output(port.name, state.view(self.contract.state(port.writes), shape, after=True))
+            else:
+                results[port] = shape
+
+    def _bind_prefixes(self, method: BundleMethod, bound: Binding, feeds: Mapping[str, np.ndarray]) -> None:
+        """Bind the slots that are in use after a run, of states whose slots come first."""
+        after = {name: int(length[0]) for name, length in self.state.lengths.items()}
+        for change in method.changes:
+            after[change.length] += feeds[change.input].shape[change.axis]
+        for prefix in self._prefixes[method.name]:
+            count = prefix.state.in_use(after[prefix.state.length])
+            if count != prefix.count:
+                bound.bind_value(prefix.array[:count], prefix.inputs, prefix.outputs)
+                prefix.count = count
+
+    def _take_state(self, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]) -> None:
+        """Take note of a state that a method has replaced as a whole; copy it where onnxruntime has allocated it."""
+        tensor = self.contract.state(port.writes)
+        shape = _resolved_dims(port, sizes) if given is None else given.shape
+        assert shape is not None
+        if given is not None:
+            self.state.view(tensor, shape, after=True)[...] = given
+        self.state.written(tensor, shape)
+
+    def _kept(self, method: BundleMethod, name: str, array: np.ndarray) -> np.ndarray:
+        """Return an array of the bundle's own with the same content, so that nothing is bound anew at each step."""
+        key = (method.name, name)
+        kept = self._fed.get(key)
+        if kept is None or kept.shape != array.shape:
+            kept = self._fed[key] = array.copy()
+        else:
+            kept[...] = array
+        return kept
+
+    def _session(self, method: BundleMethod) -> Binding:
+        if method.name not in self._bound:
+            self._bound[method.name] = self.sessions.of(method).bound()
+        return self._bound[method.name]
+
+
+def _resolved_dims(port: BundlePort, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Return the dims of an output, None where only a run tells them."""
+    dims = [sizes.get(dim) if isinstance(dim, str) else dim for dim in port.shape]
+    return None if None in dims else tuple(dim for dim in dims if dim is not None)
+
+
+def _check_ports(method: BundleMethod, session: Session | IsolatedSession) -> None:
+    for what, ports, there in (
+        ("inputs", method.inputs, session.inputs),
+        ("outputs", method.outputs, session.outputs),
+    ):
+        if odd := sorted({port.name for port in ports} ^ set(there)):
+            raise ModelError(
+                f"its {what} are not those that bundle.json says, such as '{odd[0]}'",
+                file=session.label,
+                hint="make the bundle again",
+            )

@@ -1,0 +1,229 @@
+"""The feeds of a bundle's method, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from graphkit.contract.bundle_contract import BundleMethod, BundlePort, LegalSize
+from graphkit.errors import UsageError
+
+__all__ = [
+    "Feeds",
+    "Inputs",
+    "Tokens",
+    "as_array",
+    "as_rows",
+    "checked_feeds",
+    "join_inputs",
+    "most_rows",
+    "of_source",
+    "told_apart",
+]
+
+Tokens = int | npt.ArrayLike
+Inputs = Mapping[str, npt.ArrayLike]
+
+
+@dataclass(frozen=True)
+class Feeds:
+    """The feeds of a caller.
+
+    Attributes:
+        arrays: Each input, by name.
+        sizes: The size that each name in the shapes of the inputs stands for.
+        rows: How many rows, None where no input has any.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    sizes: Mapping[str, int]
+    rows: int | None
+
+
+def join_inputs(*given: Inputs) -> dict[str, npt.ArrayLike]:
+    """Return all inputs by name.
+
+    Raises:
+        UsageError: One is given twice.
+    """
+    found: dict[str, npt.ArrayLike] = {}
+    for name, array in (pair for inputs in given for pair in inputs.items()):
+        if name in found:
+            raise UsageError(f"'{name}' is given twice - give it once")
+        found[name] = array
+    return found
+
+
+def told_apart(
+    method: BundleMethod,
+    tokens: Tokens | Inputs | None,
+    mask: npt.ArrayLike | None,
+    inputs: Inputs | None,
+    named: Inputs,
+) -> tuple[Tokens | None, npt.ArrayLike | None, dict[str, npt.ArrayLike]]:
+    """Return the tokens, their mask and the other inputs by name, however a caller has named them.
+
+    An input of the model that is called `tokens` or `mask` comes before the decoder's.
+
+    Args:
+        method: The method.
+        tokens: Its tokens, or inputs in the place of these.
+        mask: Its mask.
+        inputs: Inputs by name.
+        named: Inputs by keyword.
+
+    Raises:
+        UsageError: One is given twice.
+    """
+    given: dict[str, npt.ArrayLike | None] = {"tokens": None, "mask": mask}
+    if isinstance(tokens, Mapping):
+        found = join_inputs(tokens, inputs or {}, named)
+    else:
+        found, given["tokens"] = join_inputs(inputs or {}, named), tokens
+    users = {port.name for port in method.inputs if port.kind == "user"}
+    kinds = {port.kind: port.name for port in method.inputs}
+    if given["mask"] is not None and "mask" in users - set(found) and "mask" not in kinds:
+        found["mask"] = given["mask"]
+        given["mask"] = None
+    for kind in given:
+        for name in {kind, kinds.get(kind, kind)} - users:
+            if name in found and given[kind] is not None:
+                raise UsageError(f"the {kind} are given twice, by '{name}' too - give them once")
+            given[kind] = found.pop(name, given[kind])
+    return given["tokens"], given["mask"], found
+
+
+def checked_feeds(
+    method: BundleMethod,
+    most: Mapping[str, int],
+    tokens: Tokens | None,
+    mask: npt.ArrayLike | None,
+    inputs: Mapping[str, npt.ArrayLike],
+    kept: int = 0,
+    legal: Mapping[str, LegalSize] = {},
+) -> Feeds:
+    """Return the feeds of a method; a mask that is left out is ones.
+
+    Args:
+        method: The method.
+        most: The largest that each size may be, by name.
+        tokens: Its tokens.
+        mask: 1 for each of these that counts, 0 for padding.
+        inputs: Its other inputs, by name.
+        kept: For how many of the last tokens it is to give logits, where it can choose; 0 for all of them.
+        legal: The legal sizes, by name, where not all up to the largest are legal.
+
+    Raises:
+        UsageError: Something is missing, or does not fit.
+    """
+    if inputs:
+        _check_names(method, inputs)
+    for kind, array in (("tokens", tokens), ("mask", mask)):
+        if array is not None and kind not in method.sources:
+            raise UsageError(f"'{method.name}' takes no {kind}")
+    sizes: dict[str, int] = {}
+    feeds: dict[str, np.ndarray] = {}
+    for kind, port in method.fed:
+        given: npt.ArrayLike | None
+        if kind == "tokens":
+            given = None if tokens is None else as_rows(tokens)
+        else:
+            given = mask if kind == "mask" else inputs.get(port.name)
+        if given is None:
+            given = _default_input(method, port, sizes)
+        feeds[port.name] = _fitting_input(method, port, given, sizes, most)
+        _check_legal(port, sizes, legal)
+    rows = next((len(array) for array in feeds.values() if array.ndim), None)
+    for port in method.sources.get("kept", ()):
+        feeds[port.name] = np.array([kept], np.int64)
+        sizes[port.name] = kept or feeds[method.sources["tokens"][-1].name].shape[1]
+    return Feeds(feeds, sizes, sizes.get("batch", rows))
+
+
+def _check_names(method: BundleMethod, inputs: Mapping[str, npt.ArrayLike]) -> None:
+    users = {port.name for port in method.sources.get("user", ())}
+    if odd := sorted(set(inputs) - users):
+        takes = ", ".join(sorted(users)) or "no other input than tokens"
+        raise UsageError(f"'{method.name}' has no input '{odd[0]}': it takes {takes}")
+
+
+def _default_input(method: BundleMethod, port: BundlePort, sizes: Mapping[str, int]) -> np.ndarray:
+    if "mask" not in port.name or any(isinstance(dim, str) and dim not in sizes for dim in port.shape):
+        raise UsageError(f"'{method.name}' needs '{port.name}', {port.dtype}{list(port.shape)}")
+    return np.ones([dim if isinstance(dim, int) else sizes[dim] for dim in port.shape], port.dtype)
+
+
+def _fitting_input(
+    method: BundleMethod, port: BundlePort, given: npt.ArrayLike, sizes: dict[str, int], largest: Mapping[str, int]
+) -> np.ndarray:
+    """Return an input as its port takes it, and take note of the sizes that its dims stand for."""
+    try:
+        array = np.asarray(given)
+        if array.dtype.kind != np.dtype(port.dtype).kind and array.dtype.kind not in "biu":
+            raise ValueError(f"it is {array.dtype}")
+        array = np.asarray(array, port.dtype, order="C")  # which leaves a scalar a scalar
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"'{port.name}' is no {port.dtype}{list(port.shape)}: {error}") from error
+    wanted = tuple(sizes.get(dim, -1) if isinstance(dim, str) else dim for dim in port.shape)
+    if len(wanted) != array.ndim or any(w not in (-1, size) for w, size in zip(wanted, array.shape, strict=True)):
+        known = [dim if size == -1 else size for dim, size in zip(port.shape, wanted, strict=True)]
+        raise UsageError(f"'{port.name}' of {method.name} is {list(array.shape)}, and must be {known}")
+    for dim, size in zip(port.shape, array.shape, strict=True):
+        if isinstance(dim, str):
+            most = largest.get(dim)
+            if size < 1 or (most is not None and size > most):
+                raise UsageError(f"'{port.name}' has {size} for {dim}: the bundle takes 1 to {most}")
+            sizes[dim] = size
+    return array
+
+
+def _check_legal(port: BundlePort, sizes: Mapping[str, int], legal: Mapping[str, LegalSize]) -> None:
+    for dim in port.shape:
+        rule = legal.get(dim) if isinstance(dim, str) else None
+        if rule is not None and not rule.allows(sizes[str(dim)]):
+            raise UsageError(
+                f"'{port.name}' has {sizes[str(dim)]} for {dim}, at which the model does not run: {dim} is {rule.words}"
+            )
+
+
+def of_source(method: BundleMethod, ids: npt.ArrayLike, mask: npt.ArrayLike | None) -> dict[str, np.ndarray]:
+    """Return ids and their mask by the names of the inputs that take them; nothing where only tokens are taken.
+
+    Raises:
+        UsageError: An input takes one of them, and none the other.
+    """
+    users = [port.name for port in method.inputs if port.kind == "user"]
+    found: dict[str, np.ndarray] = {}
+    for array, is_mask in ((ids, False), (mask, True)) if users else ():
+        name = next((name for name in users if ("mask" in name) == is_mask), "")
+        if array is not None and not name:
+            raise UsageError(f"no input of the bundle takes {'a mask' if is_mask else 'ids'}")
+        if array is not None:
+            found[name] = np.atleast_2d(as_array(name, array))
+    return found
+
+
+def most_rows(arrays: Iterable[npt.ArrayLike]) -> int:
+    """Return how many rows the largest of some inputs has, 1 where there is none."""
+    return max((len(np.atleast_2d(as_array("an input", array))) for array in arrays), default=1)
+
+
+def as_rows(tokens: Tokens) -> np.ndarray:
+    """Return tokens as [batch, tokens]."""
+    array = as_array("tokens", tokens)
+    return array.reshape(-1, 1) if array.ndim < 2 else array
+
+
+def as_array(what: str, given: npt.ArrayLike) -> np.ndarray:
+    """Return a caller's value as an array.
+
+    Raises:
+        UsageError: It is none.
+    """
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise UsageError(f"'{what}' is no array: {error}") from error

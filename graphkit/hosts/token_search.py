@@ -1,0 +1,286 @@
+"""The choice of tokens as transformers' `generate` has it: an export's rules, greedy search, and search by beams."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from graphkit.contract.contract_parts import EarlyStopping, Generation
+from graphkit.errors import GenerationWarning, UsageError
+
+__all__ = [
+    "FREE",
+    "BeamOptions",
+    "Stepper",
+    "TokenRules",
+    "beam_search",
+    "end_tokens",
+    "greedy_search",
+    "most_new_tokens",
+    "warn_of_settings",
+]
+
+
+OF_PROMPT = ("decoder_input_ids", "decoder_start_token_id", "forced_decoder_ids", "language", "lang_to_id", "task")
+
+
+@dataclass(frozen=True)
+class TokenRules:
+    """Which tokens may follow, which depends on how many there are alone.
+
+    Attributes:
+        generation: The rules.
+        ends: The tokens of which any ends a sequence.
+        prompt: How many tokens the decoder begins with.
+        steps: The most tokens to give.
+    """
+
+    generation: Generation
+    ends: Collection[int]
+    prompt: int
+    steps: int
+
+    def allowed(self, scores: np.ndarray, given: int) -> np.ndarray:
+        """Return scores, [..., vocabulary], that are minus infinity at tokens that may not follow so many others."""
+        rules, length = self.generation, self.prompt + given
+        forced: Collection[int] = ()
+        if rules.forced_bos_token_id is not None and length == 1:
+            forced = (rules.forced_bos_token_id,)
+        if given == self.steps - 1:
+            forced = rules.forced_eos_token_id or forced
+        barred = list(rules.suppress_tokens)
+        if given == (self.prompt == 1 and rules.forced_bos_token_id is not None):
+            barred += rules.begin_suppress_tokens
+        if not forced:
+            is_short = length < rules.min_length or given < rules.min_new_tokens
+            barred += [*rules.bad_words_ids, *(self.ends if is_short else ())]
+        if not forced and not barred:
+            return scores
+        chosen: np.ndarray = np.array(scores, np.float32 if scores.dtype.itemsize < 4 else scores.dtype)
+        if forced:
+            chosen.fill(-np.inf)
+            chosen[..., _tokens_below(chosen.shape[-1], forced)] = 0
+        chosen[..., _tokens_below(chosen.shape[-1], barred)] = -np.inf
+        return chosen
+
+
+FREE = TokenRules(Generation(), (), 0, 0)  # all may follow
+
+
+def _tokens_below(vocabulary: int, tokens: Iterable[int]) -> list[int]:
+    return [token for token in tokens if 0 <= token < vocabulary]
+
+
+def most_new_tokens(generation: Generation, asked: int | None, prompt: int) -> int:
+    """Return how many tokens to give behind a prompt of so many: as many as are asked for, or as the export says.
+
+    Raises:
+        UsageError: Neither says so, or it is none.
+    """
+    longest, name = generation.max_length, "max_length"
+    steps = asked if asked is not None else generation.max_new_tokens
+    if steps is None:
+        if longest is None:
+            raise UsageError("the export does not say how many tokens to give - give max_new_tokens")
+        steps = longest - prompt
+    if steps < 1:
+        of_export = f": {name} of the export is {longest}, and the prompt has {prompt}" if asked is None else ""
+        raise UsageError(f"{steps} tokens{of_export} - give max_new_tokens of at least 1")
+    return steps
+
+
+def warn_of_settings(generation: Generation, folder: Path, *, has_beams: bool, has_prompt: bool) -> None:
+    """Warn, once for each folder, of what the export's own `generate` does otherwise.
+
+    Args:
+        generation: The rules.
+        folder: Of the models.
+        has_beams: Whether the caller says how to search.
+        has_prompt: Whether the caller says what the decoder begins with.
+    """
+    if caveat := generation.caveat(has_beams=has_beams, without=OF_PROMPT if has_prompt else ()):
+        _warn_caveat(folder, caveat)
+
+
+@cache
+def _warn_caveat(folder: Path, caveat: str) -> None:
+    warnings.warn(f"{folder}: {caveat}", GenerationWarning, stacklevel=5)
+
+
+class Stepper(Protocol):
+    """The interface of a bundle for a search."""
+
+    def step(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the logits after one more token of each row, [rows, 1, vocabulary]."""
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Let each row be a copy of another."""
+
+
+def end_tokens(end: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens of which any ends a row: one, or several."""
+    return (end,) if isinstance(end, (int, np.integer)) else tuple(end)
+
+
+def greedy_search(
+    bundle: Stepper, logits: np.ndarray, steps: int, ends: Collection[int], rules: TokenRules = FREE
+) -> list[list[int]]:
+    """Return the most likely token of each row, again and again.
+
+    Args:
+        bundle: What steps.
+        logits: Those of the first token, [rows, vocabulary].
+        steps: The most tokens.
+        ends: The tokens of which any ends a row.
+        rules: Which tokens may follow.
+    """
+    found: list[list[int]] = [[] for _ in logits]
+    done = np.zeros(len(logits), bool)
+    for step in range(steps):
+        tokens = rules.allowed(logits, step).argmax(-1)
+        for row, token in enumerate(tokens.tolist()):
+            if not done[row]:
+                found[row].append(token)
+        done |= np.isin(tokens, list(ends))
+        if done.all() or step == steps - 1:
+            break
+        logits = bundle.step(tokens)[:, -1]
+    return found
+
+
+@dataclass(frozen=True)
+class BeamOptions:
+    """How to search, by the names of transformers' `generate`.
+
+    Attributes:
+        beams: Beams of each row.
+        length_penalty: The exponent of the length that the sum of log probabilities is divided by.
+        early_stopping: When a row is done. True: when as many beams have ended as there are. False: when, besides, no
+            open beam is better at its present length than the worst of these. "never": the same, at the length that an
+            open beam can reach, where longer ones are preferred.
+    """
+
+    beams: int
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+
+
+@dataclass(frozen=True)
+class _Beam:
+    score: float
+    tokens: tuple[int, ...] = ()
+    source: int = 0  # the beam that it goes on from
+
+
+@dataclass
+class _Row:
+    """The beams of one row, the best first."""
+
+    options: BeamOptions
+    steps: int
+    open: list[_Beam]
+    ended: list[_Beam] = field(default_factory=list)
+    is_done: bool = False
+
+    def advance(self, chances: np.ndarray, ends: Collection[int]) -> None:
+        """Let the beams go on by a token.
+
+        Args:
+            chances: Log probabilities of the next token of each beam, [beams, vocabulary].
+            ends: The tokens that end a beam.
+        """
+        beams = self.options.beams
+        candidates = _best_beams(self.open, chances, max(2, 1 + len(ends)) * beams)
+        length = len(candidates[0].tokens)
+        has_ended = [length == self.steps or candidate.tokens[-1] in ends for candidate in candidates]
+        if not self.is_done:
+            ranked = zip(candidates[:beams], has_ended, strict=False)  # the others are there to go on with
+            ended = (beam for beam, ends_here in ranked if ends_here and (beam.score > -np.inf or not self.ended))
+            self.ended += [self._final(beam, length) for beam in ended]
+            self.ended = sorted(self.ended, key=lambda beam: -beam.score)[:beams]
+        going_on = [beam for beam, ends_here in zip(candidates, has_ended, strict=True) if not ends_here]
+        spare = _Beam(-np.inf, (*self.open[0].tokens, 0))  # where too few go on
+        self.open = [*going_on, *[spare] * beams][:beams]
+        self.is_done = self.is_done or self._ends(length)
+
+    def _final(self, beam: _Beam, length: int) -> _Beam:
+        return _Beam(beam.score / length**self.options.length_penalty, beam.tokens)
+
+    def _ends(self, length: int) -> bool:
+        """Whether no open beam counts any longer."""
+        options = self.options
+        if length == self.steps:
+            return True
+        if len(self.ended) < options.beams or self.ended[-1].score == -np.inf:
+            return False
+        if options.early_stopping is True:
+            return True
+        is_reached = options.early_stopping == "never" and options.length_penalty > 0
+        best = self.open[0].score / (self.steps if is_reached else length) ** options.length_penalty
+        return not best > self.ended[-1].score
+
+
+def beam_search(
+    bundle: Stepper,
+    logits: np.ndarray,
+    steps: int,
+    ends: Collection[int],
+    options: BeamOptions,
+    rules: TokenRules = FREE,
+) -> list[list[int]]:
+    """Return the tokens of the best beam of each row, its end token included.
+
+    Args:
+        bundle: What steps.
+        logits: Those of the first token, [rows, vocabulary].
+        steps: The most tokens.
+        ends: The tokens of which any ends a beam.
+        options: How to search.
+        rules: Which tokens may follow.
+
+    Raises:
+        UsageError: There are more beams than tokens.
+    """
+    (count, vocabulary), beams = logits.shape, options.beams
+    if beams > vocabulary:
+        raise UsageError(f"{beams} beams, and there are {vocabulary} tokens - give fewer beams")
+    bundle.reorder(np.repeat(np.arange(count), beams).tolist())
+    first = [_Beam(0.0), *[_Beam(-np.inf)] * (beams - 1)]
+    rows = [_Row(options, steps, list(first)) for _ in range(count)]
+    chances = np.repeat(rules.allowed(_log_softmax(logits), 0), beams, axis=0)
+    for given in range(1, steps + 1):
+        for row, row_chances in zip(rows, chances.reshape(count, beams, vocabulary), strict=True):
+            row.advance(row_chances, ends)
+        if all(row.is_done for row in rows):
+            break
+        bundle.reorder([at * beams + beam.source for at, row in enumerate(rows) for beam in row.open])
+        tokens = np.array([beam.tokens[-1] for row in rows for beam in row.open])
+        chances = rules.allowed(_log_softmax(bundle.step(tokens)[:, -1]), given)
+    return [list(row.ended[0].tokens) for row in rows]
+
+
+def _best_beams(beams: list[_Beam], chances: np.ndarray, count: int) -> list[_Beam]:
+    """Return the beams that are most likely with one more token, the best first; of equals, that of the first token."""
+    totals = (np.array([beam.score for beam in beams])[:, None] + chances).reshape(-1)
+    count = min(count, totals.size)
+    least = np.partition(totals, totals.size - count)[totals.size - count]
+    places = np.flatnonzero(totals >= least)
+    places = places[np.argsort(-totals[places], kind="stable")][:count]
+    best = []
+    for place in places.tolist():
+        source, token = divmod(place, chances.shape[1])
+        best.append(_Beam(float(totals[place]), (*beams[source].tokens, token), source))
+    return best
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    wide = logits.astype(np.float64)
+    shifted: np.ndarray = wide - wide.max(-1, keepdims=True)
+    result: np.ndarray = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return result

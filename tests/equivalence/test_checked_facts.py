@@ -1,0 +1,179 @@
+"""A proof believes no word of the shape engine that onnxruntime does not confirm."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from small_models import model
+
+from graphkit import fold
+from graphkit.equivalence import check_equivalence, checked_facts
+from graphkit.equivalence.result import LEAST_SIZES
+from graphkit.model import Model
+from graphkit.ops.registry import RULES
+from graphkit.ops.rule_context import InferenceContext, Rule
+from graphkit.ops.tensor import Tensor, array_of
+from graphkit.shapes import Expr, infer
+
+CASES = {
+    "Add": "t = Add (s, k) y = Slice (x, z, t)",
+    "Cast": "c = Cast <to = 6> (s) t = Cast <to = 7> (c) y = Slice (x, z, t)",
+    "Concat": "c = Concat <axis = 0> (s, k) t = ReduceMax <keepdims = 1> (c) y = Slice (x, z, t)",
+    "Conv": "u = Unsqueeze (x, k01) c = Conv (u, w) t = Shape <start = 2> (c) y = Slice (x, z, t)",
+    "Div": "t = Div (s, k) y = Slice (x, z, t)",
+    "Gather": "t = Gather (s, z) y = Slice (x, z, t)",
+    "MatMul": "a = MatMul (col, row) t = Shape <start = 1> (a) y = Slice (x, z, t)",
+    "Max": "t = Max (s, k) y = Slice (x, z, t)",
+    "MaxPool": "u = Unsqueeze (x, k01) c = MaxPool <kernel_shape = [2], ceil_mode = 1, strides = [2]> (u) "
+    "t = Shape <start = 2> (c) y = Slice (x, z, t)",
+    "Mul": "t = Mul (s, k) y = Slice (x, z, t)",
+    "Range": "q = Squeeze (s) c = Range (n0, q, n3) t = Shape (c) y = Slice (x, z, t)",
+    "ReduceSum": "c = Concat <axis = 0> (s, k) t = ReduceSum <keepdims = 1> (c) y = Slice (x, z, t)",
+    "Resize": "u = Unsqueeze (x, k01) c = Resize (u, , scales) t = Shape <start = 2> (c) y = Slice (x, z, t)",
+    "Shape": "t = Identity (s) y = Slice (x, z, t)",
+    "Size": "c = Size (x) t = Unsqueeze (c, z) y = Slice (x, z, t)",
+    "Slice": "c = Slice (x, k, e) t = Shape (c) y = Slice (x, z, t)",
+    "Where": "t = Where (yes, s, k) y = Slice (x, z, t)",
+}
+CONSTANTS = {
+    "k": [5], "z": [0], "k01": [0, 1], "w": np.ones((2, 1, 3)), "n0": np.array(0), "n3": np.array(3), "e": [2**31],
+    "scales": [1.0, 1.0, 1.5], "yes": [True], "col": np.ones((2, 3)), "row": np.ones((3, 1)),
+}  # fmt: skip
+
+
+def of(body: str) -> Model:
+    """Return a model whose output depends on a size that nodes compute."""
+    words = body.translate(str.maketrans("(),", "   ")).split()
+    found = {name: array for name, array in CONSTANTS.items() if name in words}
+    return model(f"g (float[n] x) => (float[k0] y) {{ s = Shape (x) {body} }}", **found)
+
+
+def enlarged(expr: Expr) -> Expr:
+    return expr + 1 if expr.constant != 1 else expr
+
+
+def wrong(rule: Rule) -> Rule:
+    """Return a rule of which each size and each number is one too large, but for 1."""
+
+    def changed(tensor: Tensor) -> Tensor:
+        if tensor.data is None:
+            return tensor.replaced(None if tensor.dims is None else tuple(map(enlarged, tensor.dims)), None)
+        elements = [each if isinstance(each, float) else each + 1 for each in tensor.data.ravel().tolist()]
+        return tensor.replaced(tensor.dims, array_of(elements, tensor.data.shape))
+
+    def faulty(ctx: InferenceContext) -> Tensor | list[Tensor]:
+        found = rule(ctx)
+        return [*map(changed, found)] if isinstance(found, list) else changed(found)
+
+    return faulty
+
+
+def forget() -> None:
+    """Forget what was confirmed before, and shapes that were inferred."""
+    checked_facts._HELD.clear()
+    sys.modules["graphkit.shapes.infer"]._as_declared.cache_clear()
+
+
+@pytest.fixture
+def with_faulty_rule(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Rule], None]]:
+    """Let the engine have a wrong rule."""
+
+    def put(name: str, rule: Rule) -> None:
+        monkeypatch.setitem(RULES, name, rule)
+        forget()
+
+    yield put
+    monkeypatch.undo()
+    forget()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fold_by_a_wrong_rule_is_not_proven(name: str, with_faulty_rule: Callable[[str, Rule], None]) -> None:
+    original = of(CASES[name])
+    right = check_equivalence(original, fold(original).model)
+    assert right.is_proven, right
+    with_faulty_rule(name, wrong(RULES[name]))
+    found = check_equivalence(original, fold(original).model)
+    assert not found.proven
+    assert f"({name}) are" in str(found)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("number", [5, 300, 70_000])
+def test_a_rule_that_is_wrong_below_a_number_is_found(
+    seed: int, number: int, with_faulty_rule: Callable[[str, Rule], None]
+) -> None:
+    original = model("g (float[n] x) => (int64[1] y) { s = Shape (x) y = Max (s, most) }", most=[number])
+    assert check_equivalence(original, original.with_proto(original.proto), seed=seed).is_proven
+    with_faulty_rule("Max", lambda ctx: ctx.tensor(0))
+    assert "(Max) are" in str(check_equivalence(original, original.with_proto(original.proto), seed=seed))
+
+
+@pytest.mark.parametrize(
+    ("body", "constants"),
+    [
+        ("a = Gather (table, i) s = Shape (a) y = Reshape (a, s)", {"table": np.zeros((9, 4))}),
+        ("a = MatMul (x, w) s = Shape (a) b = Neg (a) y = Reshape (b, s)", {"w": np.zeros((4, 4))}),
+        ("c = ConstantOfShape (large) s = Shape (c) t = Slice (s, z, o) u = Slice (x, z, t) y = Neg (u)",
+         {"large": np.array([70000, 70000]), "z": [0], "o": [1]}),
+    ],
+)  # fmt: skip
+def test_what_nodes_give_of_large_tensors_is_compared_too(body: str, constants: dict[str, object]) -> None:
+    inputs = "int64[n] i" if "(table, i)" in body else "float[n, 4] x"
+    made = model(f"g ({inputs}) => (float[k0, k1] y) {{ {body} }}", **constants)
+    found = check_equivalence(made, fold(made).model)
+    assert found.is_proven, found
+    assert found.compared >= 3
+
+
+def test_a_node_that_cannot_be_compared_proves_nothing_of_integers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = of(CASES["Add"])
+    monkeypatch.setattr(checked_facts, "run_small_models", lambda models: ["it does not load"] * len(models))
+    forget()
+    found = check_equivalence(made, fold(made).model)
+    assert not found.proven
+    assert "was not compared: it ran at 0 of 8 sizes: it does not load" in str(found)
+
+
+def test_what_is_known_of_few_sizes_is_compared_at_all_of_them() -> None:
+    text = "g (bool[1] c, float[2] x) => (float[k] y) { i = Cast <to = 7> (c) t = Add (i, one) y = Slice (x, zero, t) }"
+    made = model(text, one=[1], zero=[0])
+    assert check_equivalence(made, made.with_proto(made.proto)).is_proven
+
+
+def test_sizes_follow_the_seed_and_nothing_else() -> None:
+    shapes = infer(of(CASES["Add"]))
+    symbols = [each for dim in shapes["x"].dims or () for each in dim.walk_symbols()]
+    drawn = [checked_facts._draw_sizes(symbols, {5}, True, seed).columns["n"].tolist() for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len({*drawn[0]}) > LEAST_SIZES
+    assert {1, 2, 3, 4, 5, 6} <= {*drawn[0]}
+    assert max(drawn[0]) > 1 << 20
+
+
+def test_what_was_confirmed_once_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = of(CASES["Mul"])
+    first = check_equivalence(made, fold(made).model)
+    monkeypatch.setattr(checked_facts, "run_small_models", lambda models: ["it does not load"] * len(models))
+    assert check_equivalence(made, fold(made).model) == first
+
+
+def test_a_number_that_is_read_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a reader of tensors takes 256 for false."""
+    made = model(
+        "g (float[n] x, float[n] z) => (float[n] y) { s = Shape (x) a = Where (c, s, k) y = Expand (z, a) }", k=[1]
+    )
+    tensor = made.proto.graph.initializer.add(name="c", data_type=TensorProto.BOOL, dims=[1])
+    tensor.int32_data.append(256)
+    made = Model.from_proto(made.proto)
+    assert check_equivalence(made, fold(made).model).is_proven
+    with monkeypatch.context() as context:
+        context.setattr(Model, "array", lambda *_: np.array([False]))
+        forget()
+        found = check_equivalence(made, fold(made).model)
+    forget()
+    assert "(Where) are" in str(found)

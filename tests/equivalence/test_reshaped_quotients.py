@@ -1,0 +1,89 @@
+"""Reshapes to quotients of dims: a quotient that is 0 copies a dim, and then the elements are too many."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from small_models import model
+
+from graphkit.equivalence import check_equivalence
+from graphkit.errors import ModelError
+from graphkit.model import Model
+from graphkit.runtime.session import RunError, Session
+
+DIMS = "t = Shape <end = 1> (x) b = Shape <end = 1> (z) "
+QUOTIENT = DIMS + "q = Div (t, b) s = Concat <axis = 0> (b, q, six) y = Reshape (x, s)"
+INFERRED = "b = Shape <end = 1> (z) s = Concat <axis = 0> (b, minus, six) y = Reshape (x, s)"
+NUMBERS = {"six": np.array([6]), "minus": np.array([-1]), "two": np.array([2]), "three": np.array([3])}
+
+
+def made(body: str, x: str = "N, 6", z: str = "B") -> Model:
+    words = body.replace("(", " ").replace(")", " ").replace(",", " ").split()
+    numbers = {name: number for name, number in NUMBERS.items() if name in words}
+    head = f"g (float[{x}] x, float[{z}] z) => (float[k, l, m] y, float[{z}] w)"
+    return model(f"{head} {{ {body} w = Neg (z) }}", **numbers)
+
+
+def given(read: Model, rows: int, parts: int) -> np.ndarray | None:
+    feed = {"x": np.arange(rows * 6, dtype=np.float32).reshape(rows, 6), "z": np.ones(parts, np.float32)}
+    try:
+        return Session(read, threads=1).run(feed)["y"]
+    except (ModelError, RunError):
+        return None
+
+
+def test_a_quotient_is_inferred_wherever_the_original_runs() -> None:
+    before, after = made(QUOTIENT), made(INFERRED)
+    assert [output.exactness for output in check_equivalence(before, after).outputs] == ["bit for bit"] * 2
+    runs = {(rows, parts): given(before, rows, parts) for rows, parts in product(range(1, 9), repeat=2)}
+    assert {sizes for sizes, array in runs.items() if array is not None} == {
+        (rows, parts) for rows, parts in runs if rows % parts == 0
+    }
+    for sizes, array in runs.items():
+        if array is not None:
+            np.testing.assert_array_equal(given(after, *sizes), array)
+
+
+def test_a_quotient_by_a_number_is_inferred() -> None:
+    before = made(DIMS + "q = Div (t, two) s = Concat <axis = 0> (q, two, six) y = Reshape (x, s)")
+    after = made("b = Shape <end = 1> (z) s = Concat <axis = 0> (minus, two, six) y = Reshape (x, s)")
+    assert check_equivalence(before, after).is_proven
+
+
+UNKNOWN = {
+    "no rows": ("past_N, 6", "B", QUOTIENT, INFERRED),
+    "no parts": ("N, 6", "past_B", QUOTIENT, INFERRED),
+    "another quotient": ("N, 6", "B", QUOTIENT.replace("(t, b)", "(t, two)"), INFERRED),
+    "another target": ("N, 6", "B", QUOTIENT, INFERRED.replace("six", "three")),
+    "inferred beside what may be 0": (
+        "N, past_M", "B", DIMS + "m = Shape <start = 1> (x) s = Concat <axis = 0> (two, t, m) y = Expand (x, s)",
+        DIMS + "m = Shape <start = 1> (x) s = Concat <axis = 0> (two, t, m) e = Expand (x, s) "
+        "r = Concat <axis = 0> (two, minus, m) y = Reshape (e, r)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_other_sizes_decide_is_not_proven(name: str) -> None:
+    x, z, before, after = UNKNOWN[name]
+    assert "y" not in [output.name for output in check_equivalence(made(before, x, z), made(after, x, z)).proven]
+
+
+def test_a_reshape_that_copies_a_dim_where_its_target_is_0_has_other_dims_there() -> None:
+    """It runs for two columns alone, where its target of [2, 0, 2] copies a dim; an allowzero of 1 copies none."""
+    target = "m = Shape <start = 1> (x) n = Sub (m, two) s = Concat <axis = 0> (two, n, two) "
+    end = "r = Reshape (x, s) y = Neg (r)"
+    before = made(target + end, "4, M")
+    after = made(f"{target}d = Reshape <allowzero = 1> (x, s) {end}", "4, M")
+    assert check_equivalence(before, before).is_proven
+    assert not check_equivalence(before, after).proven
+
+
+def test_a_reshape_that_infers_a_dim_beside_0_may_fail() -> None:
+    """It has the dims of another Reshape of the original, which says them all."""
+    repeated = DIMS + "m = Shape <start = 1> (x) s = Concat <axis = 0> (b, t, m) e = Expand (x, s) "
+    before = made(repeated + "y = Reshape (e, s)", "N, past_M")
+    after = made(repeated + "r = Concat <axis = 0> (b, minus, m) y = Reshape (e, r)", "N, past_M")
+    assert check_equivalence(before, before).is_proven
+    assert not check_equivalence(before, after).proven
