@@ -286,6 +286,7 @@ ROLES = {
     "token types": "The types of tokens are wrong",
 }
 LAYOUT = ("Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten")
+WRITERS: Mapping[str, int] = {"TensorScatter": 2, "ScatterND": 1}  # what says where they write
 Place = tuple[int, int]  # of a node, and of its input
 
 
@@ -325,7 +326,7 @@ def find_bundle_causes(
         return [case.state_difference() or "No simple cause; each call is right on the state of the export."]
     suspects = [fact for fact in facts if not fact.is_sure]
     constants = (Cause("weights", str(fact), undo=case.undo(mend_models(case.models, [fact]))) for fact in suspects)
-    cause = find_sole_cause(case.distances, itertools.chain(_undo_inputs(case), constants))
+    cause = find_sole_cause(case.distances, itertools.chain(_undo_inputs(case), _undo_writers(case), constants))
     return [cause.text if cause else f"No simple cause; {case.begin()}."]
 
 
@@ -370,6 +371,40 @@ def _input_places(model: Model, values: Sequence[Value]) -> Iterator[Place]:
             yield node.index, index
         elif node is None and reader.is_op(*LAYOUT) and index == 0:
             todo += [(*use, False) for use in output.consumers]
+
+
+def _undo_writers(case: Case) -> Iterator[Cause]:
+    """Yield the places where new slots are written, as the length says."""
+    states = {state.name: state for state in case.contract.states}
+    models: dict[str, Model] = {}
+    slots: dict[str, tuple[int, bool]] = {}
+    for file, model in case.models.items():
+        ports = [port for method in case.contract.methods if method.file == file for port in method.inputs]
+        named = {port.name: states[port.state] for port in ports if port.state in states}
+        places: dict[str, list[Place]] = {}
+        for node in model.graph.nodes:
+            first, index = node.input(0), WRITERS.get(node.op_type)
+            state = named.get(first.name) if first is not None else None
+            if state is not None and state.axis is not None and index is not None and node.input(index) is not None:
+                name = f"export/slots of {state.shape[state.axis]}"
+                slots[name] = state.shape[state.axis], node.is_op("ScatterND")
+                places.setdefault(name, []).append((node.index, index))
+        for name, node_inputs in places.items():
+            models[file] = _with_fed_input(
+                models.get(file, model), node_inputs, name, onnx.TensorProto.INT64, 2 if slots[name][1] else 1
+            )
+
+    def more(call: Call) -> dict[str, np.ndarray]:
+        rows = len(call.mask)
+        new = range(call.past, call.mask.shape[1])
+        return {
+            name: np.array([[at % size] for at in new[-size:]]) if has_axis else np.full(rows, new[-size:][0] % size)
+            for name, (size, has_axis) in slots.items()
+        }
+
+    if models:
+        words = "New slots are not written behind those in use: written there, the logits are right."
+        yield Cause("shifted", words, undo=case.undo(models, more))
 
 
 def _with_fed_input(model: Model, places: Sequence[Place], name: str, dtype: int, rank: int) -> Model:
