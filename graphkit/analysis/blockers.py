@@ -90,9 +90,9 @@ class Blockers(Judged):
         groups: dict[tuple[str, str], int] = {}
         for (cause, what, _, _), rows in _group_obstacles(self.blockers).items():
             groups[cause, what] = groups.get((cause, what), 0) + len(rows)
-        return tuple(self._finding(cause, what, count) for (cause, what), count in groups.items())
+        return tuple(self._make_finding(cause, what, count) for (cause, what), count in groups.items())
 
-    def _finding(self, cause: str, what: str, count: int) -> Finding:
+    def _make_finding(self, cause: str, what: str, count: int) -> Finding:
         shown = "dynamic dims" if (cause, what) == FREEZABLE else what
         text = f"{self.target} refuses {what if cause == 'opset' else f'{_nodes_text(count)}: {shown}'}"
         return Finding("blockers", f"{shown} ({count:,})", text, f"{self.target}: {cause} {what}", count)

@@ -348,14 +348,14 @@ class _Group:
         """Yield each output that feeds an input."""
         for target in self.names:
             if self.roles[target] in DECODERS:
-                yield from self._chosen(target, ("encoder", "vision"), _encoder_pairs)
-                yield from self._chosen(target, ("first-step decoder",), _cache_pairs)
+                yield from self._best_pairs(target, ("encoder", "vision"), _encoder_pairs)
+                yield from self._best_pairs(target, ("first-step decoder",), _cache_pairs)
                 yield from _cache_pairs(self.names, target, target)
             starting = [name for name in self.names if first_states(self.names[name], self.names[target])]
             for source in (*_of_a_variant(starting, self.variants, target), target):
                 yield from _state_pairs(self.names, source, target)
 
-    def _chosen(self, target: str, of_roles: Sequence[str], pairs_of: PairsOf) -> Iterator[Pair]:
+    def _best_pairs(self, target: str, of_roles: Sequence[str], pairs_of: PairsOf) -> Iterator[Pair]:
         """Yield the pairs of the sources of some roles; where several could feed a target, of those that fit best."""
         sources = [name for name in self.names if self.roles[name] in of_roles and name != target]
         sources = _of_a_variant(sources, self.variants, target)

@@ -21,7 +21,7 @@ from graphkit.analysis.verdict import Facts, Verdict, facts_of, folder_steps, mo
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.names import count_things, distinct_stems, short_paths
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Cell, Column, Heading, Prose, Table, sized, table
+from graphkit.render.document_blocks import Block, Cell, Column, Heading, Prose, Table, size_text, table
 from graphkit.render.result import Result
 from graphkit.shapes import DimSpec, Shapes, declarations, infer
 from graphkit.suggest import did_you_mean
@@ -100,7 +100,7 @@ class Material:
         assert self.inferred is not None
         return self.inferred
 
-    def sized(self) -> dict[str, Any]:
+    def sized_spec(self) -> dict[str, Any]:
         """Return the sizes of input dims that options give, for a section that counts; else the shapes as declared."""
         spec = self.options.spec
         return {"spec": spec} if spec and (spec.dims or spec.inputs or spec.ranges) else {"shapes": self.shapes}
@@ -139,7 +139,7 @@ def _blockers_section(material: Material) -> Result:
 
     target = material.options.target
     assert target is not None
-    return blockers(material.model, target, **material.sized())
+    return blockers(material.model, target, **material.sized_spec())
 
 
 def _float16_section(material: Material) -> Result:
@@ -161,7 +161,7 @@ SECTIONS = (
     Section("kv-cache", lambda material: kv_cache(material.model, material.options.context), is_judged=True),
     Section(
         "costs",
-        lambda material: costs(material.model, top=COST_ROWS, **material.sized()),
+        lambda material: costs(material.model, top=COST_ROWS, **material.sized_spec()),
         needs_shapes=True,
         is_judged=True,
     ),
@@ -369,7 +369,7 @@ class Comparison(Judged):
             yield Table((Column("Model", "code"), *columns), rows, title)
 
     def _verdict(self) -> Block:
-        weights = sized(sum(row.weight_bytes for row in self.rows), "B")
+        weights = size_text(sum(row.weight_bytes for row in self.rows), "B")
         names = short_paths(report.model for report in self.reports)
         places = {finding: names.get(finding.model, finding.where).removesuffix(".onnx") for finding in self.found()}
         distinct = dict.fromkeys(Finding(finding.kind, place, "") for finding, place in places.items())

@@ -444,7 +444,7 @@ def what_if(model: ModelLike, *, shapes: Shapes | None = None) -> WhatIf:
     """
     model = as_model(model)
     sets = _Sets(shapes or infer(model))
-    gone = sets.vanishing()
+    gone = sets.tables_by_op()
     today = Counter(node.operator for node, bits in gone.items() if bits & 1)
     stays: dict[str, list[str]] = {}
     for node, bits in gone.items():
@@ -477,7 +477,7 @@ class _Sets:
         self.everything = self.bits[self.names]
         self.tables: dict[frozenset[str], int] = {}
 
-    def vanishing(self) -> dict[Node, int]:
+    def tables_by_op(self) -> dict[Node, int]:
         """Return the table of each shape op."""
         tables: dict[Node, int] = {}
         for scope in self.shapes.model.scopes:

@@ -267,7 +267,7 @@ class UnknownCause:
         """The first tensor as `graphkit shapes --why` takes it."""
         return f"{self.scope}::{self.first}" if self.scope else self.first
 
-    def finding(self) -> Finding:
+    def as_finding(self) -> Finding:
         """Return it as a finding."""
         tensors = count_things(self.tensors, "tensor(s)")
         text = f"{tensors} of unknown shape from '{self.name}' on: {self.reason}"
@@ -296,7 +296,7 @@ class UnknownShapes(Judged):
     )
 
     def found(self) -> tuple[Finding, ...]:
-        return tuple(cause.finding() for cause in self.causes)
+        return tuple(cause.as_finding() for cause in self.causes)
 
     def introduction(self) -> Iterator[str]:
         yield (

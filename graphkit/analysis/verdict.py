@@ -22,7 +22,19 @@ from graphkit.io.remote.urls import is_url
 from graphkit.io.stream_files import INPUT
 from graphkit.model import Model
 from graphkit.options import BUNDLED, LOWERED, SOURCE
-from graphkit.render.document_blocks import MARK, ROWS, WIDTH, Block, Formula, Line, Lines, Sentence, cut, rows, sized
+from graphkit.render.document_blocks import (
+    MARK,
+    ROWS,
+    WIDTH,
+    Block,
+    Formula,
+    Line,
+    Lines,
+    Sentence,
+    cut,
+    rows,
+    size_text,
+)
 from graphkit.render.result import Result, Sizes
 
 if TYPE_CHECKING:
@@ -85,7 +97,7 @@ class Verdict(Judged):
         return self.faults
 
     def blocks(self) -> Iterator[Block]:
-        size = f"{sized(self.bytes, 'B')}, {sized(self.parameters)} parameters"
+        size = f"{size_text(self.bytes, 'B')}, {size_text(self.parameters)} parameters"
         first = f"{self.is_a[:1].upper()}{self.is_a[1:]}: {size}."
         others = rows(first) + len(in_order(self.faults)) + len(self.commands[:COMMANDS])
         yield verdict_lines(first, self.faults, self.commands, costs=self._costs(2 if others + 2 <= ROWS else 1))

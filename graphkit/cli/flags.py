@@ -150,13 +150,13 @@ def takes_options(
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
-        def wrapped(**words: object) -> Any:
+        def run_command(**words: object) -> Any:
             values = {flag: words.pop(_flag_key(flag)) for flag in flags}
             return command(options=Asked(kind, values), **words)
 
         for flag in reversed(flags):
-            click_option(flag, defaults[flag])(wrapped)
-        return wrapped
+            click_option(flag, defaults[flag])(run_command)
+        return run_command
 
     return decorate
 
@@ -287,7 +287,7 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
             help="Report format. Default: text, or the format that the suffix of its file names.",
         )
         @wraps(command)
-        def wrapped(*, format: str | None, report_file: Path | None, **others: object) -> T:
+        def run_command(*, format: str | None, report_file: Path | None, **others: object) -> T:
             click.get_current_context().meta[REPORT_FILE] = report_file
             chosen = format_of(format, report_file)
             if report_file is not None:
@@ -301,7 +301,7 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
                 )
             return command(format=chosen.value, **others)
 
-        return wrapped
+        return run_command
 
     return decorate
 

@@ -67,13 +67,13 @@ def writes_model(
         @takes_options(kind, without=without)
         @format_option
         @wraps(command)
-        def wrapped(*, model: str, output: Path, options: Asked[RewriteOptions], format: str, **words: Any) -> None:
+        def run_command(*, model: str, output: Path, options: Asked[RewriteOptions], format: str, **words: Any) -> None:
             output, weights = output_destination(output, options.words[WEIGHTS])
             with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
                 report = command(Job(model, output, options.read(weights=weights), progress), **words)
             finish_rewrite(report, format, f"{output} is")
 
-        return cast(Callable[..., None], wrapped)
+        return cast(Callable[..., None], run_command)
 
     return decorate
 

@@ -87,7 +87,7 @@ class _Draft:
     changes: tuple[str, ...] = ()
     is_exact: bool = True
 
-    def then(self, model: Model, changes: Sequence[str], *, is_exact: bool = True) -> _Draft:
+    def with_changes(self, model: Model, changes: Sequence[str], *, is_exact: bool = True) -> _Draft:
         return _Draft(model, (*self.changes, *changes), self.is_exact and is_exact)
 
 
@@ -179,25 +179,25 @@ def _prepare_model(model: Model, update: Update, *others: Model) -> _Draft:
     """Return a model folded, without copies of grouped heads, and with the operators that writing and others need."""
     result, changes = fold_changes(model)
     shared = run_to_fixpoint(result, [ShareKvHeads()])
-    draft = _Draft(result, tuple(changes)).then(shared.model, shared.changes, is_exact=shared.model is result)
+    draft = _Draft(result, tuple(changes)).with_changes(shared.model, shared.changes, is_exact=shared.model is result)
     opset = max(SINCE[update], *(each.graph.opset() for each in (model, *others)))
     if draft.model.graph.opset() >= opset:
         return draft
     converted = _run_step(draft.model, ConvertOpset(opset))
-    return draft.then(fold(converted.model).model, converted.changes)
+    return draft.with_changes(fold(converted.model).model, converted.changes)
 
 
 def _in_place(draft: _Draft, step: UpdateCacheInPlace) -> _Draft:
     outcome = _run_step(draft.model, step)
     kept = fold(outcome.model, without=(SimplifyScatter,))  # a Concat would not write in place
     squeezed = run_to_fixpoint(kept.model, [SqueezeTokenAxis()])
-    return draft.then(squeezed.model, (*outcome.changes, *squeezed.changes))
+    return draft.with_changes(squeezed.model, (*outcome.changes, *squeezed.changes))
 
 
 def _last_logits(draft: _Draft) -> _Draft:
     """Return a method that gives the logits of as many tokens as its caller asks for, where it can be made so."""
     outcome = KeepLastLogits().run(draft.model)
-    return draft.then(outcome.model, outcome.changes)
+    return draft.with_changes(outcome.model, outcome.changes)
 
 
 def _run_step(model: Model, step: Pass) -> Outcome:

@@ -354,7 +354,7 @@ class Setting:
         """How many positions of the source may be valid, as the host counts them."""
         return self.source if self.sound is None else self.sound.positions
 
-    def masked(self, valid: int, *, least: bool = False) -> int:
+    def masked_places(self, valid: int, *, least: bool = False) -> int:
         """Return how many places of a mask of the source count where so many positions are valid.
 
         Args:

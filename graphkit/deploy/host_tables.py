@@ -116,7 +116,7 @@ class HostPart:
         """
         setting = self.setting
         dims = setting.at(number if by == "position" else min(1, setting.capacity))
-        valid = setting.masked(number if by == "valid_length" else setting.positions, least=least)
+        valid = setting.masked_places(number if by == "valid_length" else setting.positions, least=least)
         ids = self.tokens[0] if tokens is None else tokens
         arrays = {}
         for value in self.model.graph.inputs:

@@ -166,7 +166,7 @@ class _Claim:
         return frozenset(self.symbols.values()), is_of_numbers
 
     @property
-    def needed(self) -> int:
+    def at_least(self) -> int:
         """At how many sizes it must hold: at all, where there are few."""
         counts = (each.upper - each.lower + 1 for each in self.symbols.values())
         return int(min(LEAST_SIZES, prod(counts)))
@@ -403,9 +403,9 @@ def _run_claims(claims: Sequence[_Claim], seed: int) -> None:
                 each for answer, times in found for each in ([answer] * times if isinstance(answer, str) else answer)
             )
             _compare_runs(claim, listed, list(outcomes))
-        waiting = {claim: sizes for claim, sizes in waiting.items() if not claim.fault and claim.held < claim.needed}
+        waiting = {claim: sizes for claim, sizes in waiting.items() if not claim.fault and claim.held < claim.at_least}
     for claim in claims:
-        why = f"it ran at {claim.held} of {claim.needed} sizes: {claim.failure or 'at others it is too large'}"
+        why = f"it ran at {claim.held} of {claim.at_least} sizes: {claim.failure or 'at others it is too large'}"
         if claim.feeds is None or claim in waiting:
             what = f"{claim.node.path} ({claim.node.operator})"
             why = "nothing is known of an input" if claim.feeds is None else why

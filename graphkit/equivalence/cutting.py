@@ -58,7 +58,7 @@ def cut_strides(app: Application) -> Result:
         if first is None or step < 1:
             return "it goes back, or where it starts depends on sizes"
         if step > 1:
-            term = move.strided(term, axis, (first, length, step))
+            term = move.stride_axis(term, axis, (first, length, step))
         elif is_within(first, length, dim):
             term = move.slice(term, axis, first, length)
         else:
@@ -272,7 +272,7 @@ def _index_parts(app: Application, indices: Term, grid: Dims) -> list[Term] | No
 
 def _start_along(app: Application, term: Term, axis: int) -> Expr | None:
     """Return where a tensor starts that counts up by 1 along an axis, and is the same along all others."""
-    source = app.tools.movement.unexpanded(term)
+    source = app.tools.movement.without_expand(term)
     if any(dim != (term.shape[axis] if each == axis else 1) for each, dim in enumerate(source.shape)):
         return None
     line = app.tools.movement.reshape(source, (term.shape[axis],))
@@ -288,7 +288,7 @@ def write_slots(app: Application) -> Result:
     axis = app.axis(app.attr("axis", -2), len(data.shape))
     if not axis or app.attr("mode", "linear") != "linear":
         return "it writes in a circle"
-    starts = (ZERO,) if app.arg(2) is None else app.elements_of(app.tools.movement.unexpanded(app.operand(2)))
+    starts = (ZERO,) if app.arg(2) is None else app.elements_of(app.tools.movement.without_expand(app.operand(2)))
     if not starts or any(start != starts[0] for start in starts):
         return "where it writes is not the same in all rows"
     if len({(*dims[:axis], *dims[axis + 1 :]) for dims in (data.shape, updates.shape)}) > 1:

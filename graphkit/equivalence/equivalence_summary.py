@@ -75,7 +75,7 @@ class EquivalenceSummary:
         )
 
     @classmethod
-    def joined(cls, parts: Mapping[str, EquivalenceSummary]) -> EquivalenceSummary:
+    def join_parts(cls, parts: Mapping[str, EquivalenceSummary]) -> EquivalenceSummary:
         """Return the outputs of several models in one, by the names of these."""
         proven = {f"{model} {name}": exact for model, each in parts.items() for name, exact in each.proven.items()}
         unproven = {f"{model} {name}": why for model, each in parts.items() for name, why in each.unproven.items()}

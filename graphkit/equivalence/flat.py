@@ -164,7 +164,7 @@ def _by_element(app: Application, is_placed: bool) -> Result:
         return None
     count = 1 if is_unary else len(app.args)
     operands = [app.operand(index) for index in range(count)]
-    terms = operands if is_placed else [move.unexpanded(term) for term in operands]
+    terms = operands if is_placed else [move.without_expand(term) for term in operands]
     if (finer := _with_finer_axis(app, operands)) is not None:
         found = _by_element(finer, is_placed)
         return move.reshape(found, app.shape) if isinstance(found, Term) else found
@@ -315,7 +315,7 @@ def _repeated_by_the_other(app: Application, left: Term, right: Term) -> tuple[T
 
 def _without_expand(app: Application, term: Term, other: Term) -> Term | None:
     """Return a term without the Expand of batches that another one has, None where it has none."""
-    bare, offset = app.tools.movement.unexpanded(term), len(term.shape) - len(other.shape)
+    bare, offset = app.tools.movement.without_expand(term), len(term.shape) - len(other.shape)
     if bare is term or term.is_constant:
         return None
     for axis, (dim, whole) in enumerate(zip(bare.shape, term.shape, strict=True)):

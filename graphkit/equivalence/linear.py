@@ -73,7 +73,7 @@ def change_term(tools: Tools, term: Term, change: Change) -> Term:
 
 
 def _change_term(tools: Tools, term: Term, change: Change) -> Term:
-    bare, axis = tools.movement.unexpanded(term), change.axis
+    bare, axis = tools.movement.without_expand(term), change.axis
     if bare is not term and bare.dims and (axis is None or bare.dims[axis] == term.shape[axis]):
         return tools.movement.expand(change_term(tools, bare, change), term.shape)
     constant = tools.reals.of_array(change.vector, term.dtype, change.kind)
@@ -150,7 +150,7 @@ def _changed_linear(tools: Tools, term: Term, change: Change) -> Term | None:
 
 def _make_linear(tools: Tools, like: Term, data: Term, weight: Term, bias: RealArray) -> Term | None:
     """Return a product with another weight and bias, None where this is no number."""
-    whole = bias.moved(np.broadcast_to(bias.elements, (_count_channels(like),)))
+    whole = bias.take_part(np.broadcast_to(bias.elements, (_count_channels(like),)))
     constant = tools.reals.of_array(whole, like.dtype, BIAS) if bias.elements.any() else None
     made = tools.terms.make("Linear", like.attributes, (data, weight, constant), like.dtype, like.dims)
     return made if bias.is_finite else None
@@ -168,7 +168,7 @@ def _count_channels(term: Term) -> int:
 
 def _spread_vector(vector: RealArray, axis: int, rank: int) -> RealArray:
     """Return a vector along an axis of a weight."""
-    return vector.moved(vector.elements.reshape([-1 if at == axis else 1 for at in range(rank)]))
+    return vector.take_part(vector.elements.reshape([-1 if at == axis else 1 for at in range(rank)]))
 
 
 def linear_product(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_padded: bool = False) -> Term:
@@ -196,7 +196,7 @@ def linear_product(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims,
         if not products.is_finite:
             break
         if change.kind == "Shifted":
-            moved = products.summed(over)
+            moved = products.sum_axes(over)
             bias = moved if bias is None else bias.plus(moved)
         else:
             weight, array = tools.reals.of_array(products, weight.dtype, WEIGHT), products
@@ -222,11 +222,11 @@ def take_columns(tools: Tools, term: Term) -> Term | None:
     if array is None or data is None or weight is None or first is None or not count or not behind:
         return None
     chosen = slice(first * behind, (first + count) * behind)
-    part = tools.reals.of_array(array.moved(array.elements[:, chosen]), weight.dtype, WEIGHT)
+    part = tools.reals.of_array(array.take_part(array.elements[:, chosen]), weight.dtype, WEIGHT)
     dims = (whole.shape[0], const(count * behind))
     made: Term | None = tools.terms.make("Linear", whole.attributes, (data, part), whole.dtype, dims)
     if numbers is not None and made is not None:
-        made = _make_linear(tools, made, data, part, numbers.moved(numbers.elements[chosen]))
+        made = _make_linear(tools, made, data, part, numbers.take_part(numbers.elements[chosen]))
     return None if made is None else tools.movement.reshape(made, term.shape)
 
 
@@ -237,7 +237,7 @@ def split_off_scale(tools: Tools, term: Term) -> tuple[Term, Change, bool]:
     if array is None or not array.elements.any() or (inner.op == "Scaled" and array.elements.ndim):
         return nothing
     is_weight = inner.op == "Linear"
-    scale = Change("Scaled", array.moved(np.abs(array.elements).max() if is_weight else array.elements))
+    scale = Change("Scaled", array.take_part(np.abs(array.elements).max() if is_weight else array.elements))
     made = change_term(tools, term, scale.inverse())
     is_held = _without_movement(made).op != "Scaled"  # by the weight
     return (made, scale, is_weight) if is_held else nothing
@@ -253,7 +253,7 @@ def _constant_of(app: Application, term: Term | None) -> RealArray | None:
     """Return the elements of a constant of floats, without those that only repeat along an axis."""
     if term is None or app.dtype not in FLOATS:
         return None
-    term = app.tools.movement.unexpanded(term)
+    term = app.tools.movement.without_expand(term)
     inner = without_reshape(term)
     if inner is not None and inner.op == "Expand" and count_elements((inner.args[0] or inner).dims or ()) == 1:
         term = inner.args[0] or term
@@ -267,7 +267,7 @@ def _vector_of(array: RealArray, rank: int) -> tuple[RealArray, int | None] | No
     if len(long) > 1 or len(shape) > rank or not array.elements.size:
         return None
     vector = array.elements.reshape(-1)
-    return (array.moved(vector), rank - len(shape) + long[0]) if long else (array.moved(vector[0]), None)
+    return (array.take_part(vector), rank - len(shape) + long[0]) if long else (array.take_part(vector[0]), None)
 
 
 def change_by_constant(app: Application) -> Result:
@@ -283,7 +283,7 @@ def change_by_constant(app: Application) -> Result:
         if term.is_constant or (known := _constant_of(app, other)) is None:
             continue
         if (found := _vector_of(known, len(app.shape))) is None:
-            bare = app.tools.movement.unexpanded(other)
+            bare = app.tools.movement.without_expand(other)
             near = app.tools.reals.of_term(bare, op)
             args = [term, near] if is_left else [near, term]
             return None if near is bare else flat.merge_elementwise(replace(app, args=args))
@@ -301,7 +301,7 @@ def _changed_by(app: Application, term: Term, vector: RealArray, axis: int | Non
     if op == "Mul":
         return change_term(tools, term, Change("Scaled", vector, axis))
     if op == "Sub" and is_left:
-        vector = vector.moved(-vector.elements)
+        vector = vector.take_part(-vector.elements)
     elif op == "Sub":
         term = change_term(tools, term, Change.by(-1))
     return change_term(tools, term, Change("Shifted", vector, axis))
@@ -318,7 +318,7 @@ def normalise_batches(app: Application) -> Result:
     count = data.shape[1].constant
     if count is None or any(each.elements.size not in (1, count) for each in arrays) or data.dtype != app.dtype:
         return "how many channels it has is not known"
-    scale, bias, mean, variance = (each.moved(np.broadcast_to(each.elements, (count,))) for each in arrays)
+    scale, bias, mean, variance = (each.take_part(np.broadcast_to(each.elements, (count,))) for each in arrays)
     positive = variance.plus(float(np.float32(app.attr("epsilon", 1e-5))))  # attributes are float32
     if not (positive.elements > 0).all():
         return "its variance is not above 0"
@@ -345,7 +345,7 @@ def fold_into_conv(app: Application) -> Result:
     if known is None:
         return made
     vector, is_one = known.elements.reshape(-1), known.elements.size == 1
-    change = Change("Shifted", known.moved(vector[0] if is_one else vector), None if is_one else 1)
+    change = Change("Shifted", known.take_part(vector[0] if is_one else vector), None if is_one else 1)
     return change_term(app.tools, made, change)
 
 
@@ -482,14 +482,14 @@ def normalize_einsum(app: Application) -> Result:
     rows = [label for label in out if label not in right]
     columns = [label for label in out if label not in left]
 
-    def merged(labels: Sequence[str]) -> Expr:
+    def merged_size(labels: Sequence[str]) -> Expr:
         return count_elements([sizes[label] for label in labels])
 
     args: list[Term | None] = []
     for term, labels, parts in ((terms[0], left, (batch, rows, inner)), (terms[1], right, (batch, inner, columns))):
         turned = move.transpose(term, [labels.index(label) for part in parts for label in part])
-        args.append(move.reshape(turned, tuple(map(merged, parts))))
-    made = apply_operator(app, "MatMul", args, tuple(map(merged, (batch, rows, columns))))
+        args.append(move.reshape(turned, tuple(map(merged_size, parts))))
+    made = apply_operator(app, "MatMul", args, tuple(map(merged_size, (batch, rows, columns))))
     order = [*batch, *rows, *columns]
     if made is None:
         return None

@@ -50,7 +50,7 @@ class Movement:
             return term
         if term.op == "Reshape":
             return self.reshape(term.args[0], dims)  # type: ignore[arg-type]
-        if term.is_constant and (made := self.constants.reshaped(term, dims)) is not None:
+        if term.is_constant and (made := self.constants.reshape_constant(term, dims)) is not None:
             return made
         if term.op == "Elements" and (sizes := sizes_of(dims)) is not None:
             elements = term.attributes[2]
@@ -125,10 +125,10 @@ class Movement:
         """Return a term repeated along dims of 1, leading ones included."""
         if term.shape == dims:
             return term
-        bare = self.unexpanded(term)
+        bare = self.without_expand(term)
         if bare is not term and bare.dims is not None:
             term = bare
-        if term.is_constant and (made := self.constants.expanded(term, dims)) is not None:
+        if term.is_constant and (made := self.constants.expand_constant(term, dims)) is not None:
             return made
         groups = group_axes([term.shape], dims)
         merged = tuple(count_elements([dims[axis] for axis in axes]) for _, axes in groups)
@@ -137,10 +137,10 @@ class Movement:
             return self.reshape(source, dims)
         return self.reshape(self.terms.make("Expand", merged, (source,), term.dtype, merged), dims)
 
-    def unexpanded(self, term: Term) -> Term:
+    def without_expand(self, term: Term) -> Term:
         """Return a term without the Expand in it: with dims of 1 where that repeats it."""
         if term.is_constant:
-            return self.constants.unrepeated(term)
+            return self.constants.without_repeats(term)
         inner = without_reshape(term)
         if inner is None or inner.op != "Expand" or inner.dims is None or term.dims is None:
             return term
@@ -177,11 +177,11 @@ class Movement:
             assert isinstance(first, Expr)
             later = self.terms.make("Count", (line.dtype, first + start, length), (), line.dtype, (length,))
             return self.reshape(later, dims)
-        if term.is_constant and (made := self.constants.sliced(term, axis, start, length)) is not None:
+        if term.is_constant and (made := self.constants.slice_constant(term, axis, start, length)) is not None:
             return made
         return self._cut_axis(term, axis, "Slice", (start, length))
 
-    def strided(self, term: Term, axis: int, taken: tuple[Expr, Expr, int]) -> Term:
+    def stride_axis(self, term: Term, axis: int, taken: tuple[Expr, Expr, int]) -> Term:
         """Return every so many elements along an axis, given the first, how many there are, and the step."""
         return self._cut_axis(term, axis, "Strided", taken)
 

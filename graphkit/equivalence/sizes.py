@@ -102,7 +102,7 @@ def common_shapes(
     }
     if not learned:
         return shapes, infer_from(after, second)
-    second.narrowed({name: bounds for name, bounds in learned.items() if name in second.names})
+    second.narrow_ranges({name: bounds for name, bounds in learned.items() if name in second.names})
     return infer_from(before, first), infer_from(after, second)
 
 

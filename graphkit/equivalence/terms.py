@@ -162,7 +162,7 @@ class Constants:
     def of_tensor(self, model: Model, tensor: TensorProto) -> Term:
         """Return the term of a tensor."""
         if tensor.data_location == TensorProto.EXTERNAL:
-            identity = self._placed(model, tensor)
+            identity = self._place_tensor(model, tensor)
         elif tensor.data_type == TensorProto.STRING:
             identity = _hash_bytes(b"".join(b"%d:%s" % (len(s), s) for s in tensor.string_data))
         else:
@@ -192,7 +192,7 @@ class Constants:
         identity = term.attributes[2] if term.is_constant else None
         return identity in self.computed and identity not in self.read
 
-    def reshaped(self, term: Term, dims: Dims) -> Term | None:
+    def reshape_constant(self, term: Term, dims: Dims) -> Term | None:
         """Return a constant with other dims; None where they are not numbers."""
         sizes = sizes_of(dims)
         if sizes is None or math.prod(sizes) != math.prod(sizes_of(term.dims or ()) or ()):
@@ -201,7 +201,7 @@ class Constants:
         self.bases.setdefault(made, term)
         return made
 
-    def expanded(self, term: Term, dims: Dims) -> Term | None:
+    def expand_constant(self, term: Term, dims: Dims) -> Term | None:
         """Return a constant repeated to other dims, None where these are not numbers, or large."""
         sizes = sizes_of(dims)
         array = None if sizes is None or math.prod(sizes) > MAX_COMPARED else self.array(term)
@@ -209,10 +209,10 @@ class Constants:
             return None
         repeated = np.ascontiguousarray(np.broadcast_to(array, sizes))
         made = self.of_array(repeated, term.dtype, is_computed=self.is_computed(term))
-        self.bare.setdefault(made, self.unrepeated(self._padded(term, len(sizes))))
+        self.bare.setdefault(made, self.without_repeats(self._pad_dims(term, len(sizes))))
         return made
 
-    def sliced(self, term: Term, axis: int, start: Expr, length: Expr) -> Term | None:
+    def slice_constant(self, term: Term, axis: int, start: Expr, length: Expr) -> Term | None:
         """Return a part of a constant along an axis, None where it is not known by its elements."""
         array = self.array(term)
         if array is None or start.constant is None or length.constant is None:
@@ -220,11 +220,11 @@ class Constants:
         part = array[(slice(None),) * axis + (slice(start.constant, start.constant + length.constant),)]
         return self.of_array(np.ascontiguousarray(part), term.dtype, is_computed=self.is_computed(term))
 
-    def _padded(self, term: Term, rank: int) -> Term:
+    def _pad_dims(self, term: Term, rank: int) -> Term:
         dims = term.dims or ()
-        return self.reshaped(term, (const(1),) * (rank - len(dims)) + dims) or term
+        return self.reshape_constant(term, (const(1),) * (rank - len(dims)) + dims) or term
 
-    def unrepeated(self, term: Term) -> Term:
+    def without_repeats(self, term: Term) -> Term:
         """Return a constant with dims of 1 along the axes along which it repeats, bit by bit."""
         if term not in self.bare:
             self.bare[term] = term
@@ -291,7 +291,7 @@ class Constants:
     def _make_term(self, dtype: int, dims: tuple[int, ...], identity: bytes) -> Term:
         return self.terms.make("Constant", (dtype, dims, identity), (), dtype, dims)
 
-    def _placed(self, model: Model, tensor: TensorProto) -> bytes:
+    def _place_tensor(self, model: Model, tensor: TensorProto) -> bytes:
         place = _tensor_place(model, tensor)
         if not isinstance(place, tuple):
             return place
@@ -415,11 +415,11 @@ class RealArray:
         """Return 1 over each element, none of which is 0."""
         return RealArray(np.ones(()), "product")._combine_ranges(self, "product", np.divide)
 
-    def summed(self, axes: int | tuple[int, ...]) -> RealArray:
+    def sum_axes(self, axes: int | tuple[int, ...]) -> RealArray:
         """Return the sums along axes."""
         return RealArray(np.asarray(self.elements.sum(axis=axes)), "sum")
 
-    def moved(self, elements: np.ndarray) -> RealArray:
+    def take_part(self, elements: np.ndarray) -> RealArray:
         """Return some of its elements, or all with other dims."""
         return RealArray(elements, self.origin)
 

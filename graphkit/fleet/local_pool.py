@@ -49,7 +49,7 @@ class TaskProcess:
     def row(self, task: SurveyTask) -> Row:
         """Return the row of a task, in any case."""
         start = time.monotonic()
-        worker = self._started()
+        worker = self._live_worker()
         try:
             request = {"task": task.plain(), "memory": self._memory, "folder": self._folder}
             answer = worker.ask(request, self._limits.time(0))
@@ -66,7 +66,7 @@ class TaskProcess:
         row: Row = answer["row"]
         return row
 
-    def _started(self) -> Worker:
+    def _live_worker(self) -> Worker:
         if self._worker is not None and (self._done >= MOST_TASKS or not self._worker.lives):
             self.close()
         if self._worker is None:

@@ -67,9 +67,11 @@ class SurveyTable(Result):
             f"{self.chosen:,} of {count_things(self.models, 'model(s)')}, {count_things(self.errors, 'error(s)')}; "
             f"{len(self.rows):,} shown."
         )
-        yield Table([_column_of(name) for name in self.columns if name != REPORT], list(map(self._linked, self.rows)))
+        yield Table(
+            [_column_of(name) for name in self.columns if name != REPORT], list(map(self._link_cells, self.rows))
+        )
 
-    def _linked(self, row: tuple[Value, ...]) -> list[Cell]:
+    def _link_cells(self, row: tuple[Value, ...]) -> list[Cell]:
         """Return the cells of a row, in which the path leads to the report."""
         values = dict(zip(self.columns, row, strict=True))
         address = values.pop(REPORT, None)

@@ -81,10 +81,10 @@ TURNED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are positio
 def find_readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple[Node, int]]:
     """Yield (node, input index) of each use of a value, and of the values that passing nodes compute from it."""
 
-    def following(value: Value) -> Iterator[Value | None]:
+    def following_values(value: Value) -> Iterator[Value | None]:
         return (output for node, index in value.consumers if passes(node, index) for output in node.outputs)
 
-    for moved in walk_breadth_first([value], following):
+    for moved in walk_breadth_first([value], following_values):
         yield from moved.consumers
 
 

@@ -58,7 +58,7 @@ class BundleState(Mapping[str, np.ndarray]):
         self._states = {state.name: state for state in contract.states}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._turn = dict.fromkeys(self._states, 0)  # of two places, the one that holds a state that swaps
-        self._arena = self._aligned()
+        self._arena = self._aligned_array()
         self._spare: np.ndarray | None = None
         self._started = _started_states(contract)
         for state in contract.states:
@@ -140,7 +140,7 @@ class BundleState(Mapping[str, np.ndarray]):
         place = (turn + after) % state.places
         offset = state.offset + place * state.stride
         if spare and self._spare is None:
-            self._spare = self._aligned()
+            self._spare = self._aligned_array()
         arena = self._spare if spare and self._spare is not None else self._arena
         dims = self.shape(state) if shape is None else tuple(shape)
         if math.prod(dims) * np.dtype(state.dtype).itemsize > state.bytes:
@@ -153,7 +153,7 @@ class BundleState(Mapping[str, np.ndarray]):
         view = self[state.name]
         return view[: state.in_use(int(self.lengths[state.length][0]))] if state.prefix else view
 
-    def written(self, state: StateTensor, shape: Sequence[int]) -> None:
+    def note_written(self, state: StateTensor, shape: Sequence[int]) -> None:
         """Take note that a method has replaced a state as a whole."""
         self.version += self._shapes.get(state.name) != tuple(shape)
         self._shapes[state.name] = tuple(shape)
@@ -176,7 +176,7 @@ class BundleState(Mapping[str, np.ndarray]):
             self._shapes.clear()
             self.version += 1
 
-    def _aligned(self) -> np.ndarray:
+    def _aligned_array(self) -> np.ndarray:
         size = self.contract.arena
         try:
             memory = self._allocate(size + ALIGNMENT)
@@ -403,7 +403,7 @@ class BoundMethods:
         for name, shape in shapes.items():
             tensor = self.contract.state(name)
             if tensor.axis is None:
-                state.written(tensor, shape)
+                state.note_written(tensor, shape)
 
     def _bind_state(self, method: BundleMethod, bound: Binding, sizes: Mapping[str, int]) -> None:
         """Bind the tensors of a method where they lie; those whose dims only a run tells stay free."""
@@ -448,7 +448,7 @@ class BoundMethods:
         assert shape is not None
         if given is not None:
             self.state.view(tensor, shape, after=True)[...] = given
-        self.state.written(tensor, shape)
+        self.state.note_written(tensor, shape)
 
     def _kept(self, method: BundleMethod, name: str, array: np.ndarray) -> np.ndarray:
         """Return an array of the bundle's own with the same content, so that nothing is bound anew at each step."""

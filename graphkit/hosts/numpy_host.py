@@ -260,7 +260,7 @@ class Host:
             logits = self.step([text[min(at, len(text) - 1)] for text in texts])
             for row, rule, tokens in zip(logits.reshape(self.batch, -1), allowed, answers, strict=True):
                 if at + 1 >= rule.prompt and _goes_on(tokens, rule.steps, ends):
-                    tokens.append(int(rule.allowed(row, len(tokens)).argmax()))
+                    tokens.append(int(rule.allowed_scores(row, len(tokens)).argmax()))
         return answers
 
     def _split_sequences(self, ids: Tokens, what: str) -> Ids:

@@ -46,7 +46,7 @@ class TokenRules:
     prompt: int
     steps: int
 
-    def allowed(self, scores: np.ndarray, given: int) -> np.ndarray:
+    def allowed_scores(self, scores: np.ndarray, given: int) -> np.ndarray:
         """Return scores, [..., vocabulary], that are minus infinity at tokens that may not follow so many others."""
         rules, length = self.generation, self.prompt + given
         forced: Collection[int] = ()
@@ -143,7 +143,7 @@ def greedy_search(
     found: list[list[int]] = [[] for _ in logits]
     done = np.zeros(len(logits), bool)
     for step in range(steps):
-        tokens = rules.allowed(logits, step).argmax(-1)
+        tokens = rules.allowed_scores(logits, step).argmax(-1)
         for row, token in enumerate(tokens.tolist()):
             if not done[row]:
                 found[row].append(token)
@@ -253,7 +253,7 @@ def beam_search(
     bundle.reorder(np.repeat(np.arange(count), beams).tolist())
     first = [_Beam(0.0), *[_Beam(-np.inf)] * (beams - 1)]
     rows = [_Row(options, steps, list(first)) for _ in range(count)]
-    chances = np.repeat(rules.allowed(_log_softmax(logits), 0), beams, axis=0)
+    chances = np.repeat(rules.allowed_scores(_log_softmax(logits), 0), beams, axis=0)
     for given in range(1, steps + 1):
         for row, row_chances in zip(rows, chances.reshape(count, beams, vocabulary), strict=True):
             row.advance(row_chances, ends)
@@ -261,7 +261,7 @@ def beam_search(
             break
         bundle.reorder([at * beams + beam.source for at, row in enumerate(rows) for beam in row.open])
         tokens = np.array([beam.tokens[-1] for row in rows for beam in row.open])
-        chances = rules.allowed(_log_softmax(bundle.step(tokens)[:, -1]), given)
+        chances = rules.allowed_scores(_log_softmax(bundle.step(tokens)[:, -1]), given)
     return [list(row.ended[0].tokens) for row in rows]
 
 

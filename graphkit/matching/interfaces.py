@@ -33,7 +33,7 @@ class Ports:
     order_b: tuple[str, ...]
 
     @cached_property
-    def retyped(self) -> list[str]:
+    def retyped_names(self) -> list[str]:
         """The names of those that have another dtype or rank, as far as both are known."""
         types = [(b.name, declared_type(a), declared_type(b)) for a, b in self.pairs]
         known = [(name, a, b) for name, a, b in types if a is not None and b is not None]

@@ -142,7 +142,7 @@ class ConstantNumbers:
             self.unread.add(number)
             return number
         if place is not None:
-            return self._placed(kind, place, model, tensor)
+            return self._place_number(kind, place, model, tensor)
         return self._number_by_bytes(kind, model, tensor)
 
     def of_bytes(self, model: Model, tensor: TensorProto) -> int:
@@ -155,7 +155,7 @@ class ConstantNumbers:
         return (
             self._number_by_bytes("bytes", model, tensor)
             if place is None
-            else self._placed("bytes", place, model, tensor)
+            else self._place_number("bytes", place, model, tensor)
         )
 
     def of_sparse(self, model: Model, sparse: SparseTensorProto) -> int:
@@ -172,7 +172,7 @@ class ConstantNumbers:
             self._numbers[key] = next(self._fresh)
         return self._numbers[key]
 
-    def _placed(self, kind: Hashable, place: Place, model: Model, tensor: TensorProto) -> int:
+    def _place_number(self, kind: Hashable, place: Place, model: Model, tensor: TensorProto) -> int:
         if (kind, place) not in self._numbers:
             self._numbers[kind, place] = self._number_by_bytes(kind, model, tensor)
         return self._numbers[kind, place]

@@ -41,7 +41,7 @@ __all__ = [
     "note_changes",
     "opset_changes",
     "props",
-    "shortened",
+    "shorten_text",
 ]
 
 # Differences beside nodes and weights: inputs, outputs, operator sets, functions, metadata.
@@ -60,10 +60,10 @@ def interface_changes(interfaces: Interfaces) -> Iterator[Change]:
         for value_a, value_b in (*ports.pairs, *((value, None) for value in ports.lost)):
             yield from _port_changes(value_a, value_b, kind)
         for value_b in ports.new:
-            yield Change(f"{kind} '{value_b.name}'", None, shortened(_port(value_b, kind)))
+            yield Change(f"{kind} '{value_b.name}'", None, shorten_text(_port(value_b, kind)))
         if ports.order_a != ports.order_b:
             orders = (", ".join(f"'{name}'" for name in order) for order in (ports.order_a, ports.order_b))
-            yield Change(f"order of {kind}s", *map(shortened, orders))
+            yield Change(f"order of {kind}s", *map(shorten_text, orders))
 
 
 def _port_changes(value_a: Value, value_b: Value | None, kind: str) -> Iterator[Change]:
@@ -72,7 +72,7 @@ def _port_changes(value_a: Value, value_b: Value | None, kind: str) -> Iterator[
     is_renamed = value_b is not None and value_a.name != value_b.name
     if is_renamed or before != after:
         name = f"'{value_a.name}' -> '{value_b.name}'" if value_b is not None and is_renamed else f"'{value_a.name}'"
-        yield Change(f"{kind} {name}", shortened(before), shortened(after))
+        yield Change(f"{kind} {name}", shorten_text(before), shorten_text(after))
 
 
 def _port(value: Value, kind: str) -> str:
@@ -228,7 +228,7 @@ def changed_entries(before: Mapping[str, str], after: Mapping[str, str]) -> Iter
     """Yield the differences of two mappings of texts by name."""
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) != after.get(name):
-            yield Change(name, shortened(before.get(name)), shortened(after.get(name)))
+            yield Change(name, shorten_text(before.get(name)), shorten_text(after.get(name)))
 
 
 def props(entries: Any) -> dict[str, str]:
@@ -236,7 +236,7 @@ def props(entries: Any) -> dict[str, str]:
     return {as_text(entry.key): as_text(entry.value) for entry in entries}
 
 
-def shortened(text: str | None) -> str | None:
+def shorten_text(text: str | None) -> str | None:
     """Return a text, or its beginning and how long it is."""
     if text is None or len(text) <= SHORT:
         return text

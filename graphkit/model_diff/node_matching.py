@@ -262,7 +262,7 @@ def moved_bodies(
         lone: The bodies that the other model lacks.
     """
     taken: set[object] = set()
-    for (graph_a, graph_b), count in _shared(values, mine, theirs).most_common():
+    for (graph_a, graph_b), count in _count_shared(values, mine, theirs).most_common():
         sizes = [len(nodes) for body, nodes in ((graph_a, mine[graph_a]), (graph_b, theirs[graph_b])) if body in lone]
         uses: set[object] = {body for body in (graph_a, graph_b) if body in lone} | {
             (graph_a.owner, graph_b),
@@ -273,7 +273,7 @@ def moved_bodies(
             yield graph_a, graph_b
 
 
-def _shared(values: Matching, mine: Nodes, theirs: Nodes) -> Counter[tuple[Scope, Scope]]:
+def _count_shared(values: Matching, mine: Nodes, theirs: Nodes) -> Counter[tuple[Scope, Scope]]:
     """Count the nodes that two graphs share: those that compute the same, and again those of one operator and name."""
     places: dict[Hashable, Counter[Scope]] = {}
     for graph_b, nodes in theirs.items():

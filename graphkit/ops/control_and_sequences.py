@@ -52,7 +52,9 @@ def if_(ctx: InferenceContext) -> list[Tensor]:
     reasons_of = {finding.body: finding.message for finding in reversed(ctx.notes.findings)}  # the first one counts
     reasons = {name: reasons_of.get(body, "") for name, body in ctx.node.bodies.items()}
     if all(reasons.values()):
-        ctx.finding(f"neither branch can run: {'; '.join(f'{reason} in {name}' for name, reason in reasons.items())}")
+        ctx.note_fault(
+            f"neither branch can run: {'; '.join(f'{reason} in {name}' for name, reason in reasons.items())}"
+        )
     return [_merge_branches(ctx, pair) for pair in zip(then, otherwise, strict=False)]
 
 
@@ -130,7 +132,7 @@ def _without_iterations(ctx: InferenceContext, value: Value, tensor: Tensor) -> 
 def _plain_state(tensor: Tensor) -> Tensor:
     """Return a state of which only dtype and dims are followed, and the common facts of the tensors of a sequence."""
     if isinstance(tensor, TensorSequence):
-        return tensor.opened()
+        return tensor.without_items()
     return Tensor(tensor.dtype, tensor.dims, None, tensor.reason or "it is the state of a loop")
 
 

@@ -44,7 +44,7 @@ class NodeDims(NodeView):
             raise UnknownError(f"its output {index} is left out" if tensor is None else tensor.reason)
         return tensor.dims
 
-    def ranked(self, index: int, *ranks: int) -> Dims:
+    def dims_of_rank(self, index: int, *ranks: int) -> Dims:
         """Return the dims of an input that must have one of these ranks."""
         dims = self.dims(index)
         if len(dims) not in ranks:
@@ -118,14 +118,14 @@ def _count_einsum(node: NodeDims) -> Expr:
 
 def _attended_positions(node: NodeDims) -> Expr:
     """Return the number of positions that each query of an attention looks at, the past included."""
-    keys = node.ranked(1 if node.has(1) else 0, 3, 4)
+    keys = node.dims_of_rank(1 if node.has(1) else 0, 3, 4)
     length, past = keys[1] if len(keys) == 3 else keys[2], PAST_KEYS[node.node.operator]
-    return length + node.ranked(past, 4)[2] if node.has(past) else length
+    return length + node.dims_of_rank(past, 4)[2] if node.has(past) else length
 
 
 def _attention_macs(node: NodeDims) -> Expr:
     """Return the products of queries and keys, and of their weights and the values."""
-    queries, length = node.ranked(0, 3, 4), _attended_positions(node)
+    queries, length = node.dims_of_rank(0, 3, 4), _attended_positions(node)
     if not node.has(1):  # queries, keys and values in one tensor: the queries are as wide as the result
         if node.node.op_type != "GroupQueryAttention" or len(queries) != 3:
             raise UnknownError("its queries, keys and values are packed into one tensor")
@@ -135,15 +135,15 @@ def _attention_macs(node: NodeDims) -> Expr:
 
 def _attention_scores(node: NodeDims) -> Expr:
     """Return a scaling and a softmax for each pair of a query and a position that it looks at."""
-    queries, heads = node.ranked(0, 3, 4), "q_num_heads" if not node.node.domain else "num_heads"
+    queries, heads = node.dims_of_rank(0, 3, 4), "q_num_heads" if not node.node.domain else "num_heads"
     each = product(queries[:3]) if len(queries) == 4 else queries[0] * queries[1] * node.attr(heads, int)
     return each * _attended_positions(node) * (1 + SOFTMAX)
 
 
 def _packed_macs(node: NodeDims) -> Expr:
     """Return those of an attention that makes queries, keys and values itself; its past is [2, b, heads, length, n]."""
-    data, weights, result = node.ranked(0, 3), node.ranked(1, 2), node.output()
-    past = node.ranked(4, 5)[3] if node.has(4) else const(0)
+    data, weights, result = node.dims_of_rank(0, 3), node.dims_of_rank(1, 2), node.output()
+    past = node.dims_of_rank(4, 5)[3] if node.has(4) else const(0)
     if len(result) != 3:
         raise UnknownError(f"its output has rank {len(result)}")
     keys = (weights[1] - result[2]) // 2
@@ -151,14 +151,14 @@ def _packed_macs(node: NodeDims) -> Expr:
 
 
 def _packed_scores(node: NodeDims) -> Expr:
-    data, past = node.ranked(0, 3), node.ranked(4, 5)[3] if node.has(4) else const(0)
+    data, past = node.dims_of_rank(0, 3), node.dims_of_rank(4, 5)[3] if node.has(4) else const(0)
     scores = data[0] * data[1] * (data[1] + past) * node.attr("num_heads", int)
-    return scores * (1 + SOFTMAX) + data[0] * data[1] * (node.ranked(1, 2)[1] if node.has(2) else const(0))
+    return scores * (1 + SOFTMAX) + data[0] * data[1] * (node.dims_of_rank(1, 2)[1] if node.has(2) else const(0))
 
 
 def _recurrent_macs(node: NodeDims) -> Expr:
     """Return one for each weight, at each step of each sequence."""
-    steps = node.ranked(0, 3)
+    steps = node.dims_of_rank(0, 3)
     return steps[0] * steps[1] * (node.elements(1) + node.elements(2))
 
 
@@ -166,7 +166,7 @@ def _recurrent(gates: int, each: int) -> Rule:
     """Return so many operations for each element of the state at each step, and a bias for each gate."""
 
     def rule(node: NodeDims) -> Expr:
-        steps, recurrence = node.ranked(0, 3), node.ranked(2, 3)
+        steps, recurrence = node.dims_of_rank(0, 3), node.dims_of_rank(2, 3)
         hidden = recurrence[2] if node.node.op_type != "DynamicQuantizeLSTM" else recurrence[1]
         return steps[0] * steps[1] * recurrence[0] * hidden * (each + gates * node.has(3))
 
@@ -178,7 +178,7 @@ def _count_experts(node: NodeDims) -> Expr:
     weights = const(0)
     for index in EXPERTS[node.node.operator]:
         if node.has(index):
-            weights = weights + product(node.ranked(index, 3)[1:])
+            weights = weights + product(node.dims_of_rank(index, 3)[1:])
     packed = 8 // node.attr("expert_weight_bits", 4) if node.node.op_type == "QMoE" else 1
     return product(node.dims(0)[:-1]) * weights * (packed * node.attr("k", 1))
 

@@ -452,7 +452,7 @@ class Reshaped(Precondition):
             is_rest = element == -1
             fails |= element < -1
             inferred += is_rest
-            copied, cannot = self._copied(index, element, source)
+            copied, cannot = self._copy_zeros(index, element, source)
             fails |= cannot
             wrong |= (copied != element) & (self.target[index].constant is None)
             size = size * np.where(is_rest, 1, copied)
@@ -462,7 +462,7 @@ class Reshaped(Precondition):
         fails |= np.where(inferred == 1, beside_zero | (total % divisor != 0), total != size)
         return np.where(fails, FAILS, np.where(wrong, WRONG, FINE))
 
-    def _copied(self, index: int, element: Ints, source: Sequence[Ints]) -> tuple[Ints, Bools]:
+    def _copy_zeros(self, index: int, element: Ints, source: Sequence[Ints]) -> tuple[Ints, Bools]:
         """Return an element with 0 replaced by the dim that it copies, and where there is no dim to copy."""
         if self.allow_zero:
             return element, np.zeros(element.shape, np.bool_)

@@ -148,7 +148,7 @@ def _gather_elements(ctx: InferenceContext, array: Array, axis: int) -> Array | 
     size = array.shape[axis]
     if any(n is None or not -size <= n < size for n in numbers):
         if any(n is not None and not -size <= n < size for n in numbers):
-            ctx.finding(f"an index outside of an axis of {size}")
+            ctx.note_fault(f"an index outside of an axis of {size}")
         return None
     places = np.array(numbers, dtype=np.int64)
     shape = (*array.shape[:axis], *indices.shape, *array.shape[axis + 1 :])

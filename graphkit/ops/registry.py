@@ -98,7 +98,7 @@ def register_rule(op_type: str, domain: str = "", *, replace: bool = False) -> C
 
 def _check_rule(operator: str, rule: Rule) -> Rule:
     @wraps(rule)
-    def checked(ctx: InferenceContext) -> list[Tensor]:
+    def checked_rule(ctx: InferenceContext) -> list[Tensor]:
         def fault(problem: str) -> ModelError:
             said = f"the shape rule for {operator} {problem}"
             return ModelError(
@@ -119,7 +119,7 @@ def _check_rule(operator: str, rule: Rule) -> Rule:
                 raise fault(f"returned output {index} {problem}")
         return tensors
 
-    return checked
+    return checked_rule
 
 
 def _result_problem(tensor: object) -> str:

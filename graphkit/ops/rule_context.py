@@ -216,7 +216,7 @@ class InferenceContext(NodeView):
     def axis(self, value: int, rank: int) -> int:
         """Return an axis counted from the front; an axis out of range is a finding."""
         if not -rank <= value < rank:
-            self.finding(f"axis {value} of a tensor of rank {rank}")
+            self.note_fault(f"axis {value} of a tensor of rank {rank}")
         return super().axis(value, rank)
 
     def new_symbol(self, reason: str, low: Bound = 0) -> Expr:
@@ -235,13 +235,13 @@ class InferenceContext(NodeView):
         """Return a symbol for an element of an input that is not known."""
         return self.new_symbol(f"the value of {self.name(index)} is unknown", low)
 
-    def finding(self, message: str) -> None:
+    def note_fault(self, message: str) -> None:
         """Note a contradiction."""
         self.notes.findings.append(Finding(self.node.path, message, self.engine.body))
 
     def impossible(self, message: str, reason: str) -> UnknownError:
         """Note a contradiction that leaves the outputs unknown, and return the error to raise."""
-        self.finding(message)
+        self.note_fault(message)
         return UnknownError(reason)
 
     def require(self, precondition: Precondition) -> None:
@@ -280,7 +280,7 @@ class InferenceContext(NodeView):
             self.require(Related(Relation.equal(left, right), what, says))
         difference = left - right
         if lower(difference) > 0 or upper(difference) < 0:
-            self.finding(f"{what}: {left} is not {right}")
+            self.note_fault(f"{what}: {left} is not {right}")
             return left
         self._must_equal(*without_common_factor(left, right, is_certain=False))
         return min(left, right, key=_plainness_key)
@@ -295,7 +295,7 @@ class InferenceContext(NodeView):
         if says is not None:
             self.require_at_least(expr, least, what, says)
         if upper(expr) < least:
-            self.finding(f"{what}: {expr} is less than {least}")
+            self.note_fault(f"{what}: {expr} is less than {least}")
         else:
             self.notes.inequalities.append(Requirement(expr, ">=", const(least), self.node))
 
@@ -340,7 +340,7 @@ class InferenceContext(NodeView):
         if low >= 2 or other_low >= 2:
             larger, smaller = (left, right) if low >= 2 else (right, left)
             if upper(smaller) <= 0:
-                self.finding(f"dims that broadcast: {left} and {right}")
+                self.note_fault(f"dims that broadcast: {left} and {right}")
             return larger  # the other is 1 or equal, or the node does not run
         if left == 0 or right == 0:
             return const(0)
@@ -362,7 +362,7 @@ class InferenceContext(NodeView):
         if says is not None and size is not None:
             self.require(Multiple(dividend, size, what, says))
         if size is not None and total is not None and total % size:
-            self.finding(f"{what}: {total} is not a multiple of {size}")
+            self.note_fault(f"{what}: {total} is not a multiple of {size}")
         return divide_exactly(dividend, divisor)
 
 

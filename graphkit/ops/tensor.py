@@ -321,7 +321,7 @@ class TensorSequence(Tensor):
             shared = common_facts(shared, Common(item.dtype, item.dims))
         return cls(items, shared, Expr.of(len(items)))
 
-    def opened(self) -> TensorSequence:
+    def without_items(self) -> TensorSequence:
         """Return it without its single tensors, as the state of a loop."""
         return TensorSequence(None, self.common, self.length)
 

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 __all__ = [
     "MARK", "PEAK", "ROWS", "WIDTH", "Bars", "Block", "Cell", "Column", "Document", "Drawing", "Formula", "Heading",
     "Line", "Lines", "Link", "Picture", "Prose", "Sentence", "Table", "cell_text", "columns", "cut", "filled_columns",
-    "line", "outcome", "printable", "rows", "sized", "table", "table_of", "treemap",
+    "line", "outcome", "printable", "rows", "size_text", "table", "table_of", "treemap",
 ]  # fmt: skip
 
 
@@ -297,7 +297,7 @@ def outcome(done: Sequence[str], faults: Sequence[str]) -> Lines:
     return Lines(tuple(lines))
 
 
-def sized(number: int, unit: str = "") -> str:
+def size_text(number: int, unit: str = "") -> str:
     """Return a number in units of a thousand, a million and so on: `117.9 MB`, `29.4 M`."""
     for power, prefix in ((4, "T"), (3, "G" if unit else "B"), (2, "M"), (1, "k")):
         if number >= 1000**power:

@@ -103,7 +103,7 @@ class Editor(Edits):
         return nodes
 
     @cached_property
-    def _fused(self) -> Mapping[Node, str]:
+    def _fused_nodes(self) -> Mapping[Node, str]:
         """The nodes that fusions of onnxruntime look for."""
         operators: dict[Node, str] = {}
         for scope in self.scopes if self.keep_fusions else ():
@@ -121,7 +121,7 @@ class Editor(Edits):
 
     def is_fused(self, node: Node | None) -> bool:
         """Whether a fusion of onnxruntime needs a node unchanged."""
-        return node is not None and node in self._fused
+        return node is not None and node in self._fused_nodes
 
     def is_static(self, node: Node) -> bool:
         """Whether a node depends on constants and known dims alone, so that folding evaluates it, exactly as it is."""

@@ -130,7 +130,7 @@ class _Rebuilder:
             for (_, body_graph), body in zip(body_graphs(proto), node.bodies.values(), strict=True):
                 self.graph(body, body_graph, [])
         for annotation in graph.quantization_annotation:
-            annotation.tensor_name = self._annotated(scope, annotation.tensor_name)
+            annotation.tensor_name = self._annotate_value(scope, annotation.tensor_name)
             for entry in annotation.quant_parameter_tensor_names:
                 parameter = scope.find(entry.value)
                 entry.value = self._name(parameter, scope) or entry.value
@@ -140,7 +140,7 @@ class _Rebuilder:
             del graph.node[:]
             graph.node.extend(kept.node)
 
-    def _annotated(self, scope: Scope, name: str) -> str:
+    def _annotate_value(self, scope: Scope, name: str) -> str:
         value = scope.find(name)
         return self.edits.renamed.get(value, name) if value is not None else name
 

@@ -94,7 +94,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            pass_fds=self.arena.inherited,
+            pass_fds=self.arena.inherited_files,
         )
         self.is_ready = False
         self._lock = threading.Lock()

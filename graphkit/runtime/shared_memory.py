@@ -64,7 +64,7 @@ class Arena:
         return f"/proc/{os.getpid()}/fd/{self._file}" if self._is_late else f"fd:{self._file}"
 
     @property
-    def inherited(self) -> tuple[int, ...]:
+    def inherited_files(self) -> tuple[int, ...]:
         """The descriptors that a child must inherit."""
         return (self._file,) if self._name is None else ()
 
@@ -92,7 +92,7 @@ class Arena:
             return offset
 
         encoded = encode_value(value, place)
-        mapped = self._mapped(end, grow=True)
+        mapped = self._map_bytes(end, grow=True)
         for offset, array in arrays:
             np.copyto(np.ndarray(array.shape, array.dtype, mapped, offset), array, casting="no")
         return encoded, end
@@ -105,7 +105,7 @@ class Arena:
             assert isinstance(place, (int, list))
             arena, offset = (self, place) if isinstance(place, int) else (self._block_of(*place[:2]), place[2])
             size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-            view: np.ndarray = np.ndarray(shape, dtype, arena._mapped(offset + size, grow=False), offset)
+            view: np.ndarray = np.ndarray(shape, dtype, arena._map_bytes(offset + size, grow=False), offset)
             return view.copy() if copy else view
 
         return decode_value(encoded, take)
@@ -132,7 +132,7 @@ class Arena:
         if self._name is not None:
             self._name.unlink(missing_ok=True)
 
-    def _mapped(self, size: int, *, grow: bool) -> mmap.mmap:
+    def _map_bytes(self, size: int, *, grow: bool) -> mmap.mmap:
         """Return a map of at least so many bytes."""
         size = max(size, LEAST)
         has = os.fstat(self._file).st_size
@@ -158,7 +158,7 @@ def shared_zeros(size: int) -> np.ndarray:
     import numpy as np
 
     arena, number = Arena(is_late=True), next(NUMBERS)
-    block: np.ndarray = np.ndarray((size,), np.uint8, arena._mapped(size, grow=True))
+    block: np.ndarray = np.ndarray((size,), np.uint8, arena._map_bytes(size, grow=True))
     _LIVE[number] = arena.place, range(block.ctypes.data, block.ctypes.data + size)
     weakref.finalize(block, _free, number, arena)
     return block

@@ -141,8 +141,12 @@ class Inputs:
         self._least = {each.name: each.lower for dim in self._all_dims() for each in dim.walk_symbols()}
         self._check_names(spec)
         asked = {name: (low, INF if high is None else high) for name, low, high in spec.ranges}
-        self.narrowed({each: bounds for name, bounds in asked.items() for each in self._symbols_meant(name, asked)})
-        self.narrowed({name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(model.roles)})
+        self.narrow_ranges(
+            {each: bounds for name, bounds in asked.items() for each in self._symbols_meant(name, asked)}
+        )
+        self.narrow_ranges(
+            {name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(model.roles)}
+        )
         self._check_ranges()
         for name, number in spec.dims:
             for each in self._symbols_meant(name, spec.numbers):
@@ -210,7 +214,7 @@ class Inputs:
         self.names, self._least = other.names, other._least
         self.ranges, self.numbers = dict(other.ranges), dict(other.numbers)
 
-    def narrowed(self, ranges: Mapping[str, tuple[Bound | None, Bound]]) -> None:
+    def narrow_ranges(self, ranges: Mapping[str, tuple[Bound | None, Bound]]) -> None:
         """Take other bounds of symbols."""
         before = self.symbols
         self.ranges.update(ranges)

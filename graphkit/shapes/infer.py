@@ -363,7 +363,7 @@ class _Engine:
         ranges = narrower_ranges(learned_ranges([*inequalities, *equalities]), before)
         if not ranges:
             return bool(new_pairs)
-        self.given.narrowed(ranges)
+        self.given.narrow_ranges(ranges)
         now = {name: expr for name, expr in self.given.symbols.items() if expr != before[name]}
         equal[:] = [(left.substitute(now), right.substitute(now)) for left, right in equal]
         return True

@@ -135,7 +135,7 @@ class Affine:
             strides.append(stride)
         return Affine.of(dims, self.start, strides)
 
-    def reshaped(self, dims: Dims) -> Affine | None:
+    def reshape_dims(self, dims: Dims) -> Affine | None:
         """Return it with other dims, where only dims of 1 come and go."""
         strided = [(dim, stride) for dim, stride in zip(self.dims, self.strides, strict=True) if dim != 1]
         if [dim for dim, _ in strided] != [dim for dim in dims if dim != 1]:
@@ -143,7 +143,7 @@ class Affine:
         strides_left = iter(stride for _, stride in strided)
         return Affine.of(dims, self.start, [const(0) if dim == 1 else next(strides_left) for dim in dims])
 
-    def transposed(self, order: Sequence[int]) -> Affine:
+    def transpose_dims(self, order: Sequence[int]) -> Affine:
         """Return it with its axes in another order."""
         dims, strides = (tuple(row[axis] for axis in order) for row in (self.dims, self.strides))
         return Affine(dims, self.start, strides)
@@ -394,8 +394,8 @@ def _move_form(view: ElementsView) -> Form:
 MOVES: Mapping[str, Callable[[Affine, ElementsView, Dims], Affine | None]] = {
     **dict.fromkeys(("Cast", "Identity"), lambda source, *_: source),
     **dict.fromkeys(("Expand", "Tile"), lambda source, _, dims: source.broadcast(dims)),
-    **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), lambda source, _, dims: source.reshaped(dims)),
-    "Transpose": lambda source, view, dims: source.transposed(view.attr("perm", ()) or range(len(dims))[::-1]),
+    **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), lambda source, _, dims: source.reshape_dims(dims)),
+    "Transpose": lambda source, view, dims: source.transpose_dims(view.attr("perm", ()) or range(len(dims))[::-1]),
 }
 
 

@@ -281,9 +281,9 @@ class Expr:
             return NotImplemented
         left, right = self.constant, other.constant
         if left is not None:
-            return other._scaled(left) if right is None else const(left * right)
+            return other._scale_terms(left) if right is None else const(left * right)
         if right is not None:
-            return self._scaled(right)
+            return self._scale_terms(right)
         if len(self.terms) * len(other.terms) > MAX_TERMS**2:
             raise TooComplexError("a product of too many terms")
         terms: dict[Monomial, int] = {}
@@ -295,7 +295,7 @@ class Expr:
 
     __rmul__ = __mul__
 
-    def _scaled(self, factor: int) -> Expr:
+    def _scale_terms(self, factor: int) -> Expr:
         return self if factor == 1 else Expr.from_terms({monomial: k * factor for monomial, k in self.terms})
 
     def __floordiv__(self, other: Expr | int) -> Expr:

@@ -54,7 +54,7 @@ class Relation:
         except TooComplexError:
             return self
 
-    def forced(self) -> int | None:
+    def forced_size(self) -> int | None:
         """Return the size that an equality forces on its only symbol, None if it does not tell."""
         terms = self.against_zero().left.terms
         if self.relation != "==" or not terms or len(terms) > 2:

@@ -33,7 +33,7 @@ class IsolatedBundle(Bundle):
     def _fresh(self, initial: Mapping[str, np.ndarray]) -> BundleState:
         return BundleState(self.contract, initial, shared_zeros)
 
-    def keeping(self, kept: int, tokens: Tokens, mask: Tokens | None, inputs: Inputs) -> np.ndarray:
+    def start_keeping(self, kept: int, tokens: Tokens, mask: Tokens | None, inputs: Inputs) -> np.ndarray:
         """Start a sequence, and return the logits of so many of the last tokens; a host asks for one, or for all."""
         return next(iter(self._decode(self._method("once"), tokens, mask, inputs, kept).values()))
 

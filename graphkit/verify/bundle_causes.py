@@ -74,7 +74,7 @@ class Case:
         """Return the undoing of a fault: some models replaced, and further inputs for each call."""
         return partial(with_attributes, self, models={**self.models, **models}, more=more)
 
-    def decoded(self) -> Iterator[float]:
+    def decode_prompts(self) -> Iterator[float]:
         """Decode the prompts, and yield how far the logits are from the export's."""
         return (
             math.inf if logits is None else self._logits_distance(call, logits) for _, call, _, logits in self._decode()
@@ -110,7 +110,9 @@ class Case:
     def _logits_distance(self, call: Call, logits: np.ndarray) -> float:
         if call.logits.shape != logits.shape:
             return math.inf
-        return largest_multiple(distance_of_spread(call.counted(call.logits), call.counted(logits)), self.near)
+        return largest_multiple(
+            distance_of_spread(call.counted_logits(call.logits), call.counted_logits(logits)), self.near
+        )
 
     def begin(self) -> str:
         """Return where the difference begins, in a clause."""
@@ -189,7 +191,7 @@ class Call:
     mask: np.ndarray
     states: Arrays
 
-    def counted(self, logits: np.ndarray) -> np.ndarray:
+    def counted_logits(self, logits: np.ndarray) -> np.ndarray:
         """Return the logits of tokens that are no padding."""
         if self.past or logits.shape[1] != self.mask.shape[1]:
             return logits
@@ -318,7 +320,7 @@ def find_bundle_causes(
     right = mend_models(files, [fact for fact in facts if fact.is_sure])
     models = {file: convert(model) for file, model in {**files, **right}.items()}
     case = Case(originals, folder, contract, models, chosen, near)
-    if is_mended(case.decoded()):
+    if is_mended(case.decode_prompts()):
         return []
     if right:
         return [f"More is wrong than weights; {case.begin()}."]

@@ -89,7 +89,7 @@ class Prompt:
         inputs = {name: array[:1] for name, array in self.inputs.items()}
         return replace(self, tokens=self.tokens[:1], mask=self.mask[:1], inputs=inputs)
 
-    def counted(self, logits: np.ndarray, number: int) -> np.ndarray:
+    def counted_logits(self, logits: np.ndarray, number: int) -> np.ndarray:
         """Return the logits of tokens that are no padding: of the prompt for number 0, else of a step after it."""
         if number or not self.all_logits or self.mask.all() or logits.shape[:2] != self.mask.shape:
             return logits
@@ -258,7 +258,7 @@ Calls = Callable[[Begin, Decoding], Sequence[np.ndarray]]  # decodes, and return
 def decode_given_steps(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[np.ndarray]:
     """Decode a prompt and its steps."""
     logits = [begins(prompt), *(decoding.step(tokens) for tokens in prompt.steps)]
-    return [prompt.counted(array, number) for number, array in enumerate(logits)]
+    return [prompt.counted_logits(array, number) for number, array in enumerate(logits)]
 
 
 def decode_reordered_rows(prompt: Prompt, rows: Sequence[int], begins: Begin, decoding: Decoding) -> list[np.ndarray]:

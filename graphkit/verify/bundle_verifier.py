@@ -304,7 +304,7 @@ def _prompts_of_several(contract: BundleContract, prompts: Sequence[Prompt]) -> 
 def _prompt_distance(prompt: Prompt, expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> float:
     """Return how far the logits of a prompt and its steps are apart, at tokens that are no padding."""
     pairs = enumerate(zip(expected, actual, strict=True))
-    distances = (distance_of_spread(prompt.counted(x, at), prompt.counted(y, at)) for at, (x, y) in pairs)
+    distances = (distance_of_spread(prompt.counted_logits(x, at), prompt.counted_logits(y, at)) for at, (x, y) in pairs)
     return max(distances, default=0.0)
 
 
@@ -320,14 +320,14 @@ def _run_prompt(
 
     def repeat(number: int) -> dict[str, np.ndarray]:
         logits = start_bundle(bundle, prompt) if number == 0 else bundle.step(prompt.steps[number - 1])
-        return {"logits": prompt.counted(logits, number)}
+        return {"logits": prompt.counted_logits(logits, number)}
 
     def rule(step: Step, difference: Difference, _: object) -> tuple[float, str]:
         distance = difference.of_spread
         return distance, "" if distance <= allowed else f"the logits of {step.where} differ by {distance:.1e}"
 
     steps = (
-        Step(f"step {at}" if at else "the prompt", {"logits": prompt.counted(logits, at)}, partial(repeat, at))
+        Step(f"step {at}" if at else "the prompt", {"logits": prompt.counted_logits(logits, at)}, partial(repeat, at))
         for at, logits in enumerate(expected)
     )
     agreement, (rows, length) = follow_steps(steps, rule), prompt.tokens.shape
@@ -364,7 +364,7 @@ def _check_last(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
 def _check_last_two(bundle: IsolatedBundle, prompt: Prompt, allowed: float) -> str:
     """Ask for the logits of each token and of the last two; only the last product has other sizes."""
     expected = [start_bundle(bundle, prompt)[:, -2:]]
-    two = bundle.keeping(2, prompt.tokens, prompt.mask if prompt.has_mask else None, prompt.inputs)
+    two = bundle.start_keeping(2, prompt.tokens, prompt.mask if prompt.has_mask else None, prompt.inputs)
     return _repeat_calls(bundle, lambda *_: [two], expected, allowed, OTHERS)
 
 

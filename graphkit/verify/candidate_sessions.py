@@ -129,7 +129,7 @@ class Part:
         needed = self.branch.inputs() if self.branch is not None else set()
         return [value.name for value in whole.graph.inputs if value.name not in needed]
 
-    def unwritten(self, whole: Model) -> list[str]:
+    def unwritten_outputs(self, whole: Model) -> list[str]:
         """Return the outputs of the whole that a branch does not give."""
         return [value.name for value in whole.graph.outputs if self.branch is not None and value.name not in self.ends]
 
@@ -162,7 +162,7 @@ class TwoModels:
         session = self._session(0, optimize=optimize)
         return session if self.part is None else Called(session, outputs=self.part.ends)
 
-    def rewritten(self, *, optimize: bool = False) -> Runner:
+    def rewritten_session(self, *, optimize: bool = False) -> Runner:
         """Return a session of the rewritten model, by the names of the original."""
         return Called(self._session(1, optimize=optimize), self.names)
 
@@ -206,7 +206,7 @@ class TwoModels:
             return Counted(session, f"proving: {name}, default level", runs, progress)
 
         return (
-            LevelRuns(lambda: with_progress(self.rewritten(optimize=True), "the rewritten model"), self.known),
+            LevelRuns(lambda: with_progress(self.rewritten_session(optimize=True), "the rewritten model"), self.known),
             LevelRuns(lambda: with_progress(self.original(optimize=True), "the original"), self.feed),
         )
 

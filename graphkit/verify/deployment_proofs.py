@@ -292,7 +292,7 @@ class BundleProof(Result):
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
         worst = max((run.logits for run in self.runs), default=0.0)
-        return EquivalenceSummary.joined(self.equivalence).headline(
+        return EquivalenceSummary.join_parts(self.equivalence).headline(
             "the bundle gives what the originals give",
             len(self.runs),
             checks=len(self.checks),

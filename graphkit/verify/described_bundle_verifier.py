@@ -216,7 +216,7 @@ def _run_chains(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized:
     bundle.reset()
     fixed_states = [state.name for state in bundle.contract.states if state.axis is None]
 
-    def repeated(method: BundleMethod, feed: Arrays) -> Arrays:
+    def repeat_call(method: BundleMethod, feed: Arrays) -> Arrays:
         outputs = {f"'{name}' of {method.name}": array for name, array in _call_method(bundle, method, feed).items()}
         return outputs | {f"state '{name}' after {method.name}": bundle.state[name] for name in fixed_states}
 
@@ -225,7 +225,7 @@ def _run_chains(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized:
             feed = feeds.of(method)
             expected = {f"'{name}' of {method.name}": array for name, array in originals.run(method.name, feed).items()}
             expected |= {f"state '{name}' after {method.name}": originals.state[name] for name in fixed_states}
-            yield Step(f"run {number}", expected, partial(repeated, method, feed))
+            yield Step(f"run {number}", expected, partial(repeat_call, method, feed))
 
     def rule(step: Step, difference: Difference, _: object) -> tuple[float, str]:
         distance = difference.of_spread

@@ -150,7 +150,7 @@ class Feeder:
         mask_shapes = [shapes.get(value.name) for value in self.maker.model.roles.all(*MASKS)]
         return max((shape[0] for shape in mask_shapes if shape), default=0)
 
-    def edged(self, draw: Draw) -> list[str]:
+    def edged_inputs(self, draw: Draw) -> list[str]:
         """Return the inputs that get edges with a draw."""
         return [value.name for value in self.maker.model.roles.inputs if self.maker.has_edges(value, draw)]
 
@@ -163,5 +163,5 @@ class Feeder:
         }
         past = 0 if is_first else self.sizes.past_size(dims)
         feed = self.maker.arrays(shapes, past=past, given={**self.given, **booleans}, seed=seed, draw=draw)
-        overridden = self.defaults.overridden(draw) if draw.overridden else {}
+        overridden = self.defaults.override_elements(draw) if draw.overridden else {}
         return {**overridden, **feed, **booleans}  # a condition with a default is fed too

@@ -336,7 +336,7 @@ class Defaults:
             arrays[value.name] = array
         return cls(arrays, tuple(not_overridden))
 
-    def overridden(self, draw: Draw) -> dict[str, np.ndarray]:
+    def override_elements(self, draw: Draw) -> dict[str, np.ndarray]:
         """Return other elements for each of them: integers in another order, as they may be indices."""
         rng = np.random.default_rng(draw.number)
         return {name: _overriding_array(array, rng) for name, array in self.arrays.items()}

@@ -117,7 +117,7 @@ class InputGenerator:
         return marks
 
     @cached_property
-    def steering(self) -> frozenset[str]:
+    def steering_inputs(self) -> frozenset[str]:
         """The inputs that decide sizes or loops, whose elements stay usual."""
         return frozenset(value.name for value in self.model.roles.inputs if steers_sizes(value))
 
@@ -129,9 +129,9 @@ class InputGenerator:
         return bool(kinds - {TensorProto.BOOL}) and not self.counts_masks
 
     @cached_property
-    def counting(self) -> tuple[str, ...]:
+    def counting_inputs(self) -> tuple[str, ...]:
         """The integers among these of whose legal values nothing is known, such as the end of a Range."""
-        inputs = [value for value in self.model.roles.all("other") if value.name in self.steering]
+        inputs = [value for value in self.model.roles.all("other") if value.name in self.steering_inputs]
         kinds = {value.name: declared_type(value) for value in inputs if value.name not in SEARCH}
         return tuple(name for name, kind in kinds.items() if kind is not None and kind.dtype in DRAWN)
 
@@ -158,7 +158,7 @@ class InputGenerator:
             or declared.dtype in (TensorProto.BOOL, TensorProto.STRING, *NARROW_INTEGERS)
         ):
             return False
-        if value.name in self.steering:
+        if value.name in self.steering_inputs:
             return False
         if declared.dtype in DRAWN and (self.bounds[value.name] is not None or role in INDEX_ROLES):
             return role in ("tokens", "encoder tokens", "positions", "other") and draw.kind == "edges"

@@ -180,7 +180,7 @@ class _Claims:
         """Return a dim in symbols of the inputs."""
         return read_dim(dim, self.inputs.groups)
 
-    def contradicted(self, name: str, run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> frozenset[int]:
+    def contradicted_axes(self, name: str, run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> frozenset[int]:
         """Return the axes of an output whose size in a run is not the declared one; -1 for another rank."""
         sizes: dict[str, int] = {}
         for input_name, dims in self.inputs.dims.items():
@@ -212,7 +212,7 @@ def _contradicting_run(
     name: str, claims: Sequence[_Claims], run: Run, fed: Mapping[str, tuple[int, ...] | None]
 ) -> str:
     """Return which run contradicts the declaration, "" where none does, or the original's declaration is no better."""
-    was, now = (claim.contradicted(name, run, fed) for claim in claims)
+    was, now = (claim.contradicted_axes(name, run, fed) for claim in claims)
     array = run.expected.get(name)
     if not now or now <= was or not isinstance(array, np.ndarray):
         return ""

@@ -55,9 +55,9 @@ def costs_before_and_after(
 
 
 def _measure_latency(models: BeforeAndAfter) -> Latency:
-    originals, result = models.sized()
+    originals, result = models.choose_sizes()
     before, after = models.before, models.after
-    feeds = [_timed_feed(model, sized) for model, sized in zip(before, originals, strict=True)]
+    feeds = [_timed_feed(model, size_text) for model, size_text in zip(before, originals, strict=True)]
     with contextlib.ExitStack() as stack:
         runs = [(stack.enter_context(_timed_session(model)), feed) for model, feed in zip(before, feeds, strict=True)]
         last = (
@@ -93,16 +93,16 @@ def _time_run(session: IsolatedSession, feed: Feed) -> float:
     return session.took
 
 
-def _timed_feed(model: Model, sized: SizedModel) -> Feed:
+def _timed_feed(model: Model, size_text: SizedModel) -> Feed:
     """Return inputs of a model at its sizes."""
     roles = symbol_roles(model)
-    by_role = {role: sized.known[name] for name, role in roles.items() if name in sized.known}
+    by_role = {role: size_text.known[name] for name, role in roles.items() if name in size_text.known}
     sizes = Sizes(
         batch=by_role.get("batch", 1),
         sequence=by_role.get("sequence", 1),
         past=by_role.get("past", 0),
         encoder=by_role.get("encoder", 4),
-        symbols=tuple(sized.known.items()),
+        symbols=tuple(size_text.known.items()),
     )
     later = sizes.past > 0
     fixed_arrays = {
@@ -112,16 +112,16 @@ def _timed_feed(model: Model, sized: SizedModel) -> Feed:
     generator = InputGenerator(model)
     shapes = generator.shapes(sizes)
     rng = np.random.default_rng(0)
-    for value, rows in _index_inputs(sized):
+    for value, rows in _index_inputs(size_text):
         fixed_arrays[value.name] = generator.array(value, shapes.get(value.name), rng, bound=rows)
     return generator.arrays(shapes, past=sizes.past, given=fixed_arrays)
 
 
-def _index_inputs(sized: SizedModel) -> Iterator[tuple[Value, int]]:
+def _index_inputs(size_text: SizedModel) -> Iterator[tuple[Value, int]]:
     """Yield the inputs that index computed tensors, such as the nodes of a graph, with how many rows these have."""
-    for value in sized.shapes.model.roles.inputs:
-        dims = indexed_dims(value, sized.shapes)
-        if rows := [size for dim in dims if (size := Amount.of(dim).at(sized.sizes))]:
+    for value in size_text.shapes.model.roles.inputs:
+        dims = indexed_dims(value, size_text.shapes)
+        if rows := [size for dim in dims if (size := Amount.of(dim).at(size_text.sizes))]:
             yield value, min(rows)
 
 

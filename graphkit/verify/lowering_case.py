@@ -100,7 +100,7 @@ class AlteredHost(Host):
         rows[self.sequence] = token  # type: ignore[assignment]
         return np.asarray(super().step(rows)[self.sequence])
 
-    def altered(self, port: Port, change: Changing) -> AbstractContextManager[None]:
+    def alter_input(self, port: Port, change: Changing) -> AbstractContextManager[None]:
         """Return a context in which an input is changed, from the token ids and the array, besides others that are."""
         before = self.alter
 
@@ -295,7 +295,7 @@ def _find_unread_masks(case: LoweringCase, plain: tuple[list[np.ndarray], list[n
         for port in method.inputs:
             if port.kind != "source_mask":
                 continue
-            with case.host.altered(port, lambda _, mask: 0 * mask):
+            with case.host.alter_input(port, lambda _, mask: 0 * mask):
                 runs = zip(_run_padded(case), plain, strict=True)
             if all(np.array_equal(a, b) for alike in runs for a, b in zip(*alike, strict=True)):
                 yield f"'{port.name}' of {method.name} changes nothing: the mask over the source does nothing there."

@@ -67,7 +67,7 @@ def _port_causes(host: AlteredHost, when: str) -> Iterator[Cause]:
             for find in TABLE.get(port.kind, ()):
                 for text, change in find(host, port):
                     name = f"'{port.name}' of {method.name}"
-                    yield Cause("positions", text.format(name=name), undo=partial(host.altered, port, change))
+                    yield Cause("positions", text.format(name=name), undo=partial(host.alter_input, port, change))
 
 
 Changes = Iterator[tuple[str, Changing]]
@@ -154,7 +154,7 @@ def _where_it_begins(case: LoweringCase, facts: Facts) -> str:
     begin = ""
     for number, token in enumerate(case.tokens if originals.step is not None else ()):
         assert originals.step is not None
-        export = originals.step, case.reference.fed(token), ""
+        export = originals.step, case.reference.feed_token(token), ""
         logits = case.host.step(token)
         if case.differ(logits, case.reference.step(token)):
             node = first_node([export], models["step"], run.fed["step"], case.differ, is_padded=False)

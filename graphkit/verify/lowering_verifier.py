@@ -254,7 +254,7 @@ class _Proof:
         outputs, once = case.start()
         missing = [f"'{name}' is not given" for name in once if name not in outputs]
         valid = {name: outputs[name][tuple(map(slice, once[name].shape))] for name in once if name in outputs}
-        encoder = self._followed(
+        encoder = self._follow_steps(
             [Step("valid positions", once, lambda: valid)], "'{0.output}' differs by {1:.1e} at {2}"
         )
         logits = self._compare_forced(case.tokens) if self._steps else Agreement()
@@ -280,12 +280,12 @@ class _Proof:
             Step(f"step {at}", {"logits": logits}, partial(self._repeat_step, token))
             for at, (token, logits) in enumerate(zip(tokens, expected, strict=True), start=1)
         )
-        return self._followed(steps, "logits differ by {1:.1e} at {2}")
+        return self._follow_steps(steps, "logits differ by {1:.1e} at {2}")
 
     def _repeat_step(self, token: int) -> dict[str, np.ndarray]:
         return {"logits": self.host.step(token)}
 
-    def _followed(self, steps: Iterable[Step], words: str) -> Agreement:
+    def _follow_steps(self, steps: Iterable[Step], words: str) -> Agreement:
         """Let the host repeat steps of the original; an original that gives NaN proves nothing."""
 
         def rule(step: Step, difference: Difference, actual: Output) -> tuple[float, str]:

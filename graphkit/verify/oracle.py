@@ -58,7 +58,7 @@ class Oracle:
     ) -> None:
         self._optimize, self._prepack, self._is_changed = optimize, prepack, originals.is_changed
         self._encoder = originals.encoder
-        self._session = None if originals.encoder is None else self._opened(originals.encoder)
+        self._session = None if originals.encoder is None else self._open_session(originals.encoder)
         chosen = None if originals.first is None or not can_choose else with_logits_choice(originals.first)
         self._can_choose = chosen is not None
         self._decoder = self._decoder_of(originals, chosen)
@@ -72,7 +72,7 @@ class Oracle:
         if self._encoder is not None and self._session is not None:
             self.encoder_inputs = InputProbe(self._encoder, self._session.run)
 
-    def _opened(self, model: Model, chosen: Model | None = None) -> IsolatedSession:
+    def _open_session(self, model: Model, chosen: Model | None = None) -> IsolatedSession:
         source = chosen or (model if model.path is None or self._is_changed else model.path)
         return IsolatedSession(source, optimize=self._optimize, prepack=self._prepack)
 
@@ -80,8 +80,8 @@ class Oracle:
         first, step = originals.first, originals.step
         if first is None or step is None:
             return None
-        opened = self._opened(first, chosen)
-        return Decoder(first, step, opened, opened if first is step else self._opened(step))
+        opened = self._open_session(first, chosen)
+        return Decoder(first, step, opened, opened if first is step else self._open_session(step))
 
     def encode(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Empty the cache, run the encoder, and return its outputs by name; none without an encoder.
@@ -458,11 +458,11 @@ class OneSequence:
         """Return an input of the user cut to the length of the source along the axes on which it follows that."""
         probe = self._oracle.encoder_inputs
         for axis in range(1, array.ndim):
-            if probe is not None and array.shape[axis] > len(source) and (name, axis) in probe.following:
+            if probe is not None and array.shape[axis] > len(source) and (name, axis) in probe.following_inputs:
                 array = np.take(array, range(len(source)), axis)
         return array
 
-    def fed(self, token: int) -> dict[str, np.ndarray]:
+    def feed_token(self, token: int) -> dict[str, np.ndarray]:
         """Return the decoder's feed for one token, its KV cache included; it does not run."""
         return self._oracle.later_feed(np.array([[token]]))
 
@@ -476,18 +476,18 @@ class OneSequence:
         probe = self._oracle.encoder_inputs
         if mask is None or not sounds or probe is None:
             raise ModelError("it takes no sound of which a part is valid", file=encoder.label)
-        shortened, length = dict(user), 0
+        shorten_text, length = dict(user), 0
         for value in sounds:
             array = user[value.name]
             axis = next((at for at in range(1, array.ndim) if dim_at(value, at) == dim_at(mask, 1)), 1)
             if is_cut:
-                array = shortened[value.name] = np.take(array, range(self.valid), axis)
+                array = shorten_text[value.name] = np.take(array, range(self.valid), axis)
             elif self.is_cut:  # it does not run on that part alone
-                array = shortened[value.name] = array.copy()
+                array = shorten_text[value.name] = array.copy()
                 np.moveaxis(array, axis, 0)[self.valid :] = 0
             length = array.shape[axis]
-        shortened[mask.name] = np.where(np.arange(length) < self.valid, *probe.elements(mask))[None]
-        return shortened
+        shorten_text[mask.name] = np.where(np.arange(length) < self.valid, *probe.elements(mask))[None]
+        return shorten_text
 
     def step(self, token: int) -> np.ndarray:
         """Run one token and return its logits."""

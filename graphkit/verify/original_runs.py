@@ -179,7 +179,7 @@ def _run_edges(
             return
         reason, runs = "at which the original fails" if edge.choices else "which take too long", len(record.runs)
         for dims in edge.choices:
-            for draw in edge.draw.milder(feeder.edged(edge.draw)):
+            for draw in edge.draw.milder(feeder.edged_inputs(edge.draw)):
                 if (expected := _run_outputs(session, feeder, flags, dims, seed, draw)) is None:
                     continue
                 counts = map(element_counts, expected.values())
@@ -307,7 +307,7 @@ def proof_caveats(feeder: Feeder, record: RunRecord, *, is_exact: bool) -> tuple
         gaps.append("masks with padding, of which the rewrite takes there to be none")
     if feeder.defaults.kept:
         gaps.append(f"other values of {', '.join(feeder.defaults.kept)} than the default")
-    if steering := feeder.maker.counting:
+    if steering := feeder.maker.counting_inputs:
         verb = "decides" if len(steering) == 1 else "decide"
         gaps.append(f"large numbers for {', '.join(steering)}, which {verb} sizes, counts or loops")
     if not is_exact and feeder.maker.has_kind("extremes"):

@@ -105,7 +105,7 @@ class InputProbe:
         return max((_outputs_apart(first[name], second[name], share, from_end=is_first) for name in names), default=0.0)
 
     @cached_property
-    def following(self) -> frozenset[tuple[str, int]]:
+    def following_inputs(self) -> frozenset[tuple[str, int]]:
         """The inputs that have to be as long as the source, each with the axis: else nothing runs."""
         open_axes = {
             (value.name, axis)

@@ -209,7 +209,7 @@ def join_proofs(proofs: Sequence[tuple[Mapping[str, bool], RewriteProof]]) -> Re
         coverage="; ".join(_join_texts([proof.coverage] for proof in parts)),
         caveats=_join_texts(proof.caveats for proof in parts),
         interface=_join_texts(proof.interface for proof in parts),
-        equivalence=EquivalenceSummary.joined(summaries),
+        equivalence=EquivalenceSummary.join_parts(summaries),
     )
 
 

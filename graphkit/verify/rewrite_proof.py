@@ -144,7 +144,7 @@ class LevelProof:
     note: str = ""
 
     @property
-    def allowed(self) -> str:
+    def tolerance_text(self) -> str:
         """The tolerance, in words."""
         return f"{self.tolerance:g} of the largest magnitude in each output"
 
@@ -316,7 +316,7 @@ class RewriteProof(Result):
             yield from self.weights.blocks()
         if self.level.runs:
             runs = "the same run" if self.level.runs == 1 else f"the same {self.level.runs} runs"
-            yield Prose(f"At onnxruntime's default level, in {runs}; tolerance {self.level.allowed}.")
+            yield Prose(f"At onnxruntime's default level, in {runs}; tolerance {self.level.tolerance_text}.")
             yield Prose(f"Largest difference: {self.level.result}.")
         skipped = Counter((str(run), run.reason) for run in self.skipped)
         for (where, reason), count in list(skipped.items())[:MAX_SKIPPED]:

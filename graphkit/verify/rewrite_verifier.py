@@ -289,7 +289,7 @@ class RewriteVerifier:
         two, (before, after), feeder = self.two, self.two.models, self.two.feeder
         self._tell_step(0.3, "loading the rewritten model, default level")
         try:
-            session = two.rewritten(optimize=True)
+            session = two.rewritten_session(optimize=True)
         except ModelError as error:
             return replace(self.blank, failures=(error.problem,))
         self._tell_step(0.85, "running it once")
@@ -391,7 +391,7 @@ class RewriteVerifier:
             after,
             narrower=bool(self.fixed or self.options.symbols) or part is not None,
             unread=[] if part is None else part.unread(before),
-            unwritten=[] if part is None else part.unwritten(before),
+            unwritten=[] if part is None else part.unwritten_outputs(before),
             values=self.options.values,
             seconds=self.options.limits.seconds,
             seed=self.options.seed,
@@ -411,7 +411,7 @@ class RewriteVerifier:
 
     def _compare_models(self, proof: RewriteProof, runs: Sequence[Run], changes: list[Change]) -> RewriteProof:
         """Run the rewritten model on the inputs of the original, at both levels, and compare the weights."""
-        two, (before, after), rounding, blank = self.two, self.two.models, self.rounding, proof
+        two, (before, after), rounding, blank = self.two, self.two.models, self.rounding_judge, proof
         proof, steady = self._compare_plainly(proof, runs)
         if rounding is not None and not rounding.is_half and rounding.explained and not proof.passed:
             rounding.excuses = True
@@ -434,7 +434,7 @@ class RewriteVerifier:
         return replace(proof, caveats=(*proof.caveats, *rounding.caveats()), notes=(*proof.notes, rounding.note()))
 
     @cached_property
-    def rounding(self) -> RoundingJudge | None:
+    def rounding_judge(self) -> RoundingJudge | None:
         """The judge of differences above the tolerance, None where there are none that it may excuse."""
         if self.two.part is not None:
             return None
@@ -481,24 +481,26 @@ class RewriteVerifier:
         self._tell_step(0.85, "loading the rewritten model, default level")
         tolerance = max(level_tolerance(self.two.models[0]), self.options.tolerance or 0.0)
         sessions, outputs = self.two.at_default(len(runs), portion_of(self.progress, 0.9, 1.0)), list(runs[0].expected)
-        if self.rounding is not None and self.rounding.is_half:
-            return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, self.rounding.explains))
+        if self.rounding_judge is not None and self.rounding_judge.is_half:
+            return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, self.rounding_judge.explains))
         moved = self.two.moved_originals(len(runs), portion_of(self.progress, 0.9, 1.0))
         return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, moved=moved))
 
     def _run_rewritten(self, proof: RewriteProof, runs: Sequence[Run], two: TwoModels) -> RewriteProof:
         try:
-            session = two.rewritten()
+            session = two.rewritten_session()
         except ModelError as error:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
         progress = portion_of(self.progress, 0.65, 0.8)
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
         proven = [output.name for output in self.forms.proven]
-        proof = compare_runs(proof, runs, counted_session, two.known, self.empty_outputs, proven, self.rounding)
+        proof = compare_runs(proof, runs, counted_session, two.known, self.empty_outputs, proven, self.rounding_judge)
         others = self.unlike if proof.passed and two.part is None else ()
         blank = replace(self.blank, tolerance=proof.tolerance)
         for run in others:
-            (result,) = compare_runs(blank, [run], session, two.known, self.empty_outputs, proven, self.rounding).runs
+            (result,) = compare_runs(
+                blank, [run], session, two.known, self.empty_outputs, proven, self.rounding_judge
+            ).runs
             if result.failure:
                 gap = f"unlike sizes of dims of one name, as at {run}, where the original runs"
                 return replace(proof, caveats=(*proof.caveats, gap))

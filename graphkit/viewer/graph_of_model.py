@@ -149,10 +149,10 @@ def find_namespaces(graph: Scope) -> Namespaces:
     _move_to_readers(graph, paths)
     families = _module_families(paths)
     return Namespaces(
-        {node: namespace_text(families.placed(path)) for node, path in paths.items()},
-        {scope: namespace_text(families.placed(path)) for scope, path in scopes.items()},
+        {node: namespace_text(families.place_groups(path)) for node, path in paths.items()},
+        {scope: namespace_text(families.place_groups(path)) for scope, path in scopes.items()},
         {
-            namespace_text(families.placed(path)[: -1 if path in families.labels else None]): text
+            namespace_text(families.place_groups(path)[: -1 if path in families.labels else None]): text
             for path, text in families.texts
         },
     )
@@ -201,7 +201,7 @@ class _Families:
     labels: dict[Path, str] = field(default_factory=dict)
     texts: list[tuple[Path, str]] = field(default_factory=list)
 
-    def placed(self, path: Path) -> Path:
+    def place_groups(self, path: Path) -> Path:
         """Return a path with the groups of the lists on it."""
         placed: list[str] = []
         for depth, part in enumerate(path, 1):

@@ -101,7 +101,7 @@ class _Comparison:
     def run(self) -> ModelComparison:
         names = dict(self.options.names)
         b = self.other if isinstance(self.other, Model) else None
-        arrays = self._given(b)
+        arrays = self._given_arrays(b)
         arrays_of_a = {name: array for name, array in arrays.items() if name in self.model.graph.values}
         failure: RunError | None = None
         given_up = 0
@@ -119,7 +119,7 @@ class _Comparison:
             "no sizes were found at which it may run", file=self.model.label, hint="give some with --dim or --input"
         )
 
-    def _given(self, b: Model | None) -> dict[str, np.ndarray]:
+    def _given_arrays(self, b: Model | None) -> dict[str, np.ndarray]:
         """Return the arrays for inputs; those of a file are checked before they are read."""
         if self.inputs is None and not isinstance(self.other, ArrayFile):
             return {}
@@ -134,7 +134,7 @@ class _Comparison:
                 f"{file.label}: it has no '{missing[0]}', an input that its tensors were made with - give the inputs "
                 "with --inputs FILE.npz, or put them into that file"
             )
-        check_given({name: file.claimed(name) for name in names}, self.model, b)
+        check_given({name: file.claimed_array(name) for name in names}, self.model, b)
         return {name: file.read(name) for name in names}
 
     def _inputs_told(self, names: Mapping[str, str]) -> dict[str, str]:

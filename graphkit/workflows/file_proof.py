@@ -194,7 +194,7 @@ class FileRewrite:
         return (costs_before_and_after(models, timed=options.time, limits=options.limits),)
 
     @property
-    def proving(self) -> Progress:
+    def proof_progress(self) -> Progress:
         """The progress of the proof."""
         return portion_of(self.progress, WRITTEN, PROVEN)
 
@@ -228,7 +228,7 @@ class FileRewrite:
             exact=not error,
             limits=options.limits,
         )
-        return verify_rewrite(self.original, file, premise.spec | options.spec, asked, progress=self.proving)
+        return verify_rewrite(self.original, file, premise.spec | options.spec, asked, progress=self.proof_progress)
 
     def judge(self, rewritten: Model, file: Path, claim: Claim) -> Evidence:
         """Prove the claims of passes about the written file, where they can be proven.
@@ -271,7 +271,7 @@ class FileRewrite:
             return Evidence(written, notes=("The written file is compared with the result in memory.",))
         asked = RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, exact=True, limits=self.options.limits)
         spec = premise.spec | self.options.spec
-        proofs = [(flags, verify_rewrite(*two, spec, asked, progress=self.proving)) for flags, two in pairs]
+        proofs = [(flags, verify_rewrite(*two, spec, asked, progress=self.proof_progress)) for flags, two in pairs]
         proof = join_proofs(proofs)
         untold = replace(self, options=replace(self.options, tolerance=float("inf")))
         whole = untold.prove(file, premise=premise)
@@ -300,7 +300,7 @@ def _interface_changes(before: Model, after: Model) -> list[str]:
     new = [value.name for value in compare_ports(before.graph.outputs, after.graph.outputs).new]
     changes = [
         ([value.name for value in inputs.new], "input", "new"),
-        (inputs.retyped, "input", "of another dtype or rank"),
+        (inputs.retyped_names, "input", "of another dtype or rank"),
         (new, "output", "new"),
     ]
     return [_change_sentence(names, kind, change) for names, kind, change in changes if names]

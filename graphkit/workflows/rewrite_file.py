@@ -328,7 +328,7 @@ def _by_onnx(rewrite: FileRewrite, version: int, declined: Outcome) -> Outcome:
 def _prove_edit(step: Pass, rewrite: FileRewrite, file: Path) -> RewriteProof:
     if not isinstance(step, (ExtractSubgraph, Rename)):
         return rewrite.prove(file, premise=step.premise(), error=step.error_for(rewrite.model))
-    spec, progress = rewrite.options.spec, rewrite.proving
+    spec, progress = rewrite.options.spec, rewrite.proof_progress
     asked = RewriteProofOptions(tolerance=rewrite.options.tolerance, exact=True, limits=rewrite.options.limits)
     if isinstance(step, ExtractSubgraph):
         return verify_extract(rewrite.original, file, spec, asked, progress=progress)

@@ -18,7 +18,7 @@ from graphkit.analysis.verdict import Verdict, verdict_lines
 from graphkit.cli import main
 from graphkit.examples import resolve
 from graphkit.model import Model, load
-from graphkit.render.document_blocks import ROWS, Lines, sized
+from graphkit.render.document_blocks import ROWS, Lines, size_text
 from graphkit.targets import load_target
 
 RealModel = Callable[[str], Model]
@@ -158,7 +158,7 @@ def test_a_section_names_its_kinds() -> None:
     ("number", "text"), [(999, "999 B"), (117_900_000, "117.9 MB"), (2_900_000_000, "2.9 GB"), (1_000, "1.0 kB")]
 )
 def test_sizes(number: int, text: str) -> None:
-    assert sized(number, "B") == text
+    assert size_text(number, "B") == text
 
 
 def test_packed_weights_count_as_what_they_unpack_to(real_model: RealModel) -> None:

@@ -12,7 +12,7 @@ from page_checks import expect, heads
 
 import graphkit
 from graphkit.analysis.costs.node_costs import node_costs
-from graphkit.render.document_blocks import sized
+from graphkit.render.document_blocks import size_text
 from graphkit.shapes import infer
 
 Page = Any  # Playwright's, which is installed for the tests of pages alone
@@ -72,7 +72,7 @@ def test_a_node_says_what_it_costs(open_page: Open, attention: str) -> None:
     (cost,) = (cost for cost in node_costs(shapes, sizes).nodes if cost.node.label == "/blocks.0/q/MatMul")
     for name, measure, unit in (("MACs", "macs", ""), ("Bytes moved", "bytes_moved", "B")):
         row = page.locator(f"#panel dt:text-is('{name}') + dd data")
-        expect(row).to_have_text(sized(cost.costs[measure].at(sizes) or 0, unit))
+        expect(row).to_have_text(size_text(cost.costs[measure].at(sizes) or 0, unit))
     expect(listed(page, "Reads").last).to_have_text("onnx::MatMul_281float32 [16, 16], 1,024 bytes, constant")
 
 

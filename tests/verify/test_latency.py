@@ -84,6 +84,6 @@ def test_a_merged_decoder_runs_the_branch_of_its_sizes() -> None:
     model = load("example:merged-decoder")
     for past in (0, 8):
         spec = DimSpec.of({"past_decoder_sequence_length": past})
-        ((sized,), _) = BeforeAndAfter([model], model, spec).sized()
+        ((sized,), _) = BeforeAndAfter([model], model, spec).choose_sizes()
         feed = latency._timed_feed(model, sized)
         assert bool(feed["use_cache_branch"].all()) == (past > 0)

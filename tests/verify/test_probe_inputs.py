@@ -60,7 +60,7 @@ def test_runs_tell_which_elements_of_a_mask_hide(
 
 
 def test_runs_tell_what_is_as_long_as_the_tokens(tmp_path: Path) -> None:
-    assert probe(*CASES["True counts"][:2], tmp_path).following == {("bbox", 1), ("mask", 1)}
+    assert probe(*CASES["True counts"][:2], tmp_path).following_inputs == {("bbox", 1), ("mask", 1)}
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_runs_of_exports_tell_too(name: str, mask: str, elements: tuple[int, int
 def test_what_is_beside_a_text_and_not_tied_to_it_has_its_own_length(tmp_path: Path) -> None:
     path = tmp_path / "pix2struct.onnx"
     path.write_bytes(lzma.decompress((MASKS / "pix2struct.onnx.xz").read_bytes()))
-    assert InputProbe(load(path), Session(path).run).following == frozenset()
+    assert InputProbe(load(path), Session(path).run).following_inputs == frozenset()

@@ -16,7 +16,7 @@ from graphkit.errors import GraphkitError
 from graphkit.graph.names import count_things
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
-from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, sized, table
+from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, size_text, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer, symbol
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
@@ -187,7 +187,7 @@ class BeforeAndAfter:
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     written: Model | None = None
 
-    def sized(self) -> tuple[list[SizedModel], SizedModel]:
+    def choose_sizes(self) -> tuple[list[SizedModel], SizedModel]:
         """Choose the sizes of originals and of their result.
 
         Raises:
@@ -223,7 +223,7 @@ class BeforeAndAfter:
 def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
     """Count costs before and after a rewrite, at the same sizes; `what` says what to call them."""
     try:
-        originals, result = models.sized()
+        originals, result = models.choose_sizes()
         known = {name: size for each in originals for name, size in each.known.items()}
         after = result.figures()
         if models.written is not None:
@@ -361,7 +361,12 @@ def _change_rows(change: CostChange, places: _Places) -> Iterator[tuple[Cell, ..
     before, after, time = change.before, change.after, change.latency
     if before is None or after is None:
         return
-    yield "file and weights", sized(before.bytes, "B"), sized(after.bytes, "B"), _ratio_text(before.bytes, after.bytes)
+    yield (
+        "file and weights",
+        size_text(before.bytes, "B"),
+        size_text(after.bytes, "B"),
+        _ratio_text(before.bytes, after.bytes),
+    )
     yield "nodes", before.nodes, after.nodes, _ratio_text(before.nodes, after.nodes)
     peaks, place = places.peaks(change, before.peak_bytes, after.peak_bytes), places.result(change)
     macs = (before.macs, after.macs)

@@ -34,7 +34,7 @@ from graphkit.render.document_blocks import (
     Formula,
     Prose,
     columns,
-    sized,
+    size_text,
     table,
     table_of,
     treemap,
@@ -68,7 +68,7 @@ class Quantity:
 
     def cell(self, unit: Literal["", "B"] = "", model: int | None = None) -> Formula:
         """Return it in short, `>=` before one without the nodes that are not counted, with its expression."""
-        text = f"{'>= ' if self.uncounted else ''}{'?' if self.value is None else sized(self.value, unit)}"
+        text = f"{'>= ' if self.uncounted else ''}{'?' if self.value is None else size_text(self.value, unit)}"
         return Formula(text, self.value, self.expression, unit, model=model)
 
     def as_peak(self, *runs: str) -> Quantity:
@@ -349,8 +349,8 @@ class Costs(Result):
         return f"At {sizes} ({which}; --dim sets others)."
 
     def _totals(self) -> Iterator[tuple[Cell, ...]]:
-        yield "parameters", sized(self.parameters), ""
-        yield "weights", sized(self.weight_bytes, "B"), ""
+        yield "parameters", size_text(self.parameters), ""
+        yield "weights", size_text(self.weight_bytes, "B"), ""
         yield "multiply-accumulates (MACs)", self.macs.cell(), self.macs.short
         yield "other operations", self.operations.cell(), self.operations.short
         yield "bytes moved", self.bytes_moved.cell("B"), self.bytes_moved.short
@@ -378,7 +378,12 @@ class Costs(Result):
             f"{name}:code | {times}:number | Parameters:number | MACs:number | Of all:number | Moved:number",
             [
                 (
-                    *(row.name, row.nodes if self.by == "op" else row.times, sized(row.parameters), row.macs.cell()),
+                    *(
+                        row.name,
+                        row.nodes if self.by == "op" else row.times,
+                        size_text(row.parameters),
+                        row.macs.cell(),
+                    ),
                     *(row.macs.share_of(self.macs, row.times), row.bytes_moved.cell("B")),
                 )
                 for row in shown
@@ -426,7 +431,9 @@ class Costs(Result):
         for _, expression, unit, value_of in measures:
             for row, point in zip(rows, self.curve, strict=True):
                 value, over = value_of(point), (self.over, point.size)
-                row.append("?" if value is None else Formula(sized(value, unit), value, expression, unit, over=over))
+                row.append(
+                    "?" if value is None else Formula(size_text(value, unit), value, expression, unit, over=over)
+                )
         headings = [self.over, *(name for name, *_ in measures)]
         return table(" | ".join(f"{name}:number" for name in headings), rows, title=f"Over {self.over}")
 

@@ -74,7 +74,7 @@ class FsspecFile(Served):
         self._url, self._scheme, self._seconds = url, scheme_of(url), seconds
         self.label = self.key = shown_url(url)
         self.name = url.partition("::")[0].rstrip("/").rpartition("/")[2] or "model.onnx"
-        with self._asking("opened"):
+        with self._as_file_errors("opened"):
             try:
                 for part in url.split("::"):
                     _quiet_library(fsspec.get_filesystem_class(fsspec.utils.get_protocol(part)))
@@ -134,7 +134,7 @@ class FsspecFile(Served):
         """Ask again for size and revision."""
         now = self._head(self._seconds)
         if now is None or now.size != head.size or not head.revision.agrees(now.revision):
-            raise self.changed()
+            raise self.changed_error()
 
     def beside(self, location: str) -> FsspecFile:
         """Return the file at a location relative to this one."""
@@ -144,13 +144,13 @@ class FsspecFile(Served):
     def files(self, seconds: float) -> list[str]:
         """Return the paths of all files in it, where it is a folder, relative to it; none where there are none."""
         folder = self._path.rstrip("/")
-        with self._asking("read"):
+        with self._as_file_errors("read"):
             paths = self._call_file_system("find", seconds, folder)
         return [path[len(folder) + 1 :] for path in paths if path.startswith(f"{folder}/")]
 
     def _head(self, seconds: float) -> Head | None:
         self._system.invalidate_cache()
-        with self._asking("read"):
+        with self._as_file_errors("read"):
             try:
                 info = self._call_file_system("info", seconds, self._path)
             except FileNotFoundError:
@@ -165,7 +165,7 @@ class FsspecFile(Served):
     def _ranges(self, spans: Sequence[Span], seconds: float) -> list[bytes]:
         starts, stops = [start for start, _ in spans], [stop for _, stop in spans]
         paths, words = [self._path] * len(spans), {"on_error": "raise"}
-        with self._asking("read"):
+        with self._as_file_errors("read"):
             parts: list[bytes] = self._call_file_system("cat_ranges", seconds, paths, starts, stops, **words)
         return parts
 
@@ -179,7 +179,7 @@ class FsspecFile(Served):
         return call_within(lambda: call(*arguments, **words), seconds)
 
     @contextlib.contextmanager
-    def _asking(self, doing: str) -> Iterator[None]:
+    def _as_file_errors(self, doing: str) -> Iterator[None]:
         """Tell the errors of a library as those of the file.
 
         Raises:

@@ -194,7 +194,7 @@ class RemoteFile(ByteSource):
             parts.resize(self.head.size)
             parts.add(spans)
             self._graph += spans
-            if self.head.size <= whole and (rest := parts.missing([(0, self.head.size)])):
+            if self.head.size <= whole and (rest := parts.missing_spans([(0, self.head.size)])):
                 self._graph_part(rest)
 
     @property
@@ -208,7 +208,7 @@ class RemoteFile(ByteSource):
 
     def local(self, spans: Sequence[Span]) -> Path:
         """Fetch parts of it, together, and return the file that has them."""
-        missing = self._parts.missing([(start, min(stop, self.size)) for start, stop in spans])
+        missing = self._parts.missing_spans([(start, min(stop, self.size)) for start, stop in spans])
         size = sum(stop - start for start, stop in missing)
         if self._weights < NOTEWORTHY <= self._weights + size:
             self._options.notice(f"fetching weights of {self._served.label}, {self._weights + size:,} bytes so far")

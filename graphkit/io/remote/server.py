@@ -127,7 +127,7 @@ class Served(ABC):
         """Return the error for a fault of the file, or of its server."""
         return ModelError(problem, file=self.label, hint=hint)
 
-    def changed(self) -> ModelError:
+    def changed_error(self) -> ModelError:
         """Return the error for a file that has changed."""
         return self.error(CHANGED, "run the command again")
 
@@ -200,7 +200,7 @@ class Parts:
         start, stop = self.spans[at]
         return (start, stop) if offset < stop else (stop, stop)
 
-    def missing(self, spans: Iterable[Span]) -> list[Span]:
+    def missing_spans(self, spans: Iterable[Span]) -> list[Span]:
         """Return the missing ones of these parts, in order."""
         holes: list[Span] = []
         for start, stop in sorted(spans):

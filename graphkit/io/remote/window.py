@@ -110,7 +110,7 @@ class Window:
             self._jumps.append(start)
             self._reaches.append(0)
             self._step = HEADER
-        if not self._parts.missing([(start, stop)]):
+        if not self._parts.missing_spans([(start, stop)]):
             self._right += is_jump
         elif stop <= self._furthest:
             self._fetch_near([(start, stop)])
@@ -139,5 +139,5 @@ class Window:
 
     def _fetch_near(self, spans: Sequence[Span]) -> None:
         """Fetch parts, and what is between two of them that are close."""
-        missing = self._parts.missing([(max(start, 0), min(stop, self._size)) for start, stop in spans])
+        missing = self._parts.missing_spans([(max(start, 0), min(stop, self._size)) for start, stop in spans])
         self._fetch(join_spans(missing, GAP))

@@ -71,13 +71,13 @@ class Layout:
     first: int = 0
     scale: float = 1.0
 
-    def transposed(self, perm: Sequence[int]) -> Layout | None:
+    def transpose_layout(self, perm: Sequence[int]) -> Layout | None:
         """Return that of a transposed tensor."""
         if sorted(perm) != list(range(len(self.dims))):
             return None
         return replace(self, dims=tuple(self.dims[axis] for axis in perm))
 
-    def reshaped(self, dims: Dims) -> Layout | None:
+    def reshape_layout(self, dims: Dims) -> Layout | None:
         """Return that of the same elements in other dims, None where a dim is no row of atoms."""
         rest = [atom for group in self.dims for atom in group]
         try:
@@ -153,9 +153,9 @@ def layout_after(editor: Editor, node: Node, value: Value, out: Value, before: L
     if node.inputs[0] is not value:
         return None
     if node.is_op("Transpose"):
-        return before.transposed(node.attr("perm", tuple(reversed(range(len(dims))))) or ())
+        return before.transpose_layout(node.attr("perm", tuple(reversed(range(len(dims))))) or ())
     if node.is_op(*REGROUPING):
-        return before.reshaped(dims)
+        return before.reshape_layout(dims)
     if node.is_op("Split"):
         return _layout_after_split(editor, node, out, before)
     if node.is_op("Slice"):
@@ -213,7 +213,7 @@ def _layout_after_gather(editor: Editor, node: Node, dims: Dims, before: Layout)
     if whole is None or not -whole <= index[0] < whole:
         return None
     part = before.part(axis, index[0] % whole, 1)
-    return part.reshaped(dims) if part is not None else None
+    return part.reshape_layout(dims) if part is not None else None
 
 
 SCALING = ("Mul", "Div")

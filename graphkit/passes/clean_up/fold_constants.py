@@ -121,13 +121,13 @@ class _Room:
         self.taken = 0
 
     @cached_property
-    def added(self) -> int:
+    def bytes_added(self) -> int:
         """The bytes that earlier rounds have added."""
         return self.model.growth()
 
     def take(self, count: int) -> bool:
         """Take room for a constant, and return whether there is any."""
-        if count > 0 and self.taken + count + self.added > self.most:
+        if count > 0 and self.taken + count + self.bytes_added > self.most:
             return False
         self.taken += max(count, 0)
         return True

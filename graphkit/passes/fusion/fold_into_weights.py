@@ -146,7 +146,7 @@ class _Chain:
                 affine = self._read_affine(reader, value, channels)
                 if affine is None:
                     return
-                self.after = self.after.then(affine)
+                self.after = self.after.followed_by(affine)
                 self.behind += [*moves, reader]
                 self.fused.append(reader)
                 moves = []
@@ -166,7 +166,7 @@ class _Chain:
             affine = self._read_affine(node, source, self.linear.source)
             if affine is None or not self._is_same_shape(node, source, value) or not self._can_shift(node, affine):
                 return
-            self.before = affine.then(self.before)
+            self.before = affine.followed_by(self.before)
             self.fused.append(node)
             reader, value = node, source
 

@@ -48,7 +48,7 @@ class Affine:
         """Return the identity."""
         return cls(np.ones(1), np.zeros(1))
 
-    def then(self, after: Affine) -> Affine:
+    def followed_by(self, after: Affine) -> Affine:
         """Return this one and another one after it."""
         return Affine(after.scale * self.scale, after.scale * self.shift + after.shift)
 

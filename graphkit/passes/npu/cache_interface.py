@@ -64,7 +64,7 @@ class Growth:
     given: str
 
     @property
-    def joined(self) -> Value | None:
+    def concat_out(self) -> Value | None:
         """The output of the Concat, None where moves lie between the cache and it."""
         nodes = [node for node, _ in self.past.consumers if node.is_op("Concat")]
         return nodes[0].outputs[0] if self.new is not None else None
@@ -141,12 +141,12 @@ class _Moved:
     def _cache_readers(self) -> Iterator[tuple[Node, Value]]:
         """Yield the readers of the cache, or of parts of it, other than moves."""
 
-        def moved(value: Value) -> Iterator[Value | None]:
+        def moved_values(value: Value) -> Iterator[Value | None]:
             return (
                 out for node, index in value.consumers if _moves_elements(node, index, value) for out in node.outputs
             )
 
-        for value in walk_breadth_first([self.past], moved):
+        for value in walk_breadth_first([self.past], moved_values):
             for node, index in value.consumers:
                 if not _moves_elements(node, index, value) and not node.is_op("Shape"):
                     yield node, value
@@ -264,12 +264,12 @@ def _cache_length(growth: Growth, shapes: Shapes) -> Expr:
     return dims[growth.axis]
 
 
-def _with_ends(model: Model, moved: Sequence[Growth], slots: int) -> Model:
+def _with_ends(model: Model, moved_values: Sequence[Growth], slots: int) -> Model:
     """Return a model that also gives the part of a present behind its slots."""
-    if not moved:
+    if not moved_values:
         return model
     proto, taken = copy_proto(model), names_in(model.scopes)
-    for growth in moved:
+    for growth in moved_values:
         bounds = {"from": slots, "to": np.iinfo(np.int64).max, "along": growth.axis}
         names = [free_name(f"{growth.given}_{part}", taken) for part in bounds]
         for name, number in zip(names, bounds.values(), strict=True):

@@ -448,7 +448,7 @@ class _Product:
         return "".join(axis for axis in self.result if axis in self.left and axis in self.right)
 
     @property
-    def summed(self) -> str:
+    def sum_axes(self) -> str:
         """The axes of both tensors that the result lacks."""
         return "".join(axis for axis in self.left if axis in self.right and axis not in self.result)
 
@@ -521,8 +521,14 @@ class _Plan(Builder):
         first, second = product.free(product.left), product.free(product.right)
         sides: list[NodeInput] = []
         for role, value, axes, order, last in (
-            ("left", self.node.inputs[0], product.left, batch + first + product.summed, (first, product.summed)),
-            ("right", self.node.inputs[1], product.right, batch + product.summed + second, (product.summed, second)),
+            ("left", self.node.inputs[0], product.left, batch + first + product.sum_axes, (first, product.sum_axes)),
+            (
+                "right",
+                self.node.inputs[1],
+                product.right,
+                batch + product.sum_axes + second,
+                (product.sum_axes, second),
+            ),
         ):
             turned = self._transpose_axes(value, axes, order, role)
             dims = (*lead, *(product.count(part) for part in last))

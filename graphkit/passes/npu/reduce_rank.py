@@ -271,7 +271,7 @@ class ReduceRank(Rewrite):
         source: NodeInput = data
         made: list[NewNode] = []
         for step in steps:
-            source = self._reshaped(editor, source, dims, step.dims, f"{out.name}_dims", made)
+            source = self._reshape_value(editor, source, dims, step.dims, f"{out.name}_dims", made)
             name = editor.unique_name(f"{out.name}_low")
             made.append(
                 NewNode("Transpose", [source], [name], {"perm": step.perm}, like=node if not made[1:] else None)
@@ -296,7 +296,7 @@ class ReduceRank(Rewrite):
         inputs: list[NodeInput] = list(node.inputs)
         for index, dims in laid_in.items():
             low = axes.dims(dims, min(len(own[index]), self.rank))
-            inputs[index] = self._reshaped(editor, node.inputs[index], own[index], low, f"{name}_dims", made)
+            inputs[index] = self._reshape_value(editor, node.inputs[index], own[index], low, f"{name}_dims", made)
         attributes, constants = _place_axes(node, layout, axes)
         for index, integers in constants.items():
             inputs += [None] * (index + 1 - len(inputs))
@@ -312,7 +312,7 @@ class ReduceRank(Rewrite):
         editor.replace(node, *made, new, *after)
         editor.note(f"{node.op_type} node(s) given fewer axes")
 
-    def _reshaped(
+    def _reshape_value(
         self,
         editor: Editor,
         source: NodeInput,

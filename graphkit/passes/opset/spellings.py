@@ -70,7 +70,7 @@ class Draft:
         if not self.is_changed:
             self.attributes, self.is_changed = attributes_of(self.node), True
 
-    def taken(self, name: str) -> Any:
+    def take_attribute(self, name: str) -> Any:
         """Remove an attribute and return its value, None if the node does not have it."""
         if name not in self.node.attributes:
             return None
@@ -114,7 +114,7 @@ def _attributes_to_integers(*names: str) -> Adapter:
 
     def adapt(draft: Draft) -> None:
         for index, name in enumerate(names, 1):
-            numbers = draft.taken(name)
+            numbers = draft.take_attribute(name)
             if numbers is not None:
                 values = [numbers] if isinstance(numbers, int) else list(numbers)
                 draft.give(index, draft.editor.integers(values, f"{draft.op_type.lower()}_{name}"))
@@ -129,7 +129,7 @@ def _attributes_to_floats(**indices: int) -> Adapter:
         if draft.editor.shapes[draft.first()].dtype != TensorProto.FLOAT:
             raise MatchFailure("its data is not known to be float32")
         for name, index in indices.items():
-            number = draft.taken(name)
+            number = draft.take_attribute(name)
             if number is not None:
                 draft.give(
                     index, draft.editor.constant(np.array(number, np.float32), f"{draft.op_type.lower()}_{name}")
@@ -170,7 +170,7 @@ def _drop_default(name: str, default: int) -> Adapter:
     def adapt(draft: Draft) -> None:
         if draft.node.attr(name, default) != default:
             raise MatchFailure(f"its attribute '{name}' is gone")
-        draft.taken(name)
+        draft.take_attribute(name)
 
     return adapt
 
@@ -187,7 +187,7 @@ def _keep_first_output(draft: Draft) -> None:
 
 def _ratio_to_input(draft: Draft) -> None:
     """How much a Dropout drops in training is an input."""
-    ratio = draft.taken("ratio")
+    ratio = draft.take_attribute("ratio")
     if ratio is not None:
         draft.give(1, draft.editor.constant(np.array(ratio, np.float32), "dropout_ratio"))
 
@@ -234,7 +234,7 @@ def _adapt_pad(draft: Draft) -> None:
 
 
 def _scales_to_input(draft: Draft) -> None:
-    scales = draft.taken("scales")
+    scales = draft.take_attribute("scales")
     if scales is None:
         raise MatchFailure("it has no scales")
     draft.give(1, draft.editor.constant(np.array(scales, np.float32), "upsample_scales"))
@@ -319,7 +319,7 @@ def _fit_attributes(draft: Draft, before: OpSchema, after: OpSchema) -> None:
         if name not in before.attributes:
             if value != _default_of(after, name):
                 raise MatchFailure(f"its attribute '{name}' came with opset {since}")
-            draft.taken(name)
+            draft.take_attribute(name)
         elif isinstance(value, bytes) and NEW_VALUES.get((draft.op_type, name, value)) == since:
             raise MatchFailure(f"its {name} '{value.decode()}' came with opset {since}")
     for name, attribute in before.attributes.items():
@@ -446,7 +446,7 @@ def _reduction_axes(draft: Draft) -> None:
     is_all = array is None or not array.size
     if is_all and draft.node.attr("noop_with_empty_axes", 0) != 0:
         raise MatchFailure("it reduces nothing (noop_with_empty_axes)")
-    draft.taken("noop_with_empty_axes")
+    draft.take_attribute("noop_with_empty_axes")
     if is_all and len(draft.inputs) > 1:
         draft.begin()
         draft.inputs[1:] = []
@@ -455,7 +455,7 @@ def _reduction_axes(draft: Draft) -> None:
 
 def _unequal_parts(draft: Draft) -> None:
     """A Split without lengths has equal parts."""
-    count = draft.taken("num_outputs")
+    count = draft.take_attribute("num_outputs")
     if count is None:
         return
     axis, dims = draft.node.attr("axis", 0), draft.editor.shapes[draft.first()].dims
@@ -532,7 +532,7 @@ def _of_tensor(draft: Draft) -> None:
     dims = draft.editor.shapes[scale].dims if scale is not None else None
     if dims not in ((), (1,)):
         raise MatchFailure("its scale is not known to be one number")
-    draft.taken("axis")
+    draft.take_attribute("axis")
 
 
 def _adapt_constant(draft: Draft) -> None:
@@ -556,7 +556,7 @@ def _long_modes(draft: Draft) -> None:
 def _half_pixel_only(draft: Draft) -> None:
     if draft.node.attr("coordinate_transformation_mode", "half_pixel") != "output_half_pixel":
         raise MatchFailure("its coordinate_transformation_mode came with opset 16")
-    draft.taken("coordinate_transformation_mode")
+    draft.take_attribute("coordinate_transformation_mode")
 
 
 def _equal_shapes(draft: Draft) -> None:

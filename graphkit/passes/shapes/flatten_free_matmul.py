@@ -189,7 +189,7 @@ class FlatRegions:
                 second = value.producer if value is not None else None
                 if second in region.nodes and second is not None and self._can_merge(second, region):
                     source = second.operand(0)
-                    region.sources[source] = (0,) * len(self._lifted(source, region.lead))
+                    region.sources[source] = (0,) * len(self._lifted_dims(source, region.lead))
 
     def _can_merge(self, second: Node, region: Region) -> bool:
         source = second.input(0)
@@ -342,12 +342,12 @@ class FlatRegions:
             votes.update(lead for dims in around if (lead := merged_dims(dims, self.dims(value))))
         return votes.most_common(1)[0][0] if votes else None
 
-    def _lifted(self, value: Value, lead: Dims) -> Dims:
+    def _lifted_dims(self, value: Value, lead: Dims) -> Dims:
         return lead + self.dims(value)[1:]
 
     def _exit_at(self, lead: Dims) -> Exit:
         def is_exit(node: Node, value: Value) -> bool:
-            lifted, out = self._lifted(value, lead), node.outputs[0]
+            lifted, out = self._lifted_dims(value, lead), node.outputs[0]
             return self._is_exit(node, value) and reshape_spec(lifted, self.dims(out)) is not None
 
         return is_exit
@@ -356,7 +356,7 @@ class FlatRegions:
         """Take out the nodes that cannot be lifted to these dims."""
 
         def is_direct(value: Value) -> bool:
-            return self.dims(self.makers[value].input(0)) == self._lifted(value, lead)
+            return self.dims(self.makers[value].input(0)) == self._lifted_dims(value, lead)
 
         is_exit = self._exit_at(lead)
         pending = self._blocked_nodes(nodes, is_exit)
@@ -364,7 +364,7 @@ class FlatRegions:
             if self.makers[value] in self.lifts or is_direct(value):
                 continue
             reason = self._find_obstacle(value, nodes, is_exit)
-            lifted = self._lifted(value, lead)
+            lifted = self._lifted_dims(value, lead)
             if reshape_spec(self.dims(self.makers[value].input(0)), lifted) is None:
                 reason = f"no constant shape gives [{', '.join(map(str, lifted))}]"
             if reason:
@@ -375,7 +375,7 @@ class FlatRegions:
         region = Region(lead, tuple(nodes))
         is_exit = self._exit_at(lead)
         for value in self._lifted_values(nodes):
-            lifted, maker = self._lifted(value, lead), self.makers[value]
+            lifted, maker = self._lifted_dims(value, lead), self.makers[value]
             if maker not in self.lifts:
                 before = self.dims(maker.input(0))
                 region.sources[value] = None if before == lifted else reshape_spec(before, lifted)

@@ -283,9 +283,9 @@ class CancelReshapes(Rewrite):
             if before is None or after is None or before == after or node.scope.opset() < RESHAPE_SINCE:
                 continue
             region = _Region(editor, node, before, after)
-            if region.saved > 0:
+            if region.saved_nodes > 0:
                 region.write()
-                editor.note("Reshape(s) around elementwise nodes removed", region.saved)
+                editor.note("Reshape(s) around elementwise nodes removed", region.saved_nodes)
 
 
 @dataclass
@@ -383,7 +383,7 @@ class _Region:
         return tensor is not None and math.prod(tensor.dims) == 1 and len(tensor.dims) <= len(self.before)
 
     @property
-    def saved(self) -> int:
+    def saved_nodes(self) -> int:
         """How many nodes fewer there will be."""
         gone = [value for value in self.entries if value not in self.read]
         back = [value for value in self.read if value not in self.entries]

@@ -103,10 +103,12 @@ class _Attention:
             return None
         if softmax.attr("axis", -1) not in (-1, len(dims) - 1):
             return None
-        by_joined: dict[Value | None, Growth] = {each.joined: each for each in growths if each.joined is not None}
+        by_joined: dict[Value | None, Growth] = {
+            each.concat_out: each for each in growths if each.concat_out is not None
+        }
         trace = _Trace(editor, known, dims[-1], by_joined)
         keys, masks = trace.scores(scores)
-        key, value = trace.cache(keys), trace.cache(trace.weighted(out))
+        key, value = trace.cache(keys), trace.cache(trace.weighted_values(out))
         return cls((key, value), masks) if key is not None and value is not None else None
 
 
@@ -153,7 +155,7 @@ class _Trace:
         sources = [source for source in inputs if source is not None and self._is_data(source)]
         return sources[0] if len(sources) == 1 else None
 
-    def weighted(self, value: Value) -> Value | None:
+    def weighted_values(self, value: Value) -> Value | None:
         """Return the values that the probabilities of a Softmax are multiplied by, None if unknown."""
         values = set[Value | None]()
         for each in walk_breadth_first([value], _guarded_outputs):

@@ -132,15 +132,15 @@ class Slots:
         """
         if self.update == "scatter-nd":
             return NewNode("Transpose", [slots], [out], {"perm": [*range(1, axis + 1), 0, *range(axis + 1, rank)]})
-        return NewNode("Slice", [slots, self.number(0), self.used(window), self.number(axis)], [out])
+        return NewNode("Slice", [slots, self.number(0), self.used_slots(window), self.number(axis)], [out])
 
-    def used(self, window: int) -> str:
+    def used_slots(self, window: int) -> str:
         """Return how many slots are in use after, of a ring if there is a window."""
         return self.node("Min", self.end, self.number(window), as_="ring_length") if window else self.end
 
     def ring_positions(self, window: int) -> str:
         """Return the position of the token in each slot of a ring that is in use, after one token is written."""
-        slots = self._range(self.used(window))
+        slots = self._range(self.used_slots(window))
         age = self.node("Mod", self.node("Sub", self.past, slots, as_="since"), self.number(window), as_="age")
         return self.node("Sub", self.past, age, as_="ring_positions")
 
@@ -358,7 +358,7 @@ class _Caches:
                 self._decline(past, "it is moved before what is new joins it")
             elif self._dims(past, growth.axis) is None:
                 self._decline(past, f"it is {self.shapes[past]}, and slots need dims that are numbers, or the batch")
-            elif unwrap_value(present, ("Identity",)) is not growth.joined:
+            elif unwrap_value(present, ("Identity",)) is not growth.concat_out:
                 self._decline(present, "it is not past and new as they are joined")
         for entry in new:
             assert entry.present is not None
@@ -409,7 +409,7 @@ class _Caches:
 
     def _store(self, growth: Growth, ring: Ring | None) -> None:
         """Write new tokens into slots, and let attention read those in use."""
-        past, joined, new, window = growth.past, growth.joined, growth.new, ring.window if ring is not None else 0
+        past, joined, new, window = growth.past, growth.concat_out, growth.new, ring.window if ring is not None else 0
         dims = self.shapes[past].dims or ()
         assert joined is not None
         assert joined.producer is not None

@@ -241,7 +241,7 @@ def _unsolvable_error(pair: Pair, numbers: Mapping[str, int]) -> UsageError:
 def _forced_size(relation: Relation) -> Iterator[tuple[str, int]]:
     """Yield the only symbol of a relation with the size that the relation forces."""
     name, *others = relation.symbols
-    size = relation.forced() if not others else None
+    size = relation.forced_size() if not others else None
     if size is not None and size < 0:
         raise UsageError(f"'{name}' would be {size} - give sizes that fit together")
     if size is not None:

@@ -148,7 +148,7 @@ class _Search:
         tried = candidate_sizes(base, grid.sizes, grid.ties, grid.symbols)[1:]
         tried += broken_sizes(base, grid.sizes, grid.ties)
         self.places: dict[Direction, list[Assignment]] = {}
-        changes = [(self.changed(sizes), sizes) for sizes in tried]
+        changes = [(self.changed_symbols(sizes), sizes) for sizes in tried]
         for names, sizes in sorted(changes, key=lambda change: self.distance(*change)):
             direction = tuple((name, self._size_sign(name, sizes[name])) for name in names)
             self.places.setdefault(direction, []).append(sizes)
@@ -156,7 +156,7 @@ class _Search:
 
     # Directions
 
-    def changed(self, assignment: Assignment) -> tuple[str, ...]:
+    def changed_symbols(self, assignment: Assignment) -> tuple[str, ...]:
         """Return the symbols that differ from the base, and those that should follow from others but do not."""
         expected = self.base
         if self.grid.ties:

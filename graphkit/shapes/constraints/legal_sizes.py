@@ -138,7 +138,7 @@ def _forced_size(constraint: Constraint, chosen: Mapping[str, int]) -> int | Non
     if not isinstance(relation, Relation) or relation.relation != "==":
         return None
     try:
-        return relation.substitute(chosen).forced()
+        return relation.substitute(chosen).forced_size()
     except (TooComplexError, ZeroDivisionError):
         return None
 

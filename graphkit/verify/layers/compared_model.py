@@ -373,11 +373,11 @@ def _telling_sizes(legal: LegalSizes, model: Model) -> list[dict[str, int]]:
     ]
     names = [variable.name for variable in legal.variables]
 
-    def telling(dims: dict[str, int]) -> tuple[int, int]:
+    def telling_dims(dims: dict[str, int]) -> tuple[int, int]:
         sizes = [dims[name] for name in names if name in dims]
         return sum(size > 1 for size in sizes), min(sum(sizes), TELLING)
 
-    return sorted(legal_dims, key=telling, reverse=True)
+    return sorted(legal_dims, key=telling_dims, reverse=True)
 
 
 def rename_feed(a: Model, b: Model, feed: Feed, arrays: Feed, names_in_b: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -456,13 +456,13 @@ class ArrayFile:
         self._members = {name.removesuffix(".npy"): name for name in members}
         self.names = tuple(self._members)
 
-    def claimed(self, name: str) -> np.ndarray:
+    def claimed_array(self, name: str) -> np.ndarray:
         """Return zeros of the dims and the dtype that an array has by its header, which take no memory.
 
         Raises:
             ModelError: It holds no plain numbers, or is larger than it may be.
         """
-        with self._opened(name) as (_, shape, _, dtype):
+        with self._open_array(name) as (_, shape, _, dtype):
             return np.broadcast_to(np.zeros((), object if dtype.kind == "U" else dtype.newbyteorder("=")), shape)
 
     def beside(self, name: str, array: np.ndarray) -> np.ndarray:
@@ -471,7 +471,7 @@ class ArrayFile:
         Raises:
             ModelError: See `read`.
         """
-        claimed = self.claimed(name)
+        claimed = self.claimed_array(name)
         return claimed if claimed.size > FAR * (array.size + 1) else self.read(name)
 
     def read(self, name: str) -> np.ndarray:
@@ -480,7 +480,7 @@ class ArrayFile:
         Raises:
             ModelError: It holds no plain numbers, is larger than it may be, or is cut.
         """
-        with self._opened(name) as (file, shape, is_fortran, dtype):
+        with self._open_array(name) as (file, shape, is_fortran, dtype):
             size = math.prod(shape) * dtype.itemsize
             content = file.read(size)
         if len(content) != size:
@@ -489,7 +489,7 @@ class ArrayFile:
         return array.astype(object) if dtype.kind == "U" else array.astype(dtype.newbyteorder("="), copy=False)
 
     @contextlib.contextmanager
-    def _opened(self, name: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype]]:
+    def _open_array(self, name: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype]]:
         """Open an array, and yield its file, dims, whether it is stored column by column, and its dtype."""
         try:
             with self._zip.open(self._members[name]) as file:

@@ -145,7 +145,7 @@ class TensorCase:
         return not self.is_integer and self.x.shape == self.y.shape and self.x.size > 0
 
     @property
-    def allowed(self) -> float:
+    def allowed_difference(self) -> float:
         """The largest difference that counts as none."""
         return 0.0 if self.is_integer else self.tolerance * max(1.0, largest_magnitude(self.x))
 
@@ -154,10 +154,10 @@ class TensorCase:
         yield (
             np.inf
             if self.x.shape != self.y.shape
-            else largest_multiple(elementwise_difference(self.x, self.y), self.allowed)
+            else largest_multiple(elementwise_difference(self.x, self.y), self.allowed_difference)
         )
 
-    def compared(self, x: np.ndarray, y: np.ndarray) -> Undo:
+    def compare_arrays(self, x: np.ndarray, y: np.ndarray) -> Undo:
         """Return the undoing after which these are compared."""
         return partial(with_attributes, self, x=x, y=y)
 
@@ -270,7 +270,7 @@ def _differs_only_where(case: TensorCase, hidden: np.ndarray) -> bool:
     """Whether only padded positions differ: dims [batch, length, ...] beside a mask [batch, length]."""
     if hidden.ndim != 2 or case.x.shape != case.y.shape or case.x.shape[:2] != hidden.shape:
         return False
-    with case.compared(case.x[~hidden], case.y[~hidden])():
+    with case.compare_arrays(case.x[~hidden], case.y[~hidden])():
         return max(case.distances()) <= 1
 
 
@@ -319,7 +319,7 @@ def constant_causes(case: TensorCase) -> Iterator[Cause]:
             text += "" if case.is_integer else "; no initializer of either has this value"
             if kept:
                 text = f"along axis {kept[0]}, B differs from A by the same numbers everywhere; no initializer has them"
-        yield Cause("offset", f"constant offset: {text}.", name, case.compared(case.x, case.y + column))
+        yield Cause("offset", f"constant offset: {text}.", name, case.compare_arrays(case.x, case.y + column))
 
 
 def _added_constant(case: TensorCase, column: np.ndarray) -> tuple[str, str]:
@@ -354,12 +354,12 @@ def scale_causes(case: TensorCase) -> Iterator[Cause]:
             texts = f"B applies {operation}{more}", f"B lacks {operation}, or A applies it twice"
             for factor, text in zip((number, 1 / number), texts, strict=True):
                 times = f"{factor.ravel()[0]:.6g} times" if factor.size == 1 else "a multiple of"
-                undo = case.compared(factor * case.x, case.y)
+                undo = case.compare_arrays(factor * case.x, case.y)
                 yield Cause("scale", f"scale: B is {times} A: {text}.", value.name, undo)
     squares = float((case.x * case.x).sum())
     if squares and (least := float((case.x * case.y).sum()) / squares):
         text = f"scale: B is {least:.6g} times A; no constant nearby has that factor."
-        yield Cause("scale", text, undo=case.compared(least * case.x, case.y))
+        yield Cause("scale", text, undo=case.compare_arrays(least * case.x, case.y))
 
 
 def _broadcasts_to(dims: tuple[int, ...], to: tuple[int, ...]) -> bool:
@@ -380,7 +380,7 @@ def row_causes(case: TensorCase) -> Iterator[Cause]:
                 text = _added_text(
                     more, f"positions ({ends})" if is_counting else ends, is_twice=bool(less and less.reads(name))
                 )
-                yield Cause("positions", f"{text}.", name, case.compared(x, y + sign * table[rows]))
+                yield Cause("positions", f"{text}.", name, case.compare_arrays(x, y + sign * table[rows]))
         rows_a, rows_b = _nearest_rows(table, x), _nearest_rows(table, y)
         if rows_a is not None and rows_b is not None:
             steps = {row_b - row_a for row_a, row_b in zip(rows_a, rows_b, strict=True)}
@@ -388,7 +388,7 @@ def row_causes(case: TensorCase) -> Iterator[Cause]:
                 f"{'off by one: ' if steps in ({1}, {-1}) else ''}A looks up rows {_numbers_text(rows_a)} of '{name}', "
             )
             text += "B rows"
-            undo = case.compared(x, y - table[rows_b] + table[rows_a])
+            undo = case.compare_arrays(x, y - table[rows_b] + table[rows_a])
             yield Cause("positions", f"{text} {_numbers_text(rows_b)}.", name, undo)
 
 
@@ -437,20 +437,22 @@ def term_causes(case: TensorCase) -> Iterator[Cause]:
             text = (
                 f"{owner} adds its tensor '{value.name}'{' (a residual)' if is_residual else ''}, and {other} does not."
             )
-            yield Cause("term", text, undo=case.compared(case.x, case.y + sign * term))
+            yield Cause("term", text, undo=case.compare_arrays(case.x, case.y + sign * term))
             text = f"{other} adds the tensor '{value.name}' of {owner} once more than {owner}."
-            yield Cause("term", text, undo=case.compared(case.x, case.y - sign * term))
+            yield Cause("term", text, undo=case.compare_arrays(case.x, case.y - sign * term))
             if owner == "A" and term.shape == case.y.shape:
                 text = f"B has what A has in '{value.name}': what A computes from that is left out."
-                yield Cause("term", text, undo=case.compared(term, case.y))
+                yield Cause("term", text, undo=case.compare_arrays(term, case.y))
 
 
 def order_causes(case: TensorCase) -> Iterator[Cause]:
     """Yield the same elements in another order: transposed, rotated, permuted, or without some at an end."""
-    allowed = case.allowed
+    allowed = case.allowed_difference
     for relation in array_relations(case.x, case.y):
         if relation.may_hold(allowed):
-            yield Cause(relation.kind, f"{relation.text}.", undo=case.compared(relation.expected, relation.actual))
+            yield Cause(
+                relation.kind, f"{relation.text}.", undo=case.compare_arrays(relation.expected, relation.actual)
+            )
 
 
 TABLE: tuple[Callable[[TensorCase], Iterator[Cause]], ...] = (

@@ -98,7 +98,7 @@ def test_values_of_the_result_have_the_sizes_of_the_original() -> None:
     models = [model("g (float[n] x) => (float[n] y) { y = Relu (x) }"), model(text)]
     counts = {"count": np.full([1], symbol("n"), object)}
     both = BeforeAndAfter(models[:1], models[1], DimSpec.of(), wish={"batch": 7}, values=counts)
-    originals, result = both.sized()
+    originals, result = both.choose_sizes()
     assert (originals[0].sizes["n"], str(result.shapes["y"])) == (7, "[n]")
     (count,) = both.values_at(result.sizes).values()
     assert (count.dtype, count.tolist()) == (np.int64, [7])
