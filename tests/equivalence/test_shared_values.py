@@ -141,7 +141,7 @@ def test_a_fold_with_other_names_is_matched(
     count = len(folded.graph.nodes)
     assert len(found.unmatched_b) < 0.1 * count
     assert len(diff(original, folded).nodes.added) < 0.1 * count
-    for room in ("verify.layers.matching", "model_diff.node_matching"):
+    for room in ("verify.layers.measuring", "model_diff.node_matching"):
         monkeypatch.setattr(f"graphkit.{room}.shared_values", lambda *_, **__: ())
     assert len(compare_models(original, folded).unmatched_b) > 0.8 * count
     assert len(diff(original, folded).nodes.added) > 0.6 * count
