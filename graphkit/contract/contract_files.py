@@ -65,7 +65,10 @@ def _read_contract(path: Path, form: _Form, altered: bool) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
         plain = msgspec.json.decode(text)
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        hint = f"write it with `graphkit {form.command}`"
+        raise ModelError(f"it cannot be read: {error.strerror}", file=str(path), hint=hint) from error
+    except (ValueError, RecursionError) as error:
         raise _no_contract_error(path, form, str(error)) from error
     version = plain.get("version") if isinstance(plain, dict) else None
     if type(version) is int and version != form.version:

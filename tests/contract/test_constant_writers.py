@@ -350,7 +350,7 @@ def test_the_command_line_writes_the_language_of_the_suffix(tmp_path: Path, caps
 
 
 def test_a_folder_without_a_contract_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"it is not a contract: .*No such file .* - write it with `graphkit lower`"):
+    with pytest.raises(ModelError, match=r"it cannot be read: No such file .* - write it with `graphkit lower`"):
         app(["contract", str(tmp_path)], standalone_mode=False)
 
 
