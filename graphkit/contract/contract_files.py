@@ -76,14 +76,15 @@ def _read_contract(path: Path, form: _Form, altered: bool) -> Any:
         raise ModelError(f"it is a {form.what} of version {version}", file=str(path), hint=hint)
     has_checksum = isinstance(plain, dict) and isinstance(plain.pop("checksum", None), str)
     try:
-        contract = msgspec.convert(plain, form.kind)
+        contract: Any = msgspec.convert(plain, form.kind)
     except msgspec.ValidationError as error:
         problem, _, at = str(error).rpartition(" - at ")  # the path comes first, so that a long value does not hide it
         path_text = at.strip("`").removeprefix("$.")
         raise _no_contract_error(path, form, f"{path_text}: {problem}" if at else str(error)) from error
     read = {"legal": {}, **plain} if form is BUNDLED else plain  # which bundles lack that were written before
+    made = msgspec.to_builtins(dataclasses.asdict(contract))  # with the defaults, which msgspec leaves to the class
     faults = chain(
-        filter(None, [first_difference(read, msgspec.to_builtins(contract), by=f"a {form.what} has")]),
+        filter(None, [first_difference(read, made, by=f"a {form.what} has")]),
         form.problems(contract),
         record_problems(contract.proof, contract.files, contract.read_files),
     )

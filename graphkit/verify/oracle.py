@@ -28,7 +28,7 @@ from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.decoding import Decoder
 from graphkit.verify.probe_inputs import KEEPING, InputProbe, fixed_length, nearest_length
 
-__all__ = ["OneSequence", "Oracle", "with_logits_choice"]
+__all__ = ["OneSequence", "Oracle", "Originals", "with_logits_choice"]
 
 
 Arrays = dict[str, np.ndarray]
