@@ -150,7 +150,9 @@ def _prove_loop(
 
     prompt, steps = _prompt_length(first, first_runs, options.steps), options.steps
     sizes = Sizes(fixed_size("batch", BATCH), prompt, 0, fixed_size("encoder", ENCODER))
-    source = merged if declarations(merged).notes else _model_path(merged)
+    corrected = declarations(merged)  # onnxruntime plans its memory by symbols that are equal
+    source = corrected.model if corrected.notes else _model_path(merged)
+    merged, pair = corrected.model, (declarations(pair[0]).model, declarations(pair[1]).model)
     with IsolatedSession(source, prepack=False, known=merged) as session:
         expected = decode(Decoder(merged, merged, session, session), sizes=sizes, steps=steps)
     try:
