@@ -14,7 +14,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions, SplitProofOptions
 from graphkit.progress import portion_of, with_share
-from graphkit.runtime.session import IsolatedSession, check_files
+from graphkit.runtime.session import IsolatedSession, RunError, check_files
 from graphkit.shapes import AS_DECLARED, declarations
 from graphkit.shapes.constraints.symbol_sizes import Role, Sizes
 from graphkit.verify.candidate_sessions import Part
@@ -148,28 +148,43 @@ def _prove_loop(
     def fixed_size(role: Role, size: int) -> int:
         return first.sizes.fixed_roles.get(role, later.sizes.fixed_roles.get(role, size))
 
-    prompt, steps = _prompt_length(first, first_runs, options.steps), options.steps
-    sizes = Sizes(fixed_size("batch", BATCH), prompt, 0, fixed_size("encoder", ENCODER))
+    def fit_sizes(prompt: int) -> Sizes:
+        return Sizes(fixed_size("batch", BATCH), prompt, 0, fixed_size("encoder", ENCODER))
+
     corrected = declarations(merged)  # onnxruntime plans its memory by symbols that are equal
     source = corrected.model if corrected.notes else _model_path(merged)
     merged, pair = corrected.model, (declarations(pair[0]).model, declarations(pair[1]).model)
+    steps = options.steps
     with IsolatedSession(source, prepack=False, known=merged) as session:
-        expected = decode(Decoder(merged, merged, session, session), sizes=sizes, steps=steps)
+        prompts = _prompt_lengths(first, first_runs, steps)
+        for prompt in prompts:
+            try:
+                expected = decode(Decoder(merged, merged, session, session), sizes=fit_sizes(prompt), steps=steps)
+                break
+            except RunError:
+                if prompt == prompts[-1]:
+                    raise
     try:
         sessions = [IsolatedSession(_model_path(model), prepack=False, known=model) for model in pair]
-        actual = decode(Decoder(*pair, *sessions), sizes=sizes, steps=steps, like=merged)
+        actual = decode(Decoder(*pair, *sessions), sizes=fit_sizes(prompt), steps=steps, like=merged)
     except ModelError as error:
         return LoopProof(prompt, steps, None, error.problem)
     return LoopProof(prompt, steps, *_compare_loops(expected, actual, options.tolerance or 0.0))
 
 
-def _prompt_length(first: Feeder, runs: Sequence[Mapping[str, int]], steps: int) -> int:
-    """Return the length of a prompt from which the steps pass a length at which the model may change."""
+def _prompt_lengths(first: Feeder, runs: Sequence[Mapping[str, int]], steps: int) -> list[int]:
+    """Return lengths of a prompt from which the steps pass a length at which the model may change, the last one sure.
+
+    A branch that is proven ran at few sizes, so that nobody knows yet whether it runs at longer ones.
+    """
     if "sequence" in first.sizes.fixed_roles:
-        return first.sizes.fixed_roles["sequence"]
-    longest = max(first.sizes.tokens.evaluate(dims) for dims in runs) if first.sizes.tokens else 1
-    beyond = next((length for length in first.lengths.beyond if length <= longest), longest)
-    return max(min(longest - steps + 1, beyond - MARGIN - steps // 2), 1)
+        return [first.sizes.fixed_roles["sequence"]]
+    ran = max(first.sizes.tokens.evaluate(dims) for dims in runs) if first.sizes.tokens else 1
+    prompts = []
+    for longest in (max(ran, *first.lengths.ends, *first.lengths.beyond, 1), ran):
+        beyond = next((length for length in first.lengths.beyond if length <= longest), longest)
+        prompts.append(max(min(longest - steps + 1, beyond - MARGIN - steps // 2), 1))
+    return list(dict.fromkeys(prompts))
 
 
 def _compare_loops(expected: Decoded, actual: Decoded, tolerance: float) -> tuple[float | None, str]:
