@@ -10,7 +10,7 @@ from site_pages.markdown import contents, prose, table
 __all__ = ["pages"]
 
 PAGE = re.compile(r"docs/reference/(\w+)\.md")
-CLASS = re.compile(r"(graphkit\.deploy\.contract)\.(\w+)\b")
+CLASS = re.compile(r"(graphkit\.contract)\.(\w+)\b")
 INDEX = """# JSON schemas
 
 Each command with `--format json` writes a document that names its schema, such as `"schema": "report/1"`.

@@ -43,13 +43,13 @@ def test_an_expand(seed: int, axes: list[tuple[int, bool]], leading: int) -> Non
     sizes = (leading, *(size for size, _ in axes))
     made = move.expand(constants.of_array(array, TensorProto.FLOAT), tuple(map(const, sizes)))
     assert is_constant_of(constants, made, np.broadcast_to(array, sizes))
-    assert constants.unrepeated(made) is without_repeats(constants, array, len(sizes))
+    assert constants.without_repeats(made) is without_repeats(constants, array, len(sizes))
 
 
 def without_repeats(constants: Constants, array: np.ndarray, rank: int) -> Term:
     """Return an array as a constant of a rank, without repeats."""
     padded = array.reshape((1,) * (rank - array.ndim) + array.shape)
-    return constants.unrepeated(constants.of_array(padded, TensorProto.FLOAT))
+    return constants.without_repeats(constants.of_array(padded, TensorProto.FLOAT))
 
 
 @settings(max_examples=60, derandomize=True, database=None)
