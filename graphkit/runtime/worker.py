@@ -211,7 +211,7 @@ def _run_small_model(content: bytes, feeds: list[dict[str, Any] | None]) -> list
         try:
             arrays = {name: np.zeros(*each[::-1]) if isinstance(each, list) else each for name, each in feed.items()}
             found.append(session.run(None, arrays))
-        except Exception as error:
+        except Exception as error:  # as above
             found.append(str(error) or type(error).__name__)
     return found
 
