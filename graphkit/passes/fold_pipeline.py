@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from graphkit.graph.names import count_things
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FOLD_LIMIT, FoldingOptions
-from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds, EliminateIdentity
+from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds, DropZeroStates, EliminateIdentity
 from graphkit.passes.clean_up.exporter_idioms import CastlikeToCast, SequenceToSplit
 from graphkit.passes.clean_up.fold_constants import FoldConstants, FoldShapes
 from graphkit.passes.clean_up.for_onnxruntime import keep_outputs_float, with_unique_node_names
@@ -48,6 +48,7 @@ FOLDING: tuple[type[Rewrite], ...] = (
     DropBroadcasts,
     FoldConstants,
     DropZeroAdds,
+    DropZeroStates,
     MergeCommonSubexpressions,
 )
 

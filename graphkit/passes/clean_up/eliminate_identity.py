@@ -1,4 +1,4 @@
-"""Remove nodes that return their input unchanged, additions of zeros included."""
+"""Remove nodes that return their input unchanged, additions of zeros included, and initial states of zeros."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import onnx
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import MOVING, value_inputs
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.traversal import walk_breadth_first
+from graphkit.graph.uses import moved_from
+from graphkit.graph.view import Node, Scope, Value, constant_tensor
 from graphkit.io.tensors import inline_array
 from graphkit.passes.clean_up.for_onnxruntime import is_rounded_behind
-from graphkit.rewrite import Editor, Rewrite
+from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
 
-__all__ = ["DropZeroAdds", "EliminateIdentity"]
+__all__ = ["DropZeroAdds", "DropZeroStates", "EliminateIdentity"]
 
 Rule = Callable[[Editor, Node], Value | None]
 
@@ -328,3 +330,79 @@ def _has_signs(editor: Editor, value: Value, *, negative: bool) -> bool:
     if tensor is None or editor.uniform(value) != 0:
         return False
     return bool((np.signbit(editor.model.array(tensor)) == negative).all())
+
+
+STATES = (5, 6)  # of an LSTM, which index holds the hidden and which the cell state; a GRU and an RNN have the first
+MOVES = ("Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose")
+MOVED = (*MOVES, "Unsqueeze")
+
+
+@dataclass(frozen=True)
+class DropZeroStates(Rewrite):
+    """Leave out the initial states of LSTM, GRU and RNN that are zeros, and with them the nodes that make them.
+
+    Legality: the state is a constant of zeros, or made of such by a ConstantOfShape and nodes that move elements;
+    -0.0 stays.
+
+    Before:
+
+        agraph (float[L, N, 3] x) => (float[L, 1, N, 2] y)
+        <float[1, 6, 3] w = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+         float[1, 6, 2] r = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, int64[1] one = {1}, int64[1] two = {2}> {
+            batch = Shape <start = 1, end = 2> (x)
+            dims = Concat <axis = 0> (one, batch, two)
+            zeros = ConstantOfShape (dims)
+            y = GRU <hidden_size = 2> (x, w, r, , , zeros)
+        }
+
+    After:
+
+        agraph (float[L, N, 3] x) => (float[L, 1, N, 2] y)
+        <float[1, 6, 3] w = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+         float[1, 6, 2] r = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}> {
+            y = GRU <hidden_size = 2> (x, w, r)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        for node in editor.nodes("LSTM", "GRU", "RNN"):
+            zeros = [index for index in STATES if (value := node.input(index)) is not None and _is_zero(editor, value)]
+            if zeros:
+                _leave_out(editor, node, zeros)
+                editor.note("initial state(s) of zeros left out", len(zeros))
+
+
+def _leave_out(editor: Editor, node: Node, indices: Sequence[int]) -> None:
+    inputs = [None if index in indices else value for index, value in enumerate(node.inputs)]
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    outputs = [out.name if out is not None else "" for out in node.outputs]
+    editor.replace(node, NewNode(node.op_type, inputs, outputs, attributes_of(node), like=node))
+
+
+def _is_zero(editor: Editor, value: Value) -> bool:
+    """Whether all elements of a value are 0.0."""
+    return all(
+        _is_zero_source(editor, source) for source in walk_breadth_first([value], lambda each: moved_from(each, MOVED))
+    )
+
+
+def _is_zero_source(editor: Editor, value: Value) -> bool:
+    """Whether a value is zeros, or is moved from values that may be."""
+    node = value.producer
+    if value.is_constant:
+        return _has_signs(editor, value, negative=False)
+    return node is not None and (
+        node.is_op(*MOVED) or (node.is_op("ConstantOfShape") and _fills_with_zeros(editor, node))
+    )
+
+
+def _fills_with_zeros(editor: Editor, node: Node) -> bool:
+    """Whether a ConstantOfShape gives zeros: it does where it says nothing."""
+    if "value" not in node.attributes:
+        return True
+    tensor = constant_tensor(node.attributes)
+    if tensor is None or tensor.data_type not in FLOATS:
+        return False
+    array = editor.model.array(tensor)
+    return not array.any() and not np.signbit(array).any()
