@@ -71,6 +71,10 @@ def port(kind: str, name: str, *path: str, to: object, method: int = 1) -> Calla
 BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
     "a key is missing": (drop(*STEP, "access"), r"methods\[1\]: Object missing required field `access`"),
     "a key too many": (setting("x", to=1), "x is there, and a bundle has none"),
+    "a key that has a default is missing": (
+        drop("generation", "prompt"),
+        r"generation\.prompt is missing, and a bundle",
+    ),
     "another version": (setting("version", to=1), "it is a bundle of version 1 - make it again with `graphkit bundle`"),
     "a version that is none": (setting("version", to="1"), "version: Expected `int`, got `str`"),
     "no method": (setting("methods", to=[]), "methods: Expected `array` of length >= 1"),

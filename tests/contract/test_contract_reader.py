@@ -34,6 +34,10 @@ INPUTS = ("methods", 0, "inputs")
 BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
     "a key is missing": (drop, r"methods\[0\]: Object missing required field `file`"),
     "a key too many": (setting("x", to=1), "x is there, and a contract has none"),
+    "a key that has a default is missing": (
+        lambda plain: plain["generation"].pop("num_beams"),
+        r"generation\.num_beams is missing, and a contract",
+    ),
     "a dim is text": (
         setting(*INPUTS, 0, "shape", 1, to="2"),
         r"methods\[0\]\.inputs\[0\]\.shape\[1\]: Expected `int`, got `str`",
