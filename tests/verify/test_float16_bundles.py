@@ -53,7 +53,7 @@ def test_a_right_bundle_passes_in_float32_where_rounding_decides(bundled: Bundle
     assert proof.passed
     wide, halves = ([run for run in proof.runs if run.is_wide is flag] for flag in (True, False))
     assert {run.optimized for run in wide} == {run.optimized for run in halves} == {False, True}
-    assert max(run.logits for run in wide) < 1e-5
+    assert max(run.logits for run in wide) < 4e-6  # of all prompts, not only of those that float16 moves
     assert any(run.logits > TOLERANCE for run in halves)
     assert any(note.startswith("Of the logits of the export itself float16 puts some ") for note in proof.notes)
     assert "That is in float32" in " ".join(proof.to_text().split())
