@@ -15,6 +15,7 @@ MODEL ?= example:merged-decoder
 NPU_PYTHON ?= python3.11
 NPU_VENV ?= .venv-npu
 BIN := $(VENV)/bin
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: report test test-slow browser-test view-test check format lint types reports docs release-check npu-gate clean
 
