@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import IO, cast
 
 from graphkit.errors import GraphkitError
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.limits import DEFAULT_LIMITS, Limits, waiting_factor
 from graphkit.runtime.shared_memory import Arena
 from graphkit.runtime.worker import Message, read_message, write_message
 
@@ -142,7 +142,7 @@ class Worker:
     def _wait_until_ready(self) -> None:
         if self.is_ready:
             return
-        answer, _ = self._exchange_messages(None, SECONDS_TO_START)
+        answer, _ = self._exchange_messages(None, SECONDS_TO_START * waiting_factor())
         if answer is None:
             self._process.kill()
             self._process.wait()

@@ -8,7 +8,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DEFAULT_LIMITS", "HAS_MEMORY_LIMIT", "Limits", "allocated_bytes", "limit_memory", "machine_memory"]
+__all__ = [
+    "DEFAULT_LIMITS",
+    "HAS_MEMORY_LIMIT",
+    "Limits",
+    "allocated_bytes",
+    "limit_memory",
+    "machine_memory",
+    "waiting_factor",
+]
 
 HAS_MEMORY_LIMIT = sys.platform == "linux"  # elsewhere no limit counts the memory that a process allocates
 SECONDS = 60.0
@@ -29,7 +37,8 @@ class Limits:
 
     Attributes:
         seconds: Time of one load or one run; a proof looks for sizes for so many times as long (`SEARCH`). Default: a
-            minute, plus half a minute for each GB of weights, and as long as it takes to look for sizes.
+            minute, plus half a minute for each GB of weights, and as long as it takes to look for sizes; more where
+            others keep the processors busy.
         memory: Bytes, not counting the weights. Default: a quarter of the machine's memory. Has no effect if
             `HAS_MEMORY_LIMIT` is false.
     """
@@ -39,7 +48,9 @@ class Limits:
 
     def time(self, weights: int) -> float:
         """Return the seconds that one load or one run may take, for a model with so many bytes of weights."""
-        return SECONDS + SECONDS_PER_GIGABYTE * weights / 1e9 if self.seconds is None else self.seconds
+        if self.seconds is not None:
+            return self.seconds
+        return (SECONDS + SECONDS_PER_GIGABYTE * weights / 1e9) * waiting_factor()
 
     def bytes(self) -> int:
         """Return the bytes that a model may take beyond its weights."""
@@ -59,6 +70,12 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+
+
+def waiting_factor() -> float:
+    """Return how many times as long work takes because other processes wait for the processors too, at least 1."""
+    waiting = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return max(1.0, waiting / (os.cpu_count() or 1))
 
 
 def machine_memory() -> int:

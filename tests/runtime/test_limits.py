@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 
@@ -8,9 +9,13 @@ from graphkit.runtime import limits as limits_module
 from graphkit.runtime.limits import Limits, machine_memory
 
 
-def test_time_grows_with_the_weights_unless_it_is_given() -> None:
-    assert Limits().time(0) == 60
-    assert Limits().time(2_000_000_000) == 120
+@pytest.mark.parametrize(("load", "factor"), [(0.2, 1), (6, 6)])
+def test_time_grows_with_the_weights_and_a_busy_machine_unless_it_is_given(
+    load: float, factor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * (os.cpu_count() or 1), 0.0, 0.0), raising=False)
+    assert Limits().time(0) == 60 * factor
+    assert Limits().time(2_000_000_000) == 120 * factor
     assert Limits(seconds=5).time(2_000_000_000) == 5
 
 
