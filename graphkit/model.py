@@ -42,7 +42,7 @@ class Model:
 
     Attributes:
         source: The source that was read: the weightless proto, the file, the data files, the references.
-        related_dims: Which dims of its inputs nodes relate, once that was asked; shared with its rewrites.
+        related_dims: Which dims of its inputs nodes relate, once that was asked; its rewrites, made later, know too.
         is_edited: Whether a rewrite made it, so that it differs from its file.
     """
 
@@ -67,7 +67,13 @@ class Model:
     def with_proto(self, proto: onnx.ModelProto) -> Model:
         """Return a rewritten model whose weights lie where they lie for this one."""
         source = replace(self.source, proto=proto)
-        kept = self._maps, self._is_sound, self._scratch, self._adopted, self.related_dims
+        kept = (
+            self._maps,
+            self._is_sound,
+            self._scratch,
+            self._adopted,
+            dict(self.related_dims),
+        )  # what this one relates
         return Model(source, *kept, is_edited=True)
 
     def check_soundness(self) -> None:

@@ -164,7 +164,7 @@ def declared_inputs(model: Model) -> DeclaredInputs:
     if any(len(parts) > 1 and not lengths.issuperset(parts) for parts in groups.values()):
         from graphkit.shapes.related_dims import related_groups  # which infers shapes, of inputs that this reads
 
-        # nodes of the original related the dims of a rewrite too, whose inputs and their meanings are the same
+        # nodes of the original relate the dims of its rewrites too, whose inputs are the same, but never vice versa
         key = (tuple(each.SerializeToString() for each in model.proto.graph.input), str(groups))
         if key not in model.related_dims:
             model.related_dims[key] = related_groups(model, groups, lengths)

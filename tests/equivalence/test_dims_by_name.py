@@ -9,6 +9,8 @@ from small_models import model
 from graphkit.equivalence import check_equivalence
 from graphkit.model import Model
 from graphkit.runtime.session import Session
+from graphkit.shapes import infer
+from graphkit.verify import verify_rewrite
 
 OTHER = "y = Shape (z)"
 EVEN = "s = Shape (x) h = Div (s, two) y = Mul (h, two)"
@@ -67,6 +69,18 @@ def test_a_sum_of_other_dims_is_a_condition_of_the_proof() -> None:
     assert found.conditions == ("a >= 1", "b >= 1", "u.0 = a + b, as declared")
     apart = tuple(named(body, {**dims, "z": "c"}) for body in (joined, whole))
     assert not check_equivalence(*apart).proven
+
+
+@pytest.mark.parametrize("asked_first", ["original", "rewrite", "neither"])
+def test_two_dims_of_one_name_are_not_equal_because_a_rewrite_needs_it(asked_first: str) -> None:
+    """The nodes of a rewrite relate what those of the original do not, which runs at two sizes too."""
+    inputs = "g (float[n] x, float[n] z) => (float[k] y, float[m] w)"
+    before = model(f"{inputs} {{ y = Relu (x) w = Relu (z) }}")
+    after = before.with_proto(model(f"{inputs} {{ r = Relu (x) s = Shape (z) y = Expand (r, s) w = Relu (z) }}").proto)
+    if asked_first != "neither":
+        infer({"original": before, "rewrite": after}[asked_first])
+    assert not check_equivalence(before, after).proven
+    assert not verify_rewrite(before, after).passed
 
 
 def test_a_name_that_another_dim_without_one_gets() -> None:

@@ -65,6 +65,12 @@ def test_it_fails_without_the_comparison_in_float32(bundled: Bundled, monkeypatc
     assert "differ by 1.3e-02" in proof_of(bundled).findings()[0]
 
 
+def test_an_export_that_overflows_excuses_no_difference() -> None:
+    assert bundle_verifier.half_tolerance(1e-2, 1e-3) == 1e-2
+    assert bundle_verifier.half_tolerance(1e-2, 1e-1) > 1e-1
+    assert bundle_verifier.half_tolerance(1e-2, np.inf) == bundle_verifier.half_tolerance(1e-2, np.nan) == 1e-2
+
+
 def half(edit: Edit, number: float) -> str:
     return edit.constant(number, np.float16)
 
