@@ -140,17 +140,17 @@ class FileRewrite:
     progress: Progress
 
     def check(self) -> None:
-        """Check before any work that the file can be written, and that the original can be run.
+        """Check before any work that the file can be written, and that the weights are there to be copied or run.
 
         Raises:
             OutputError: There is no such folder, or a file exists and is not to be replaced.
             ModelError: The weights are missing.
         """
         output, options = self.output, self.options
-        is_shared = resolve_placement(options.weights, [self.model]) == "shared"
-        data = [output.with_name(f"{output.name}_data")] if is_shared else []
+        placement = resolve_placement(options.weights, [self.model])
+        data = [output.with_name(f"{output.name}_data")] if placement == "shared" else []
         check_targets([*data, output], [self.model], overwrite=options.overwrite)
-        if options.verify:
+        if options.verify or placement != "in-place":  # data in place need not be there yet
             from graphkit.runtime.session import check_files
 
             check_files(self.model)

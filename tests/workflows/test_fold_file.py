@@ -217,9 +217,11 @@ def test_a_model_without_its_weights_folds_where_they_stay(tmp_path: Path) -> No
     model = load(source)
     report = fold_file(model, tmp_path / "out.onnx", FoldOptions(weights="in-place", verify=False))
     assert report.files == ("out.onnx",)
+    steps: list[str] = []
     for options in (FoldOptions(weights="in-place"), FoldOptions(verify=False)):
         with pytest.raises(ModelError, match=r"weights\.bin.*its data file is missing"):
-            fold_file(model, tmp_path / "other.onnx", options)
+            fold_file(model, tmp_path / "other.onnx", options, progress=steps.append)
+    assert not steps
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "out.onnx"]
 
 
