@@ -11,20 +11,22 @@ import click
 from graphkit import __version__
 from graphkit.cli.flags import click_option, read_limits
 from graphkit.io.remote.urls import current_options, remote_options
-from graphkit.options import TIMEOUT, switch
+from graphkit.options import TIMEOUT, Flag
 
 __all__ = ["app", "every_command", "reads_models"]
 
-DOWNLOAD = switch("--download", "Fetch the whole file of a model on a server before it is read.")
-NO_CACHE = switch("--no-cache", "Keep no graphs of models on servers, and use none that were kept.")
+FETCHING = {
+    "--download": "Fetch the whole file of a model on a server before it is read.",
+    "--no-cache": "Keep no graphs of models on servers, and use none that were kept.",
+}  # flags, and their help
 
 
 def reads_models(command: click.Command) -> click.Command:
     """Give a command the options for models on servers, which it need not know of."""
     if not any(option.name == "timeout" for option in command.params):
-        command = click_option(TIMEOUT, None, expose_value=False)(command)
-    for flag in (DOWNLOAD, NO_CACHE):
-        command = click_option(flag, False, expose_value=False)(command)
+        command = click_option(TIMEOUT.name, TIMEOUT, expose_value=False)(command)
+    for spelling, text in FETCHING.items():
+        command = click_option(spelling, Flag(help=text, kind="bool"), expose_value=False)(command)
     for option in command.params:
         if option.name in ("download", "no_cache", "timeout"):
             option.callback = _note_option

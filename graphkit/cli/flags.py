@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from enum import Enum
 from functools import wraps
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
-from graphkit.options import LIMITS, MAP, NO_VERIFY, SIZES, Flag, as_declared
+from graphkit.options import LIMITS, MAP, SIZES, Flag, as_declared, flags_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -145,52 +145,55 @@ def takes_options(
     """
     every: tuple[Field[Any], ...] = fields(kind)  # type: ignore[arg-type] # a dataclass, which no type says
     ordered = sorted(every, key=lambda field: field.name not in kind.__annotations__)  # before those of its base class
-    defaults = {flag: field.default for field in ordered for flag in field.metadata.get("flags", ())}
-    flags = [flag for flag in defaults if flag not in without]
+    flags = [
+        (spelling, replace(flag, kind=flag.kind or str(field.type)), None if flag.kind else field.default)
+        for field in ordered
+        for spelling, flag in flags_of(field.name, field).items()
+        if flag not in without
+    ]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def run_command(**words: object) -> Any:
-            values = {flag: words.pop(_flag_key(flag)) for flag in flags}
+            values = {_flag_key(spelling): words.pop(_flag_key(spelling)) for spelling, _, _ in flags}
             return command(options=Asked(kind, values), **words)
 
-        for flag in reversed(flags):
-            click_option(flag, defaults[flag])(run_command)
+        for spelling, flag, default in reversed(flags):
+            click_option(spelling, flag, default)(run_command)
         return run_command
 
     return decorate
 
 
-def _flag_key(flag: Flag) -> str:
+def _flag_key(spelling: str) -> str:
     """Return the name under which click keeps the value of a flag."""
-    return flag.name.lstrip("-").replace("-", "_")
+    return spelling.lstrip("-").replace("-", "_")
 
 
-def click_option(flag: Flag, default: Any, **more: Any) -> Callable[[Command], Command]:
-    """Return the option of the command line for a flag."""
-    completer = complete(COMPLETIONS[flag.name]) if flag.name in COMPLETIONS else None
+def click_option(spelling: str, flag: Flag, default: Any = None, **more: Any) -> Callable[[Command], Command]:
+    """Return the option of the command line for a flag, whose kind is known."""
+    completer = complete(COMPLETIONS[spelling]) if spelling in COMPLETIONS else None
     more |= {"metavar": flag.metavar or None, "shell_complete": completer}
-    if flag.kind is bool:
+    if flag.kind == "bool":
         more |= {"is_flag": True}
-    elif flag.is_repeatable:
+    elif flag.kind.startswith("tuple"):
         more |= {"multiple": True}
-    elif flag not in LIMITS:
-        more |= {"type": _click_type(flag), "default": default, "show_default": default not in (None, "")}
     else:
-        more |= {"type": flag.kind}
-    return click.option(*filter(None, (flag.name, flag.short)), _flag_key(flag), help=flag.help, **more)
+        more |= {"type": _click_type(flag), "default": default, "show_default": default not in (None, "")}
+    return click.option(*filter(None, (spelling, flag.short)), _flag_key(spelling), help=flag.help, **more)
 
 
 def _click_type(flag: Flag) -> Any:
+    kind = flag.kind.removesuffix(" | None")
     if flag.choices:
         return choice_type(flag.choices)
-    if flag.kind is Path:
+    if kind == "Path":
         return click.Path(path_type=Path)
-    if flag.kind is int and flag.least is not None:
-        return click.IntRange(min=int(flag.least))
-    if flag.kind is float and flag.least is not None:
+    if kind == "int":
+        return click.IntRange(min=1 if flag.least is None else int(flag.least))
+    if kind == "float" and flag.least is not None:
         return click.FloatRange(flag.least, flag.most, min_open=flag.is_positive)
-    return flag.kind
+    return float if kind == "float" else str
 
 
 @dataclass(frozen=True)
@@ -199,21 +202,21 @@ class Asked(Generic[T]):
 
     Attributes:
         kind: The dataclass.
-        words: The value of each flag, as click read it.
+        words: The value of each flag by its name, as click read it.
     """
 
     kind: type[T]
-    words: Mapping[Flag, Any]
+    words: Mapping[str, Any]
 
     @property
     def limits(self) -> Limits:
         """The limits of time and memory."""
-        return read_limits(*(self.words[flag] for flag in LIMITS))
+        return read_limits(self.words["timeout"], self.words["memory"])
 
     @property
     def verify(self) -> bool:
         """Whether a proof is to run."""
-        return not self.words[NO_VERIFY]
+        return not self.words["no_verify"]
 
     def read(self, **more: object) -> T:
         """Return the options; further fields have the given values.
@@ -223,22 +226,24 @@ class Asked(Generic[T]):
         """
         values: dict[str, object] = {}
         for field in fields(self.kind):  # type: ignore[arg-type] # a dataclass, which no type says
-            flags = field.metadata.get("flags", ())
-            if any(flag in self.words for flag in flags):
-                values[field.name] = self._value(field.default, *flags)
+            flags = flags_of(field.name, field)
+            keys = [_flag_key(spelling) for spelling in flags]
+            if any(key in self.words for key in keys):
+                words = [self.words.get(key, ()) for key in keys]
+                values[field.name] = _option_value(field.default, tuple(flags.values()), words)
         return self.kind(**(values | more))
 
-    def _value(self, default: object, *flags: Flag) -> object:
-        words = [self.words.get(flag, ()) for flag in flags]
-        if flags == LIMITS:
-            return read_limits(*words)
-        if flags == SIZES:
-            return read_sizes(*words)
-        if flags == SIZES[:1]:
-            return read_sizes(*words).dims
-        if flags == (MAP,):
-            return tuple(read_pairs(words[0], MAP.name, str))
-        return not words[0] if default is True else words[0]
+
+def _option_value(default: object, flags: tuple[Flag, ...], words: Sequence[Any]) -> object:
+    if flags == LIMITS:
+        return read_limits(*words)
+    if flags == SIZES:
+        return read_sizes(*words)
+    if flags == SIZES[:1]:
+        return read_sizes(*words).dims
+    if flags == (MAP,):
+        return tuple(read_pairs(words[0], MAP.name, str))
+    return not words[0] if default is True else words[0]
 
 
 def format_of(format: str | None, file: Path | None) -> Format:

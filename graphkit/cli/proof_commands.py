@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,16 +14,14 @@ from graphkit.cli.output import load_model, model_path, print_line, progress_on_
 from graphkit.errors import UsageError
 from graphkit.model_diff.changes import COSTS, SECTIONS
 from graphkit.options import (
-    SIZES,
     CompareOptions,
     DiffOptions,
-    Flag,
     FolderOptions,
     RewriteProofOptions,
     SplitProofOptions,
     as_declared,
     option,
-    switch,
+    sizes_option,
 )
 
 __all__ = ["compare", "diff", "verify"]
@@ -40,10 +38,8 @@ if TYPE_CHECKING:
 class VerifyOptions(RewriteProofOptions, SplitProofOptions, FolderOptions):
     """How to prove two models, a split or a folder."""
 
-    spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
-    part: bool = option(
-        False, switch("--part", "The second model is a part of the first, as graphkit extract writes one.")
-    )
+    spec: DimSpec = sizes_option()
+    part: bool = option(False, "The second model is a part of the first, as graphkit extract writes one.")
 
     def check(self, models: int) -> None:
         """Check that options apply to the kind of proof.
@@ -124,10 +120,8 @@ def _prove_models(models: Sequence[str], options: VerifyOptions, progress: Calla
 class CompareFlags(CompareOptions):
     """How to compare, and on which inputs."""
 
-    inputs: Path | None = option(
-        None, Flag("--inputs", "Arrays for inputs by name, an .npz file.", Path, metavar="FILE")
-    )
-    spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
+    inputs: Path | None = option(None, "Arrays for inputs by name, an .npz file.", metavar="FILE")
+    spec: DimSpec = sizes_option()
 
 
 @click.command(short_help="Compare two models layer by layer: where they part, and why.")
@@ -161,12 +155,9 @@ class DiffFlags(DiffOptions):
 
     fail_on: str = option(
         "",
-        Flag(
-            "--fail-on",
-            "Exit with code 1 if there are differences in these sections, or more findings, blockers or costs in B. "
-            f"Sections: {', '.join((*SECTIONS, COSTS))}; {ANY} stands for all but {COSTS}.",
-            metavar="SECTION,...",
-        ),
+        "Exit with code 1 if there are differences in these sections, or more findings, blockers or costs in B. "
+        f"Sections: {', '.join((*SECTIONS, COSTS))}; {ANY} stands for all but {COSTS}.",
+        metavar="SECTION,...",
     )
 
     def failing(self) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -21,7 +21,7 @@ from graphkit.cli.flags import (
     takes_options,
 )
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, show_result
-from graphkit.options import BLOCKED_BY, OVERWRITE, SIZES, WEIGHTS, By, Flag, as_declared, count, many, option, switch
+from graphkit.options import BLOCKED_BY, OVERWRITE, WEIGHTS, By, as_declared, option, sizes_option
 
 if TYPE_CHECKING:
     from graphkit.analysis.node_list import WeightOrder
@@ -40,7 +40,7 @@ LANGUAGE_OF = {".py": "python", ".js": "javascript", ".mjs": "javascript"}  # by
 class SizeFlags:
     """The dims at which to compute shapes."""
 
-    spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
+    spec: DimSpec = sizes_option()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +49,12 @@ class ShapeFlags(SizeFlags):
 
     filter: tuple[str, ...] = option(
         (),
-        many(
-            "--filter",
-            "Show tensors of such names or nodes only, as '/model/layers.0/*' or 'present.{0-5}.key'; repeatable.",
-            "GLOB",
-        ),
+        "Show tensors of such names or nodes only, as '/model/layers.0/*' or 'present.{0-5}.key'; repeatable.",
+        metavar="GLOB",
     )
-    constants: bool = option(False, switch("--constants", "Show initializers, and what follows from them alone, too."))
-    why: str | None = option(None, Flag("--why", "Show where the shape of this tensor comes from.", metavar="NAME"))
-    write: Path | None = option(
-        None, Flag("--write", "Write the model with the shapes declared in it.", Path, metavar="OUT")
-    )
+    constants: bool = option(False, "Show initializers, and what follows from them alone, too.")
+    why: str | None = option(None, "Show where the shape of this tensor comes from.", metavar="NAME")
+    write: Path | None = option(None, "Write the model with the shapes declared in it.", metavar="OUT")
     weights: Placement = option("kept", WEIGHTS)
     overwrite: bool = option(False, OVERWRITE)
 
@@ -146,10 +141,8 @@ TOP = 20  # rows, but of JSON
 class CostFlags(SizeFlags):
     """The dims at which to count costs, and the rows to show."""
 
-    by: By = option(
-        "layer", Flag("--by", "Rows for repeated layers, modules, operators or nodes.", choices=get_args(By))
-    )
-    top: int | None = option(None, count("--top", f"Number of rows. Default: {TOP}; all in JSON."))
+    by: By = option("layer", "Rows for repeated layers, modules, operators or nodes.", choices=get_args(By))
+    top: int | None = option(None, f"Number of rows. Default: {TOP}; all in JSON.")
 
 
 @click.command(short_help="Count the costs of a model: MACs, bytes, peak memory, by layer.")
@@ -176,18 +169,14 @@ class NodeFlags:
 
     filter: tuple[str, ...] = option(
         (),
-        many(
-            "--filter",
-            "List nodes of such names or outputs only, as '/model/layers.0/*' or 'layers.{0-5}/*'; repeatable.",
-            "GLOB",
-        ),
+        "List nodes of such names or outputs only, as '/model/layers.0/*' or 'layers.{0-5}/*'; repeatable.",
+        metavar="GLOB",
     )
-    op: tuple[str, ...] = option((), many("--op", "List nodes of this operator only; repeatable.", "OP"))
+    op: tuple[str, ...] = option((), "List nodes of this operator only; repeatable.", metavar="OP")
     module: tuple[str, ...] = option(
-        (),
-        many("--module", "List nodes of this module and those inside it only, as model/layers.0; repeatable.", "PATH"),
+        (), "List nodes of this module and those inside it only, as model/layers.0; repeatable.", metavar="PATH"
     )
-    spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
+    spec: DimSpec = sizes_option()
 
 
 @click.command(short_help="List nodes with attributes, shapes and readers.")
@@ -214,11 +203,8 @@ class WeightFlags:
 
     by: WeightOrder = option(
         "file",
-        Flag(
-            "--by",
-            "The order of the rows: as in the file, most bytes first, or by name.",
-            choices=("file", "bytes", "name"),
-        ),
+        "The order of the rows: as in the file, most bytes first, or by name.",
+        choices=("file", "bytes", "name"),
     )
 
 
@@ -243,23 +229,15 @@ class ViewFlags(SizeFlags):
     """The findings to show, and where."""
 
     target: str | None = option(None, BLOCKED_BY)
-    errors: Path | None = option(
-        None, Flag("--errors", "Show the errors in the JSON of graphkit compare.", Path, metavar="FILE.json")
-    )
+    errors: Path | None = option(None, "Show the errors in the JSON of graphkit compare.", metavar="FILE.json")
     export: Path | None = option(
         None,
-        Flag(
-            "--export",
-            "Write what Model Explorer reads, and serve nothing: the graphs to this file, findings beside it.",
-            Path,
-            metavar="FILE.json",
-        ),
+        "Write what Model Explorer reads, and serve nothing: the graphs to this file, findings beside it.",
+        metavar="FILE.json",
     )
     overwrite: bool = option(False, OVERWRITE)
-    port: int | None = option(
-        None, Flag("--port", "Port of the page. Default: a free one from 8080 on.", int, least=1, most=65535)
-    )
-    browser: bool = option(True, switch("--no-browser", "Print the address of the page, and open no browser."))
+    port: int | None = option(None, "Port of the page. Default: a free one from 8080 on.")
+    browser: bool = option(True, "Print the address of the page, and open no browser.")
 
 
 @click.command(short_help="Show a model, or two side by side, in Model Explorer.")

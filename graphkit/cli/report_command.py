@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from graphkit.cli.flags import (
     takes_options,
 )
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, render_result, show_result, start_prover
-from graphkit.options import BLOCKED_BY, LIMITS, SIZES, Flag, as_declared, count, option, switch
+from graphkit.options import BLOCKED_BY, LIMITS, as_declared, option, sizes_option
 from graphkit.runtime.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
@@ -44,49 +44,31 @@ __all__ = ["report"]
 class ReportFlags:
     """The sections of a report, and the findings that it fails on."""
 
-    recursive: bool = option(False, switch("--recursive", "Look for models in the folders of a folder too.", "-r"))
-    only: str = option(
-        "", Flag("--only", "Comma-separated sections to show, such as shape-ops,origins.", metavar="NAMES")
-    )
-    optimize: bool = option(False, switch("--optimize", "Compare the graph before and after onnxoptimizer."))
-    full: bool = option(False, switch("--full", "Show the lists in shape origins in full."))
-    hash: bool = option(False, switch("--hash", "Read all weights to find tied tensors."))
-    context: int = option(
-        2048,
-        count("--context", "Number of positions at which to state the memory of a KV cache, at most the model's."),
-    )
-    check_hazards: bool = option(
-        False, switch("--check-hazards", "Run the model at the dims of each hazard and at safe dims next to them.")
-    )
-    group: int = option(1, count("--group", "Group of shape origins to draw with dot or mermaid."))
+    recursive: bool = option(False, "Look for models in the folders of a folder too.", short="-r")
+    only: str = option("", "Comma-separated sections to show, such as shape-ops,origins.", metavar="NAMES")
+    optimize: bool = option(False, "Compare the graph before and after onnxoptimizer.")
+    full: bool = option(False, "Show the lists in shape origins in full.")
+    hash: bool = option(False, "Read all weights to find tied tensors.")
+    context: int = option(2048, "Number of positions at which to state the memory of a KV cache, at most the model's.")
+    check_hazards: bool = option(False, "Run the model at the dims of each hazard and at safe dims next to them.")
+    group: int = option(1, "Group of shape origins to draw with dot or mermaid.")
     target: str | None = option(None, BLOCKED_BY)
-    spec: DimSpec = field(default_factory=as_declared, metadata={"flags": SIZES})
-    strict: bool = option(
-        False,
-        switch("--strict", "Exit with code 1 if there are faults. Notes, such as limits of sizes, do not count."),
-    )
+    spec: DimSpec = sizes_option()
+    strict: bool = option(False, "Exit with code 1 if there are faults. Notes, such as limits of sizes, do not count.")
     fail_on: str = option(
         "",
-        Flag(
-            "--fail-on",
-            "Exit with code 1 if there are findings of these kinds, notes included. A section stands for all of its "
-            f"kinds. Kinds: {', '.join(KIND_NAMES)}.",
-            metavar="KIND,...",
-        ),
+        "Exit with code 1 if there are findings of these kinds, notes included. A section stands for all of its kinds. "
+        f"Kinds: {', '.join(KIND_NAMES)}.",
+        metavar="KIND,...",
     )
     baseline: Path | None = option(
         None,
-        Flag(
-            "--baseline",
-            "Exit with code 1 if anything is worse than in this report: a new finding, one that concerns more, more "
-            "nodes that compute shapes, a larger KV cache, or over 1 % more nodes or bytes. A lock file serves too.",
-            Path,
-            metavar="REPORT.json",
-        ),
+        "Exit with code 1 if anything is worse than in this report: a new finding, one that concerns more, more nodes "
+        "that compute shapes, a larger KV cache, or over 1 % more nodes or bytes. A lock file serves too.",
+        metavar="REPORT.json",
     )
     lock: Path | None = option(
-        None,
-        Flag("--lock", "Write the verdict on each model to a file, for a later --baseline.", Path, metavar="FILE"),
+        None, "Write the verdict on each model to a file, for a later --baseline.", metavar="FILE"
     )
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
 

@@ -14,7 +14,7 @@ import click
 
 from graphkit.cli.flags import Asked, complete, format_option, model_argument, output_option, takes_options
 from graphkit.cli.output import finish_rewrite, load_model, output_destination, progress_on_terminal, start_prover
-from graphkit.options import RANGE, SIZES, TIME, WEIGHTS, Flag, FoldOptions, RewriteOptions, SplitOptions
+from graphkit.options import SIZES, TIME, Flag, FoldOptions, RewriteOptions, SplitOptions
 
 if TYPE_CHECKING:
     from graphkit.model import Model
@@ -68,7 +68,7 @@ def writes_model(
         @format_option
         @wraps(command)
         def run_command(*, model: str, output: Path, options: Asked[RewriteOptions], format: str, **words: Any) -> None:
-            output, weights = output_destination(output, options.words[WEIGHTS])
+            output, weights = output_destination(output, options.words["weights"])
             with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
                 report = command(Job(model, output, options.read(weights=weights), progress), **words)
             finish_rewrite(report, format, f"{output} is")
@@ -247,7 +247,7 @@ def rename(job: Job, **texts: Sequence[str]) -> Result:
 
 
 @click.command("set-dims", short_help="Declare sizes for dims of the inputs.")
-@writes_model(RewriteOptions, without=(RANGE,))
+@writes_model(RewriteOptions, without=SIZES[2:])
 def set_dims(job: Job) -> Result:
     """Declare sizes for dims of the inputs, and all that follows from them, and prove the result.
 

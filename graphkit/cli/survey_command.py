@@ -12,7 +12,7 @@ import click
 
 from graphkit.cli.flags import Asked, Format, complete, format_of, takes_options
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, render_result, show_result
-from graphkit.options import LIMITS, Flag, count, many, option, switch
+from graphkit.options import LIMITS, option
 from graphkit.runtime.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
@@ -29,32 +29,23 @@ SERVER_SHARE = 0.9  # of the time of a model, after which a slow server is the e
 class SurveyFlags:
     """Flags of a survey: how each model is read, or which part of a table is shown."""
 
-    jobs: int | None = option(None, count("--jobs", "Number of processes. Default: one for each processor."))
+    jobs: int | None = option(None, "Number of processes. Default: one for each processor.")
     target: tuple[str, ...] = option(
-        (),
-        many("--target", "Count the nodes that keep each model from a target; repeatable.", "NAME"),
+        (), "Count the nodes that keep each model from a target; repeatable.", metavar="NAME"
     )
-    after_fold: bool = option(
-        False, switch("--after-fold", "Fold each model, and count the nodes that compute shapes once more.")
-    )
-    reports: bool = option(
-        False, switch("--reports", "Write a page about each model too, which the page of the table leads to.")
-    )
-    retry: bool = option(False, switch("--retry", "Read the models again that were errors in an earlier table."))
-    table: str | None = option(None, Flag("--show", "Show a table, the worst first.", metavar="TABLE.parquet"))
+    after_fold: bool = option(False, "Fold each model, and count the nodes that compute shapes once more.")
+    reports: bool = option(False, "Write a page about each model too, which the page of the table leads to.")
+    retry: bool = option(False, "Read the models again that were errors in an earlier table.")
+    table: str | None = option(None, "Show a table, the worst first.", name="--show", metavar="TABLE.parquet")
     where: tuple[str, ...] = option(
-        (),
-        many("--where", "Show only the models that meet a condition, such as nodes>1000; repeatable.", "COND"),
+        (), "Show only the models that meet a condition, such as nodes>1000; repeatable.", metavar="COND"
     )
-    sort: tuple[str, ...] = option(
-        (),
-        many("--sort", "Sort by a column, -COLUMN for the largest first; repeatable.", "COL"),
-    )
-    rows: int = option(50, count("--rows", "Number of rows to show; a file has all of them."))
+    sort: tuple[str, ...] = option((), "Sort by a column, -COLUMN for the largest first; repeatable.", metavar="COL")
+    rows: int = option(50, "Number of rows to show; a file has all of them.")
     scheduler: str | None = option(
-        None, Flag("--scheduler", "Read the models on the workers of a Dask scheduler.", metavar="tcp://HOST:PORT")
+        None, "Read the models on the workers of a Dask scheduler.", metavar="tcp://HOST:PORT"
     )
-    dask: bool = option(False, switch("--dask", "Read them on Dask workers of this machine, --jobs of them."))
+    dask: bool = option(False, "Read them on Dask workers of this machine, --jobs of them.")
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
 
 
