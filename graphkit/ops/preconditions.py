@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +79,10 @@ class Precondition(ABC):
         """Whether all of them are expressions in the model's input dims."""
         return all(map(is_known, self.exprs))
 
+    def rewritten(self, rewrite: Callable[[Expr], Expr]) -> Precondition:
+        """Return the same of other expressions; itself if there is nothing unknown in it."""
+        return self if self.is_known else cast(Precondition, _rewrite_exprs(self, rewrite))
+
     @abstractmethod
     def outcome(self, values: Sequence[Ints]) -> Ints:
         """Return FINE, FAILS or WRONG for each assignment, from the values of the expressions."""
@@ -99,6 +104,19 @@ class Precondition(ABC):
     def is_guess(self) -> bool:
         """Whether it only counts if it is met at sizes at which all others are."""
         return False
+
+
+def _rewrite_exprs(part: Any, rewrite: Callable[[Expr], Expr]) -> Any:
+    if isinstance(part, Expr):
+        return rewrite(part)
+    if isinstance(part, tuple):
+        return tuple(_rewrite_exprs(each, rewrite) for each in part)
+    if isinstance(part, (Precondition, Relation)):
+        whole: Any = part  # each kind is a dataclass
+        return replace(
+            whole, **{each.name: _rewrite_exprs(getattr(part, each.name), rewrite) for each in fields(whole)}
+        )
+    return part
 
 
 def name_value(expr: Expr, value: int) -> str:

@@ -28,7 +28,13 @@ from graphkit.progress import check_time
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import claimed_inputs, declared_inputs
-from graphkit.shapes.learned_facts import find_replacement, learned_ranges, narrower_ranges, rewriter_of, simplify_table
+from graphkit.shapes.learned_facts import (
+    find_replacement,
+    learned_ranges,
+    narrower_ranges,
+    rewriter_of,
+    scope_rewriters,
+)
 from graphkit.symbolic.expr import Expr, TooComplexError, const
 from graphkit.symbolic.relations import Requirement
 
@@ -372,9 +378,12 @@ class _Engine:
         first = passes[0]
         self.table.update(self.seen_functions)
         first.table.update(first.seen_functions)
+        rewriter = scope_rewriters(self.notes.equalities)
+        noted = [engine.notes.preconditions for engine in passes]
+        noted.append([(node, each.rewritten(rewriter(node.scope).expr)) for node, each in self.notes.preconditions])
         return Shapes(
             model=self.model,
-            table=simplify_table(self.table, self.notes.equalities),
+            table={value: rewriter(value.scope).tensor(tensor) for value, tensor in self.table.items()},
             reasons=self.notes.reasons,
             findings=tuple(dict.fromkeys(self.notes.findings)),
             equalities=_distinct_requirements(engine.notes.equalities for engine in passes),
@@ -384,7 +393,7 @@ class _Engine:
             broadcasts=tuple(first.notes.broadcasts),
             limits=tuple(first.notes.limits),
             wraps=tuple(first.notes.wraps),
-            preconditions=tuple(tuple(engine.notes.preconditions) for engine in passes),
+            preconditions=tuple(map(tuple, noted)),
         )
 
 

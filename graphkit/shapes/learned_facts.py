@@ -10,11 +10,11 @@ A Conv with a kernel of 16 runs only where `height // 16` is at least 1, so the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Scope, Value
+from graphkit.graph.view import Scope
 from graphkit.ops.tensor import Tensor
 from graphkit.symbolic.algebra import lower, upper, without_common_factor
 from graphkit.symbolic.expr import INF, OPERATIONS, Bound, Call, Expr, Symbol, TooComplexError
@@ -27,25 +27,21 @@ __all__ = [
     "learned_ranges",
     "narrower_ranges",
     "rewriter_of",
-    "simplify_table",
+    "scope_rewriters",
 ]
 
 Atom = Symbol | Call
 Replacements = dict[Atom, Expr]
 
 
-def simplify_table(table: Mapping[Value, Tensor], equalities: Iterable[Requirement]) -> dict[Value, Tensor]:
-    """Return the table with each atom replaced by an expression that it must equal."""
+def scope_rewriters(equalities: Iterable[Requirement]) -> Callable[[Scope], Rewriter]:
+    """Return what gives the rewriter of a scope: it replaces each atom by an expression that it must equal."""
     pairs: dict[Scope, list[tuple[Expr, Expr]]] = {}
     for equality in equalities:
         pairs.setdefault(equality.scope, []).append((equality.left, equality.right))
     replacements = {scope: replaced for scope, equal in pairs.items() if (replaced := rewriter_of(equal).replacements)}
-    if not replacements:
-        return dict(table)
     rewriters: dict[Scope, Rewriter] = {}
-    return {
-        value: _scope_rewriter(value.scope, replacements, rewriters).tensor(tensor) for value, tensor in table.items()
-    }
+    return lambda scope: _scope_rewriter(scope, replacements, rewriters)
 
 
 def find_replacement(left: Expr, right: Expr) -> tuple[Atom, Expr] | None:

@@ -264,6 +264,18 @@ nodes hold: MatMul two.
     )
 
 
+def test_a_size_that_one_node_needs_of_another_is_a_hazard_although_no_shape_says_it() -> None:
+    """The Reshape's rows are known from the first MatMul alone, and the second one needs them too."""
+    found = hazards(
+        model(
+            "(float[n, k] x, int64[2] t, float[m, l] b, float[4, p] c) => (float[A, B] y, float[C, D] z)",
+            "r = Reshape(x, t)  [first] y = MatMul(b, r)  [second] z = MatMul(c, r)",
+        )
+    )
+    assert [(one.kind, one.op, one.nodes) for one in found.hazards] == [("fit", "MatMul", ("second",))]
+    assert found.hazards[0].examples[0] == (("l", 3), ("p", 2))
+
+
 def test_what_never_runs_comes_first_and_is_a_finding() -> None:
     found = hazards(
         model(

@@ -184,7 +184,10 @@ class _Collector:
         if node.is_op("Gather", "GatherND") and (view := self.view(node)) is not None:
             with suppress(UnknownError, ArithmeticError, LookupError, ValueError):  # not known, or no valid node
                 required += self.indices_inside(view)
-        yield from (precondition for precondition in required if precondition.symbols)
+        for precondition in required:
+            pairs = precondition.equalities()
+            if precondition.symbols and not (pairs and all(left == right for left, right in pairs)):
+                yield precondition
 
     def indices_inside(self, view: NodeView) -> Iterator[Precondition]:
         """Yield the preconditions that the indices of a node are inside of its axes."""
