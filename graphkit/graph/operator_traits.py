@@ -196,6 +196,8 @@ VALUE_INPUTS: Mapping[str, tuple[tuple[int, Mapping[int, str]], ...]] = {
 def value_inputs(node: Node) -> Mapping[int, str]:
     """Return the inputs whose value a node reads: name by index, without those that it leaves out."""
     versions = () if node.domain else VALUE_INPUTS.get(node.op_type, ())
+    if not versions:
+        return {}
     opset = node.scope.opset()
     inputs_read: Mapping[int, str] = {}
     for since, inputs in versions:

@@ -210,7 +210,7 @@ class ShapeTensors:
 
     def works_on_shapes(self, node: Node) -> bool:
         """Whether a node computes a shape tensor."""
-        return any(self.is_shape(value) for value in node.outputs)
+        return not self.feeding.isdisjoint(node.outputs) and any(map(self.is_shape, node.outputs))
 
 
 def find_shape_tensors(scopes: Iterable[Scope]) -> ShapeTensors:

@@ -215,7 +215,7 @@ def is_known(expr: Expr) -> bool:
         >>> is_known(symbol("batch_size")), is_known(symbol("?1.NonZero"))
         (True, False)
     """
-    return not any(name[:1] == "?" for name in expr.symbols)
+    return not expr.symbols or not any(name[:1] == "?" for name in expr.symbols)
 
 
 def plain_dims(dims: Dims | None) -> tuple[int | str, ...] | None:

@@ -59,7 +59,9 @@ class Shapes:
 
         Nothing is known of an input that is left out, which is None.
         """
-        tensor = self.table.get(self.find(key)) if key is not None else None
+        if isinstance(key, str | tuple):
+            key = self.find(key)
+        tensor = self.table.get(key) if key is not None else None
         return tensor or unknown_tensor("nothing leads to it")
 
     def dims(self, value: Value | None) -> Dims | None:
