@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 
-from graphkit.render.document_blocks import Cell, Column, Formula, Link, Table, printable
+from graphkit.render.document_blocks import Cell, Column, Formula, Link, Table, cell_text, printable
 
 __all__ = ["csv_text"]
 
@@ -34,19 +34,15 @@ def _tables_as_csv(columns: Sequence[Column], tables: Sequence[Table]) -> str:
     writer.writerow([*title, *(column.name for column in columns)])
     for table in tables:
         for row in table.rows:
-            cells = [_csv_cell(cell, column) for cell, column in zip(row, columns, strict=True)]
-            writer.writerow([*(_safe_text(table.title) for _ in title), *cells])
+            cells: list[Cell] = [_safe_text(table.title) for _ in title]
+            for cell, column in zip(row, columns, strict=True):
+                if isinstance(cell, bool | str | Formula | Link):
+                    text = printable(cell_text(cell))
+                    cells.append(text.replace(",", "") if column.kind == "number" else _safe_text(text))
+                else:
+                    cells.append(cell)
+            writer.writerow(cells)
     return file.getvalue()
-
-
-def _csv_cell(cell: Cell, column: Column) -> Cell:
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, Formula | Link):
-        cell = cell.text
-    if not isinstance(cell, str):
-        return cell
-    return printable(cell).replace(",", "") if column.kind == "number" else _safe_text(cell)
 
 
 def _safe_text(text: str) -> str:

@@ -19,7 +19,6 @@ import networkx as nx
 from graphkit.render.document_blocks import (
     Bars,
     Block,
-    Cell,
     Document,
     Drawing,
     Formula,
@@ -35,77 +34,19 @@ from graphkit.render.document_blocks import (
     printable,
 )
 
-__all__ = [
-    "STYLE", "PageGraph", "as_dot", "block_html", "draw_svg", "escape_html", "html_fragment", "html_page",
-    "html_section",
-]  # fmt: skip
+__all__ = ["STYLE", "as_dot", "block_html", "draw_svg", "html_fragment", "html_page"]
 
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*", re.ASCII)
 
-STYLE = """
-.graphkit { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --line: #d5dae1; --paper: #ffffff;
-  --bar0: #3b6fb6; --bar1: #e08a3c; --warn: #fff3d6; --warnline: #c98a00; --shape: #dfeaf8; --const: #ececec;
-  --data: #e3f3e3; --consumer: #fbe3cf;
-  font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 70rem; }
-@media screen and (prefers-color-scheme: dark) { .graphkit { --ink: #e4e8ee; --soft: #9aa6b5; --line: #3a424e;
-  --paper: #14181e; --bar0: #6d9fe0; --bar1: #e8a364; --warn: #3a3016; --warnline: #d9a62e; --shape: #23364e;
-  --const: #30343a; --data: #213a25; --consumer: #4a3320; } }
-.graphkit h1 { font-size: 1.6rem; } .graphkit h2 { font-size: 1.25rem; margin-top: 2rem; }
-.graphkit h1, .graphkit h2, .graphkit h3 { line-height: 1.2; overflow-wrap: anywhere; }
-.graphkit .scroll { overflow-x: auto; margin: 1rem 0; }
-.graphkit .scroll table { border-collapse: collapse; table-layout: auto; margin: 0; font-size: inherit;
-  color: inherit; }
-.graphkit caption { text-align: left; font-weight: 600; padding: .25rem 0; }
-.graphkit .scroll table tr { background: none; }
-.graphkit .scroll th, .graphkit .scroll td { text-align: left; padding: .25rem .75rem .25rem 0; vertical-align: top;
-  border-bottom: 1px solid var(--line); max-width: none; white-space: normal; }
-.graphkit .scroll th { color: var(--soft); font-weight: 600; white-space: nowrap; }
-.graphkit .number, .graphkit .scroll .number { text-align: right; font-variant-numeric: tabular-nums;
-  white-space: nowrap; }
-.graphkit code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
-.graphkit .scroll td code { display: inline-block; max-width: min(24rem, 50vw); overflow-wrap: break-word; }
-.graphkit .warning { background: var(--warn); border-left: 4px solid var(--warnline); padding: .5rem .75rem; }
-.graphkit p, .graphkit li { overflow-wrap: anywhere; } .graphkit .option { white-space: nowrap; }
-.graphkit .lines { list-style: none; padding: 0; } .graphkit .lines li { margin: .2rem 0; }
-.graphkit .lines .warning { padding: .2rem .75rem; } .graphkit pre { overflow-x: auto; margin: .75rem 0; }
-.graphkit figure { margin: 1rem 0; } .graphkit figcaption { font-weight: 600; margin-bottom: .25rem;
-  overflow-wrap: anywhere; }
-.graphkit .bars { display: grid; grid-template-columns: max-content max-content 1fr; gap: .15rem .75rem;
-  align-items: center; }
-.graphkit svg.bar { height: .8rem; border-radius: 2px; min-width: 1px; max-width: none; }
-.graphkit .key { font-weight: 400; border-left: .8rem solid; padding-left: .3rem; margin-left: .6rem; }
-.graphkit .key0 { border-color: var(--bar0); } .graphkit .key1 { border-color: var(--bar1); }
-.graphkit .bar0 { background: var(--bar0); } .graphkit .bar1 { background: var(--bar1); }
-.graphkit svg { max-width: 100%; height: auto; } .graphkit svg text { fill: var(--ink); font: 11px ui-monospace,
-  monospace; text-anchor: middle; } .graphkit svg path { stroke: var(--soft); fill: none; }
-.graphkit svg rect { stroke: var(--line); } .graphkit svg .op { fill: var(--paper); }
-.graphkit svg .shape { fill: var(--shape); } .graphkit svg .const { fill: var(--const); }
-.graphkit svg.treemap text { text-anchor: start; } .graphkit svg.treemap rect { stroke: var(--paper); }
-.graphkit .part0 { fill: #8fb4e3; } .graphkit .part1 { fill: #f0b989; } .graphkit .part2 { fill: #a5d3a1; }
-.graphkit .part3 { fill: #d7b3e0; } .graphkit .part4 { fill: #e6d488; } .graphkit .part5 { fill: #b4c6cc; }
-.graphkit svg.treemap .depth2 { fill-opacity: .75; } .graphkit svg.treemap .depth3 { fill-opacity: .5; }
-.graphkit svg.treemap text { fill: #1c2430; }
-.graphkit svg .column rect { fill: var(--bar0); stroke: none; } .graphkit svg .marked rect { fill: var(--bar1); }
-.graphkit svg.chart circle { fill: var(--bar0); } .graphkit svg.chart .line { stroke: var(--bar0); stroke-width: 2; }
-.graphkit svg.chart .grid { stroke: var(--line); } .graphkit svg .tick { text-anchor: end; fill: var(--soft); }
-.graphkit svg .under { text-anchor: middle; } .graphkit svg .axis { fill: var(--soft); }
-.graphkit svg .data { fill: var(--data); } .graphkit svg .consumer { fill: var(--consumer); }
-"""
+STYLE = "\n" + (files("graphkit.render") / "page" / "blocks.css").read_text("utf-8")  # of blocks, on any page
 
 
 def html_fragment(result: Document) -> str:
     """Return a piece of HTML that brings its own style, for a notebook."""
-    body = "".join(html_section(result, 1))
+    drawn = (block for block in result.blocks() if not isinstance(block, Picture))  # which a script draws
+    body = "".join((f"<h1>{escape_html(result.heading())}</h1>\n", *(block_html(block, 1) for block in drawn)))
     return f'<style>{STYLE}</style>\n<div class="graphkit">\n{body}</div>\n'
-
-
-def html_section(result: Document, level: int) -> Iterator[str]:
-    """Yield the heading of a result and its blocks."""
-    yield f"<h{level}>{escape_html(result.heading())}</h{level}>\n"
-    for block in result.blocks():
-        if not isinstance(block, Picture):  # which a page draws, with its script
-            yield block_html(block, level)
 
 
 def escape_html(text: str) -> str:
@@ -132,17 +73,12 @@ def block_html(block: Block, level: int) -> str:
         return _table_html(block)
     if isinstance(block, Bars):
         return _bars_html(block)
-    if isinstance(block, Picture):
-        return _picture_data(block)
-    return f"<figure><figcaption>{escape_html(block.title)}</figcaption>{draw_svg(block)}</figure>\n"
-
-
-def _picture_data(block: Picture) -> str:
-    """Return the data of a chart, which a page draws, "" where there is nothing to draw."""
-    if not (block.data.get("parts") or block.data.get("points")):
-        return ""
+    caption = f"<figcaption>{escape_html(block.title)}</figcaption>"
+    if isinstance(block, Drawing):
+        return f"<figure>{caption}{draw_svg(block)}</figure>\n"
     data = escape_html(json.dumps(block.data, separators=(",", ":")))
-    return f'<figure data-chart="{data}"><figcaption>{escape_html(block.title)}</figcaption></figure>\n'
+    is_empty = not (block.data.get("parts") or block.data.get("points"))
+    return "" if is_empty else f'<figure data-chart="{data}">{caption}</figure>\n'
 
 
 def _lines_html(block: Lines) -> str:
@@ -167,20 +103,15 @@ def _table_html(block: Table) -> str:
     for row in block.rows:
         cells = []
         for at, column, kind in zip(shown, columns, classes, strict=True):
-            content = _cell_content(row[at])
+            cell = row[at]
+            content = _formula_html(cell) if isinstance(cell, Formula) else html_escape(cell_text(cell))
+            content = f'<a href="{html_escape(cell.address)}">{content}</a>' if isinstance(cell, Link) else content
             cells.append(f"<td{kind}>{f'<code>{content}</code>' if column.kind == 'code' else content}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>\n")
     return (
         f'<div class="scroll"><table>{caption}<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{''.join(rows)}</tbody></table></div>\n"
     )
-
-
-def _cell_content(cell: Cell) -> str:
-    if isinstance(cell, Formula):
-        return _formula_html(cell)
-    text = html_escape(cell_text(cell))
-    return f'<a href="{html_escape(cell.address)}">{text}</a>' if isinstance(cell, Link) else text
 
 
 def _formula_html(cell: Formula) -> str:
@@ -211,23 +142,10 @@ def _bars_html(block: Bars) -> str:
 
 
 PageGraph = Mapping[str, object]
-MODULES = (
-    "elements",
-    "formulas",
-    "sizes",
-    "memory",
-    "graph",
-    "kinds",
-    "neighbourhood",
-    "pair",
-    "charts",
-    "treemap",
-    "figures",
-    "tables",
-    "links",
-    "panel",
-    "main",
-)  # each after those that it imports
+MODULES = (  # each after those that it imports
+    *("elements", "formulas", "sizes", "memory", "graph", "kinds", "neighbourhood", "pair", "charts", "treemap"),
+    *("figures", "tables", "links", "panel", "main"),
+)
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.mjs";$', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:function|class|const) (\w+))", re.MULTILINE)
 COMMENT = re.compile(r"^ *(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)  # that fills its lines
@@ -246,17 +164,22 @@ def html_page(result: Document, graphs: Sequence[PageGraph] = (), explanations: 
     first, *others = map(_section_html, sections)
     shown = "".join((first, _explanation_html(explanations or {}), *others))
     style, script = f"{STYLE}{_page_file('page.css')}", _page_script()
+    words = "Search nodes, operators, values and weights ( / )"
+    search = f'<input id="search" type="search" placeholder="{words}" aria-label="{words}">' if graphs else ""
+    bar = f'<header class="bar"><strong>{escape_html(result.heading())}</strong>{search}</header>\n'
+    texts = (json.dumps(graph, separators=(",", ":")).replace("<", "\\u003c") for graph in graphs)  # ends no element
+    data = "".join(f'<script type="application/json" class="graph">{text}</script>\n' for text in texts)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_security_policy(style, script)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape_html(result.heading())}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f'<div class="layout graphkit">\n{_page_bar(result, graphs)}{_contents_html(sections)}'
+        f'<div class="layout graphkit">\n{bar}{_contents_html(sections)}'
         f"<main>\n<h1>{escape_html(result.heading())}</h1>\n{shown}</main>\n"
         "</div>\n"
         '<aside id="panel" class="graphkit" aria-label="Node" tabindex="-1" hidden>'
         '<button id="close" type="button" title="Close (Escape)">Close</button><div class="body"></div></aside>\n'
-        f'{"".join(map(_graph_data, graphs))}<script type="module">{script}</script>\n</body>\n</html>\n'
+        f'{data}<script type="module">{script}</script>\n</body>\n</html>\n'
     )
 
 
@@ -281,17 +204,16 @@ def _split_sections(blocks: Iterable[Block]) -> Iterator[Section]:
 
 def _section_html(section: Section) -> str:
     place, title, blocks = section
-    shown = "".join(_block_html(place, block) for block in blocks)
+    shown = "".join(
+        f'<h3 id="{_inner_place(place, block)}">{escape_html(block.text)}</h3>\n'
+        if isinstance(block, Heading)
+        else block_html(block, 1)
+        for block in blocks
+    )
     if not title:
         return f'<section id="{place}">\n{shown}</section>\n'
     summary = f"<summary><h2>{escape_html(title)}</h2></summary>"
     return f'<section id="{place}"><details open>{summary}\n{shown}</details></section>\n'
-
-
-def _block_html(place: str, block: Block) -> str:
-    if isinstance(block, Heading):
-        return f'<h3 id="{_inner_place(place, block)}">{escape_html(block.text)}</h3>\n'
-    return block_html(block, 1)
 
 
 def _inner_place(place: str, heading: Heading) -> str:
@@ -312,12 +234,6 @@ def _explanation_html(explanations: Mapping[str, str]) -> str:
     return f'<div id="explanations"><h2>What to do</h2>\n{texts}</div>\n' if texts else ""
 
 
-def _page_bar(result: Document, graphs: Sequence[PageGraph]) -> str:
-    words = "Search nodes, operators, values and weights ( / )"
-    field = f'<input id="search" type="search" placeholder="{words}" aria-label="{words}">' if graphs else ""
-    return f'<header class="bar"><strong>{escape_html(result.heading())}</strong>{field}</header>\n'
-
-
 def _contents_html(sections: Sequence[Section]) -> str:
     rows = []
     for place, title, blocks in sections:
@@ -333,22 +249,16 @@ def _contents_html(sections: Sequence[Section]) -> str:
     return f'<nav class="contents" aria-label="Contents"><ol>\n{"".join(rows)}</ol></nav>\n'
 
 
-def _graph_data(graph: PageGraph) -> str:
-    """Return the data of a graph; nothing in it can end its element, and a browser runs none of it."""
-    text = json.dumps(graph, separators=(",", ":")).replace("<", "\\u003c")
-    return f'<script type="application/json" class="graph">{text}</script>\n'
-
-
 @cache
 def _page_script() -> str:
     """Return the modules as one script: each is a function that returns its exports, and runs after its imports."""
-    return "".join(_scope_module(name, _page_file(f"{name}.mjs")) for name in MODULES)
-
-
-def _scope_module(name: str, module: str) -> str:
-    exports = ", ".join(exported[2] for exported in EXPORT.finditer(module))
-    body = EXPORT.sub(r"\1", IMPORT.sub(r"const \1 = \2Module;", COMMENT.sub("", module)))
-    return f"const {name}Module = (() => {{\n{body}return {{ {exports} }};\n}})();\n"
+    scopes = []
+    for name in MODULES:
+        module = _page_file(f"{name}.mjs")
+        exports = ", ".join(exported[2] for exported in EXPORT.finditer(module))
+        body = EXPORT.sub(r"\1", IMPORT.sub(r"const \1 = \2Module;", COMMENT.sub("", module)))
+        scopes.append(f"const {name}Module = (() => {{\n{body}return {{ {exports} }};\n}})();\n")
+    return "".join(scopes)
 
 
 def _page_file(name: str) -> str:
@@ -357,8 +267,7 @@ def _page_file(name: str) -> str:
 
 def _security_policy(style: str, script: str) -> str:
     """Return a content-security policy under which this style and this script are all that works."""
-    hashes = (b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script))
-    style_hash, script_hash = hashes
+    style_hash, script_hash = (b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script))
     return (
         f"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
         "base-uri 'none'; form-action 'none'"
@@ -374,7 +283,8 @@ def draw_svg(drawing: Drawing) -> str:
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(node for node, _, _ in drawing.nodes)
     graph.add_edges_from(drawing.edges)
-    labels = {node: _short_label(label) for node, label, _ in drawing.nodes}
+    texts = {node: printable(label) for node, label, _ in drawing.nodes}
+    labels = {node: t if len(t) <= MAX_LABEL else f"…{t[1 - MAX_LABEL :]}" for node, t in texts.items()}
     widths = {node: len(label) * CHARACTER + 14 for node, label in labels.items()}
     layers = _node_layers(graph)
     total = max((sum(widths[n] + GAP for n in layer) for layer in layers), default=0) + GAP
@@ -404,34 +314,19 @@ def draw_svg(drawing: Drawing) -> str:
     return "".join(parts) + "</svg>"
 
 
-def _short_label(label: str) -> str:
-    label = printable(label)
-    return label if len(label) <= MAX_LABEL else f"…{label[1 - MAX_LABEL :]}"
-
-
 def _node_layers(graph: nx.DiGraph[str]) -> list[list[str]]:
     """Return the nodes by their longest distance to a sink, those that feed neighbours beside each other."""
-    graph = _without_cycles(graph)
-    depth: dict[str, int] = {}
-    for node in reversed(list(nx.topological_sort(graph))):
-        depth[node] = max((depth[after] + 1 for after in graph.successors(node)), default=0)
-    layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
-    for node in graph.nodes:
-        layers[depth[node]].append(node)
+    while not nx.is_directed_acyclic_graph(graph):  # only a broken model has a cycle
+        graph = graph.copy()
+        graph.remove_edge(*nx.find_cycle(graph)[-1][:2])
+    order = {node: number for number, node in enumerate(graph.nodes)}
+    layers = [sorted(layer, key=order.__getitem__) for layer in nx.topological_generations(graph.reverse())]
     place: dict[str, float] = {}
     for layer in layers:  # from the sink upwards: order by the mean place of a node's consumers
         layer.sort(key=lambda node: fmean([place[after] for after in graph.successors(node)] or [0.0]))
         for number, node in enumerate(layer):
             place[node] = number - len(layer) / 2
     return layers[::-1]
-
-
-def _without_cycles(graph: nx.DiGraph[str]) -> nx.DiGraph[str]:
-    """Return a graph without the edges that close a cycle, which only a broken model has."""
-    while not nx.is_directed_acyclic_graph(graph):
-        graph = graph.copy()
-        graph.remove_edge(*nx.find_cycle(graph)[-1][:2])
-    return graph
 
 
 SHAPES = {"const": "plaintext", "data": "ellipse", "consumer": "box3d"}
@@ -441,10 +336,7 @@ def as_dot(drawing: Drawing) -> str:
     """Return a drawing as a DOT digraph."""
     lines = ["digraph {", "    node [shape=box];"]
     for node, label, role in drawing.nodes:
-        lines.append(f'    "{node}" [label="{_quote_label(label)}", shape={SHAPES.get(role, "box")}];')
+        text = printable(label).replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f'    "{node}" [label="{text}", shape={SHAPES.get(role, "box")}];')
     lines += [f'    "{start}" -> "{end}";' for start, end in drawing.edges]
     return "\n".join([f"// {printable(drawing.title)}", *lines, "}"]) + "\n"
-
-
-def _quote_label(text: str) -> str:
-    return printable(text).replace("\\", "\\\\").replace('"', '\\"')

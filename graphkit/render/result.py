@@ -63,14 +63,6 @@ def tabled(
     return {"table": _Shown(headings, title, cells, most, empty)}
 
 
-def _result_tables(result: type[Result]) -> list[tuple[str, _Shown]]:
-    return [(each.name, each.metadata["table"]) for each in dataclasses.fields(result) if "table" in each.metadata]
-
-
-def _as_prose(said: str | Block) -> Block:
-    return Prose(said) if isinstance(said, str) else said
-
-
 class Sizes(tuple[tuple[str, int], ...]):
     """Sizes by name, as pairs that can be hashed; JSON has an object."""
 
@@ -105,15 +97,17 @@ class Result:
 
     def _parts(self, *, has_all_rows: bool) -> Iterator[Block]:
         """Yield what is said and the tables: where all are empty, what one of them says of that alone."""
-        tables = [(shown, getattr(self, name)) for name, shown in _result_tables(type(self))]
+        fields = [each for each in dataclasses.fields(self) if "table" in each.metadata]
+        tables: list[tuple[_Shown, Sequence[object]]]
+        tables = [(each.metadata["table"], getattr(self, each.name)) for each in fields]
         empty = next((shown.empty for shown, _ in tables if shown.empty), "")
         if empty and not any(rows for _, rows in tables):
             yield Prose(empty)
             return
-        yield from map(_as_prose, self.introduction())
+        yield from (Prose(said) if isinstance(said, str) else said for said in self.introduction())
         for shown, rows in tables:
             yield from shown.blocks(rows, len(rows) if has_all_rows else shown.most)
-        yield from map(_as_prose, self.remarks())
+        yield from (Prose(said) if isinstance(said, str) else said for said in self.remarks())
 
     def csv_tables(self) -> Iterable[Table]:
         """Yield the tables of CSV: those that are shown, with a row for each thing where these have one for many."""
