@@ -6,25 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 __all__ = [
-    "COSTS",
-    "SECTIONS",
-    "Change",
-    "ChangedNode",
-    "FindingChange",
-    "LoneNode",
-    "MovedNode",
-    "NameChange",
-    "NodeChanges",
-    "NoteChange",
-    "ShapeChange",
-    "WeightChange",
-    "WeightKind",
-]
+    "COSTS", "SECTIONS", "Change", "ChangedNode", "FindingChange", "LoneNode", "MovedNode", "NameChange", "NodeChanges",
+    "NoteChange", "ShapeChange", "WeightChange", "WeightKind",
+]  # fmt: skip
 
-SECTIONS = (
-    *("interface", "opsets", "metadata", "nodes", "weights", "shapes"),
-    *("findings", "blockers"),
-)  # of a diff, in the order of its text
+# Of a diff, in the order of its text
+SECTIONS = ("interface", "opsets", "metadata", "nodes", "weights", "shapes", "findings", "blockers")
 COSTS = "costs"  # which follow from differences of these
 WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
 
@@ -89,42 +76,43 @@ class LoneNode:
 
 
 @dataclass(frozen=True)
-class MovedNode:
-    """A node of both models that is in another graph: a branch of an If in A, the main graph in B.
+class PairedNode:
+    """A node of both models.
 
     Attributes:
         node: Its path in A.
         other: Its path in B.
-        operator: What it computes.
+        operator: What it computes in A.
         module: The path of the module that it was exported from, "" where its name tells none.
-        graph: The path of its graph in A, "" for the main graph.
-        other_graph: The same in B.
     """
 
     node: str
     other: str
     operator: str
     module: str
+
+
+@dataclass(frozen=True)
+class MovedNode(PairedNode):
+    """A node of both models that is in another graph: a branch of an If in A, the main graph in B.
+
+    Attributes:
+        graph: The path of its graph in A, "" for the main graph.
+        other_graph: The same in B.
+    """
+
     graph: str
     other_graph: str
 
 
 @dataclass(frozen=True)
-class ChangedNode:
+class ChangedNode(PairedNode):
     """A node of both models that differs.
 
     Attributes:
-        node: Its path in A.
-        other: Its path in B.
-        operator: In A.
-        module: The path of the module that it was exported from, "" where its name tells none.
         changes: What differs: its operator, attributes, inputs, outputs.
     """
 
-    node: str
-    other: str
-    operator: str
-    module: str
     changes: tuple[Change, ...]
 
 

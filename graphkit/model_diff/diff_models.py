@@ -12,6 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from graphkit.analysis.costs.cost_changes import BeforeAndAfter, cost_change
+from graphkit.analysis.costs.node_costs import functions_of
 from graphkit.analysis.findings import Finding
 from graphkit.analysis.report import BLOCKERS, ReportOptions, judged_sections, report
 from graphkit.graph.declared_types import type_text
@@ -22,7 +23,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.model_diff.changes import COSTS, Change, FindingChange, NoteChange
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.model_diff.node_changes import declaration_changes, node_changes, shape_changes, tensor_of, weight_changes
-from graphkit.model_diff.node_matching import NodeMatching, function_keys, match_nodes, value_path
+from graphkit.model_diff.node_matching import NodeMatching, match_nodes, value_path
 from graphkit.options import DiffOptions
 from graphkit.shapes import infer
 from graphkit.suggest import count_things
@@ -31,18 +32,7 @@ from graphkit.targets import load_target
 if TYPE_CHECKING:
     from graphkit.targets import Target
 
-__all__ = [
-    "changed_entries",
-    "diff",
-    "finding_changes",
-    "findings_of",
-    "interface_changes",
-    "metadata_changes",
-    "note_changes",
-    "opset_changes",
-    "props",
-    "shorten_text",
-]
+__all__ = ["diff", "finding_changes"]
 
 # Differences beside nodes and weights: inputs, outputs, operator sets, functions, metadata.
 
@@ -58,21 +48,15 @@ def interface_changes(interfaces: Interfaces) -> Iterator[Change]:
     """Yield the inputs and outputs that differ: in name, dtype, dims, order, doc string, or by having a default."""
     for kind, ports in (("input", interfaces.inputs), ("output", interfaces.outputs)):
         for value_a, value_b in (*ports.pairs, *((value, None) for value in ports.lost)):
-            yield from _port_changes(value_a, value_b, kind)
-        for value_b in ports.new:
-            yield Change(f"{kind} '{value_b.name}'", None, shorten_text(_port(value_b, kind)))
+            before, after = _port(value_a, kind), None if value_b is None else _port(value_b, kind)
+            names = dict.fromkeys(f"'{value.name}'" for value in (value_a, value_b) if value is not None)
+            if len(names) > 1 or before != after:
+                yield Change(f"{kind} {' -> '.join(names)}", shorten_text(before), shorten_text(after))
+        for value in ports.new:
+            yield Change(f"{kind} '{value.name}'", None, shorten_text(_port(value, kind)))
         if ports.order_a != ports.order_b:
             orders = (", ".join(f"'{name}'" for name in order) for order in (ports.order_a, ports.order_b))
             yield Change(f"order of {kind}s", *map(shorten_text, orders))
-
-
-def _port_changes(value_a: Value, value_b: Value | None, kind: str) -> Iterator[Change]:
-    """Yield how an input or output differs; one that was renamed has both names."""
-    before, after = _port(value_a, kind), None if value_b is None else _port(value_b, kind)
-    is_renamed = value_b is not None and value_a.name != value_b.name
-    if is_renamed or before != after:
-        name = f"'{value_a.name}' -> '{value_b.name}'" if value_b is not None and is_renamed else f"'{value_a.name}'"
-        yield Change(f"{kind} {name}", shorten_text(before), shorten_text(after))
 
 
 def _port(value: Value, kind: str) -> str:
@@ -95,20 +79,14 @@ def _opsets(imports: Any) -> dict[str, str]:
 
 
 def _functions(model: Model) -> dict[str, str]:
-    keys = function_keys(model)
-    return {
-        f"function '{'.'.join(filter(None, map(as_text, key)))}'": _signature(function)
-        for key, function in zip(keys, model.proto.functions, strict=False)
-    }
-
-
-def _signature(function: onnx.FunctionProto) -> str:
-    parts = [count_things(len(function.input), "input(s)"), count_things(len(function.output), "output(s)")]
-    names = [*function.attribute, *(attribute.name for attribute in function.attribute_proto)]
-    if names:
-        parts.append(f"attributes {', '.join(map(as_text, names))}")
-    parts += [f"{domain} {version}" for domain, version in _opsets(function.opset_import).items()]
-    return ", ".join(parts)
+    signatures = {}
+    for key, function in zip(functions_of(model), model.proto.functions, strict=False):
+        parts = [count_things(len(function.input), "input(s)"), count_things(len(function.output), "output(s)")]
+        names = [*function.attribute, *(attribute.name for attribute in function.attribute_proto)]
+        parts += [f"attributes {', '.join(map(as_text, names))}"] if names else []
+        parts += [f"{domain} {version}" for domain, version in _opsets(function.opset_import).items()]
+        signatures[f"function '{'.'.join(filter(None, map(as_text, key)))}'"] = ", ".join(parts)
+    return signatures
 
 
 def metadata_changes(a: Model, b: Model) -> Iterator[NoteChange]:
@@ -128,31 +106,20 @@ def _notes(message: Message, without: set[str]) -> Iterator[tuple[str, str]]:
             continue
         if field.name == "metadata_props":
             yield from ((f"metadata '{key}'", text) for key, text in props(value).items())
-        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:  # how many there are, and a checksum of what they say
             parts = value if isinstance(value, Sequence) or hasattr(value, "__len__") else [value]
-            yield field.name, _content(parts)
+            content = b"".join(part.SerializeToString(deterministic=True) for part in parts)
+            count = count_things(len(parts), "entry(s)").replace("entrys", "entries")
+            yield field.name, f"{count}, checksum {zlib.crc32(content):08x}"
         else:
             yield field.name, as_text(value) if isinstance(value, str | bytes) else str(value)
-
-
-def _content(parts: Any) -> str:
-    """Return a text that tells messages apart: how many there are, and a checksum of what they say."""
-    content = b"".join(part.SerializeToString(deterministic=True) for part in parts)
-    return f"{count_things(len(parts), 'entry(s)').replace('entrys', 'entries')}, checksum {zlib.crc32(content):08x}"
 
 
 Pairs = Iterable[tuple[Value, Value]]
 
 
 def note_changes(matching: NodeMatching, weights: Pairs, a: Model, b: Model) -> Iterator[NoteChange]:
-    """Yield the notes that differ of what both models have, one for each note.
-
-    Args:
-        matching: The nodes, inputs and outputs that match.
-        weights: The constants that do.
-        a: A model.
-        b: The other one.
-    """
+    """Yield the notes that differ of what both models have, one for each note; `weights` are constants that match."""
     inputs, outputs = matching.interface.inputs.pairs, matching.interface.outputs.pairs
     nodes, tensors = matching.forth.items(), [(x, tensor_of(x), tensor_of(y)) for x, y in weights]
     notes = [

@@ -23,18 +23,13 @@ from graphkit.model_diff.changes import (
     ShapeChange,
     WeightChange,
 )
-from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, outcome, table
+from graphkit.render.document_blocks import Block, Heading, Prose, Table, outcome, table, table_of
 from graphkit.render.result import Result
 
 __all__ = ["COLUMNS", "ModelDiff", "cost_blocks", "is_dearer"]
 
-KINDS = {
-    "values": "other values",
-    "dtype": "another dtype",
-    "dims": "other dims",
-    "removed": "removed",
-    "added": "added",
-}  # of weight changes, in words
+KINDS = {"values": "other values", "dtype": "another dtype", "dims": "other dims"}  # of weight changes, in words
+KINDS |= {"removed": "removed", "added": "added"}
 MOST_ROWS = 40
 MOST_NOTES = 8  # of one kind that are told one by one, in the text
 
@@ -96,20 +91,15 @@ class ModelDiff(Result):
     def failing(self, sections: Collection[str]) -> tuple[str, ...]:
         """Return those of some sections that differ; findings, blockers and costs only where there are more in B."""
         worse = {"findings": self.finding_changes, "blockers": self.blockers}
-        failing = tuple(
-            name
-            for name in self.differing
-            if name in sections and (name not in worse or any(change.is_worse for change in worse[name]))
-        )
-        return (*failing, COSTS) if COSTS in sections and not self.is_equal and is_dearer(self.costs) else failing
+        differing = [name for name in self.differing if name in sections]
+        failing = [name for name in differing if name not in worse or any(change.is_worse for change in worse[name])]
+        is_dear = COSTS in sections and not self.is_equal and is_dearer(self.costs)
+        return (*failing, COSTS) if is_dear else tuple(failing)
 
     def _count(self, section: str) -> int:
-        changes = getattr(self, "finding_changes" if section == "findings" else section)
-        return (
-            sum(map(len, (changes.removed, changes.added, changes.changed, changes.moved)))
-            if section == "nodes"
-            else len(changes)
-        )
+        if section == "nodes":
+            return sum(map(len, vars(self.nodes).values()))
+        return len(getattr(self, "finding_changes" if section == "findings" else section))
 
     @property
     def is_equal(self) -> bool:
@@ -127,12 +117,16 @@ class ModelDiff(Result):
         yield from self._node_blocks()
         yield from self._weight_blocks()
         yield from self._shape_blocks()
-        yield from _finding_blocks("Findings", self.finding_changes)
-        yield from _finding_blocks(f"Blockers for {self.target}", self.blockers)
+        for heading, found in (("Findings", self.finding_changes), (f"Blockers for {self.target}", self.blockers)):
+            if found:
+                yield Heading(heading)
+                yield table_of("Finding=text | Kind | A:number=before | B:number=after", found)
         if not self.is_equal:
             yield from cost_blocks(self.costs)
-        if self.lists_renames:
-            yield from self._rename_blocks()
+        renamed = [*self.renamed_values, *self.renamed_weights] if self.lists_renames else []
+        if renamed:
+            yield Heading("Renamed")
+            yield table("A:code | B:code", renamed)
 
     def csv_tables(self) -> Iterator[Table]:
         """Yield one table with a row for each difference, which is empty where nothing differs."""
@@ -143,23 +137,17 @@ class ModelDiff(Result):
         for section in ("interface", "opsets", "metadata"):
             for change in getattr(self, section):
                 yield section, change.what, change.what, "", change.before, change.after
-        for node in self.nodes.removed:
-            yield "nodes", node.node, "", "removed", node.operator, None
-        for node in self.nodes.added:
-            yield "nodes", "", node.node, "added", None, node.operator
-        for moved in self.nodes.moved:
-            yield "nodes", moved.node, moved.other, "moved", moved.graph, moved.other_graph
+        yield from (("nodes", each.node, "", "removed", each.operator, None) for each in self.nodes.removed)
+        yield from (("nodes", "", each.node, "added", None, each.operator) for each in self.nodes.added)
+        yield from (("nodes", m.node, m.other, "moved", m.graph, m.other_graph) for m in self.nodes.moved)
         for pair in self.nodes.changed:
-            for change in pair.changes:
-                yield "nodes", pair.node, pair.other, change.what, change.before, change.after
-        for weight in self.weights:
-            yield "weights", weight.name, weight.other, weight.kind, weight.before, weight.after
+            yield from (("nodes", pair.node, pair.other, c.what, c.before, c.after) for c in pair.changes)
+        yield from (("weights", w.name, w.other, w.kind, w.before, w.after) for w in self.weights)
         for shape in self.shapes:
             place = "follows" if shape.follows else "begins"
             yield "shapes", shape.value, shape.other, place, shape.before, shape.after
         for section, changes in (("findings", self.finding_changes), ("blockers", self.blockers)):
-            for finding in changes:
-                yield section, finding.text, finding.text, finding.kind, finding.before, finding.after
+            yield from ((section, f.text, f.text, f.kind, f.before, f.after) for f in changes)
 
     def _verdict_text(self) -> Iterator[str]:
         if self.is_equal:
@@ -176,16 +164,7 @@ class ModelDiff(Result):
 
     def _section_sentences(self) -> Iterator[str]:
         """Yield the number of differences of each section."""
-        nodes = [
-            f"{len(changes):,} {name}"
-            for name, changes in (
-                ("removed", self.nodes.removed),
-                ("added", self.nodes.added),
-                ("changed", self.nodes.changed),
-                ("moved", self.nodes.moved),
-            )
-            if changes
-        ]
+        nodes = [f"{len(changes):,} {name}" for name, changes in vars(self.nodes).items() if changes]
         for section in self.differing:
             counts = ", ".join(nodes) if section == "nodes" else f"{self._count(section):,}"
             yield f"{section} ({counts})"
@@ -243,12 +222,6 @@ class ModelDiff(Result):
             count = count_things(len(self.shapes) - len(first), "tensor(s)")
             yield Prose(f"What is computed from these differs too: {count}.")
 
-    def _rename_blocks(self) -> Iterator[Block]:
-        renamed = [*self.renamed_values, *self.renamed_weights]
-        if renamed:
-            yield Heading("Renamed")
-            yield Table((Column("A", "code"), Column("B", "code")), renamed)
-
 
 def _join_changes(changes: Sequence[NoteChange]) -> Iterator[Change]:
     """Yield changes, those of one note that many things have as one, with how many of them have it."""
@@ -262,13 +235,6 @@ def _join_changes(changes: Sequence[NoteChange]) -> Iterator[Change]:
         had, has = sum(each.before is not None for each in group), sum(each.after is not None for each in group)
         texts = (f"{count:,} have it" if count else None for count in (had, has))
         yield Change(f"{note} of {count_things(len(group), f'{of}(s)')}", *texts)
-
-
-def _finding_blocks(heading: str, changes: Sequence[FindingChange]) -> Iterator[Block]:
-    if changes:
-        yield Heading(heading)
-        rows = [(change.text, change.kind, change.before, change.after) for change in changes]
-        yield table("Finding | Kind | A:number | B:number", rows)
 
 
 def _by_module(removed: Sequence[LoneNode], added: Sequence[LoneNode]) -> list[tuple[str, tuple[str, str]]]:
@@ -290,14 +256,9 @@ def _tally_text(operators: Counter[str]) -> str:
 
 
 def _weight_row(weight: WeightChange) -> tuple[str, tuple[str, str, str, str]]:
-    renamed = weight.name and weight.other and weight.name != weight.other
-    name = f"{weight.name} -> {weight.other}" if renamed else weight.name or weight.other
-    return name, (
-        KINDS[weight.kind],
-        weight.before,
-        weight.after,
-        f"equal to {weight.equal_to}" if weight.equal_to and not weight.has_values else "",
-    )
+    name = " -> ".join(dict.fromkeys(filter(None, (weight.name, weight.other))))
+    equal = f"equal to {weight.equal_to}" if weight.equal_to and not weight.has_values else ""
+    return name, (KINDS[weight.kind], weight.before, weight.after, equal)
 
 
 def _family_rows(headings: str, rows: Sequence[tuple[str, tuple[str | None, ...]]]) -> Iterator[Block]:

@@ -35,16 +35,7 @@ from graphkit.shapes import Shapes
 from graphkit.suggest import count_things
 from graphkit.symbolic.expr import Expr
 
-__all__ = [
-    "ReadConstants",
-    "Weights",
-    "attribute_changes",
-    "declaration_changes",
-    "node_changes",
-    "shape_changes",
-    "tensor_of",
-    "weight_changes",
-]
+__all__ = ["Weights", "declaration_changes", "node_changes", "shape_changes", "tensor_of", "weight_changes"]
 
 
 ReadConstants = dict[tuple[Value, Value], None]  # constants of A and of B that nodes read at the same place
@@ -61,16 +52,13 @@ class _Reading:
 
     def differs(self, value_a: Value | None, value_b: Value | None) -> bool:
         """Whether one place reads something else, which no node that is gone, or new, and no constant explains."""
-        if (
-            value_a is not None
-            and value_b is not None
-            and source_of(value_a).is_constant
-            and source_of(value_b).is_constant
-        ):
-            is_other = self.is_other_constant(source_of(value_a), source_of(value_b))
-            if not is_other:
-                self.constants[value_a, value_b] = None
-            return is_other
+        if value_a is not None and value_b is not None:
+            source_a, source_b = source_of(value_a), source_of(value_b)
+            if source_a.is_constant and source_b.is_constant:
+                is_other = self.is_other_constant(source_a, source_b)
+                if not is_other:
+                    self.constants[value_a, value_b] = None
+                return is_other
         if self.matching.agree(value_a, value_b):
             return False
         gone = value_a.producer if value_a is not None and value_a.producer not in self.matching.forth else None
@@ -106,35 +94,26 @@ def node_changes(matching: NodeMatching) -> tuple[NodeChanges, ReadConstants]:
             changed.append(ChangedNode(node.path, twin.path, node.operator, module_of(node), changes))
     mine, theirs = matching.alone
     removed, added = _lone_nodes(mine, reading.after), _lone_nodes(theirs, reading.before)
-    return NodeChanges(removed, added, tuple(changed), tuple(_moved_nodes(matching))), reading.constants
+    graphs = {pair.a: pair.b for pair in matching.graphs}
+    moved = tuple(
+        MovedNode(node.path, twin.path, node.operator, module_of(node), node.scope.path, twin.scope.path)
+        for node, twin in matching.forth.items()
+        if graphs.get(node.scope) is not twin.scope and not node.is_op("Constant")
+    )
+    return NodeChanges(removed, added, tuple(changed), moved), reading.constants
 
 
 def _lone_nodes(nodes: Sequence[Node], instead: dict[Node, dict[str, None]]) -> tuple[LoneNode, ...]:
-    alone = set(nodes)
-    return tuple(
-        LoneNode(
-            node.path, node.operator, module_of(node), tuple(instead.get(node, ())), within=_owner_among(alone, node)
-        )
-        for node in nodes
-        if not node.is_op("Constant")  # a constant, which weights tell of
-    )
-
-
-def _owner_among(nodes: Collection[Node], node: Node) -> str:
-    """Return the path of the one of some nodes in whose body another one is, the innermost, "" for none."""
-    owner = node.scope.owner
-    while owner is not None and owner not in nodes:
-        owner = owner.scope.owner
-    return owner.path if owner is not None else ""
-
-
-def _moved_nodes(matching: NodeMatching) -> Iterator[MovedNode]:
-    """Yield the nodes that are in graphs that do not match."""
-    graphs = {pair.a: pair.b for pair in matching.graphs}
-    for node, twin in matching.forth.items():
-        if graphs.get(node.scope) is not twin.scope and not node.is_op("Constant"):
-            graph, other_graph = node.scope.path, twin.scope.path
-            yield MovedNode(node.path, twin.path, node.operator, module_of(node), graph, other_graph)
+    lone, alone = [], set(nodes)
+    for node in nodes:
+        if node.is_op("Constant"):  # which weights tell of
+            continue
+        owner = node.scope.owner  # the innermost of these nodes in whose body it is
+        while owner is not None and owner not in alone:
+            owner = owner.scope.owner
+        within = owner.path if owner is not None else ""
+        lone.append(LoneNode(node.path, node.operator, module_of(node), tuple(instead.get(node, ())), within))
+    return tuple(lone)
 
 
 def _node_differences(node_a: Node, node_b: Node, reading: _Reading) -> Iterator[Change]:
@@ -278,13 +257,7 @@ class _Side:
 
 
 def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Model) -> Weights:
-    """Return the constants that differ.
-
-    Args:
-        matching: The nodes that match.
-        read: Constants that nodes read at the same places.
-        a: A model.
-        b: The other one.
+    """Return the constants that differ; `read` are those that nodes read at the same places.
 
     Raises:
         ModelError: A file of weights has shrunk since the model was read.
@@ -346,26 +319,20 @@ def _given_name(value: Value, _: int) -> Hashable:
 
 def _weight_changes(value_a: Value, value_b: Value, mine: _Side, theirs: _Side) -> Iterator[WeightChange]:
     names = value_path(value_a), value_path(value_b)
-    kind = _kind_of_difference(value_a, value_b) if mine.numbers[value_a] != theirs.numbers[value_b] else None
-    if kind is not None and not (kind == "values" and (mine.is_unread(value_a) or theirs.is_unread(value_b))):
-        equal = mine.by_number.get(theirs.numbers[value_b])
-        yield WeightChange(
-            *names,
-            kind,
-            _weight_text(value_a),
-            _weight_text(value_b),
-            _path_of_value(equal),
-            has_values=_has_values(value_b),
-        )
-    elif _storage_text(value_a) != _storage_text(value_b):
-        yield WeightChange(*names, "storage", _storage_text(value_a), _storage_text(value_b))
-
-
-def _kind_of_difference(value_a: Value, value_b: Value) -> WeightKind:
     first, second = tensor_of(value_a), tensor_of(value_b)
-    if first is None or second is None or first.data_type != second.data_type:
-        return "dtype"
-    return "dims" if first.dims != second.dims else "values"
+    kind: WeightKind | None = None
+    texts = _weight_text(value_a), _weight_text(value_b)
+    places = _storage_text(value_a), _storage_text(value_b)
+    if mine.numbers[value_a] != theirs.numbers[value_b]:
+        if first is None or second is None or first.data_type != second.data_type:
+            kind = "dtype"
+        else:
+            kind = "dims" if first.dims != second.dims else "values"
+    if kind is not None and not (kind == "values" and (mine.is_unread(value_a) or theirs.is_unread(value_b))):
+        equal = _path_of_value(mine.by_number.get(theirs.numbers[value_b]))
+        yield WeightChange(*names, kind, *texts, equal, has_values=_has_values(value_b))
+    elif places[0] != places[1]:
+        yield WeightChange(*names, "storage", *places)
 
 
 def _lone(value: Value, kind: WeightKind, side: _Side, other: _Side) -> WeightChange:
@@ -418,10 +385,8 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
     Where a symbol of an input is another one, or a number, in B, it is in what follows from it too. A dim that is not
     known in one of the models is no difference.
     """
-    ends = (
-        *matching.interface.inputs.pairs,
-        *matching.interface.outputs.pairs,
-    )  # outputs for symbols of inputs that B lacks
+    # The outputs for symbols of inputs that B lacks
+    ends = (*matching.interface.inputs.pairs, *matching.interface.outputs.pairs)
     dims = [(shapes[0][value_a].dims, shapes[1][value_b].dims) for value_a, value_b in ends]
     renaming = _renamed_symbols(dims), _renamed_symbols((dims_b, dims_a) for dims_a, dims_b in dims)
     differing: set[Value] = set()

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from graphkit.analysis.costs.node_costs import functions_of
 from graphkit.equivalence.shared_values import shared_values
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.matching.interfaces import Interfaces, compare_interfaces
@@ -16,14 +17,7 @@ from graphkit.matching.value_matching import Dims, GraphSide, Matching, known_te
 from graphkit.model import Model
 from graphkit.shapes import Shapes
 
-__all__ = [
-    "GraphPair",
-    "NodeMatching",
-    "match_nodes",
-    "moved_bodies",
-    "release_outputs",
-    "value_path",
-]
+__all__ = ["GraphPair", "NodeMatching", "match_nodes", "value_path"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,11 +113,6 @@ def _constant_or_itself(value: Value) -> Value:
 def match_nodes(a: Model, b: Model, shapes: tuple[Shapes, Shapes]) -> NodeMatching:
     """Match the nodes of two models.
 
-    Args:
-        a: A model.
-        b: The other one.
-        shapes: Their shapes.
-
     Raises:
         ModelError: A file of weights has shrunk since the model was read.
     """
@@ -135,7 +124,7 @@ def match_nodes(a: Model, b: Model, shapes: tuple[Shapes, Shapes]) -> NodeMatchi
     for value_a, value_b in matching.interface.outputs.pairs:
         if value_a.producer is not None and value_b.producer is not None:
             matching.values.add(value_a, value_b, "name")
-    functions_a, functions_b = function_keys(a), function_keys(b)
+    functions_a, functions_b = functions_of(a), functions_of(b)
     functions = [GraphPair(functions_a[key], functions_b[key]) for key in functions_a if key in functions_b]
     _match_graphs(matching, [GraphPair(a.graph, b.graph), *functions])
     _match_moved(matching)
@@ -150,30 +139,19 @@ def _match_graphs(matching: NodeMatching, pending: list[GraphPair]) -> None:
 
 def _match_moved(matching: NodeMatching) -> None:
     """Match nodes that are in another graph: those of bodies that one model lacks, then what computes the same."""
-    mine, theirs = map(_by_graph, matching.alone)
+    mine, theirs = dict[Scope, list[Node]](), dict[Scope, list[Node]]()
+    for by_graph, nodes in zip((mine, theirs), matching.alone, strict=True):
+        for node in (node for node in nodes if not node.is_op("Constant")):
+            by_graph.setdefault(node.scope, []).append(node)
     if not mine or not theirs:
         return
     paired = {graph for pair in matching.graphs for graph in (pair.a, pair.b)}
     lone = {graph for graph in (*mine, *theirs) if graph not in paired}
-    for graph_a, graph_b in list(moved_bodies(matching.values, mine, theirs, lone)):
+    for graph_a, graph_b in list(_moved_bodies(matching.values, mine, theirs, lone)):
         matching.moves.append(GraphPair(graph_a, graph_b))
-        release_outputs(matching.values, graph_a, graph_b)
+        _release_outputs(matching.values, graph_a, graph_b)
         _match_graphs(matching, list(_match_graph(matching, matching.moves[-1])))
     _pair_equal(matching, *([node for node in nodes if not node.is_op("Constant")] for nodes in matching.alone))
-
-
-def _by_graph(nodes: Sequence[Node]) -> dict[Scope, list[Node]]:
-    by_graph: dict[Scope, list[Node]] = {}
-    for node in nodes:
-        if not node.is_op("Constant"):
-            by_graph.setdefault(node.scope, []).append(node)
-    return by_graph
-
-
-def function_keys(model: Model) -> dict[tuple[str, str, str], Scope]:
-    """Return the functions of a model by domain, name and overload."""
-    protos = model.proto.functions
-    return {(f.domain, f.name, f.overload): scope for f, scope in zip(protos, model.scopes[1:], strict=True)}
 
 
 def _match_graph(matching: NodeMatching, pair: GraphPair) -> Iterator[GraphPair]:
@@ -190,7 +168,9 @@ def _match_graph(matching: NodeMatching, pair: GraphPair) -> Iterator[GraphPair]
     sides = (ModelSide(models[0], pair.a, matching.shapes[0]), ModelSide(models[1], pair.b, matching.shapes[1]))
     match_graphs(values, *sides, equal=equal, changed=True)
     for node in pair.a.nodes:
-        twin = values.equal.get(node) or _find_twin(node, values, pair.b)
+        matched = (values.forth.get(value) for value in node.outputs if value is not None)
+        makers = (value.producer for value in matched if value is not None and value.producer is not None)
+        twin = values.equal.get(node) or next((maker for maker in makers if maker.scope is pair.b), None)
         if twin is None:
             continue
         reads_same = len(node.inputs) == len(twin.inputs) and all(map(matching.agree, node.inputs, twin.inputs))
@@ -201,15 +181,6 @@ def _match_graph(matching: NodeMatching, pair: GraphPair) -> Iterator[GraphPair]
         if node.bodies and (twin := matching.forth.get(node)) is not None:
             shared = [name for name in node.bodies if name in twin.bodies]
             yield from (GraphPair(node.bodies[name], twin.bodies[name], (node, twin)) for name in shared)
-
-
-def _find_twin(node: Node, values: Matching, scope: Scope) -> Node | None:
-    """Return the node that computes the first output of another one that matches."""
-    for value in node.outputs:
-        twin = values.forth.get(value) if value is not None else None
-        if twin is not None and twin.producer is not None and twin.producer.scope is scope:
-            return twin.producer
-    return None
 
 
 def _pair_others(matching: NodeMatching, pair: GraphPair) -> None:
@@ -248,26 +219,18 @@ def _node_name(node: Node) -> str:
 Nodes = Mapping[Scope, Sequence[Node]]
 
 
-def moved_bodies(
+def _moved_bodies(
     values: Matching, mine: Nodes, theirs: Nodes, lone: Collection[Scope]
 ) -> Iterator[tuple[Scope, Scope]]:
-    """Yield graphs of A and of B that share nodes, where one is a body that the other model lacks.
+    """Yield graphs of A and of B that share nodes that match none, where one is a body that the other model lacks.
 
     The most alike come first. A graph takes one body of a node: both branches of an If are much alike.
-
-    Args:
-        values: The numbers of everything in both models.
-        mine: The nodes of A that match none of B, by graph; no constants.
-        theirs: The same of B.
-        lone: The bodies that the other model lacks.
     """
     taken: set[object] = set()
     for (graph_a, graph_b), count in _count_shared(values, mine, theirs).most_common():
         sizes = [len(nodes) for body, nodes in ((graph_a, mine[graph_a]), (graph_b, theirs[graph_b])) if body in lone]
-        uses: set[object] = {body for body in (graph_a, graph_b) if body in lone} | {
-            (graph_a.owner, graph_b),
-            (graph_b.owner, graph_a),
-        }
+        uses: set[object] = {body for body in (graph_a, graph_b) if body in lone}
+        uses |= {(graph_a.owner, graph_b), (graph_b.owner, graph_a)}
         if sizes and 2 * count >= min(sizes) and not uses & taken:
             taken |= uses
             yield graph_a, graph_b
@@ -292,7 +255,7 @@ def _keys(values: Matching, nodes: Sequence[Node]) -> Counter[Hashable]:
     return Counter([*(values.numbers.nodes[node] for node in nodes), *names])
 
 
-def release_outputs(values: Matching, graph_a: Scope, graph_b: Scope) -> None:
+def _release_outputs(values: Matching, graph_a: Scope, graph_b: Scope) -> None:
     """Match what a body gives with what its node gave, where that is a value of the graph that has its nodes."""
     for body, there, forth in ((graph_a, graph_b, True), (graph_b, graph_a, False)):
         matched = values.forth if forth else values.back

@@ -45,13 +45,7 @@ class _Side:
 def page_pair(models: tuple[Model, Model], names: tuple[str, str]) -> tuple[Mapping[str, object], ...]:
     """Return the graphs of two models, as `page_graph` does, with what a page reads of both.
 
-    Args:
-        models: The models.
-        names: What the page calls them.
-
-    Returns:
-        Both graphs, with `twins`: by the number of the other graph, the number of each node that is there too, with
-        its number there.
+    That is `twins`: by the number of the other graph, the number of each node that is there too, with its number there.
     """
     side_a, side_b = (_Side(model, name) for model, name in zip(models, names, strict=True))
     _freeze_original(side_a, side_b)
@@ -75,29 +69,22 @@ def page_rewrites(changes: Sequence[CostChange]) -> tuple[Mapping[str, object], 
         for number in (numbers[id(model)] for model in both.before):
             sides[number].sizes |= change.sizes
             pairs.append((number, after))
-    first = _first_sizes([sides[original] for original, _ in pairs])
+    first: dict[str, int] = {}  # the sizes that the page shows; of a symbol of two originals, what the first one says
+    for side in (sides[original] for original, _ in pairs):
+        known = symbol_roles(side.model)
+        first = {name: size for name, size in side.sizes.items() if name in known} | first
+
+    def other_sizes(sizes: Sizes) -> Mapping[str, int]:
+        return {name: size for name, size in sizes if first.get(name, size) != size}
+
     for change, both in counted:
         result = sides[numbers[id(both.after)]]
-        result.fix(_other_sizes(change.sizes, first))
+        result.fix(other_sizes(change.sizes))
         for model in both.before:
             _freeze_original(sides[numbers[id(model)]], result, both.wish)
     for original, (_, *sizes) in sizes_of_originals(changes).items():
-        sides[numbers[original]].runs = [_other_sizes(each, first) for each in sizes]
+        sides[numbers[original]].runs = [*map(other_sizes, sizes)]
     return _make_pages(sides, pairs, _part_twins)
-
-
-def _other_sizes(sizes: Sizes, first: Mapping[str, int]) -> Mapping[str, int]:
-    """Return the sizes that are others than those of the page."""
-    return {name: size for name, size in sizes if first.get(name, size) != size}
-
-
-def _first_sizes(originals: Iterable[_Side]) -> Mapping[str, int]:
-    """Return the sizes that a page shows first; of a symbol that two originals have, what the first one says counts."""
-    first: dict[str, int] = {}
-    for side in originals:
-        known = symbol_roles(side.model)
-        first = {name: size for name, size in side.sizes.items() if name in known} | first
-    return first
 
 
 def _freeze_original(original: _Side, result: _Side, wish: Mapping[Role, int] = {}) -> None:
@@ -118,19 +105,14 @@ def _make_pages(
     nodes = [{node: number for number, node in enumerate(all_nodes(each.model.scopes))} for each in shapes]
     twins: list[dict[int, dict[int, int]]] = [{} for _ in sides]
     for first, second in pairs:
-        forth = {
-            nodes[first][mine]: nodes[second][theirs]
-            for mine, theirs in twins_of(shapes[first], shapes[second]).items()
-        }
+        same = twins_of(shapes[first], shapes[second])
+        forth = {nodes[first][mine]: nodes[second][theirs] for mine, theirs in same.items()}
         twins[first][second], twins[second][first] = forth, {theirs: mine for mine, theirs in forth.items()}
-    return tuple(
-        {**page_graph(each, at=_page_sizes(each, side), runs=side.runs), "model": side.name, "twins": twins[number]}
-        for number, (each, side) in enumerate(zip(shapes, sides, strict=True))
-    )
-
-
-def _page_sizes(shapes: Shapes, side: _Side) -> PageSizes:
-    return PageSizes.of(shapes, sizes=side.sizes, fixed=side.fixed, links=side.links)
+    graphs = []
+    for each, side, there in zip(shapes, sides, twins, strict=True):
+        at = PageSizes.of(each, sizes=side.sizes, fixed=side.fixed, links=side.links)
+        graphs.append({**page_graph(each, at=at, runs=side.runs), "model": side.name, "twins": there})
+    return tuple(graphs)
 
 
 def _find_twins(shapes_a: Shapes, shapes_b: Shapes) -> Mapping[Node, Node]:
