@@ -14,10 +14,10 @@ from urllib.parse import quote
 from graphkit.errors import OutputError, UsageError
 from graphkit.io.transaction import write_all_or_none
 from graphkit.model import Model
-from graphkit.render.document_blocks import Block, Lines, Prose, table
+from graphkit.render.document_blocks import Block, Lines, Prose, table, table_of
 from graphkit.render.result import Result
 from graphkit.save import check_targets
-from graphkit.viewer.make_view import NodeData, View
+from graphkit.viewer.make_view import View
 
 __all__ = ["LOCAL", "ExportedOverlay", "ShownModel", "ViewExport", "export_view", "serve_view", "url_data"]
 
@@ -82,11 +82,8 @@ class ViewExport(Result):
         )
         if len(self.models) > 1:
             yield Prose(f"{self.synchronised:,} nodes match: Sync navigation by node id shows both together.")
-        yield table(
-            "Overlay | Model:code | Nodes:number | File:code",
-            [(each.name, each.model, each.nodes, each.file) for each in self.overlays],
-            title="Node data",
-        )
+        headings = "Overlay=name | Model:code | Nodes:number | File:code"
+        yield table_of(headings, self.overlays, title="Node data")
         yield Lines(((self.command(), "command"),))
 
     def command(self) -> str:
@@ -114,10 +111,10 @@ def export_view(
     """
     overlays = [(number, overlay) for number, model in enumerate(view.models) for overlay in model.overlays]
     sides = ("a-", "b-") if len(view.models) > 1 else ("",)
-    files = {
-        path.with_name(f"{path.stem}.{sides[number]}{_file_slug(overlay.name)}.json"): (number, overlay)
-        for number, overlay in overlays
-    }
+    files = {}
+    for number, overlay in overlays:
+        slug = re.sub(r"[^a-z0-9]+", "-", overlay.name.lower()).strip("-")
+        files[path.with_name(f"{path.stem}.{sides[number]}{slug}.json")] = number, overlay
     targets = [path, *files]
     check_targets(targets, models, overwrite=overwrite)
     for target in targets:
@@ -127,32 +124,17 @@ def export_view(
         place(path).write_text(view.to_json(), encoding="utf-8")
         for file, (_, overlay) in files.items():
             place(file).write_text(overlay.to_json(), encoding="utf-8")
-    return ViewExport(
-        path.name,
-        tuple(
-            ShownModel(
-                model.label,
-                len(model.graphs),
-                sum(len(graph.nodes) for graph in model.graphs),
-                {
-                    space: lines["repeated layers"]
-                    for graph in model.graphs
-                    for space, lines in graph.groupNodeAttributes.items()
-                    if "repeated layers" in lines
-                },
-            )
-            for model in view.models
-        ),
-        tuple(
-            ExportedOverlay(view.models[number].label, overlay.name, overlay.nodes, file.name)
-            for file, (number, overlay) in files.items()
-        ),
-        view.synchronised,
+    models_shown = []
+    for model in view.models:
+        groups = [each for graph in model.graphs for each in graph.groupNodeAttributes.items()]
+        repeated = {space: lines["repeated layers"] for space, lines in groups if "repeated layers" in lines}
+        count = sum(len(graph.nodes) for graph in model.graphs)
+        models_shown.append(ShownModel(model.label, len(model.graphs), count, repeated))
+    overlays_shown = (
+        ExportedOverlay(view.models[number].label, overlay.name, overlay.nodes, file.name)
+        for file, (number, overlay) in files.items()
     )
-
-
-def _file_slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return ViewExport(path.name, tuple(models_shown), tuple(overlays_shown), view.synchronised)
 
 
 LOCAL = "localhost"
@@ -173,40 +155,33 @@ def serve_view(view: View, *, port: int = ANY_PORT, opens_browser: bool = True) 
             "Model Explorer is not installed - `pip install 'graphkit[view]'`, or write its files with --export"
         ) from error
     shown = config()
-    shown.graphs_list = [model_json(view, number) for number in range(len(view.models))]
+    shown.graphs_list = [View((model,)).to_json() for model in view.models]
     shown.node_data_list = [data.to_json() for model in view.models for data in model.overlays]
     shown.model_sources = url_data(view)["models"]  # which it puts into the address
     shown.to_url_param_value = lambda: quote(json.dumps(url_data(view)))
     visualize_from_config(shown, host=LOCAL, port=port, no_open_in_browser=not opens_browser)
 
 
-def model_json(view: View, number: int) -> str:
-    """Return the JSON that the server gives for one of the models."""
-    return View((view.models[number],)).to_json()
-
-
 def url_data(view: View) -> dict[str, object]:
     """Return what the page is told in its address: models, overlays, which graphs are shown, and whether together."""
+    overlays = [(model.label, overlay) for model in view.models for overlay in model.overlays]
     data: dict[str, object] = {
         "models": [{"url": f"graphs://{model.label}/{number}"} for number, model in enumerate(view.models)],
-        "nodeData": [f"node_data://{overlay.name}/{number}" for number, (_, overlay) in enumerate(_all_overlays(view))],
-        "nodeDataTargets": [label for label, _ in _all_overlays(view)],
+        "nodeData": [f"node_data://{overlay.name}/{number}" for number, (_, overlay) in enumerate(overlays)],
+        "nodeDataTargets": [label for label, _ in overlays],
     }
     if len(view.models) > 1:
-        data["uiState"] = {"paneStates": [_pane_state(model.label, model.graphs[0].id) for model in view.models]}
+        pane: dict[str, object] = {"deepestExpandedGroupNodeIds": [], "selectedNodeId": ""}
+        data["uiState"] = {
+            "paneStates": [
+                {
+                    **pane,
+                    "selectedGraphId": model.graphs[0].id,
+                    "selectedCollectionLabel": model.label,
+                    "widthFraction": 0.5,
+                }
+                for model in view.models
+            ]
+        }
         data["sync"] = SYNCHRONISED
     return data
-
-
-def _all_overlays(view: View) -> list[tuple[str, NodeData]]:
-    return [(model.label, overlay) for model in view.models for overlay in model.overlays]
-
-
-def _pane_state(label: str, graph: str) -> dict[str, object]:
-    return {
-        "deepestExpandedGroupNodeIds": [],
-        "selectedNodeId": "",
-        "selectedGraphId": graph,
-        "selectedCollectionLabel": label,
-        "widthFraction": 0.5,
-    }

@@ -9,23 +9,21 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import accumulate, takewhile
 
+from graphkit.analysis.costs.node_costs import functions_of
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import attribute_text, shape_text, tensor_text
 from graphkit.graph.name_families import family_labels, family_pattern, is_number
 from graphkit.graph.names import count_things, module_of
 from graphkit.graph.view import Node, Scope, Value, all_scopes, as_text
 from graphkit.model import Model
-from graphkit.model_diff.node_matching import NodeMatching, function_keys
+from graphkit.model_diff.node_matching import NodeMatching
 from graphkit.ops.tensor import plain_dims
 from graphkit.shapes import Shapes
 from graphkit.viewer.explorer_format import Graph, GraphNode, GroupNodeConfig, IncomingEdge, KeyValue, MetadataItem
 
-__all__ = [
-    "Namespaces", "NodeIds", "Thing", "find_namespaces", "graph_ids", "matched_ids", "model_graphs", "namespace_text",
-    "node_ids",
-]  # fmt: skip
+__all__ = ["NodeIds", "Thing", "find_namespaces", "graph_ids", "matched_ids", "model_graphs", "node_ids"]
 
 
 Output = tuple[Scope, int]  # an output of a graph or a function, by its index
@@ -147,14 +145,19 @@ def find_namespaces(graph: Scope) -> Namespaces:
                 scopes[body] = (*paths[node], name)
                 modules[body] = module
     _move_to_readers(graph, paths)
-    families = _module_families(paths)
+    labels, texts = _module_families(paths)
+
+    def namespace(path: Path, end: int | None = None) -> str:
+        """Return a path with the groups of the lists on it, as Model Explorer reads it."""
+        placed: list[str] = []
+        for depth, part in enumerate(path, 1):
+            placed += [labels[path[:depth]], part] if path[:depth] in labels else [part]
+        return "/".join(part.replace("/", ":") for part in placed[:end]).translate(UNSAFE)
+
     return Namespaces(
-        {node: namespace_text(families.place_groups(path)) for node, path in paths.items()},
-        {scope: namespace_text(families.place_groups(path)) for scope, path in scopes.items()},
-        {
-            namespace_text(families.place_groups(path)[: -1 if path in families.labels else None]): text
-            for path, text in families.texts
-        },
+        {node: namespace(path) for node, path in paths.items()},
+        {scope: namespace(path) for scope, path in scopes.items()},
+        {namespace(path, -1 if path in labels else None): text for path, text in texts},
     )
 
 
@@ -184,34 +187,11 @@ def module_parts(module: str) -> Path:
     return tuple(path)
 
 
-def namespace_text(path: Sequence[str]) -> str:
-    """Return a path as Model Explorer reads it."""
-    return "/".join(part.replace("/", ":") for part in path).translate(UNSAFE)
+def _module_families(paths: Mapping[Node, Path]) -> tuple[dict[Path, str], list[tuple[Path, str]]]:
+    """Return the lists of modules of which most are built alike: the group of each module, and what groups hold.
 
-
-@dataclass
-class _Families:
-    """Lists of modules that have a group.
-
-    Attributes:
-        labels: The group of each module in one.
-        texts: What a group holds, with the first module in it, or with the group where it holds no more than a list.
+    With what a group holds comes the first module in it, or the group where it holds no more than a list.
     """
-
-    labels: dict[Path, str] = field(default_factory=dict)
-    texts: list[tuple[Path, str]] = field(default_factory=list)
-
-    def place_groups(self, path: Path) -> Path:
-        """Return a path with the groups of the lists on it."""
-        placed: list[str] = []
-        for depth, part in enumerate(path, 1):
-            label = self.labels.get(path[:depth])
-            placed += [part] if label is None else [label, part]
-        return tuple(placed)
-
-
-def _module_families(paths: Mapping[Node, Path]) -> _Families:
-    """Return the lists of modules of which most are built alike."""
     built: defaultdict[Path, Counter[tuple[Path, str]]] = defaultdict(Counter)
     inside: defaultdict[Path, dict[str, None]] = defaultdict(dict)  # the groups in each group
     direct: set[Path] = set()  # groups that hold nodes of their own
@@ -223,7 +203,7 @@ def _module_families(paths: Mapping[Node, Path]) -> _Families:
             inside[path[:depth]][part] = None
             if NUMBERED.fullmatch(part):
                 built[path[: depth + 1]][path[depth + 1 :], node.operator] += 1
-    families = _Families()
+    labels, texts = dict[Path, str](), list[tuple[Path, str]]()
     for parent, names in inside.items():
         lists: defaultdict[str, list[str]] = defaultdict(list)
         for name in names:
@@ -236,9 +216,9 @@ def _module_families(paths: Mapping[Node, Path]) -> _Families:
             is_all = len(members) == len(names) and parent not in direct and parent
             label = family_labels(members)
             if not is_all:
-                families.labels.update(((*parent, name), label) for name in members)
-            families.texts.append((parent if is_all else (*parent, members[0]), alike))
-    return families
+                labels.update(((*parent, name), label) for name in members)
+            texts.append((parent if is_all else (*parent, members[0]), alike))
+    return labels, texts
 
 
 def _alike_modules(members: Mapping[str, Counter[tuple[Path, str]]]) -> str | None:
@@ -264,8 +244,8 @@ Lines = Callable[[Node], Sequence[tuple[str, str]]]
 def graph_ids(model: Model, label: str) -> dict[Scope, str]:
     """Return the ids of the main graph, which is called as the model, and of each function; two models share none."""
     ids = {model.graph: label}
-    for (domain, name, overload), scope in function_keys(model).items():
-        ids[scope] = f"{label}: function {'.'.join(filter(None, (domain, name, overload)))}"
+    for key, scope in functions_of(model).items():
+        ids[scope] = f"{label}: function {'.'.join(filter(None, key))}"
     return ids
 
 
@@ -281,30 +261,29 @@ def model_graphs(
         lines: Gives what is known of a node besides, as names and texts.
         about: What to know of the model as a whole.
     """
-    return [_Maker(shapes, scope, names, ids, lines, about).graph() for scope in names]
+    functions = {key: names[body] for key, body in functions_of(shapes.model).items()}
+    makers = (_Maker(shapes, scope, functions, ids, lines, about, spaces=find_namespaces(scope)) for scope in names)
+    return [maker.graph(name) for maker, name in zip(makers, names.values(), strict=True)]
 
 
+@dataclass(frozen=True)
 class _Maker:
     """Makes the graph of the main graph, or of a function."""
 
-    def __init__(
-        self,
-        shapes: Shapes,
-        scope: Scope,
-        names: Mapping[Scope, str],
-        ids: NodeIds,
-        lines: Lines,
-        about: Mapping[str, str],
-    ) -> None:
-        self.shapes, self.scope, self.ids, self.lines, self.about = shapes, scope, ids, lines, about
-        self.name = names[scope]
-        self.functions = {key: names[body] for key, body in function_keys(shapes.model).items()}
-        self.spaces: Namespaces = find_namespaces(scope)
+    shapes: Shapes
+    scope: Scope
+    functions: Mapping[tuple[str, str, str], str]
+    ids: NodeIds
+    lines: Lines
+    about: Mapping[str, str]
+    spaces: Namespaces
 
-    def graph(self) -> Graph:
+    def graph(self, name: str) -> Graph:
         nodes = [*self.inputs(self.scope, ENDS[0]), *self.nodes(), *self.outputs()]
-        configs = [GroupNodeConfig(f"^{_escape_namespace(space)}$", *REPEATED) for space in self.spaces.repeated]
-        return Graph(self.name, nodes, self.attributes(), configs)
+        # As regular expressions of JavaScript
+        escaped = ("".join(f"\\{c}" if c in r"\^$.*+?()[]{}|/-" else c for c in each) for each in self.spaces.repeated)
+        configs = [GroupNodeConfig(f"^{space}$", *REPEATED) for space in escaped]
+        return Graph(name, nodes, self.attributes(), configs)
 
     def nodes(self) -> Iterator[GraphNode]:
         for scope in self.scope.walk():
@@ -314,9 +293,9 @@ class _Maker:
 
     def node(self, node: Node) -> GraphNode:
         called = self.functions.get((node.domain, node.op_type, node.proto.overload))
-        attributes = [
-            (as_text(each.name), attribute_text(each)) for each in node.proto.attribute if not _is_graph(each)
-        ]
+        plain = [each for each in node.proto.attribute if not (each.HasField("g") or each.graphs)]
+        attributes = [(as_text(each.name), attribute_text(each)) for each in plain]
+        named = [("node", node.path), *([("domain", node.domain)] if node.domain else [])]
         edges, constants = self.reads(node.inputs)
         for name, body in node.bodies.items():
             for at, value in enumerate(body.outputs):
@@ -325,7 +304,7 @@ class _Maker:
             self.ids.of[node],
             node.op_type,
             self.spaces.of_node[node],
-            _attribute_lines([("node", node.path), *_domain_line(node), *attributes, *constants, *self.lines(node)]),
+            _attribute_lines([*named, *attributes, *constants, *self.lines(node)]),
             incomingEdges=edges,
             outputsMetadata=[self.output(at, value) for at, value in enumerate(node.outputs) if value is not None],
             inputsMetadata=[_tensor_tag(str(at), value) for at, value in enumerate(node.inputs) if value is not None],
@@ -368,7 +347,9 @@ class _Maker:
         for at, value in enumerate(scope.inputs):
             if value.is_constant:
                 continue
-            source = _body_input_source(scope, at)
+            owner, source = scope.owner, None
+            if owner is not None and not (owner.is_op("Loop") and at == 0):  # which is the number of the iteration
+                source = owner.input(at + (owner.is_op("Scan") and owner.scope.opset() < 9))
             edges = [] if source is None else self.edge(source, "0")
             about = _attribute_lines([("name", value.name)])
             yield GraphNode(self.ids.of[value], "Input", space, about, edges, [self.output(0, value)])
@@ -382,39 +363,15 @@ class _Maker:
 
     def attributes(self) -> dict[str, dict[str, str]]:
         """Return what is known of groups: how many nodes are in them, and which layers they repeat."""
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for node, space in self.spaces.of_node.items():
             if not node.is_op("Constant"):
-                for inner in _namespaces_around(space):
-                    counts[inner] = counts.get(inner, 0) + 1
+                counts.update([*accumulate(space.split("/"), "{}/{}".format)][::-1] if space else ())
+                counts[""] += 1
         about = {space: {"size": count_things(count, "node(s)")} for space, count in counts.items()}
         for space, text in self.spaces.repeated.items():
             about.setdefault(space, {})["repeated layers"] = text[:LONGEST]
         return {**about, "": {**self.about, **about.get("", {})}}
-
-
-def _namespaces_around(space: str) -> Iterator[str]:
-    """Yield a namespace and those around it, "" last."""
-    while space:
-        yield space
-        space = space.rpartition("/")[0]
-    yield ""
-
-
-def _body_input_source(body: Scope, at: int) -> Value | None:
-    """Return what a node gives an input of its body, None where nothing, or the number of the iteration."""
-    node = body.owner
-    if node is None or (node.is_op("Loop") and at == 0):
-        return None
-    return node.input(at + (node.is_op("Scan") and node.scope.opset() < 9))
-
-
-def _domain_line(node: Node) -> list[tuple[str, str]]:
-    return [("domain", node.domain)] if node.domain else []
-
-
-def _is_graph(attribute: object) -> bool:
-    return attribute.HasField("g") or len(attribute.graphs) > 0  # type: ignore[attr-defined]
 
 
 def _tensor_tag(at: str, value: Value) -> MetadataItem:
@@ -423,8 +380,3 @@ def _tensor_tag(at: str, value: Value) -> MetadataItem:
 
 def _attribute_lines(lines: Sequence[tuple[str, str]]) -> list[KeyValue]:
     return [KeyValue(name, text if len(text) <= LONGEST else f"{text[:LONGEST]}...") for name, text in lines]
-
-
-def _escape_namespace(space: str) -> str:
-    """Return a namespace as a regular expression of JavaScript."""
-    return "".join(f"\\{character}" if character in r"\^$.*+?()[]{}|/-" else character for character in space)

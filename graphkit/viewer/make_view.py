@@ -189,23 +189,15 @@ def _overlay_data(overlay: Overlay, names: Mapping[Scope, str], ids: NodeIds) ->
     """Return an overlay by graphs and ids of nodes; all graphs have it, so that all can show it."""
     by_graph: dict[str, dict[str, NodeDataResult]] = {graph: {} for graph in names.values()}
     for node, result in overlay.results.items():
-        by_graph[names[_root_scope(node)]][ids.of[node]] = result
+        scope = node.scope
+        while scope.parent is not None:
+            scope = scope.parent
+        by_graph[names[scope]][ids.of[node]] = result
     gradient, hides = (list(HEAT), False) if overlay.is_heat else ([], True)
     data = {graph: GraphNodeData(results, gradient, hides, hides) for graph, results in by_graph.items()}
     return NodeData(overlay.name, len(overlay.results), data)
 
 
-def _root_scope(node: Node) -> Scope:
-    scope = node.scope
-    while scope.parent is not None:
-        scope = scope.parent
-    return scope
-
-
 def _to_json(value: object) -> str:
-    return json.dumps(value, default=_dataclass_fields)
-
-
-def _dataclass_fields(value: object) -> dict[str, object]:
-    """Return the fields of a dataclass that say something."""
-    return {name: field for name, field in vars(value).items() if field is not None}
+    """Return JSON, of a dataclass the fields that say something."""
+    return json.dumps(value, default=lambda each: {key: of for key, of in vars(each).items() if of is not None})

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from graphkit.analysis.blockers import blockers
 from graphkit.analysis.costs.node_costs import MEASURES, Amount, Measure, NodeCost, node_costs, sum_amounts
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.hazards import hazards
-from graphkit.analysis.shape_origins import OriginGroup, meanings_text, origins
+from graphkit.analysis.shape_origins import meanings_text, origins
 from graphkit.analysis.summary import stored_weights
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
@@ -43,7 +43,7 @@ FAULT, DOUBT, CONSTANT = "#ef9a9a", "#ffe082", "#eeeeee"
 GROUPS = ("#a6cee3", "#b2df8a", "#fdbf6f", "#cab2d6", "#ffff99", "#fb9a99", "#80cdc1", "#dfc27d", "#c2a5cf", "#9ecae1")
 WORDS: Mapping[Measure, str] = {"macs": "MACs", "operations": "operations", "bytes_moved": "bytes moved"}
 LONGEST = 300  # characters of a text
-ByPath = Callable[[str], Iterable[Node]]
+PathText = tuple[str, str, Color]  # the path of a node, a text about it, the colour of that
 
 
 @dataclass(frozen=True)
@@ -98,40 +98,32 @@ def node_amounts(shapes: Shapes, spec: DimSpec) -> NodeAmounts:
 
 
 def make_overlays(shapes: Shapes, amounts: NodeAmounts, target: Target | None = None) -> list[Overlay]:
-    """Return the results of the analyses for the nodes of a model, the overlay to look at first last.
-
-    Args:
-        shapes: Its shapes.
-        amounts: Its costs.
-        target: The target whose blockers are told.
-    """
-    by_path = _by_path(shapes)
+    """Return the results of the analyses for the nodes of a model, the overlay to look at first last."""
+    nodes: defaultdict[str, list[Node]] = defaultdict(list)  # by path, several where a broken model repeats it
+    for node in all_nodes(shapes.model.scopes):
+        nodes[node.path].append(node)
+    read: defaultdict[Node, int] = defaultdict(int)  # bytes of the weights that each node is the first to read
+    for weight, reader in stored_weights(shapes.model):
+        if reader is not None:
+            read[reader] += weight.bytes
     candidates = [
-        _origin_overlay(shapes, by_path),
+        _text_overlay("shape origins", _origin_texts(shapes), nodes),
         _shape_overlay(shapes),
-        _hazard_overlay(shapes, by_path),
-        _weight_overlay(shapes),
+        _text_overlay("hazards", _hazard_texts(shapes), nodes),
+        _heat_overlay("weight bytes", read.items()),
     ]
     for measure in reversed(MEASURES):
         values = ((node, known[measure].at(amounts.sizes)) for node, known in amounts.of.items() if measure in known)
         candidates.append(_heat_overlay(WORDS[measure], ((node, value) for node, value in values if value is not None)))
     if target is not None:
-        candidates.append(_blocker_overlay(shapes, target, by_path))
+        name = f"blockers of {target.name}".replace("/", " ")
+        candidates.append(_text_overlay(name, _blocker_texts(shapes, target), nodes))
     return [overlay for overlay in candidates if overlay.results]
 
 
 def _heat_overlay(name: str, values: Iterable[tuple[Node, int]]) -> Overlay:
     results = {node: NodeDataResult(value) for node, value in values if value and not node.is_op("Constant")}
     return Overlay(name, results, is_heat=True)
-
-
-def _weight_overlay(shapes: Shapes) -> Overlay:
-    """Return the bytes of the weights that each node is the first to read."""
-    read: defaultdict[Node, int] = defaultdict(int)
-    for weight, reader in stored_weights(shapes.model):
-        if reader is not None:
-            read[reader] += weight.bytes
-    return _heat_overlay("weight bytes", read.items())
 
 
 def _shape_overlay(shapes: Shapes) -> Overlay:
@@ -150,61 +142,37 @@ def _shape_overlay(shapes: Shapes) -> Overlay:
     return Overlay("shapes", results)
 
 
-def _origin_overlay(shapes: Shapes, by_path: ByPath) -> Overlay:
-    groups = origins(shapes.model, shapes=shapes).groups
-
-    def annotations() -> Iterator[tuple[str, str, Color]]:
-        for number, group in enumerate(groups, 1):
-            color = CONSTANT if group.expression == "CONST" else GROUPS[number % len(GROUPS)]
-            yield from ((path, _origin_text(number, group), color) for path in group.nodes)
-
-    return Overlay("shape origins", _text_results(annotations(), by_path))
+def _origin_texts(shapes: Shapes) -> Iterator[PathText]:
+    for number, group in enumerate(origins(shapes.model, shapes=shapes).groups, 1):
+        color = CONSTANT if group.expression == "CONST" else GROUPS[number % len(GROUPS)]
+        words = f"{number}: {group.input}: {group.expression}", meanings_text(group.meanings)
+        yield from ((path, " ".join(filter(None, words)), color) for path in group.nodes)
 
 
-def _origin_text(number: int, group: OriginGroup) -> str:
-    return " ".join(filter(None, (f"{number}: {group.input}: {group.expression}", meanings_text(group.meanings))))
+def _hazard_texts(shapes: Shapes) -> Iterator[PathText]:
+    for hazard in hazards(shapes.model, shapes=shapes).hazards:
+        yield from ((path, str(hazard), FAULT) for path in hazard.nodes)
+        yield from ((path, f"also: {hazard}", DOUBT) for path in hazard.also)
 
 
-def _hazard_overlay(shapes: Shapes, by_path: ByPath) -> Overlay:
-    all_hazards = hazards(shapes.model, shapes=shapes).hazards
-
-    def annotations() -> Iterator[tuple[str, str, Color]]:
-        for hazard in all_hazards:
-            yield from ((path, str(hazard), FAULT) for path in hazard.nodes)
-            yield from ((path, f"also: {hazard}", DOUBT) for path in hazard.also)
-
-    return Overlay("hazards", _text_results(annotations(), by_path))
-
-
-def _blocker_overlay(shapes: Shapes, target: Target, by_path: ByPath) -> Overlay:
+def _blocker_texts(shapes: Shapes, target: Target) -> Iterator[PathText]:
     report = blockers(shapes.model, target, shapes=shapes)
-
-    def annotations() -> Iterator[tuple[str, str, Color]]:
-        for obstacles, color, word in ((report.blockers, FAULT, "refused"), (report.unknown, DOUBT, "unknown")):
-            for each in obstacles:
-                mended = f"; pass {each.pass_name} removes it" if each.pass_name else ""
-                yield each.path, f"{word}: {each.what}: {each.reason}{mended}", color
-
-    return Overlay(f"blockers of {target.name}".replace("/", " "), _text_results(annotations(), by_path))
+    for obstacles, color, word in ((report.blockers, FAULT, "refused"), (report.unknown, DOUBT, "unknown")):
+        for each in obstacles:
+            mended = f"; pass {each.pass_name} removes it" if each.pass_name else ""
+            yield each.path, f"{word}: {each.what}: {each.reason}{mended}", color
 
 
-def _by_path(shapes: Shapes) -> ByPath:
-    """Return a function that finds the nodes of a path, several where a broken model names them the same."""
-    nodes: defaultdict[str, list[Node]] = defaultdict(list)
-    for node in all_nodes(shapes.model.scopes):
-        nodes[node.path].append(node)
-    return lambda path: nodes.get(path, ())
-
-
-def _text_results(annotations: Iterable[tuple[str, str, Color]], by_path: ByPath) -> dict[Node, NodeDataResult]:
-    """Return the texts about each node, with the colour of the first."""
+def _text_overlay(name: str, annotations: Iterable[PathText], nodes: Mapping[str, Sequence[Node]]) -> Overlay:
+    """Return the texts about each node, by its path, with the colour of the first."""
     texts: defaultdict[Node, list[str]] = defaultdict(list)
     colors: dict[Node, Color] = {}
     for path, text, color in annotations:
-        for node in by_path(path):
+        for node in nodes.get(path, ()):
             texts[node].append(text)
             colors.setdefault(node, color)
-    return {node: colored_text("; ".join(dict.fromkeys(lines)), colors[node]) for node, lines in texts.items()}
+    joined = {node: colored_text("; ".join(dict.fromkeys(lines)), colors[node]) for node, lines in texts.items()}
+    return Overlay(name, joined)
 
 
 def colored_text(text: str, color: Color) -> NodeDataResult:
@@ -280,28 +248,16 @@ def measured_errors(compared: ModelComparison | str | os.PathLike[str]) -> Measu
 
 def _read_errors(source: str, document: dict[str, Any]) -> MeasuredErrors:
     firsts = {(each["tensor"], each["other"]) for each in document["divergences"]}
-    return MeasuredErrors(
-        source,
-        tuple(
-            TensorError(
-                names=(str(each["a"]), str(each["b"])),
-                relative=None if each["relative"] is None else float(each["relative"]),
-                problem=str(each["problem"]),
-                agrees=bool(each["agrees"]),
-                is_first=(each["a"], each["b"]) in firsts,
-            )
-            for each in document["tensors"]
-        ),
-    )
+    errors = []
+    for each in document["tensors"]:
+        names, relative = (str(each["a"]), str(each["b"])), each["relative"]
+        known = None if relative is None else float(relative)
+        errors.append(TensorError(names, known, str(each["problem"]), bool(each["agrees"]), names in firsts))
+    return MeasuredErrors(source, tuple(errors))
 
 
 def error_overlay(model: Model, errors: MeasuredErrors, *, is_other: bool = False) -> Overlay:
-    """Return the errors of the tensors that the nodes of a model give.
-
-    Args:
-        model: A, or B.
-        errors: The errors.
-        is_other: Whether the model is B.
+    """Return the errors of the tensors that the nodes of a model give, which is A, or the other one, B.
 
     Raises:
         UsageError: The comparison is of other models.
