@@ -87,7 +87,8 @@ class DaskPool:
         """
         if not tasks:
             return
-        _be_quiet()
+        for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what is wrong is told once, as an error of ours
         try:
             with self._open_client() as client:
                 yield from self._yield_counts(client, tasks, parts)
@@ -128,13 +129,19 @@ class DaskPool:
             error = future.exception()
             if error is None:
                 yield future.result()
+            elif isinstance(error, GraphkitError):
+                raise error
             elif not isinstance(error, KilledWorker):
-                raise self._refused_error(error)
+                problem = f"a worker cannot run graphkit: {type(error).__name__}: {error}"
+                raise UsageError(f"{self._name}: {problem} - install graphkit[fleet] {__version__} on all machines")
             elif len(batch) > 1:  # each for itself: one of them may be why
                 for task in batch:
                     start([task])
             else:
-                yield _record_lost_task(batch[0], parts)
+                problem = f"{batch[0].name}: each worker that was given it has ended - see their logs"
+                with PartWriter(parts) as writer:
+                    writer.add(failed_row(batch[0], problem, 0.0))
+                yield 1, 1
 
     def _next_finished(self, finished: SimpleQueue[Future], client: Client) -> Future:
         """Return the next batch that has an end; as long as there is none, see whether there are workers."""
@@ -165,19 +172,6 @@ class DaskPool:
             f"{self._name}: {problem} - start some with `dask worker {self._scheduler or ''}`; {AGAIN}"
         )
 
-    def _refused_error(self, error: BaseException) -> BaseException:
-        """Return the error of a worker that cannot do a batch at all."""
-        if isinstance(error, GraphkitError):
-            return error
-        problem = f"a worker cannot run graphkit: {type(error).__name__}: {error}"
-        return UsageError(f"{self._name}: {problem} - install graphkit[fleet] {__version__} on all machines")
-
-
-def _be_quiet() -> None:
-    """Let Dask log nothing: what is wrong is told once, as an error of ours."""
-    for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-
 
 def _cluster_here(workers: int) -> LocalCluster:
     return LocalCluster(workers, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL)
@@ -186,10 +180,3 @@ def _cluster_here(workers: int) -> LocalCluster:
 def _other_version(worker: str, version: str, required: str) -> UsageError:
     problem = f"graphkit is {version} on this worker, and {required} where the survey runs"
     return UsageError(f"{worker}: {problem} - install one version on all machines, with the extra graphkit[fleet]")
-
-
-def _record_lost_task(task: SurveyTask, parts: RowParts) -> tuple[int, int]:
-    """Write the row of a model that each worker which was given it has ended with."""
-    with PartWriter(parts) as writer:
-        writer.add(failed_row(task, f"{task.name}: each worker that was given it has ended - see their logs", 0.0))
-    return 1, 1

@@ -48,8 +48,12 @@ class TaskProcess:
 
     def row(self, task: SurveyTask) -> Row:
         """Return the row of a task, in any case."""
-        start = time.monotonic()
-        worker = self._live_worker()
+        start, worker = time.monotonic(), self._worker
+        if worker is not None and (self._done >= MOST_TASKS or not worker.lives):
+            self.close()
+        if self._worker is None:
+            self._worker, self._done = Worker(PROCESS), 0
+        worker = self._worker
         try:
             request = {"task": task.plain(), "memory": self._memory, "folder": self._folder}
             answer = worker.ask(request, self._limits.time(0))
@@ -65,13 +69,6 @@ class TaskProcess:
             self.close()
         row: Row = answer["row"]
         return row
-
-    def _live_worker(self) -> Worker:
-        if self._worker is not None and (self._done >= MOST_TASKS or not self._worker.lives):
-            self.close()
-        if self._worker is None:
-            self._worker, self._done = Worker(PROCESS), 0
-        return self._worker
 
     def close(self) -> None:
         """End the process."""

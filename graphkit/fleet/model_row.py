@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections import defaultdict
+from collections import Counter
 
 from graphkit.analysis.blockers import blockers
-from graphkit.analysis.findings import Finding
 from graphkit.analysis.report import Report, ReportOptions, report
 from graphkit.analysis.shape_ops import shape_ops
 from graphkit.analysis.summary import Summary
@@ -17,9 +16,9 @@ from graphkit.analysis.verdict import Verdict
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.fleet import storage
 from graphkit.fleet.survey_sources import UNKNOWN, data_revisions
-from graphkit.fleet.survey_task import Row, RowOptions, SurveyTask, blockers_column, found_column, row_of
+from graphkit.fleet.survey_task import Row, SurveyTask, blockers_column, found_column, row_of
 from graphkit.io.remote.urls import RemoteOptions, is_url
-from graphkit.model import Model, load
+from graphkit.model import load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.targets import load_target
 
@@ -31,29 +30,26 @@ NOT_IN_A_NAME, LONGEST_NAME = re.compile(r"[^A-Za-z0-9._-]+"), 80
 
 def model_row(task: SurveyTask) -> Row:
     """Return the row of a model; one that cannot be read or analysed is a row with its error."""
-    start = time.monotonic()
+    start, options = time.monotonic(), task.options
     facts: dict[str, object] = {}
     try:
-        model = _load_task(task)
+        remote = RemoteOptions(download=options.download, cache=options.cache, timeout=options.timeout)
+        model = load(task.path, remote=remote)
         if not is_url(task.path):
             facts["data_files"] = data_revisions(task.path, [file.location for file in model.source.data_files])
-        made = report(model, ReportOptions() if task.options.reports else FACTS)
-        facts |= {**_model_facts(made), **_of_targets(model, task.options)}
-        if task.options.folds:
+        made = report(model, ReportOptions() if options.reports else FACTS)
+        facts |= _model_facts(made)
+        for name in options.targets:
+            facts[blockers_column(name)] = len(blockers(model, load_target(name)).blockers)
+        if options.folds:
             facts["shape_nodes_folded"] = shape_ops(fold(model).model).on_shapes
-        if task.options.reports:
+        if options.reports:
             facts["report"] = _write_page(made, task)
     except GraphkitError as error:
         is_of_tensor = isinstance(error, ModelError) and error.tensor is not None  # whose file nobody has told
         files = facts.get("data_files", UNKNOWN if is_of_tensor else None)
         return row_of(task, {"error": str(error), "data_files": files}, time.monotonic() - start)
     return row_of(task, facts, time.monotonic() - start)
-
-
-def _load_task(task: SurveyTask) -> Model:
-    options = task.options
-    remote = RemoteOptions(download=options.download, cache=options.cache, timeout=options.timeout)
-    return load(task.path, remote=remote)
 
 
 def _write_page(made: Report, task: SurveyTask) -> str:
@@ -69,6 +65,9 @@ def _model_facts(made: Report) -> dict[str, object]:
     assert isinstance(verdict, Verdict)
     assert isinstance(summary, Summary)
     assert isinstance(unknown, UnknownShapes)
+    counts: Counter[str] = Counter()
+    for finding in verdict.faults:
+        counts[found_column(finding.kind)] += finding.count
     return {
         "bytes": summary.bytes,
         "role": verdict.role,
@@ -85,16 +84,5 @@ def _model_facts(made: Report) -> dict[str, object]:
         "peak_bytes": verdict.peak_bytes.value,
         "faults": sum(finding.is_fault for finding in verdict.faults),
         "notes": sum(not finding.is_fault for finding in verdict.faults),
-        **_count_findings(verdict.faults),
+        **counts,
     }
-
-
-def _count_findings(findings: tuple[Finding, ...]) -> dict[str, int]:
-    counts: dict[str, int] = defaultdict(int)
-    for finding in findings:
-        counts[found_column(finding.kind)] += finding.count
-    return counts
-
-
-def _of_targets(model: Model, options: RowOptions) -> dict[str, object]:
-    return {blockers_column(name): len(blockers(model, load_target(name)).blockers) for name in options.targets}

@@ -78,7 +78,11 @@ def survey_models(
         GraphkitError: See `Executor`.
     """
     start = time.monotonic()
-    facts = "".join(f"{name} {_target_digest(name)} " for name in options.targets)
+    facts = ""
+    for name in options.targets:
+        from graphkit.targets import load_target  # which a survey without targets need not wait for
+
+        facts += f"{name} {hashlib.sha256(repr(load_target(name)).encode()).hexdigest()} "
     facts += ("folded " if options.folds else "") + ("reports" if options.reports else "")
     with RowStore(table, table_columns(options.targets), facts) as store:
         if options.reports:
@@ -93,18 +97,9 @@ def survey_models(
         with contextlib.closing(executor.run(tasks, store.parts)) as counts:
             for more, broken in counts:
                 done, errors = done + more, errors + broken
-                progress(_how_far(done, len(tasks), errors, time.monotonic() - start))
+                rate = done / max(time.monotonic() - start, 1e-9)
+                minutes, seconds = divmod(round((len(tasks) - done) / rate), 60)
+                left = f"{minutes}:{seconds:02} left, {errors:,} errors"
+                progress(f"{done:,} of {len(tasks):,} models, {rate:.1f} a second, {left}")
         store.finish(revisions)
     return Survey(len(revisions), len(kept), errors, time.monotonic() - start)
-
-
-def _target_digest(target: str) -> str:
-    from graphkit.targets import load_target  # which a survey without targets need not wait for
-
-    return hashlib.sha256(repr(load_target(target)).encode()).hexdigest()
-
-
-def _how_far(count: int, total: int, errors: int, seconds: float) -> str:
-    rate = count / max(seconds, 1e-9)
-    eta = round((total - count) / rate)
-    return f"{count:,} of {total:,} models, {rate:.1f} a second, {eta // 60}:{eta % 60:02} left, {errors:,} errors"

@@ -30,17 +30,8 @@ WORST = (("error", "ascending"), ("faults", "descending"), ("notes", "descending
 REPORT = "report"
 Value = str | int | float | None
 SHOWN = (
-    "path",
-    "error",
-    "role",
-    "bytes",
-    "parameters",
-    "nodes",
-    "shape_nodes",
-    "macs",
-    "peak_bytes",
-    "faults",
-    "notes",
+    *("path", "error", "role", "bytes", "parameters", "nodes", "shape_nodes", "macs", "peak_bytes"),
+    *("faults", "notes"),
 )
 
 
@@ -67,23 +58,18 @@ class SurveyTable(Result):
             f"{self.chosen:,} of {count_things(self.models, 'model(s)')}, {count_things(self.errors, 'error(s)')}; "
             f"{len(self.rows):,} shown."
         )
-        yield Table(
-            [_column_of(name) for name in self.columns if name != REPORT], list(map(self._link_cells, self.rows))
-        )
-
-    def _link_cells(self, row: tuple[Value, ...]) -> list[Cell]:
-        """Return the cells of a row, in which the path leads to the report."""
-        values = dict(zip(self.columns, row, strict=True))
-        address = values.pop(REPORT, None)
-        path = values["path"]
-        return list({**values, "path": path if address is None else Link(str(path), str(address))}.values())
+        rows: list[list[Cell]] = []
+        for row in self.rows:  # in which the path leads to the report
+            values: dict[str, Cell] = dict(zip(self.columns, row, strict=True))
+            if (address := values.pop(REPORT, None)) is not None:
+                values["path"] = Link(str(values["path"]), str(address))
+            rows.append([*values.values()])
+        yield Table([_column_of(name) for name in self.columns if name != REPORT], rows)
 
 
 def _column_of(name: str) -> Column:
-    if name == "path":
-        return Column(name, "code")
-    if name == "error":
-        return Column(name, "note")
+    if name in ("path", "error"):
+        return Column(name, "code" if name == "path" else "note")
     return Column(name, "text" if COLUMNS.get(name) is str else "number")
 
 
@@ -110,21 +96,21 @@ def survey_table(
     Raises:
         UsageError: The file is no such table, or a condition or a column is none.
     """
-    table = read_table(path)
-    chosen = table
+    every = read_table(path)
+    chosen = every
     for condition in where:
         chosen = chosen.filter(_row_mask(chosen, condition))
-    order = [_sort_key(word, table) for word in sort] or list(WORST)
+    order = [_sort_key(word, every) for word in sort] or list(WORST)
     first = chosen.sort_by(order).slice(0, most)
     asked = {*(key for key, _ in order), *(match[1] for match in map(CONDITION.fullmatch, where) if match)}
-    names = sorted(table.column_names, key="error".__eq__)  # a sentence, which comes last
+    names = sorted(every.column_names, key="error".__eq__)  # a sentence, which comes last
     shown = [name for name in names if name in (*SHOWN, *asked) or name.startswith(BLOCKERS)]
     values = {name: first[name].to_pylist() for name in shown}
-    if REPORT in table.column_names and first[REPORT].null_count < len(first):
+    if REPORT in every.column_names and first[REPORT].null_count < len(first):
         values[REPORT] = [report and _report_address(report, path, folder) for report in first[REPORT].to_pylist()]
     rows = tuple(zip(*values.values(), strict=True))
     errors = chosen.num_rows - chosen["error"].null_count
-    return SurveyTable(table.num_rows, chosen.num_rows, errors, tuple(values), rows)
+    return SurveyTable(every.num_rows, chosen.num_rows, errors, tuple(values), rows)
 
 
 def _report_address(report: str, table: str, page: str) -> str:
