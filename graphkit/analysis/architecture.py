@@ -157,15 +157,11 @@ def _is_causal(model: Model) -> bool:
             return True
         if any(node.attr(name, 0) for name in ("is_causal", "unidirectional")):
             return True
-        if node.is_op(*MASK_COMPARISONS) and all(_is_position(node.input(index)) for index in (0, 1)):
-            return True
+        if node.is_op(*MASK_COMPARISONS) and len(node.operands) == 2:  # of two Ranges, perhaps reshaped and offset
+            makers = [unwrap_value(value, OFFSETTING).producer for value in node.operands]
+            if all(maker is not None and maker.is_op("Range") for maker in makers):
+                return True
     return False
-
-
-def _is_position(value: Value | None) -> bool:
-    """Whether a value is a Range (or a constant row of numbers), perhaps reshaped and offset."""
-    source = unwrap_value(value, OFFSETTING) if value is not None else None
-    return source is not None and source.producer is not None and source.producer.is_op("Range")
 
 
 def _count_layers(model: Model) -> int | None:
@@ -197,40 +193,26 @@ def _count_heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, 
 
 def _projection_heads(node: Node, kv_heads: int | None, head_dim: int | None) -> tuple[int | None, int | None] | None:
     """Return (query heads, head dim) as one projection shows them."""
-    weight = _projection_weight(node)
+    direct = node.input(1)
+    weight = unwrap_value(direct, WRAPPING) if direct is not None else None
     parts = module_path(node), weight.name if weight is not None else ""
     query = any(QUERY.search(part) for part in parts)
     fused = any(FUSED.search(part) for part in parts)
-    width = _projection_width(node)
     if not (query or fused):
         return None
+    tensor, width = weight.constant if weight is not None else None, None
+    if node.op_type in ("MatMulNBits", "MatMulBnb4"):
+        width = node.attr("N", int)
+    elif tensor is not None and len(tensor.dims) == 2:
+        is_turned = direct is not None and direct.producer is not None and direct.producer.is_op("Transpose")
+        is_transposed = bool(node.is_op("Gemm") and node.attr("transB", 0)) != is_turned
+        width = int(tensor.dims[0 if is_transposed else 1])
     if head_dim and width and not width % head_dim:
         heads = width // head_dim - (2 * (kv_heads or 0) if fused and not query else 0)
         if fused and not query and kv_heads is None:
             return None
         return (heads, head_dim) if heads > 0 else None
     return _split_heads(node, width if query or width is None else width // 3)
-
-
-def _projection_weight(node: Node) -> Value | None:
-    """Return the initializer behind a node's second input, through casts and dequantizers."""
-    value = node.input(1)
-    return unwrap_value(value, WRAPPING) if value is not None else None
-
-
-def _projection_width(node: Node) -> int | None:
-    """Return the output width of a projection."""
-    if node.op_type in ("MatMulNBits", "MatMulBnb4"):
-        return node.attr("N", int)
-    weight = _projection_weight(node)
-    tensor = weight.constant if weight is not None else None
-    if tensor is None or len(tensor.dims) != 2:
-        return None
-    direct = node.input(1)
-    transposed = bool(node.is_op("Gemm") and node.attr("transB", 0))
-    if direct is not None and direct.producer is not None and direct.producer.is_op("Transpose"):
-        transposed = not transposed
-    return int(tensor.dims[0] if transposed else tensor.dims[1])
 
 
 def _split_heads(node: Node, width: int | None) -> tuple[int | None, int | None] | None:

@@ -7,6 +7,7 @@ dims are numbers. A node in the body of an If, Loop or Scan that stays on the CP
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -87,15 +88,16 @@ class Blockers(Judged):
         return f"{self.title} for {self.target}{f' at {self.dims}' if self.dims else ''}"
 
     def found(self) -> tuple[Finding, ...]:
-        groups: dict[tuple[str, str], int] = {}
-        for (cause, what, _, _), rows in _group_obstacles(self.blockers).items():
-            groups[cause, what] = groups.get((cause, what), 0) + len(rows)
-        return tuple(self._make_finding(cause, what, count) for (cause, what), count in groups.items())
-
-    def _make_finding(self, cause: str, what: str, count: int) -> Finding:
-        shown = "dynamic dims" if (cause, what) == FREEZABLE else what
-        text = f"{self.target} refuses {what if cause == 'opset' else f'{_nodes_text(count)}: {shown}'}"
-        return Finding("blockers", f"{shown} ({count:,})", text, f"{self.target}: {cause} {what}", count)
+        groups: Counter[tuple[str, str]] = Counter()
+        for (kind, what, _, _), rows in _group_obstacles(self.blockers).items():
+            groups[kind, what] += len(rows)
+        findings = []
+        for (cause, what), count in groups.items():
+            shown = "dynamic dims" if (cause, what) == FREEZABLE else what
+            text = f"{self.target} refuses {what if cause == 'opset' else f'{_nodes_text(count)}: {shown}'}"
+            key = f"{self.target}: {cause} {what}"
+            findings.append(Finding("blockers", f"{shown} ({count:,})", text, key, count))
+        return tuple(findings)
 
     def blocks(self) -> Iterator[Block]:
         yield Prose(self._verdict(), "warning" if self.blockers else "plain")
@@ -106,17 +108,11 @@ class Blockers(Judged):
             )
         if self.nodes:
             shares = {"as it is": self.as_is, "dims frozen, shapes folded": self.frozen}
-            rows = [
-                (
-                    name,
-                    share.nodes,
-                    _percent_text(share.nodes / self.nodes),
-                    _macs_text(share.macs),
-                    _percent_text(share.part),
-                )
-                for name, share in shares.items()
-                if name == "as it is" or share != self.as_is
-            ]
+            rows = []
+            for name, share in list(shares.items())[: 1 + (self.frozen != self.as_is)]:
+                macs = f"{int(share.macs):,}" if share.macs.isdecimal() else "depends on dims"
+                parts = _percent_text(share.nodes / self.nodes), _percent_text(share.part)
+                rows.append((name, share.nodes, parts[0], macs, parts[1]))
             yield table("Stays on the CPU | Nodes:number | Of all:number | MACs:number | Of all:number", rows)
         if self.uncounted:
             yield Prose(
@@ -221,7 +217,8 @@ def _opset_obstacles(target: Target, model: Model) -> Iterator[Obstacle]:
 
 def _share_of(blocked: set[Node], counts: Mapping[Node, Expr | None], total: Expr | None) -> Share:
     """Return the share of blocked nodes and of those in their bodies."""
-    stays = [node for node in counts if node in blocked or any(owner in blocked for owner in _owners(node))]
+    inside = {inner for node in blocked for inner in all_nodes(tuple(node.bodies.values()))}
+    stays = [node for node in counts if node in blocked or node in inside]
     staying = _sum_counts(counts[node] for node in stays)
     if staying is None or total is None or total == 0:
         part = None
@@ -231,13 +228,6 @@ def _share_of(blocked: set[Node], counts: Mapping[Node, Expr | None], total: Exp
         numbers = staying.constant, total.constant
         part = None if numbers[0] is None or numbers[1] is None else numbers[0] / numbers[1]
     return Share(len(stays), _count_text(staying), part)
-
-
-def _owners(node: Node) -> Iterator[Node]:
-    """Yield the nodes in whose bodies a node is."""
-    while (owner := node.scope.owner) is not None:
-        yield owner
-        node = owner
 
 
 def _sum_counts(counts: Iterable[Expr | None]) -> Expr | None:
@@ -253,10 +243,6 @@ def _sum_counts(counts: Iterable[Expr | None]) -> Expr | None:
 
 def _count_text(count: Expr | None) -> str:
     return "?" if count is None else str(count)
-
-
-def _macs_text(text: str) -> str:
-    return f"{int(text):,}" if text.isdecimal() else "depends on dims"
 
 
 def _percent_text(part: float | None) -> str:

@@ -72,47 +72,35 @@ class BundleOverview(Result):
     def heading(self) -> str:
         return f"Bundle {self.name}"
 
-    def _growth(self) -> str:
-        """Return how the state grows with tokens, and how the models count positions, if there are slots for these."""
-        if not self.bytes_per_token:
-            return "it is as large after any number of tokens."
-        size = count_things(self.bytes_per_token, "byte(s)")
-        return f"each token of a row takes {size}. {self.contract.positions.capitalize()}."
-
     def blocks(self) -> Iterator[Block]:
         contract = self.contract
         methods = [method.name for method in contract.methods]
-        rows = contract.sizes["batch"]
+        rows, size = contract.sizes["batch"], count_things(self.bytes_per_token, "byte(s)")
+        growth = f"each token of a row takes {size}. {contract.positions.capitalize()}."
         yield Prose(
             f"{count_things(len(methods), 'method(s)')} over {count_things(len(contract.states), 'state tensor(s)')}, "
-            f"{count_things(contract.arena, 'byte(s)')} for up to {count_things(rows, 'row(s)')}; {self._growth()}"
+            f"{count_things(contract.arena, 'byte(s)')} for up to {count_things(rows, 'row(s)')}; "
+            f"{growth if self.bytes_per_token else 'it is as large after any number of tokens.'}"
         )
         if caveat := contract.generation.caveat():
             yield Prose(caveat, "warning")
         yield Heading("Methods")
-        tensors = [
-            (
-                method.name,
-                method.file,
-                ", ".join(f"{p.name} {shape_text(p.shape)}" for p in method.inputs if p.kind != "state"),
-                ", ".join(f"{p.name} {shape_text(p.shape)}" for p in method.outputs if not p.writes),
-            )
-            for method in contract.methods
-        ]
+        tensors = []
+        for method in contract.methods:
+            takes = ", ".join(f"{p.name} {shape_text(p.shape)}" for p in method.inputs if p.kind != "state")
+            gives = ", ".join(f"{p.name} {shape_text(p.shape)}" for p in method.outputs if not p.writes)
+            tensors.append((method.name, method.file, takes, gives))
         yield table("Method:code | File:code | Takes | Gives", tensors)
         yield Heading("State")
         columns = (Column("State", "code"), Column("Tensor", "note"), *map(Column, methods))
-        states = [
-            (
-                family.name,
-                f"{family.dtype}{list(family.shape)}, {UPDATES[family.update]}",
-                *(ACCESS[family.access[name]] for name in methods),
-            )
-            for family in self.families
-        ]
+        states = []
+        for family in self.families:
+            about = f"{family.dtype}{list(family.shape)}, {UPDATES[family.update]}"
+            states.append((family.name, about, *(ACCESS[family.access[name]] for name in methods)))
         yield Table(columns, states)
         yield Heading("Arena")
-        parts = [(f.offset, f.bytes, _bar_text(f.bytes, contract.arena), f.name) for f in self.families]
+        bars = ["█" * max(1, round(WIDTH * f.bytes / contract.arena)) if contract.arena else "" for f in self.families]
+        parts = [(f.offset, f.bytes, bar, f.name) for f, bar in zip(self.families, bars, strict=True)]
         yield table("Offset:number | Bytes:number | Part | State:code", parts)
         yield Heading("How to run it")
         yield from (Prose(text) for text in contract.loop)
@@ -138,26 +126,16 @@ def overview_of(name: str, contract: BundleContract) -> BundleOverview:
     """Return the parts of a bundle, from its `bundle.json`."""
     families: dict[tuple[object, ...], list[StateTensor]] = {}
     for state in contract.states:
-        access = tuple(method.access[state.name] for method in contract.methods)
-        key = (family_pattern(state.name), state.dtype, state.shape, state.update, access)
+        by_method = tuple(method.access[state.name] for method in contract.methods)
+        key = (family_pattern(state.name), state.dtype, state.shape, state.update, by_method)
         families.setdefault(key, []).append(state)
     grows = [state for state in contract.states if state.update == "slots" and state.axis is not None]
     rows = [state.shape[state.batch] if state.batch is not None else 1 for state in grows]
     per_token = sum(state.bytes // (state.shape[state.axis or 0] * n) for state, n in zip(grows, rows, strict=True))
-    return BundleOverview(name, contract, tuple(_state_family(each, contract) for each in families.values()), per_token)
-
-
-def _state_family(states: list[StateTensor], contract: BundleContract) -> StateFamily:
-    first = states[0]
-    return StateFamily(
-        family_labels(state.name for state in states),
-        len(states),
-        *(first.dtype, first.shape, first.update, first.offset),
-        sum(state.bytes for state in states),
-        {method.name: method.access[first.name] for method in contract.methods},
-    )
-
-
-def _bar_text(part: int, whole: int) -> str:
-    """Return a bar for a part of a whole."""
-    return "█" * max(1, round(WIDTH * part / whole)) if whole else ""
+    shown = []
+    for states in families.values():
+        first, label, size = states[0], family_labels(s.name for s in states), sum(state.bytes for state in states)
+        access = {method.name: method.access[first.name] for method in contract.methods}
+        known = first.dtype, first.shape, first.update, first.offset
+        shown.append(StateFamily(label, len(states), *known, bytes=size, access=access))
+    return BundleOverview(name, contract, tuple(shown), per_token)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.name_families import family_labels
-from graphkit.graph.roles import MergedDecoder, count_captured_values, trace_condition, zero_length_outputs
+from graphkit.graph.roles import count_captured_values, trace_condition, zero_length_outputs
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table
@@ -97,19 +97,17 @@ class ControlFlow(Judged):
         if not self.nodes:
             yield Prose("None: no node of this model has a body.")
             return
-        yield table(
-            "Node:code | What:note | Branch | Nodes:number | Captures:number | Past:number | Constants:number",
-            [row for node in self.nodes for row in _branch_rows(node)],
-        )
+        rows: list[tuple[str | int | None, ...]] = []
+        for node in self.nodes:
+            about: tuple[str | None, ...] = node.path, ", ".join(filter(None, (node.op, node.role, node.condition)))
+            for each in node.branches:
+                counts = each.nodes, len(each.captures), each.past_captures, each.captured_constants
+                rows.append((*about, each.name, *counts))
+                about = None, None  # which the first row of a node tells
+        headings = "Node:code | What:note | Branch | Nodes:number | Captures:number | Past:number | Constants:number"
+        yield table(headings, rows)
         for merged in self.merged:
             yield from _explain_merged(merged)
-
-
-def _branch_rows(node: ControlNode) -> Iterator[tuple[str | int | None, ...]]:
-    what = ", ".join(part for part in (node.op, node.role, node.condition) if part)
-    for number, branch in enumerate(node.branches):
-        counts = branch.nodes, len(branch.captures), branch.past_captures, branch.captured_constants
-        yield (node.path if not number else None, what if not number else None, branch.name, *counts)
 
 
 def _explain_merged(merged: Merged) -> Iterator[Block]:
@@ -149,25 +147,20 @@ def control_flow(model: ModelLike) -> ControlFlow:
     model = as_model(model)
     merged = {decoder.node: decoder for decoder in model.roles.merged}
     past = model.roles.pasts
-    nodes = tuple(_control_node(node, merged.get(node), past) for node in all_nodes(model.scopes) if node.bodies)
-    return ControlFlow(
-        nodes,
-        tuple(
-            Merged(
-                *(node.path, decoder.condition.input.name, decoder.first_branch, decoder.cache_branch),
-                decoder.cache_when,
-                tuple(value.name for value in decoder.zero_length),
-            )
-            for node, decoder in merged.items()
-        ),
+    nodes = []
+    for node in (node for node in all_nodes(model.scopes) if node.bodies):
+        is_search = node.domain == "com.microsoft" and (node.op_type in SEARCHES or "decoder" in node.bodies)
+        role = "merged decoder" if node in merged else "search with a decoder inside" if is_search else ""
+        branches = tuple(_read_branch(name, body, past) for name, body in node.bodies.items())
+        nodes.append(ControlNode(node.path, node.operator, node.scope.depth, _condition_text(node), branches, role))
+    decoders = (
+        Merged(
+            *(node.path, decoder.condition.input.name, decoder.first_branch, decoder.cache_branch, decoder.cache_when),
+            tuple(value.name for value in decoder.zero_length),
+        )
+        for node, decoder in merged.items()
     )
-
-
-def _control_node(node: Node, merged: MergedDecoder | None, past: Mapping[Value, object]) -> ControlNode:
-    is_search = node.domain == "com.microsoft" and (node.op_type in SEARCHES or "decoder" in node.bodies)
-    role = "merged decoder" if merged else "search with a decoder inside" if is_search else ""
-    branches = tuple(_read_branch(name, body, past) for name, body in node.bodies.items())
-    return ControlNode(node.path, node.operator, node.scope.depth, _condition_text(node), branches, role)
+    return ControlFlow(tuple(nodes), tuple(decoders))
 
 
 def _condition_text(node: Node) -> str:

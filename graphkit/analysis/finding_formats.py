@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from graphkit.analysis.findings import KIND_NAMES, KINDS, Finding, Kind, finding_page
-from graphkit.analysis.report import VERDICT, Comparison, Failure, Report
+from graphkit.analysis.findings import KIND_NAMES, KINDS, Finding, finding_page
+from graphkit.analysis.report import VERDICT, Comparison, Report
 from graphkit.analysis.verdict import Verdict
 from graphkit.render.document_blocks import printable
 
@@ -29,25 +29,36 @@ def as_sarif(made: Report | Comparison) -> str:
     """Return the findings of a report, and the models without one, as a SARIF log of one run."""
     from graphkit import __version__
 
-    driver = {"name": "graphkit", "semanticVersion": __version__, "rules": [*_sarif_rules()]}
-    results = [*map(_unreadable_result, made.failures), *(_sarif_result(finding, made) for finding in made.found())]
+    rules = [_sarif_rule(kind.name, kind.says, _sarif_level(kind.is_fault)) for kind in KINDS]
+    for rule in rules:
+        page = finding_page(rule["id"])
+        rule["help"] = {"text": page, "markdown": page}
+    rules.append(_sarif_rule(UNREADABLE, "the model cannot be read", "error"))
+    results = [
+        {
+            **_sarif_result(UNREADABLE, len(KINDS), "error", failure.problem),
+            "locations": [_sarif_location(failure.model, "")],
+        }
+        for failure in made.failures
+    ]
+    for finding in made.found():
+        models = [finding.model] if finding.model else [report.model for report in made.reports]
+        identity = hashlib.sha256(f"{finding.kind}\0{finding.key}".encode()).hexdigest()
+        level, number = _sarif_level(finding.is_fault), KIND_NAMES.index(finding.kind)
+        results.append(
+            {
+                **_sarif_result(finding.kind, number, level, finding.text),
+                "locations": [_sarif_location(model, finding.where) for model in models],
+                "partialFingerprints": {"finding/v1": identity},
+            }
+        )
     run = {
-        "tool": {"driver": driver},
+        "tool": {"driver": {"name": "graphkit", "semanticVersion": __version__, "rules": rules}},
         "invocations": [{"executionSuccessful": not made.failures}],
         "columnKind": "unicodeCodePoints",
         "results": results,
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
-
-
-def _sarif_rules() -> Iterator[Plain]:
-    for kind in KINDS:
-        page = finding_page(kind.name)
-        yield {
-            **_sarif_rule(kind.name, kind.says, _sarif_level(kind.is_fault)),
-            "help": {"text": page, "markdown": page},
-        }
-    yield _sarif_rule(UNREADABLE, "the model cannot be read", "error")
 
 
 def _sarif_rule(name: str, text: str, level: str) -> Plain:
@@ -58,27 +69,8 @@ def _sarif_level(is_fault: bool) -> str:
     return "warning" if is_fault else "note"
 
 
-def _sarif_result(finding: Finding, made: Report | Comparison) -> Plain:
-    models = [finding.model] if finding.model else [report.model for report in made.reports]
-    identity = hashlib.sha256(f"{finding.kind}\0{finding.key}".encode()).hexdigest()
-    return {
-        "ruleId": finding.kind,
-        "ruleIndex": KIND_NAMES.index(finding.kind),
-        "level": _sarif_level(finding.is_fault),
-        "message": {"text": finding.text},
-        "locations": [_sarif_location(model, finding.where) for model in models],
-        "partialFingerprints": {"finding/v1": identity},
-    }
-
-
-def _unreadable_result(failure: Failure) -> Plain:
-    return {
-        "ruleId": UNREADABLE,
-        "ruleIndex": len(KINDS),
-        "level": "error",
-        "message": {"text": failure.problem},
-        "locations": [_sarif_location(failure.model, "")],
-    }
+def _sarif_result(rule: str, number: int, level: str, text: str) -> Plain:
+    return {"ruleId": rule, "ruleIndex": number, "level": level, "message": {"text": text}}
 
 
 def _sarif_location(model: str, where: str) -> Plain:
@@ -99,9 +91,18 @@ def _model_uri(model: str) -> str:
 
 def as_junit(made: Report | Comparison) -> str:
     """Return the findings of a report: faults are failures, notes output of a case, broken models errors."""
-    suites = [*map(_report_suite, made.reports), *map(_unreadable_suite, made.failures)]
+    suites = []
+    for report in made.reports:
+        verdict = report.sections.get(VERDICT.name)
+        judged = {*report.sections, *(verdict.sections if isinstance(verdict, Verdict) else ())}
+        suites.append(_suite_cases(report.model, judged, report.found()))
+    for failure in made.failures:
+        suite = _suite_element(failure.model, tests=1, failures=0, errors=1)
+        case = ET.SubElement(suite, "testcase", name="read", classname=printable(failure.model), time="0")
+        ET.SubElement(case, "error", type=UNREADABLE, message=printable(failure.problem))
+        suites.append(suite)
     if isinstance(made, Comparison) and made.fit is not None:
-        suites.append(_suite_cases("fit", [kind for kind in KINDS if kind.section == "fit"], made.fit.found()))
+        suites.append(_suite_cases("fit", {"fit"}, made.fit.found()))
     root = ET.Element("testsuites", name="graphkit")
     for count in ("tests", "failures", "errors"):
         root.set(count, str(sum(int(suite.get(count, "0")) for suite in suites)))
@@ -110,13 +111,9 @@ def as_junit(made: Report | Comparison) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _report_suite(report: Report) -> ET.Element:
-    verdict = report.sections.get(VERDICT.name)
-    judged = {*report.sections, *(verdict.sections if isinstance(verdict, Verdict) else ())}
-    return _suite_cases(report.model, [kind for kind in KINDS if kind.section in judged], report.found())
-
-
-def _suite_cases(name: str, kinds: list[Kind], findings: tuple[Finding, ...]) -> ET.Element:
+def _suite_cases(name: str, sections: Collection[str], findings: tuple[Finding, ...]) -> ET.Element:
+    """Return a suite with a case for each kind of finding that some sections show."""
+    kinds = [kind for kind in KINDS if kind.section in sections]
     failed = {finding.kind for finding in findings if finding.is_fault}
     suite = _suite_element(name, tests=len(kinds), failures=len(failed), errors=0)
     for kind in kinds:
@@ -126,13 +123,6 @@ def _suite_cases(name: str, kinds: list[Kind], findings: tuple[Finding, ...]) ->
             ET.SubElement(case, "failure", type=kind.name, message=kind.says).text = "\n".join(texts)
         elif texts:
             ET.SubElement(case, "system-out").text = "\n".join(texts)
-    return suite
-
-
-def _unreadable_suite(failure: Failure) -> ET.Element:
-    suite = _suite_element(failure.model, tests=1, failures=0, errors=1)
-    case = ET.SubElement(suite, "testcase", name="read", classname=printable(failure.model), time="0")
-    ET.SubElement(case, "error", type="unreadable-model", message=printable(failure.problem))
     return suite
 
 

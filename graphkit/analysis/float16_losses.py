@@ -15,9 +15,9 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.graph.view import Node, all_nodes, all_scopes
+from graphkit.graph.view import all_nodes, all_scopes
 from graphkit.io.tensors import inline_array
-from graphkit.model import Model, ModelLike, as_model
+from graphkit.model import ModelLike, as_model
 from graphkit.render.result import tabled
 
 __all__ = ["Float16Losses", "Lost", "float16_losses"]
@@ -91,27 +91,21 @@ def float16_losses(model: ModelLike) -> Float16Losses:
         >>> graphkit.float16_losses(graphkit.load("example:causal-attention")).lost
         ()
     """
+    model = as_model(model)
+    values = [value for scope in all_scopes(model.scopes) for value in scope.values.values()]
+    fillers = [node for node in all_nodes(model.scopes) if node.is_op("ConstantOfShape")]
+    held = [(value.name, value.constant, [node for node, _ in value.consumers]) for value in values]
+    held += [(node.path, node.attr("value", TensorProto), [node]) for node in fillers]
     constants: dict[tuple[float, str], list[str]] = defaultdict(list)
     readers: dict[tuple[float, str], Counter[str]] = defaultdict(Counter)
-    for name, tensor, reading in _float_constants(as_model(model)):
-        if reading and (key := _lost_number(tensor)) is not None:
+    for name, tensor, reading in held:
+        if reading and tensor is not None and (key := _lost_number(tensor)) is not None:
             constants[key].append(name)
             readers[key].update(node.operator for node in reading)
     losses = [
         Lost(*key, tuple(names), tuple(op for op, _ in readers[key].most_common())) for key, names in constants.items()
     ]
     return Float16Losses(tuple(sorted(losses, key=lambda lost: (-len(lost.constants), lost.number))))
-
-
-def _float_constants(model: Model) -> Iterator[tuple[str, TensorProto, list[Node]]]:
-    """Yield each constant with its name and the nodes that read it."""
-    for scope in all_scopes(model.scopes):
-        for value in scope.values.values():
-            if (tensor := value.constant) is not None:
-                yield value.name, tensor, [node for node, _ in value.consumers]
-    for node in all_nodes(model.scopes):
-        if node.is_op("ConstantOfShape") and (filling := node.attr("value", TensorProto)) is not None:
-            yield node.path, filling, [node]
 
 
 def _lost_number(tensor: TensorProto) -> tuple[float, str] | None:

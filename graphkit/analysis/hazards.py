@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import astuple, dataclass, field
 from typing import ClassVar, Literal
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import value_inputs
-from graphkit.graph.view import Node, all_nodes
+from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.ops.spatial import WindowFits
 from graphkit.render.document_blocks import Block, Prose, table
@@ -19,7 +19,6 @@ from graphkit.shapes import Shapes
 from graphkit.shapes.constraints import Trigger, find_triggers
 from graphkit.shapes.constraints.collect_preconditions import Guarded
 from graphkit.shapes.constraints.evaluate_constraints import Values
-from graphkit.shapes.constraints.size_grid import SizeRule
 from graphkit.shapes.infer import infer_claimed
 
 __all__ = ["Check", "Hazard", "Hazards", "LegalSizes", "dims_text", "hazards"]
@@ -113,11 +112,6 @@ class LegalSizes:
     more: int
     is_exact: bool
 
-    @classmethod
-    def of(cls, rule: SizeRule) -> LegalSizes:
-        """Return a rule that was found."""
-        return cls(rule.name, str(rule), rule.step, rule.least, rule.most, rule.less, rule.more, is_exact=rule.is_exact)
-
     def __str__(self) -> str:
         return f"{self.dim}: {self.text}"
 
@@ -141,26 +135,22 @@ class Hazards(Judged):
     is_complete: bool = True
 
     def found(self) -> tuple[Finding, ...]:
-        others = (_hazard_finding(hazard) for hazard in self.hazards if hazard.kind != "sizes")
-        limited = [finding for rule in self.legal if (finding := self._finding_of(rule)) is not None]
-        if limited and not self.is_complete:  # a line of the verdict names the first of them in any case
-            limited[0] = replace(limited[0], where=f"as far as shapes are known, {limited[0].where}")
-        return (*others, *limited)
-
-    def _finding_of(self, rule: LegalSizes) -> Finding | None:
-        hazards = [hazard for hazard in self.hazards if hazard.kind == "sizes" and rule.dim in _names_of_hazard(hazard)]
-        if not hazards:
-            return None
-        known = "" if self.is_complete else "as far as shapes are known, "
-        text = f"{known}legal sizes are {rule}; {hazards[0]}"
-        return Finding(KINDS["sizes"][1], str(rule), text, rule.dim, sum(len(hazard.nodes) for hazard in hazards))
+        findings = [_hazard_finding(hazard) for hazard in self.hazards if hazard.kind != "sizes"]
+        sized = [hazard for hazard in self.hazards if hazard.kind == "sizes"]
+        known = where = "" if self.is_complete else "as far as shapes are known, "
+        for rule in self.legal:
+            if hazards := [hazard for hazard in sized if rule.dim in _names_of_hazard(hazard)]:
+                text, count = f"{known}legal sizes are {rule}; {hazards[0]}", sum(len(each.nodes) for each in hazards)
+                findings.append(Finding(KINDS["sizes"][1], f"{where}{rule}", text, rule.dim, count))
+                where = ""  # a line of the verdict names the first of them in any case
+        return tuple(findings)
 
     def blocks(self) -> Iterator[Block]:
         if self.undecided:
             yield Prose(self.undecided, "warning")
+        elif not self.hazards:
+            yield Prose("None found: at all dims that were tried, the preconditions of every node hold.")
         if not self.hazards:
-            if not self.undecided:
-                yield Prose("None found: at all dims that were tried, the preconditions of every node hold.")
             return
         if self.legal:
             known = "" if self.is_complete else ", as far as shapes are known"
@@ -242,24 +232,19 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
     search = find_triggers(shapes)
     order = list(KINDS)
     ruled = {rule.name for rule in search.rules}
-    grouped = sorted(_group_triggers(search.triggers, ruled), key=lambda hazard: order.index(hazard.kind))
+    groups: dict[object, list[Trigger]] = {}  # a hazard for each precondition, and for equal ones of several scopes
+    for trigger in search.triggers:
+        operator, shared = trigger.shared.nodes[0].operator, trigger.shared.precondition
+        groups.setdefault((operator, shared, trigger.is_wrong), []).append(trigger)
+    hazards_found = (_make_hazard(group, ruled) for group in groups.values())
+    grouped = sorted(hazards_found, key=lambda hazard: order.index(hazard.kind))
     if search.base is None:
         unmet = ", ".join(f"{each.nodes[0].operator} {each.nodes[0].path}" for each in search.unmet[:EXAMPLES])
         no_dims = f"no dims were found at which the preconditions of these nodes hold: {unmet}"
         return Hazards((*never, *grouped), f"Not looked for: {search.obstacle or no_dims}.")
-    legal = tuple(map(LegalSizes.of, search.rules))
+    legal = tuple(LegalSizes(rule.name, str(rule), *astuple(rule)[1:]) for rule in search.rules)
     works = Sizes(search.base.items()) if legal else Sizes()
     return Hazards((*never, *grouped), "", legal, works, all(tensor.is_known for tensor in shapes.table.values()))
-
-
-def _group_triggers(triggers: Iterable[Trigger], ruled: Collection[str]) -> Iterator[Hazard]:
-    """Yield a hazard for each precondition, and for equal ones of several scopes together."""
-    groups: dict[object, list[Trigger]] = {}
-    for trigger in triggers:
-        node = trigger.shared.nodes[0]
-        groups.setdefault((node.operator, trigger.shared.precondition, trigger.is_wrong), []).append(trigger)
-    for group in groups.values():
-        yield _make_hazard(group, ruled)
 
 
 def _make_hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
@@ -270,10 +255,12 @@ def _make_hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
     places = {id(trigger.shared): trigger.shared for trigger in group}.values()
     also = {node_there.path: None for trigger in group for shared in trigger.also for node_there in shared.nodes}
     examples = (Sizes(each for each in trigger.dims.items() if each[0] in trigger.matters) for trigger in group)
+    names = [*value_inputs(node).values()] if node.is_op(*BLAMED) else []
+    names = ["indices"] if node.is_op("Gather", "GatherND", "GatherElements") else names
     return Hazard(
         kind=_hazard_kind(group, ruled),
         op=node.operator,
-        input=_input_names(node),
+        input=", ".join(name for name in names if name not in ("axes", "axis", "steps", "roi", "scales")),
         nodes=tuple(trigger.path for shared in places for trigger in shared.nodes),
         problem=violation.problem,
         says=violation.says,
@@ -296,12 +283,3 @@ def _hazard_kind(group: Sequence[Trigger], ruled: Collection[str]) -> Kind:
     if all(name in ruled for trigger in group for name in trigger.changed):
         return "sizes"
     return "limit" if all(trigger.is_limit for trigger in group) else "fit"
-
-
-def _input_names(node: Node) -> str:
-    if node.is_op("Gather", "GatherND", "GatherElements"):
-        return "indices"
-    if not node.is_op(*BLAMED):
-        return ""
-    names = [name for name in value_inputs(node).values() if name not in ("axes", "axis", "steps", "roi", "scales")]
-    return ", ".join(names)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 from onnx import TensorProto
@@ -23,7 +24,7 @@ from graphkit.graph.roles import Roles, declared_rank
 from graphkit.graph.traversal import chain_end, walk_breadth_first, walk_postorder
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, line, table
+from graphkit.render.document_blocks import Block, Prose, line, table, table_of
 from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 
@@ -57,14 +58,14 @@ class Memory:
     bytes: int
 
     @property
-    def megabytes(self) -> float:
+    def megabytes(self) -> str:
         """In units of 10^6 bytes."""
-        return self.bytes / 1e6
+        return f"{self.bytes / 1e6:,.1f}"
 
     @property
-    def mebibytes(self) -> float:
+    def mebibytes(self) -> str:
         """In units of 2^20 bytes."""
-        return self.bytes / (1 << 20)
+        return f"{self.bytes / (1 << 20):,.2f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -151,18 +152,13 @@ class KVCache(Judged):
             yield Prose(warning.text, "warning")
 
     def _growth(self, per_token: int) -> Iterator[Block]:
-        rows = [
-            (m.context, m.bytes, f"{m.megabytes:,.1f}", f"{m.mebibytes:,.2f}".rstrip("0").rstrip("."))
-            for m in self.memory
-        ]
-        context, _, megabytes, mebibytes = rows[0]
-        tables = (
-            f"{self.positions:,} positions are in its tables" if self.positions else "no table of positions was found"
-        )
-        yield Prose(
-            f"{per_token:,} bytes for each token; {context:,} tokens = {megabytes} MB = {mebibytes} MiB; {tables}."
-        )
-        yield table("Context:number | Bytes:number | MB:number | MiB:number", rows, "Memory of one sequence")
+        first, tables = self.memory[0], "no table of positions was found"
+        if self.positions:
+            tables = f"{self.positions:,} positions are in its tables"
+        size = f"{first.context:,} tokens = {first.megabytes} MB = {first.mebibytes} MiB"
+        yield Prose(f"{per_token:,} bytes for each token; {size}; {tables}.")
+        headings = "Context:number | Bytes:number | MB:number=megabytes | MiB:number=mebibytes"
+        yield table_of(headings, self.memory, "Memory of one sequence")
         sizes = {0: self.fixed_bytes, **{m.context: m.bytes + self.fixed_bytes for m in self.memory}}
         points = [(f"{at:,} tokens", at, size) for at, size in sorted(sizes.items())]
         here = (self.length, f"{per_token}*{self.length} + {self.fixed_bytes}") if self.length else None
@@ -218,7 +214,7 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         memory=tuple(Memory(n, n * per_token) for n in contexts) if per_token else (),
         warnings=tuple(_cache_warnings(roles)),
         states=tuple(_state_feeds(roles)),
-        length=next((name for entry, layout in growing if (name := _growing_symbol(entry, layout))), ""),
+        length=next((dim for dim in map(_growing_dim, growing) if isinstance(dim, str)), ""),
         positions=most if entries else None,
     )
 
@@ -228,11 +224,10 @@ def _types_of(entry: CacheEntry) -> tuple[TensorType | None, TensorType | None]:
     return past, present
 
 
-def _growing_symbol(entry: CacheEntry, layout: Layout) -> str:
-    """Return the symbol along which a cache tensor grows, "" for none."""
-    declared = next(filter(None, _types_of(entry)), None)
-    dim = declared.dims[layout.axis] if declared and declared.dims and layout.axis is not None else None
-    return dim if isinstance(dim, str) else ""
+def _growing_dim(cache: tuple[CacheEntry, Layout]) -> Dim:
+    """Return the dim along which a cache tensor grows, None where it does not, or that is not declared."""
+    declared, axis = next(filter(None, _types_of(cache[0])), None), cache[1].axis
+    return declared.dims[axis] if declared and declared.dims and axis is not None else None
 
 
 def _add_bytes(layouts: Sequence[Layout]) -> int | None:
@@ -366,6 +361,7 @@ KEEPING = "Tile Cast Unsqueeze Squeeze Reshape Expand Identity Slice Mul Clip Ma
 QUANTIZED = (TensorProto.INT8, TensorProto.UINT8)  # dtypes of tables that are rounded to 8 bits
 
 
+@lru_cache(maxsize=4)  # the sections of a report ask several times
 def table_positions(model: Model) -> int | None:
     """Return how many positions the tables of a model have, None where it has none, or it is not known.
 
@@ -421,47 +417,36 @@ def _find_offsets(model: Model, indices: Sequence[Value]) -> Mapping[Value, int 
     """
     counters = (node for node in all_nodes(model.scopes) if node.is_op(*COUNTERS)) if indices else ()
     starts = [*model.roles.all("positions"), *(value for node in counters for value in node.results)]
-    counted, offsets = set(walk_breadth_first(starts, _values_computed_from)), dict[Value, int | None]()
-    for value in walk_postorder(indices, lambda value: (_counted_input(value, counted),)):
-        offsets[value] = _position_offset(model, value, counted, offsets)
+    counted = set(
+        walk_breadth_first(starts, lambda value: (out for node, _ in value.consumers for out in node.outputs))
+    )
+    offsets = dict[Value, int | None]()
+
+    def before(value: Value) -> Value | None:
+        return next(
+            (each for each in value.sources if each is not None and each in counted and not each.is_constant), None
+        )
+
+    for value in walk_postorder(indices, lambda value: (before(value),)):
+        node, source = value.producer, before(value)
+        if node is None:
+            offsets[value] = 0 if model.roles.of(value) == "positions" else None
+        elif node.is_op(*COUNTERS):
+            offsets[value] = int(node.is_op("CumSum"))
+        else:
+            offset, shift = offsets.get(source) if source is not None else None, _position_shift(model, node)
+            offsets[value] = offset + shift if offset is not None and shift is not None else None
     return offsets
-
-
-def _values_computed_from(value: Value) -> list[Value | None]:
-    return [output for node, _ in value.consumers for output in node.outputs]
-
-
-def _counted_input(value: Value, counted: Collection[Value]) -> Value | None:
-    return next((each for each in value.sources if each is not None and not each.is_constant and each in counted), None)
-
-
-def _position_offset(
-    model: Model, value: Value, counted: Collection[Value], offsets: Mapping[Value, int | None]
-) -> int | None:
-    node = value.producer
-    if node is None:
-        return 0 if model.roles.of(value) == "positions" else None
-    if node.is_op(*COUNTERS):
-        return int(node.is_op("CumSum"))
-    before, shift = _counted_input(value, counted), _position_shift(model, node)
-    offset = offsets.get(before) if before is not None else None
-    return offset + shift if offset is not None and shift is not None else None
 
 
 def _position_shift(model: Model, node: Node) -> int | None:
     """Return the number that a node adds to positions, None where it may compute something else."""
     if not node.is_op("Add", "Sub"):
         return 0 if node.is_op(*KEEPING) else None
-    number = next((n for each in node.inputs[::-1] if (n := _constant_integer(model, each)) is not None), None)
-    if number is None:
+    constants = [tensor for each in node.operands if (tensor := each.constant) is not None]
+    arrays = [model.array(tensor) for tensor in constants if tensor.data_type in (TensorProto.INT32, TensorProto.INT64)]
+    numbers = [int(array.reshape(-1)[0]) for array in arrays if array.size == 1]
+    if not numbers:
         return 0
-    read = [each for each in node.operands if not each.is_constant]
-    return (-number if node.is_op("Sub") else number) if len(read) == 1 else None
-
-
-def _constant_integer(model: Model, value: Value | None) -> int | None:
-    tensor = value.constant if value is not None else None
-    if tensor is None or tensor.data_type not in (6, 7):
-        return None
-    array = model.array(tensor)
-    return int(array.reshape(-1)[0]) if array.size == 1 else None
+    is_alone = sum(not each.is_constant for each in node.operands) == 1
+    return (-numbers[-1] if node.is_op("Sub") else numbers[-1]) if is_alone else None

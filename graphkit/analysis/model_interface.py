@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os.path import commonprefix
 from pathlib import Path
@@ -113,13 +113,10 @@ class Interface(Judged):
             if not count:
                 yield Prose(f"{name}: none.")
                 continue
-            rows = [(p.index, p.label, p.dtype, shape_text(p.shape), _port_remark(p)) for p in ports]
+            remarks = ("; ".join(filter(None, (p.description, "has a default" if p.optional else ""))) for p in ports)
+            rows = [(p.index, p.label, p.dtype, shape_text(p.shape), r) for p, r in zip(ports, remarks, strict=True)]
             yield table("# | Name:code | Dtype | Shape:note | Description:note", rows, f"{name}: {count}")
         yield from (Prose(text, "warning") for text in self.contradictions)
-
-
-def _port_remark(port: Port) -> str:
-    return "; ".join(part for part in (port.description, "has a default" if port.optional else "") if part)
 
 
 def interface(model: ModelLike) -> Interface:
@@ -162,54 +159,32 @@ def _cache_meaning(entry: CacheEntry, side: str) -> str:
 def _make_ports(scope: Scope, values: Sequence[Value], meanings: dict[str, str]) -> tuple[Port, ...]:
     families: dict[tuple[object, ...], list[tuple[Port, tuple[Dim, ...] | None]]] = {}
     for index, value in enumerate(values):
-        port = _make_port(scope, index, value, meanings)
+        info, name = scope.infos.get(value.name), value.name
+        dtype, shape = type_dims(info.type) if info is not None else ("?", None)
+        doc = str(info.doc_string).strip() if info is not None else ""
+        description = doc or meanings.get(name) or MEANINGS.get(name, "")
+        optional = value.kind == "input" and value.tensor is not None
+        port = Port((index,), (name,), name, dtype, shape, description, optional=optional)
         dims = declared_dims(value)
-        fixed = port.shape if dims is None else tuple(dim if isinstance(dim, int) else "*" for dim in dims)
-        pattern = family_pattern(port.label)
-        key = (pattern, port.dtype, fixed, port.description, port.optional)
-        families.setdefault(key if "\0" in pattern else (port.label,), []).append((port, dims))
+        fixed = shape if dims is None else tuple(dim if isinstance(dim, int) else "*" for dim in dims)
+        pattern = family_pattern(name)
+        key = (pattern, dtype, fixed, description, optional)
+        families.setdefault(key if "\0" in pattern else (name,), []).append((port, dims))
     ports = [port for members in families.values() for port in _join_ports(members)]
     return tuple(sorted(ports, key=lambda port: port.indices[0]))
 
 
-def _make_port(scope: Scope, index: int, value: Value, meanings: dict[str, str]) -> Port:
-    info = scope.infos.get(value.name)
-    dtype, shape = type_dims(info.type) if info is not None else ("?", None)
-    doc = str(info.doc_string).strip() if info is not None else ""
-    description = doc or meanings.get(value.name) or MEANINGS.get(value.name, "")
-    optional = value.kind == "input" and value.tensor is not None
-    return Port(
-        indices=(index,),
-        names=(value.name,),
-        label=value.name,
-        dtype=dtype,
-        shape=shape,
-        description=description,
-        optional=optional,
-    )
-
-
 def _join_ports(members: list[tuple[Port, tuple[Dim, ...] | None]]) -> list[Port]:
-    """Return one port for a family, or its members where they do not make one."""
+    """Return one port for a family, in whose shape `*` is where they differ, or its members where they make none."""
     ports = [port for port, _ in members]
     label = family_label([port.label for port in ports])
     if len(ports) == 1 or label is None:
         return ports
-    return [
-        replace(
-            ports[0],
-            indices=tuple(index for port in ports for index in port.indices),
-            names=tuple(name for port in ports for name in port.names),
-            label=label,
-            shape=_common_shape([dims for _, dims in members if dims is not None]),
-        )
-    ]
-
-
-def _common_shape(shapes: list[tuple[Dim, ...]]) -> tuple[Dim, ...] | None:
-    """Return the shape of a family, `*` where its members differ; None where none has a known rank."""
+    indices, names = tuple(port.indices[0] for port in ports), tuple(port.names[0] for port in ports)
+    shapes = [dims for _, dims in members if dims is not None]
     columns = zip(*shapes, strict=True)
-    return tuple(column[0] if len(set(column)) == 1 else "*" for column in columns) if shapes else None
+    shape = tuple(column[0] if len(set(column)) == 1 else "*" for column in columns) if shapes else None
+    return [replace(ports[0], indices=indices, names=names, label=label, shape=shape)]
 
 
 Pair = tuple[str, Value, str, Value]  # a model and its output, a model and its input
@@ -297,7 +272,9 @@ def fit(models: Sequence[ModelLike]) -> Fit:
         >>> found.links[0].inputs
         'past_key_values.0.decoder.{key|value}'
     """
-    names = _short_names([as_model(model) for model in models])
+    labels = {(each.label if each.path else each.name): each for each in map(as_model, models)}
+    short = short_paths(labels)
+    names = {short[label]: model for label, model in labels.items()}
     roles = {name: architecture(model).role for name, model in names.items()}
     groups = [_Group({name: names[name] for name in group}, roles) for group in _pipeline_groups(names, roles)]
     pairs = [pair for group in groups for pair in group.pairs()]
@@ -312,12 +289,6 @@ def fit(models: Sequence[ModelLike]) -> Fit:
     )
 
 
-def _short_names(models: Sequence[Model]) -> dict[str, Model]:
-    """Return the models by file name, with the folders around it where two have the same."""
-    short = short_paths(model.label if model.path else model.name for model in models)
-    return {short[model.label if model.path else model.name]: model for model in models}
-
-
 def _pipeline_groups(names: dict[str, Model], roles: dict[str, str]) -> list[list[str]]:
     """Return the models that look like one pipeline, for each: one of each role side by side, or those of a folder."""
     folders: dict[Path | None, list[str]] = defaultdict(list)
@@ -326,14 +297,13 @@ def _pipeline_groups(names: dict[str, Model], roles: dict[str, str]) -> list[lis
     parents = {folder.parent if folder else None for folder in folders}
     if len(set(roles.values())) == len(roles) and (len(folders) == 1 or len(parents) == 1):
         return [list(names)]
-    return [group for group in folders.values() if len(group) > 1 and _is_pipeline(group, roles)]
-
-
-def _is_pipeline(group: Sequence[str], roles: Mapping[str, str]) -> bool:
-    """Whether no two of them are decoders of the same role, variants apart."""
-    variants = _variant_suffixes({name: roles[name] for name in group})
-    decoders = [(roles[name], variants[name]) for name in group if roles[name] in ONCE]
-    return len(set(decoders)) == len(decoders)
+    pipelines = []
+    for group in folders.values():  # no two of which are decoders of the same role, variants apart
+        variants = _variant_suffixes({name: roles[name] for name in group})
+        decoders = [(roles[name], variants[name]) for name in group if roles[name] in ONCE]
+        if len(group) > 1 and len(set(decoders)) == len(decoders):
+            pipelines.append(group)
+    return pipelines
 
 
 class _Group:
@@ -352,29 +322,23 @@ class _Group:
                 yield from self._best_pairs(target, ("first-step decoder",), _cache_pairs)
                 yield from _cache_pairs(self.names, target, target)
             starting = [name for name in self.names if first_states(self.names[name], self.names[target])]
-            for source in (*_of_a_variant(starting, self.variants, target), target):
-                yield from _state_pairs(self.names, source, target)
+            for source in _of_a_variant(starting, self.variants, target):
+                first = first_states(self.names[source], self.names[target])
+                yield from ((source, state, target, past) for past, state in first.items())
+            yield from ((target, entry.next, target, entry.past) for entry in self.names[target].roles.states)
 
     def _best_pairs(self, target: str, of_roles: Sequence[str], pairs_of: PairsOf) -> Iterator[Pair]:
         """Yield the pairs of the sources of some roles; where several could feed a target, of those that fit best."""
         sources = [name for name in self.names if self.roles[name] in of_roles and name != target]
-        sources = _of_a_variant(sources, self.variants, target)
-        pairs = {
-            source: pairs_of_source
-            for source in sources
-            if (pairs_of_source := list(pairs_of(self.names, source, target)))
-        }
+        every = {name: [*pairs_of(self.names, name, target)] for name in _of_a_variant(sources, self.variants, target)}
+        pairs = {name: found for name, found in every.items() if found}
         if len(pairs) > 1:
             most = max(map(len, pairs.values()))
-            fitting = [
-                source
-                for source, found in pairs.items()
-                if len(found) == most and not any(_link_problem(*pair) for pair in found)
-            ]
-            alike = {source: len(commonprefix([source, target])) for source in fitting}  # noqa: RUF071 - of letters
-            pairs = {source: pairs[source] for source in fitting if alike[source] == max(alike.values())}
-        for pairs_of_source in pairs.values():
-            yield from pairs_of_source
+            whole = (name for name, found in pairs.items() if len(found) == most)
+            fitting = [name for name in whole if not any(_link_problem(*pair) for pair in pairs[name])]
+            alike = {name: len(commonprefix([name, target])) for name in fitting}  # noqa: RUF071 - of letters
+            pairs = {name: pairs[name] for name in fitting if alike[name] == max(alike.values())}
+        yield from itertools.chain.from_iterable(pairs.values())
 
 
 def _variant_suffixes(roles: dict[str, str]) -> dict[str, str]:
@@ -399,10 +363,9 @@ def _of_a_variant(sources: Sequence[str], variants: dict[str, str], target: str)
 
 def _encoder_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
     model = names[source]
-    states = [value for value in model.graph.outputs if model.roles.of(value) == "encoder state"]
-    yield from (
-        (source, state, target, value) for value in names[target].roles.all("encoder state") for state in states[:1]
-    )
+    state = next((value for value in model.graph.outputs if model.roles.of(value) == "encoder state"), None)
+    if state is not None:
+        yield from ((source, state, target, value) for value in names[target].roles.all("encoder state"))
 
 
 def _cache_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
@@ -410,14 +373,6 @@ def _cache_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[
     for slot, present in _present_outputs(names[source]).items():
         if slot in pasts:
             yield source, present, target, pasts[slot]
-
-
-def _state_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
-    """Yield the outputs that become the recurrent state of a model: its own, or those of one that starts it."""
-    model = names[target]
-    after = {entry.past: entry.next for entry in model.roles.states}
-    next_of = after if source == target else first_states(names[source], model)
-    yield from ((source, state, target, past) for past, state in next_of.items())
 
 
 def first_states(first: Model, step: Model) -> dict[Value, Value]:

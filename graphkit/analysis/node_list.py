@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -45,6 +45,9 @@ class TensorOf:
     bytes: int | None
     readers: int
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype} {shape_text(self.shape)}" if self.name else ""
+
 
 @dataclass(frozen=True)
 class NodeRow:
@@ -64,6 +67,11 @@ class NodeRow:
     inputs: tuple[TensorOf, ...]
     outputs: tuple[TensorOf, ...]
 
+    @property
+    def attributes_text(self) -> str:
+        """The attributes in one text."""
+        return ", ".join(f"{name} = {value}" for name, value in self.attributes)
+
 
 @dataclass(frozen=True)
 class NodeList(Result):
@@ -80,9 +88,9 @@ class NodeList(Result):
     def blocks(self) -> Iterator[Block]:
         of_all = "" if len(self.rows) == self.nodes else f" of {self.nodes:,}"
         yield Prose(f"{count_things(len(self.rows), 'node(s)')}{of_all}.")
-        gives = {row: ", ".join(f"{out.dtype} {shape_text(out.shape)}" for out in row.outputs) for row in self.rows}
-        families = by_family((row.node, (row.op, gives[row], _attributes_text(row))) for row in self.rows)
-        if families:
+        gives = [", ".join(f"{out.dtype} {shape_text(out.shape)}" for out in row.outputs) for row in self.rows]
+        rows = zip(self.rows, gives, strict=True)
+        if families := by_family((row.node, (row.op, given, row.attributes_text)) for row, given in rows):
             yield table(
                 "Node:code | Op | Gives:code | Times:number | Attributes:note",
                 [(label, op, outputs, count, attributes) for label, (op, outputs, attributes), count in families],
@@ -94,19 +102,10 @@ class NodeList(Result):
         for row in self.rows:
             sizes = [tensor.bytes for tensor in row.outputs]
             total = None if None in sizes else sum(size or 0 for size in sizes)
-            names = row.node, row.op, row.module, _attributes_text(row)
-            tensors = _tensors_text(row.inputs), _tensors_text(row.outputs)
-            rows.append((*names, *tensors, total, sum(tensor.readers for tensor in row.outputs)))
+            tensors = ("; ".join(map(str, of)) for of in (row.inputs, row.outputs))
+            readers = sum(tensor.readers for tensor in row.outputs)
+            rows.append((row.node, row.op, row.module, row.attributes_text, *tensors, total, readers))
         yield table(columns, rows)
-
-
-def _attributes_text(row: NodeRow) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in row.attributes)
-
-
-def _tensors_text(tensors: Sequence[TensorOf]) -> str:
-    named = (f"{tensor.name} {tensor.dtype} {shape_text(tensor.shape)}" if tensor.name else "" for tensor in tensors)
-    return "; ".join(named)
 
 
 def node_list(
@@ -141,20 +140,23 @@ def node_list(
     nodes = list(all_nodes(shapes.model.scopes))
     shown: Sequence[Node] = nodes
     if filters:
-        shown = _matching_nodes(shown, [(glob, glob_test(glob)) for glob in filters], _names_of_node)
-    if ops:
-        shown = _matching_nodes(shown, [(op, op.__eq__) for op in ops], lambda node: (node.operator, node.op_type))
-    if modules:
         shown = _matching_nodes(
-            shown, [(module, _module_test(module)) for module in modules], lambda node: [module_of(node)]
+            shown, {glob: glob_test(glob) for glob in filters}, lambda n: (n.path, *(value.name for value in n.results))
         )
-    return NodeList(len(nodes), tuple(_node_row(shapes, node) for node in shown))
+    if ops:
+        shown = _matching_nodes(shown, {op: op.__eq__ for op in ops}, lambda n: (n.operator, n.op_type))
+    if modules:
+        shown = _matching_nodes(shown, {name: _module_test(name) for name in modules}, lambda n: (module_of(n),))
+    rows = []
+    for node in shown:
+        attributes = tuple((as_text(each.name), attribute_text(each)) for each in node.proto.attribute)
+        inputs, outputs = (tuple(_tensor_of(shapes, value) for value in of) for of in (node.inputs, node.results))
+        rows.append(NodeRow(node.path, node.operator, module_of(node), attributes, inputs, outputs))
+    return NodeList(len(nodes), tuple(rows))
 
 
 def _matching_nodes(
-    nodes: Sequence[Node],
-    tests: Sequence[tuple[str, Callable[[str], bool]]],
-    names: Callable[[Node], Iterable[str]],
+    nodes: Sequence[Node], tests: Mapping[str, Callable[[str], bool]], names: Callable[[Node], Sequence[str]]
 ) -> list[Node]:
     """Return the nodes of which one of the names passes one of the tests.
 
@@ -162,7 +164,7 @@ def _matching_nodes(
         UsageError: A test, by the text that it was made of, is passed by no node.
     """
     matches: set[Node] = set()
-    for text, test in tests:
+    for text, test in tests.items():
         matched = [node for node in nodes if any(map(test, names(node)))]
         if not matched:
             hint = did_you_mean(text, (name for node in nodes for name in names(node)), "`graphkit nodes` lists them")
@@ -171,26 +173,10 @@ def _matching_nodes(
     return [node for node in nodes if node in matches]
 
 
-def _names_of_node(node: Node) -> Iterator[str]:
-    yield node.path
-    yield from (value.name for value in node.results)
-
-
 def _module_test(module: str) -> Callable[[str], bool]:
     """Return whether a module is this one or in it; exporters write both / and . between the parts of a path."""
     paths = {module_parts(name) for name in expand_label(module)}
     return lambda candidate: any(module_parts(candidate)[: len(path)] == path for path in paths)
-
-
-def _node_row(shapes: Shapes, node: Node) -> NodeRow:
-    return NodeRow(
-        node.path,
-        node.operator,
-        module_of(node),
-        tuple((as_text(attribute.name), attribute_text(attribute)) for attribute in node.proto.attribute),
-        tuple(_tensor_of(shapes, value) for value in node.inputs),
-        tuple(_tensor_of(shapes, value) for value in node.results),
-    )
 
 
 def _tensor_of(shapes: Shapes, value: Value | None) -> TensorOf:
@@ -202,13 +188,7 @@ def _tensor_of(shapes: Shapes, value: Value | None) -> TensorOf:
         size = bytes_of(value, shapes).constant
     except FAILURES:
         size = None
-    return TensorOf(
-        value.name,
-        dtype_name(tensor.dtype) if tensor.dtype else "?",
-        dims,
-        size,
-        len(value.consumers),
-    )
+    return TensorOf(value.name, dtype_name(tensor.dtype) if tensor.dtype else "?", dims, size, len(value.consumers))
 
 
 WIDE = 60  # characters of a family's name
@@ -262,27 +242,23 @@ class WeightList(Result):
 
     def blocks(self) -> Iterator[Block]:
         yield Prose(f"{count_things(len(self.rows), 'tensor(s)')}, {self.bytes:,} bytes.")
-        rows = list(self._families())
+        named = {f"{row.scope}::{row.name}" if row.scope else row.name: row for row in self.rows}
+        cells = ((name, (row.dtype, shape_text(row.shape), row.bytes)) for name, row in named.items())
+        rows = []
+        for label, (dtype, shape, size), count in by_family(cells):
+            names = list(expand_label(label)) if count > 1 else [label]
+            shown = label if count == 1 or len(label) <= WIDE else f"{names[0]} and {count - 1:,} more"
+            readers = in_short(label_families(reader for name in names for reader in named[name].readers))
+            total = None if size is None else size * count
+            rows.append((shown, dtype, shape, count, total, f"read by {readers or 'no node'}"))
         if self.by == "bytes":
             rows.sort(key=lambda row: -(row[4] or 0))
         if rows:
             yield table("Tensor:code | Dtype | Shape:code | Times:number | Bytes:number | Read by:note", rows)
 
     def csv_tables(self) -> Iterator[Table]:
-        headings = (
-            "Scope:code | Tensor:code=name | Dtype | Shape:code | Bytes:number | File=place | Read by:code=read_by"
-        )
-        yield table_of(headings, self.rows)
-
-    def _families(self) -> Iterator[tuple[str, str, str, int, int | None, str]]:
-        """Yield a row for each family of names of one dtype, shape and size."""
-        named = {f"{row.scope}::{row.name}" if row.scope else row.name: row for row in self.rows}
-        cells = ((name, (row.dtype, shape_text(row.shape), row.bytes)) for name, row in named.items())
-        for label, (dtype, shape, size), count in by_family(cells):
-            names = list(expand_label(label)) if count > 1 else [label]
-            shown = label if count == 1 or len(label) <= WIDE else f"{names[0]} and {count - 1:,} more"
-            readers = in_short(label_families(reader for name in names for reader in named[name].readers))
-            yield shown, dtype, shape, count, None if size is None else size * count, f"read by {readers or 'no node'}"
+        headings = "Scope:code | Tensor:code=name | Dtype | Shape:code | Bytes:number | File=place"
+        yield table_of(f"{headings} | Read by:code=read_by", self.rows)
 
 
 def weight_list(model: ModelLike, *, by: WeightOrder = "file") -> WeightList:
@@ -315,20 +291,14 @@ def _weight_row(model: Model, value: Value) -> WeightRow:
     tensors = [sparse.values, sparse.indices] if sparse is not None else [value.constant or TensorProto()]
     sizes = [payload_size(tensor) for tensor in tensors]
     dims = sparse.dims if sparse is not None else tensors[0].dims
+    is_external = tensors[0].data_location == TensorProto.EXTERNAL
+    place = external_extent(tensors[0]).location if is_external else ""
     return WeightRow(
         name=value.name,
         scope=value.scope.path,
         dtype=dtype_name(tensors[0].data_type) if tensors[0].data_type else "?",
         shape=tuple(dims),
         bytes=None if None in sizes else sum(size or 0 for size in sizes),
-        place=_file_of(model, tensors[0]),
+        place="" if place == model.name else place,
         readers=tuple(dict.fromkeys(node.path for node, _ in value.consumers)),
     )
-
-
-def _file_of(model: Model, tensor: TensorProto) -> str:
-    """Return the name of the file with the data of a tensor, "" for that of the model."""
-    if tensor.data_location != TensorProto.EXTERNAL:
-        return ""
-    location = external_extent(tensor).location
-    return "" if location == model.name else location

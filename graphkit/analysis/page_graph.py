@@ -5,17 +5,18 @@ Nodes and values have shapes and their sources; sizes have relations and bounds;
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from graphkit.analysis.costs.model_costs import Costs
-from graphkit.analysis.costs.node_costs import FAILURES, MEASURES, NodeCost, chosen_branches, node_costs
+from graphkit.analysis.costs.node_costs import FAILURES, MEASURES, chosen_branches, node_costs
 from graphkit.analysis.costs.peak_memory import PeakMemory, page_memory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import attribute_text, shape_text, values_text
 from graphkit.graph.names import module_of
-from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, as_text
+from graphkit.graph.view import Node, Value, all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size
 from graphkit.ops.tensor import plain_dims
 from graphkit.shapes import AS_DECLARED, Expr, Relation, Shapes
@@ -24,6 +25,7 @@ from graphkit.symbolic.relations import linear_equations, reduce_rows, solve_sym
 
 __all__ = ["PageSizes", "page_graph"]
 
+T = TypeVar("T")
 REACH = 32  # how many times the size that is shown a slider reaches
 LEAST_REACH = 4096
 MAX_TEXT = 600  # characters of a relation
@@ -73,6 +75,13 @@ class PageSizes:
         follows, chosen = self._follows(), chosen_branches(self.shapes, self.sizes)
         known = {*self.fixed, *self.links}
         free = [each for each in self.legal.variables if each.name in self.sizes and each.name not in known]
+        requires: dict[tuple[str, str], None] = {}  # relations to 0 that hold at the sizes
+        for relation in self.legal.relations:
+            left, value = str(relation.left), self._at(relation.left)
+            if relation.right != 0 or value is None or len(left) > MAX_TEXT:
+                continue
+            if {"==": value == 0, ">=": value >= 0, "<=": value <= 0}[relation.relation]:
+                requires[left, relation.relation] = None
         return {
             "symbols": [
                 [each.name, self.sizes[each.name], *self._reach(each)] for each in free if each.name not in follows
@@ -80,7 +89,7 @@ class PageSizes:
             "fixed": {name: size for name, size in self.sizes.items() if name in self.fixed},
             "links": {name: str(expr) for name, expr in self.links.items() if name not in self.fixed},
             "follows": {name: str(expr) for name, expr in follows.items() if name not in known},
-            "requires": list(dict.fromkeys(self._requires())),
+            "requires": list(requires),
             "is_least": any(node.is_op("If") and node not in chosen for node in all_nodes(self.shapes.model.scopes)),
         }
 
@@ -108,29 +117,17 @@ class PageSizes:
             if expr is not None and self._at(expr) == self.sizes.get(name, expr) and expr.symbols <= self.sizes.keys()
         }
 
-    def _requires(self) -> Iterator[tuple[str, str]]:
-        """Yield the relations to 0 that hold at the sizes, as left side and relation."""
-        for relation in self.legal.relations:
-            left, value = relation.left, self._at(relation.left)
-            if relation.right != 0 or value is None or len(str(left)) > MAX_TEXT:
-                continue
-            if {"==": value == 0, ">=": value >= 0, "<=": value <= 0}[relation.relation]:
-                yield str(left), relation.relation
-
     def costs(self) -> dict[Node, list[tuple[str, int] | None]]:
         """Return the costs of each node, in the order of `MEASURES`, as expressions and numbers; None for unknown."""
         by_node: dict[Node, list[tuple[str, int] | None]] = {}
         for cost in node_costs(self.shapes, self.sizes).nodes:
-            by_node.setdefault(cost.node, self._cost(cost))  # of a function, the first call
+            row: list[tuple[str, int] | None] = []
+            for measure in MEASURES if cost.node not in by_node else ():  # of a function, the first call
+                amount = cost.costs.get(measure)
+                value = None if amount is None else amount.at(self.sizes)
+                row.append(None if amount is None or value is None else (amount.text(self.sizes), value))
+            by_node.setdefault(cost.node, row)
         return by_node
-
-    def _cost(self, cost: NodeCost) -> list[tuple[str, int] | None]:
-        row: list[tuple[str, int] | None] = []
-        for measure in MEASURES:
-            amount = cost.costs.get(measure)
-            value = None if amount is None else amount.at(self.sizes)
-            row.append(None if amount is None or value is None else (amount.text(self.sizes), value))
-        return row
 
     def numbers(self, dims: tuple[Expr, ...] | None) -> list[int | None] | None:
         """Return symbolic dims at the sizes, None for a dim that they do not tell; None where all dims are numbers."""
@@ -152,12 +149,12 @@ def _evaluate_at(expr: Expr, sizes: Mapping[str, int]) -> int | None:
 NONE = -1  # the number of an input that is left out
 
 
-class _Texts(dict[str, int]):
-    """Texts that occur often, each with a number."""
+class _Numbers(dict[T, int]):
+    """What occurs often, each with a number."""
 
-    def number(self, text: str) -> int:
-        """Return the number of a text."""
-        return self.setdefault(text, len(self))
+    def number(self, thing: T) -> int:
+        """Return the number of a thing."""
+        return self.setdefault(thing, len(self))
 
 
 def page_graph(
@@ -187,78 +184,58 @@ def page_graph(
         `sizes`: see `PageSizes`.
         `memory`: see `page_memory`: at the sizes of the page, and of each further run.
     """
-    at = at or PageSizes.of(shapes, costs)
+    page = at or PageSizes.of(shapes, costs)
     scopes = list(all_scopes(shapes.model.scopes))
     nodes = [node for scope in scopes for node in scope.nodes]
     values = [value for scope in scopes for value in scope.values.values()]
-    texts = _Texts()
+    texts, formulas = _Numbers[str](), _Numbers[tuple[str, int]]()
     scope_numbers = {scope: number for number, scope in enumerate(scopes)}
     node_numbers = {node: number for number, node in enumerate(nodes)}
     value_numbers = {value: number for number, value in enumerate(values)}
-    dims, formulas = dict[int, list[int | None]](), dict[tuple[str, int], int]()
+    dims = dict[int, list[int | None]]()
+
+    def numbers_of(some: Iterable[Value | None]) -> list[int]:
+        return [NONE if value is None else value_numbers[value] for value in some]
+
+    def node_entry(node: Node) -> list[object]:
+        attributes = ((as_text(attribute.name), attribute_text(attribute)) for attribute in node.proto.attribute)
+        named = texts.number(node.operator), texts.number(module_of(node))
+        lines = [texts.number(text) for pair in attributes for text in pair]
+        ends = numbers_of(node.inputs), numbers_of(node.outputs)
+        return [node.label, scope_numbers[node.scope], *named, lines, *ends]
+
+    def value_entry(value: Value) -> list[object]:
+        tensor, reason = shapes[value], shapes.reason(value)
+        dtype = dtype_name(tensor.dtype) if tensor.dtype else "?"
+        type_ = texts.number(f"{dtype} {shape_text(plain_dims(tensor.dims))}")
+        if type_ not in dims and (known := page.numbers(tensor.dims)) is not None:
+            dims[type_] = known
+        kind = texts.number("constant" if value.is_constant else value.kind)
+        size = (payload_size(value.constant) if value.constant is not None else None) or 0
+        sources = numbers_of(shapes.shape_sources(value))
+        row = [value.name, scope_numbers[value.scope], kind, type_, size, sources]
+        return [*row, texts.number(reason)] if reason else row
+
     return {
         "model": shapes.model.label if costs is None else costs.model,
         "scopes": [[scope.path, NONE if scope.owner is None else node_numbers[scope.owner]] for scope in scopes],
-        "nodes": [_node_entry(node, scope_numbers, value_numbers, texts) for node in nodes],
-        "values": [_value_entry(shapes, value, scope_numbers, value_numbers, texts, at, dims) for value in values],
+        "nodes": [*map(node_entry, nodes)],
+        "values": [*map(value_entry, values)],
         "constants": {
             value_numbers[value]: texts.number(text)
             for value in values
             if value.constant is not None and (text := values_text(value.constant))
         },
-        "inputs": [[value_numbers[value] for value in scope.inputs] for scope in scopes],
-        "outputs": [[value_numbers[value] for value in scope.outputs] for scope in scopes],
+        "inputs": [numbers_of(scope.inputs) for scope in scopes],
+        "outputs": [numbers_of(scope.outputs) for scope in scopes],
         "texts": list(texts),
         "numbers": dims,
         "costs": [
-            [node_numbers[node], *(NONE if cell is None else formulas.setdefault(cell, len(formulas)) for cell in row)]
-            for node, row in at.costs().items()
+            [node_numbers[node], *(NONE if cell is None else formulas.number(cell) for cell in row)]
+            for node, row in page.costs().items()
             if any(cell is not None and cell[1] for cell in row)
         ],
         "formulas": [[text, str(value)] for text, value in formulas],
-        "sizes": at.document(),
-        "memory": page_memory(PeakMemory(shapes), at.sizes, runs, node_numbers, value_numbers),
+        "sizes": page.document(),
+        "memory": page_memory(PeakMemory(shapes), page.sizes, runs, node_numbers, value_numbers),
     }
-
-
-def _node_entry(node: Node, scopes: Mapping[Scope, int], values: Mapping[Value, int], texts: _Texts) -> list[object]:
-    attributes = ((as_text(attribute.name), attribute_text(attribute)) for attribute in node.proto.attribute)
-    return [
-        node.label,
-        scopes[node.scope],
-        texts.number(node.operator),
-        texts.number(module_of(node)),
-        [texts.number(text) for pair in attributes for text in pair],
-        _value_numbers(node.inputs, values),
-        _value_numbers(node.outputs, values),
-    ]
-
-
-def _value_entry(
-    shapes: Shapes,
-    value: Value,
-    scopes: Mapping[Scope, int],
-    values: Mapping[Value, int],
-    texts: _Texts,
-    sizes: PageSizes,
-    numbers: dict[int, list[int | None]],
-) -> list[object]:
-    tensor = shapes[value]
-    dtype = dtype_name(tensor.dtype) if tensor.dtype else "?"
-    type_ = texts.number(f"{dtype} {shape_text(plain_dims(tensor.dims))}")
-    if type_ not in numbers and (known := sizes.numbers(tensor.dims)) is not None:
-        numbers[type_] = known
-    row: list[object] = [
-        value.name,
-        scopes[value.scope],
-        texts.number("constant" if value.is_constant else value.kind),
-        type_,
-        (payload_size(value.constant) if value.constant is not None else None) or 0,
-        _value_numbers(shapes.shape_sources(value), values),
-    ]
-    reason = shapes.reason(value)
-    return [*row, texts.number(reason)] if reason else row
-
-
-def _value_numbers(values: Sequence[Value | None], numbers: Mapping[Value, int]) -> list[int]:
-    return [NONE if value is None else numbers[value] for value in values]

@@ -27,14 +27,11 @@ from graphkit.shapes import DimSpec, Shapes, declarations, infer
 from graphkit.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from graphkit.targets import Target
 
 __all__ = [
     "BLOCKERS", "EXTRAS", "SECTIONS", "SECTION_NAMES", "VERDICT", "Comparison", "ComparisonRow", "Failure",
-    "HazardCheck", "Material", "Report", "ReportOptions", "Section", "compare", "judged_sections", "report",
-    "sections_of",
+    "HazardCheck", "Report", "ReportOptions", "Section", "compare", "judged_sections", "report", "sections_of",
 ]  # fmt: skip
 
 
@@ -148,34 +145,20 @@ def _float16_section(material: Material) -> Result:
     return float16_losses(material.model)
 
 
-VERDICT = Section(
-    "verdict", lambda material: verdict_of(material.model, material.judged)
-)  # made last, from those that are judged
+VERDICT = Section("verdict", lambda m: verdict_of(m.model, m.judged))  # made last, from those that are judged
 SECTIONS = (
     VERDICT,
-    Section(
-        "summary", lambda material: summary(material.model, hash_weights=material.options.hash_weights), is_judged=True
-    ),
-    Section("architecture", lambda material: architecture(material.model), is_judged=True),
-    Section("interface", lambda material: interface(material.model), is_judged=True),
-    Section("kv-cache", lambda material: kv_cache(material.model, material.options.context), is_judged=True),
-    Section(
-        "costs",
-        lambda material: costs(material.model, top=COST_ROWS, **material.sized_spec()),
-        needs_shapes=True,
-        is_judged=True,
-    ),
-    Section("shape-ops", lambda material: shape_ops(material.model, material.optimized), compares=True, is_judged=True),
+    Section("summary", lambda m: summary(m.model, hash_weights=m.options.hash_weights), is_judged=True),
+    Section("architecture", lambda m: architecture(m.model), is_judged=True),
+    Section("interface", lambda m: interface(m.model), is_judged=True),
+    Section("kv-cache", lambda m: kv_cache(m.model, m.options.context), is_judged=True),
+    Section("costs", lambda m: costs(m.model, top=COST_ROWS, **m.sized_spec()), needs_shapes=True, is_judged=True),
+    Section("shape-ops", lambda m: shape_ops(m.model, m.optimized), compares=True, is_judged=True),
     Section("origins", _origins_section, needs_shapes=True, compares=True),
-    Section("what-if", lambda material: what_if(material.model, shapes=material.shapes), needs_shapes=True),
+    Section("what-if", lambda m: what_if(m.model, shapes=m.shapes), needs_shapes=True),
     Section("hazards", _hazards_section, needs_shapes=True, is_judged=True),
-    Section(
-        "unknown-shapes",
-        lambda material: unknown_shapes(material.model, shapes=material.shapes),
-        needs_shapes=True,
-        is_judged=True,
-    ),
-    Section("control-flow", lambda material: control_flow(material.model), is_judged=True),
+    Section("unknown-shapes", lambda m: unknown_shapes(m.model, shapes=m.shapes), needs_shapes=True, is_judged=True),
+    Section("control-flow", lambda m: control_flow(m.model), is_judged=True),
 )
 SECTION_NAMES = tuple(section.name for section in SECTIONS)
 EXTRAS = (Section("float16", _float16_section, is_judged=True),)  # of a report that names them
@@ -389,9 +372,7 @@ def _report_document(
     return {
         "findings": [asdict(finding) for finding in findings],
         "comparison": plain["rows"],
-        "fit": plain["fit"],
-        "commands": plain["commands"],
-        "failures": plain["failures"],
+        **{name: plain[name] for name in ("fit", "commands", "failures")},
         "models": [report.to_dict() for report in reports],
     }
 
@@ -431,15 +412,16 @@ def _make_sections(model: Model, options: ReportOptions, progress: Callable[[str
     """Return the sections that options ask for, and those that the verdict rests on where it is one of them."""
     sections = sections_of(options)
     judged = judged_sections(options) if VERDICT in sections else ()
-    pending = _start_optimizer(model) if options.optimize and any(section.compares for section in sections) else None
     material = Material(model, options)
     made: dict[str, Result] = {}
     for section in dict.fromkeys((*sections, *judged)):
         if section is VERDICT:
             continue
-        if pending is not None and material.optimized is None and section.compares:
+        if options.optimize and material.optimized is None and section.compares:
+            from graphkit.runtime.external_tools import optimized
+
             progress("onnxoptimizer")
-            material = replace(material, optimized=pending.result())
+            material = replace(material, optimized=optimized(model))
         if material.inferred is None and section.needs_shapes:
             progress("shapes")
             shapes = infer(declarations(material.model).model)
@@ -450,19 +432,6 @@ def _make_sections(model: Model, options: ReportOptions, progress: Callable[[str
         rests_on = {section.name: made[section.name] for section in judged}
         made[VERDICT.name] = VERDICT.make(replace(material, model=model, judged=rests_on))
     return made
-
-
-def _start_optimizer(model: Model) -> Future[Model]:
-    """Start onnxoptimizer in a process of its own."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from graphkit.runtime.external_tools import optimized
-
-    executor = ThreadPoolExecutor(1)
-    try:
-        return executor.submit(optimized, model)
-    finally:
-        executor.shutdown(wait=False)
 
 
 def compare(

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from os.path import commonprefix
 from pathlib import Path, PurePath
 from types import UnionType
-from typing import Any, ClassVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from graphkit.analysis.findings import KIND_NAMES, Finding, kind_of, kinds_named
 from graphkit.analysis.report import VERDICT, Comparison, Report
@@ -35,8 +35,7 @@ MEASURED = {"shape-chains"}  # kinds of findings that a measure tells of
 HOW = "write it with `graphkit report MODEL -o BASELINE.json`"
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """A number of a verdict that must not grow, but for a part of `slack`."""
 
     field: str
@@ -113,7 +112,7 @@ def verdict_lock(made: Report | Comparison) -> VerdictLock:
     return VerdictLock(tuple(models[key] for key in sorted(models)), together)
 
 
-def _locked_findings(findings: Iterable[Finding | LockedFinding]) -> tuple[LockedFinding, ...]:
+def _locked_findings(findings: Iterable[Finding]) -> tuple[LockedFinding, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     for finding in findings:
         counts[finding.kind, finding.key] += finding.count
@@ -206,9 +205,8 @@ class Baseline:
             unmatched.remove(earlier)
             pairs.append((report, earlier))
         if unmatched:
-            raise UsageError(
-                f"{self.file}: it has a model {unmatched[0].model}, and this report has none - write it anew"
-            )
+            problem = f"it has a model {unmatched[0].model}, and this report has none"
+            raise UsageError(f"{self.file}: {problem} - write it anew")
         return pairs
 
     def _most_alike(self, report: Report, unmatched: Sequence[LockedModel]) -> LockedModel:
@@ -223,11 +221,9 @@ class Baseline:
         role = cast(Verdict, report.sections[VERDICT.name]).role
         alike = named if len(named) == 1 else [record for record in named or unmatched if record.role == role]
         if len({record.model for record in alike}) != 1:  # one that is reported on twice is in it twice
-            like = count_things(len(alike), "model(s)")
-            raise UsageError(
-                f"{self.file}: it has {like} like {report.model} - write the baseline anew, of the same models in "
-                "folders of the same names"
-            )
+            problem = f"it has {count_things(len(alike), 'model(s)')} like {report.model}"
+            hint = "write the baseline anew, of the same models in folders of the same names"
+            raise UsageError(f"{self.file}: {problem} - {hint}")
         return alike[0]
 
     def _check_options(self, model: str, verdict: Verdict, earlier: LockedModel) -> None:
@@ -237,15 +233,15 @@ class Baseline:
         if missing:
             raise UsageError(f"{self.file}: it was written without {missing[0]} - write it with the same options")
         if earlier.target != verdict.target:
-            raise UsageError(
-                f"{self.file}: it is for {earlier.target or 'no target'}, and this report for "
-                f"{verdict.target or 'none'} - write it with the same options"
-            )
+            targets = f"{earlier.target or 'no target'}, and this report for {verdict.target or 'none'}"
+            raise UsageError(f"{self.file}: it is for {targets} - write it with the same options")
 
 
 def _grown_findings(earlier: Sequence[LockedFinding], findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the findings that the earlier report has not, or that concern more now."""
-    before = {(finding.kind, finding.key): finding.count for finding in earlier}
+    before: Counter[tuple[str, str]] = Counter()
+    for known in earlier:
+        before[known.kind, known.key] += known.count
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.kind, finding.key), []).append(finding)
@@ -275,20 +271,18 @@ def read_baseline(path: Path) -> Baseline:
     if schema not in (expected, versioned_schema(VerdictLock.schema())):
         raise UsageError(f"{path}: it is no report of the version {expected}, but {schema!r} - {HOW}")
     try:
-        return Baseline(str(path), _read_report(plain) if schema == expected else _read(VerdictLock, plain))
+        return Baseline(str(path), _read(VerdictLock, plain if schema != expected else _lock_of_report(plain)))
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: it has no verdict, or is no whole report - {HOW}") from error
 
 
-def _read_report(plain: Mapping[str, Any]) -> VerdictLock:
-    by_model: dict[str, list[LockedFinding]] = {}
-    for each in plain["findings"]:
-        by_model.setdefault(_read(str, each["model"]), []).append(_read(LockedFinding, each))
-    models = []
+def _lock_of_report(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the JSON of a report as that of a lock file, in which findings may come twice."""
+    found, models = plain["findings"], []
     for each in plain["models"]:
-        verdict = {**each["sections"][VERDICT.name], "model": each["model"], "findings": ()}
-        models.append(replace(_read(LockedModel, verdict), findings=_locked_findings(by_model.get(each["model"], ()))))
-    return VerdictLock(tuple(models), _locked_findings(by_model.get("", ())))
+        own = [finding for finding in found if finding["model"] == each["model"]]
+        models.append({**each["sections"][VERDICT.name], "model": each["model"], "findings": own})
+    return {"models": models, "fit": [finding for finding in found if finding["model"] == ""]}
 
 
 def _read(kind: Any, plain: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
@@ -98,13 +98,19 @@ class ShapeOps(Judged):
         yield Prose(
             f"{total:,} of {self.nodes:,} nodes are shape operators; {self.on_shapes:,} of them compute shapes."
         )
+        rows: list[tuple[str | int | None, ...]] = []
+        for op in self.ops:
+            counts: tuple[str | int | None, ...] = op.op, op.total, op.on_shapes, op.on_data
+            for read in op.reads or (ValueRead("", 0, 0),):
+                rows.append((*counts, *(astuple(read) if op.reads else (None, None, None))))
+                counts = None, None, None, None  # which the first row of an operator tells
         yield table(
             "Op | Total:number | On shapes:number | On data:number | Reads value of | Static:number | Dynamic:number",
-            [row for op in self.ops for row in _read_rows(op)],
+            rows,
         )
         if self.nodes_after is not None:
-            rows = (*self.changes, Change("all nodes", self.nodes, self.nodes_after))
-            yield changes_table(rows, "Before and after onnxoptimizer (default passes)")
+            every = (*self.changes, Change("all nodes", self.nodes, self.nodes_after))
+            yield changes_table(every, "Before and after onnxoptimizer (default passes)")
             if changed := [(c.op, (c.before, c.after)) for c in self.changes if c.before != c.after]:
                 yield Bars("Before and after", ("before", "after"), changed)
 
@@ -112,14 +118,6 @@ class ShapeOps(Judged):
 def changes_table(changes: Sequence[Change], title: str = "") -> Table:
     """Return a table of counts before and after a rewrite."""
     return table_of("Op | Before:number | After:number | Change:number", changes, title)
-
-
-def _read_rows(op: ShapeOp) -> Iterator[Sequence[str | int | None]]:
-    first = op.reads[0] if op.reads else None
-    counts = op.total, op.on_shapes, op.on_data
-    yield (op.op, *counts, *((first.input, first.static, first.dynamic) if first else (None, None, None)))
-    for read in op.reads[1:]:
-        yield None, None, None, None, read.input, read.static, read.dynamic
 
 
 def shape_ops(model: ModelLike, after: ModelLike | None = None) -> ShapeOps:
@@ -152,14 +150,9 @@ def shape_ops(model: ModelLike, after: ModelLike | None = None) -> ShapeOps:
         on_shapes[node.op_type] += tensors.works_on_shapes(node)
         for index, name in value_inputs(node).items():
             reads[node.op_type][name][node.inputs[index] not in tensors.static] += 1
+    values_read = {op: tuple(ValueRead(name, *counts) for name, counts in read.items()) for op, read in reads.items()}
     ops = tuple(
-        ShapeOp(
-            op,
-            totals[op],
-            on_shapes[op],
-            totals[op] - on_shapes[op],
-            tuple(ValueRead(name, static, dynamic) for name, (static, dynamic) in reads[op].items()),
-        )
+        ShapeOp(op, totals[op], on_shapes[op], totals[op] - on_shapes[op], values_read.get(op, ()))
         for op in SHAPE_OPS
         if totals[op]
     )
@@ -243,13 +236,9 @@ def remaining_shapes(model: ModelLike, *, without: Collection[str] = ()) -> Rema
     excluded = [scope for scope in model.graph.walk() if scope.path in without]
     nodes = [node for node in all_nodes(model.scopes) if node.is_op("Shape", "Size")]
     nodes = [node for node in nodes if not any(body.contains(node.scope) for body in excluded)]
-    measured = ((node, node.input(0)) for node in nodes)
-    return RemainingShapes(
-        tuple(
-            RemainingShape(node.path, source.name if source is not None else "?", tuple(_find_feeds(model, node)))
-            for node, source in measured
-        )
-    )
+    sources = ("?" if (source := node.input(0)) is None else source.name for node in nodes)
+    feeds = (tuple(_find_feeds(model, node)) for node in nodes)
+    return RemainingShapes(tuple(map(RemainingShape, (node.path for node in nodes), sources, feeds)))
 
 
 def _find_feeds(model: Model, node: Node) -> Iterator[Feeds]:

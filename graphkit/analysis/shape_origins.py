@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
@@ -24,7 +24,7 @@ from graphkit.shapes import Expr, Ratio, Shapes, infer, is_known
 
 __all__ = [
     "Freeze", "Meaning", "OpCount", "OriginGroup", "Origins", "Source", "Stay", "WhatIf", "meanings_text", "origins",
-    "shape_meaning", "shape_meanings", "what_if",
+    "what_if",
 ]  # fmt: skip
 
 
@@ -106,21 +106,15 @@ class Origins(Result):
         )
         rows: dict[str, list[tuple[Cell, ...]]] = {}
         for number, group in enumerate(self.groups, 1):
-            at = f"at {', '.join(group.nodes)}" if self.full else None
-            meant, sources = meanings_text(group.meanings, self.full), _rests_on(group, self.full)
-            row = number, f"{group.count}x", group.expression, meant, sources, at
+            at, meant = f"at {', '.join(group.nodes)}" if self.full else None, meanings_text(group.meanings, self.full)
+            shown = group.sources if self.full else group.sources[:1]
+            more = f" and {len(group.sources) - len(shown)} more" if len(shown) < len(group.sources) else ""
+            sources = f"depends on {', '.join(f'{each.tensor} ({each.producer})' for each in shown)}{more}"
+            row = number, f"{group.count}x", group.expression, meant, sources if shown else None, at
             rows.setdefault(f"{group.op}: {group.input}", []).append(row)
         headings = "#:number | Count:number | Expression:code | Meaning:note | Source:note | Nodes:note"
         yield from (table(headings, members, title) for title, members in rows.items())
         yield from self.drawings
-
-
-def _rests_on(group: OriginGroup, full: bool) -> str | None:
-    if not group.sources:
-        return None
-    shown = group.sources if full else group.sources[:1]
-    more = f" and {len(group.sources) - len(shown)} more" if len(shown) < len(group.sources) else ""
-    return f"depends on {', '.join(f'{source.tensor} ({source.producer})' for source in shown)}{more}"
 
 
 def origins(model: ModelLike, *, full: bool = False, optimized: bool = False, shapes: Shapes | None = None) -> Origins:
@@ -224,26 +218,22 @@ def _cut_expression(value: Value, full: bool, known: Mapping[Value, str]) -> str
 
 def _make_group(key: tuple[str, str, str], nodes: list[Node], shapes: Shapes) -> OriginGroup:
     op, name, text = key
-    sources: Counter[Value] = Counter()
+    counts: Counter[Value] = Counter()
     reads = [read for node in nodes if (read := _value_read(node, name)) is not None]
     for read in reads:
-        sources.update(shapes.model.shape_tensors.sources(read))
-    ranked = sorted(sources.items(), key=lambda item: (-item[1], item[0].name))
-    sources_found = tuple(Source(value.name, _producer_text(value), count) for value, count in ranked)
-    return OriginGroup(op, name, text, tuple(node.path for node in nodes), sources_found, shape_meanings(reads, shapes))
+        counts.update(shapes.model.shape_tensors.sources(read))
+    sources = []
+    for value, count in sorted(counts.items(), key=lambda item: (-item[1], item[0].name)):
+        kind = value.kind if value.kind != "input" else "body input" if value.scope.depth else "graph input"
+        sources.append(Source(value.name, value.producer.operator if value.producer is not None else kind, count))
+    meanings = Counter(shape_meaning(value, shapes) for value in reads).most_common()
+    shown = tuple(Meaning(shape, count, why) for (shape, why), count in meanings)
+    return OriginGroup(op, name, text, tuple(node.path for node in nodes), tuple(sources), shown)
 
 
 def _value_read(node: Node, name: str) -> Value | None:
     """Return the value that a node reads through the input of that name."""
     return next(node.inputs[index] for index, input_name in value_inputs(node).items() if input_name == name)
-
-
-def _producer_text(value: Value) -> str:
-    if value.producer is not None:
-        return value.producer.operator
-    if value.kind == "input":
-        return "graph input" if value.scope.depth == 0 else "body input"
-    return value.kind
 
 
 def _draw_cone(title: str, consumer: Node, name: str, shapes: ShapeTensors) -> Drawing:
@@ -297,28 +287,22 @@ class Meaning:
     unknown: str = ""
 
 
-def shape_meanings(values: Iterable[Value], shapes: Shapes) -> tuple[Meaning, ...]:
-    """Return the meanings of some shape tensors, the most frequent first, ties in order of first use."""
-    counts = Counter(shape_meaning(value, shapes) for value in values)
-    return tuple(Meaning(shape, count, why) for (shape, why), count in counts.most_common())
-
-
 def shape_meaning(value: Value, shapes: Shapes) -> tuple[str, str]:
     """Return the elements of a shape tensor as text, and why some are unknown."""
     tensor = shapes[value]
     elements = tensor.elements
     if elements is None:
         return "?", _plain_reason(tensor.reason or shapes.reason(value) or "its elements are not followed")
-    texts = [_element_text(element, shapes) for element in elements]
-    text = ", ".join(text for text, _ in texts)
-    reasons = dict.fromkeys(reason for _, reason in texts if reason)
-    return (text if tensor.rank == 0 else f"[{text}]"), "; ".join(reasons)
-
-
-def _element_text(element: Expr | Ratio | float, shapes: Shapes) -> tuple[str, str]:
-    expr = element.dividend if isinstance(element, Ratio) else element
-    reasons = shapes.unknowns(expr).values() if isinstance(expr, Expr) else ()
-    return ("?", _plain_reason("; ".join(dict.fromkeys(reasons)))) if reasons else (str(element), "")
+    texts: list[str] = []
+    reasons: dict[str, None] = {}
+    for element in elements:
+        expr = element.dividend if isinstance(element, Ratio) else element
+        unknown = shapes.unknowns(expr).values() if isinstance(expr, Expr) else ()
+        texts.append("?" if unknown else str(element))
+        if unknown:
+            reasons[_plain_reason("; ".join(dict.fromkeys(unknown)))] = None
+    text = ", ".join(texts)
+    return (text if tensor.rank == 0 else f"[{text}]"), "; ".join(filter(None, reasons))
 
 
 def _plain_reason(reason: str) -> str:
@@ -330,19 +314,15 @@ def meanings_text(meanings_found: tuple[Meaning, ...], full: bool = False) -> st
     if not meanings_found:
         return None
     shown = meanings_found if full else meanings_found[:SHOWN]
-    texts = [_meaning_text(meaning_shown, full, len(meanings_found) > 1) for meaning_shown in shown]
+    texts = []
+    for each in shown:
+        plain = without_huge_numbers(each.shape)
+        shape, reason = (plain, each.unknown) if full else (_cut_text(plain), _cut_text(each.unknown))
+        notes = [f"{each.count}x"] if len(meanings_found) > 1 else []
+        notes += [f"not known: {reason}"] if each.unknown else []
+        texts.append(shape + (f" ({'; '.join(notes)})" if notes else ""))
     more = f" and {len(meanings_found) - len(shown)} more" if len(shown) < len(meanings_found) else ""
     return f"= {'; '.join(texts)}{more}"
-
-
-def _meaning_text(found_meaning: Meaning, full: bool, is_counted: bool) -> str:
-    plain = without_huge_numbers(found_meaning.shape)
-    shape = plain if full else _cut_text(plain)
-    reason = found_meaning.unknown if full else _cut_text(found_meaning.unknown)
-    notes = ([f"{found_meaning.count}x"] if is_counted else []) + (
-        [f"not known: {reason}"] if found_meaning.unknown else []
-    )
-    return shape + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _cut_text(text: str) -> str:
@@ -506,7 +486,8 @@ class _Sets:
         elements = [self.shapes[value].elements for value in values]
         if None in elements:
             return 0
-        needed = frozenset(name for each in elements for name in _symbol_names(each or ()))
+        every = (each.dividend if isinstance(each, Ratio) else each for some in elements for each in some or ())
+        needed = frozenset(name for each in every if isinstance(each, Expr) for name in each.symbols)
         if needed not in self.tables:
             self.tables[needed] = sum(bit for chosen, bit in self.bits.items() if needed <= set(chosen))
         return self.tables[needed]
@@ -534,10 +515,3 @@ class _Sets:
             shown += sorted(map(freeze, alike), key=lambda each: -each.removes)[: None if size == 1 else SHOWN]
         every = freeze(self.names)
         return shown if any(each.removes == every.removes for each in shown) else [*shown, every]
-
-
-def _symbol_names(elements: Sequence[Expr | Ratio | float]) -> Iterator[str]:
-    for element in elements:
-        expr = element.dividend if isinstance(element, Ratio) else element
-        if isinstance(expr, Expr):
-            yield from expr.symbols

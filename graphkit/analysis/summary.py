@@ -194,6 +194,11 @@ class WeightBytes:
     tensors: int
     bytes: int
 
+    @property
+    def mebibytes(self) -> str:
+        """The bytes in units of 2^20."""
+        return f"{self.bytes / (1 << 20):,.2f}"
+
 
 @dataclass(frozen=True)
 class OperatorCount:
@@ -202,6 +207,11 @@ class OperatorCount:
     op: str
     domain: str
     count: int
+
+    @property
+    def full_name(self) -> str:
+        """The operator, with its domain unless that is ONNX's own."""
+        return f"{self.domain}.{self.op}" if self.domain else self.op
 
 
 @dataclass(frozen=True)
@@ -278,11 +288,11 @@ class Summary(Judged):
     def blocks(self) -> Iterator[Block]:
         yield table("Property | Value", [row for row in self._properties() if row[1]])
         if self.weight_bytes:
-            rows = [(w.dtype, w.tensors, w.bytes, f"{w.bytes / (1 << 20):,.2f}") for w in self.weight_bytes]
-            yield table("Dtype | Tensors:number | Bytes:number | MiB:number", rows, "Weights and constants")
+            headings = "Dtype | Tensors:number | Bytes:number | MiB:number=mebibytes"
+            yield table_of(headings, self.weight_bytes, "Weights and constants")
             yield table_of("Tensor:code=name | Dtype | Shape:note | Bytes:number", self.largest, "Largest tensors")
         if self.operators:
-            counts = [(_full_name(operator), operator.count) for operator in self.operators]
+            counts = [(operator.full_name, operator.count) for operator in self.operators]
             yield table("Operator | Count:number", counts, "Operators")
             bars = [(name, (count,)) for name, count in counts[:CHART_ROWS]]
             yield Bars(f"The {len(bars)} most frequent operators", ("nodes",), bars)
@@ -308,15 +318,11 @@ class Summary(Judged):
         yield "domain", self.domain
         yield "functions", ", ".join(self.functions)
         for name, operators in (("contrib operators", self.contrib), ("custom operators", self.custom)):
-            yield name, ", ".join(f"{_full_name(o)} ({o.count:,})" for o in operators)
+            yield name, ", ".join(f"{o.full_name} ({o.count:,})" for o in operators)
         yield "quantisation", "; ".join(self.quantization) or "none"
         for key, value in self.metadata:
             yield f"metadata {key}", value if len(value) <= 200 else f"{value[:200]}... ({len(value):,} characters)"
         yield "description", self.doc_string
-
-
-def _full_name(operator: OperatorCount) -> str:
-    return f"{operator.domain}.{operator.op}" if operator.domain else operator.op
 
 
 def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
@@ -345,12 +351,17 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
     foreign = [o for o in operators if o.domain not in STANDARD_DOMAINS and (o.domain, o.op) not in local]
     tensors = [(tensor, node, payload_size(tensor) or 0) for tensor, node in walk_tensors(proto)]
     by_size = sorted(tensors, key=lambda item: -item[2])[:LARGEST]
+    counts_of, sizes_of = Counter[str](), Counter[str]()  # by dtype
+    for tensor, _, size in tensors:
+        name = dtype_name(tensor.data_type)
+        counts_of[name] += 1
+        sizes_of[name] += size
     return Summary(
         file=model.name,
         file_bytes=model.source.size,
         bytes=proto.ByteSize() + sum(size for tensor, _, size in tensors if _is_in_a_file(tensor)),
         graph_bytes=proto.ByteSize(),
-        weight_bytes=_weight_bytes(tensors),
+        weight_bytes=tuple(WeightBytes(name, counts_of[name], size) for name, size in sizes_of.most_common()),
         parameters=sum(weight.parameters for weight, _ in stored_weights(model)),
         data_files=tuple(DataFileRow(data.location, data.size) for data in model.source.data_files),
         ir_version=proto.ir_version,
@@ -369,12 +380,7 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
         custom=tuple(o for o in foreign if o.domain not in CONTRIB_DOMAINS),
         quantization=_quantization_styles(operators),
         largest=tuple(
-            TensorRow(
-                as_text(tensor.name or (f"value of node {node}" if node else "")),
-                dtype_name(tensor.data_type),
-                tuple(tensor.dims),
-                size,
-            )
+            TensorRow(_tensor_name(tensor, node), dtype_name(tensor.data_type), shape=tuple(tensor.dims), bytes=size)
             for tensor, node, size in by_size
             if size
         ),
@@ -383,14 +389,8 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
     )
 
 
-def _weight_bytes(tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tuple[WeightBytes, ...]:
-    counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for tensor, _, size in tensors:
-        name = dtype_name(tensor.data_type)
-        counts[name] += 1
-        sizes[name] += size
-    return tuple(WeightBytes(name, counts[name], size) for name, size in sizes.most_common())
+def _tensor_name(tensor: onnx.TensorProto, node: str | None) -> str:
+    return as_text(tensor.name) or (f"value of node {node}" if node else "")
 
 
 def _is_in_a_file(tensor: onnx.TensorProto) -> bool:
@@ -404,7 +404,7 @@ def _quantization_styles(operators: tuple[OperatorCount, ...]) -> tuple[str, ...
     for style, ops in QUANTIZED.items():
         if style == left_out:
             continue
-        shown = [f"{_full_name(o)} {o.count:,}" for o in operators if o.op in ops]
+        shown = [f"{o.full_name} {o.count:,}" for o in operators if o.op in ops]
         if shown:
             styles.append(f"{style} ({', '.join(shown)})")
     return tuple(styles)
@@ -422,7 +422,7 @@ def _tied_groups(model: Model, tensors: list[tuple[onnx.TensorProto, str | None,
     for size, members in by_size.items():
         for tensor, node in members if len(members) > 1 else []:
             digest = hashlib.blake2b(model.payload(tensor), digest_size=16).digest()
-            groups[size, digest].append(as_text(tensor.name) or f"value of node {node}")
+            groups[size, digest].append(_tensor_name(tensor, node))
     tied = [TiedTensors(tuple(names), size) for (size, _), names in groups.items() if len(names) > 1]
     return tuple(sorted(tied, key=lambda group: -group.bytes))
 
@@ -438,15 +438,12 @@ def _model_problems(model: Model) -> Iterator[Finding]:
             more = f" (and {len(scope.problems) - 1} more)" if len(scope.problems) > 1 else ""
             text = f"The graph is not valid{where}: {scope.problems[0]}{more}."
             yield Finding("invalid-graph", scope.problems[0], text, count=len(scope.problems))
-    yield from _loading_problems(model)
-
-
-def _loading_problems(model: Model) -> Iterator[Finding]:
-    """Yield what keeps onnxruntime from loading a model although no run meets it."""
+    # What keeps onnxruntime from loading a model although no run meets it: names twice (a Constant becomes a tensor),
+    # and branches that never run, of which there is none where inputs decide
     nodes = [node for node in all_nodes(model.scopes) if node.proto.name and not node.is_op("Constant")]
-    is_repeated = len({(node.scope, node.proto.name) for node in nodes}) < len(nodes)  # a Constant becomes a tensor
+    is_repeated = len({(node.scope, node.proto.name) for node in nodes}) < len(nodes)
     if not is_repeated and all(trace_condition(node) for node in all_nodes(model.scopes) if node.is_op("If")):
-        return  # neither branch of an If never runs where an input decides
+        return
     from graphkit.equivalence.loading import loadable_copy  # which few models need
 
     copy = loadable_copy(model)

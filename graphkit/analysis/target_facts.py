@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import ClassVar, Literal
 
 from onnx.defs import get_all_schemas
@@ -16,7 +16,6 @@ from graphkit.targets import (
     NAMES,
     Facts,
     Limit,
-    Spelling,
     Target,
     joint_verdict,
     load_target,
@@ -28,6 +27,7 @@ __all__ = ["FactRow", "LimitRow", "OperatorCounts", "SourceRow", "TargetFacts", 
 Answer = Literal["allowed", "in part", "refused", "unknown"]
 LIMITS = {"max_rank": "highest rank", "static_shapes": "static shapes", "max_opset": "newest opset"}
 LIMITS |= {"quantized": "quantised only"}
+SHOWN_LIMITS = ("max_rank", "static_shapes", "max_opset")  # in the list of targets
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,19 @@ class FactRow:
     of: str
     verdict: str
     names: tuple[str, ...]
-    note: str
-    condition: str
-    source: str
+    note: str = ""
+    condition: str = ""
+    source: str = ""
+
+    @property
+    def text(self) -> str:
+        """The names in one text."""
+        return ", ".join(self.names)
+
+    @property
+    def only_with(self) -> str:
+        """The condition, as a table has it."""
+        return self.condition and f"only with {self.condition}"
 
 
 @dataclass(frozen=True)
@@ -110,18 +120,8 @@ class TargetFacts(Result):
             f"{ops.refused:,} refused, {ops.unknown:,} unknown."
         )
         for of in dict.fromkeys(row.of for row in self.facts):
-            rows = [
-                (
-                    ", ".join(row.names),
-                    row.verdict,
-                    row.source,
-                    row.condition and f"only with {row.condition}",
-                    row.note,
-                )
-                for row in self.facts
-                if row.of == of
-            ]
-            yield table("Names:code | Is | Source | If:note | Note:note", rows, of)
+            rows = [row for row in self.facts if row.of == of]
+            yield table_of("Names:code=text | Is=verdict | Source | If:note=only_with | Note:note", rows, of)
         yield table_of("Source:code=key | Date | Title:note | Where:note=url", self.sources, "Sources")
 
 
@@ -133,9 +133,13 @@ class Targets(Result):
     targets: tuple[TargetFacts, ...]
 
     def blocks(self) -> Iterator[Block]:
+        limits = [{row.limit: row.value for row in facts.limits} for facts in self.targets]
         yield table(
             "Target:code | Rank | Static | Opset | Allowed:number | In part:number | Refused:number | Unknown:number",
-            [_target_row(facts) for facts in self.targets],
+            [
+                (facts.name, *(values[LIMITS[name]] for name in SHOWN_LIMITS), *astuple(facts.operators))
+                for facts, values in zip(self.targets, limits, strict=True)
+            ],
             title="Limits, and operators of ONNX",
         )
         yield table(
@@ -144,16 +148,6 @@ class Targets(Result):
             title="What they are, and where the facts come from",
         )
         yield Prose("`graphkit targets NAME` shows the facts of one; a TOML file of your own works by its path.")
-
-
-def _target_row(facts: TargetFacts) -> tuple[str | int, ...]:
-    values = {row.limit: row.value for row in facts.limits}
-    ops = facts.operators
-    return (
-        facts.name,
-        *(values[LIMITS[name]] for name in ("max_rank", "static_shapes", "max_opset")),
-        *(ops.allowed, ops.in_part, ops.refused, ops.unknown),
-    )
 
 
 def targets() -> Targets:
@@ -204,8 +198,8 @@ def _joint_facts(target: Target) -> Iterator[FactRow]:
             groups.setdefault(refusing, []).append(name)
         for refusing, members in sorted(groups.items()):
             if refusing:
-                yield FactRow(of, "refused", tuple(members), f"by {', '.join(refusing)}", "", "")
-        yield FactRow(of, "as in the others", ("all others",), "", "", "")
+                yield FactRow(of, "refused", tuple(members), f"by {', '.join(refusing)}")
+        yield FactRow(of, "as in the others", ("all others",))
 
 
 def _onnx_operators() -> list[str]:
@@ -224,9 +218,9 @@ def _fact_rows(of: str, facts: Facts, otherwise: str = "unknown") -> Iterator[Fa
     for fact in facts.facts:
         yield FactRow(of, fact.verdict, fact.names, fact.note, str(fact.condition), fact.source.key)
     if facts.source is not None:
-        yield FactRow(of, facts.otherwise, ("all others",), facts.note, "", facts.source.key)
+        yield FactRow(of, facts.otherwise, ("all others",), facts.note, source=facts.source.key)
     else:
-        yield FactRow(of, otherwise, ("all others",), "", "", "")
+        yield FactRow(of, otherwise, ("all others",))
 
 
 def _answer_for(target: Target, name: str) -> Answer:
@@ -240,14 +234,11 @@ def _answer_for(target: Target, name: str) -> Answer:
         if fact is None:
             return "unknown"
         return "in part" if fact.condition != ANYTHING else fact.verdict
-    verdicts = {_answer_by_spelling(target.tflite, row) for row in tflite_spellings().get(name, ())}
+    verdicts: set[Answer] = set()
+    for spelling in tflite_spellings().get(name, ()):
+        facts = [target.tflite[operator] for operator in spelling.becomes]
+        each: set[Answer] = {"unknown" if fact is None else fact.verdict for fact in facts}
+        verdicts.add("refused" if "refused" in each else "unknown" if "unknown" in each else "allowed")
     if len(verdicts) > 1:
         return "in part"
     return verdicts.pop() if verdicts else "unknown"
-
-
-def _answer_by_spelling(tflite: Facts, row: Spelling) -> Answer:
-    verdicts = {"unknown" if (fact := tflite[name]) is None else fact.verdict for name in row.becomes}
-    if "refused" in verdicts:
-        return "refused"
-    return "unknown" if "unknown" in verdicts else "allowed"

@@ -17,7 +17,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import RANDOM, value_inputs
 from graphkit.graph.uses import find_lookups, table_entries
-from graphkit.graph.view import Node, Value, as_text, attribute_value
+from graphkit.graph.view import Node, Value, all_nodes, as_text, attribute_value
 from graphkit.ops.tensor import TensorSequence, element_numbers, plain_dims
 from graphkit.shapes import Shapes, is_known
 from graphkit.targets import ANYTHING, Condition, Fact, Facts, Target, Verdict, joint_verdict, tflite_spellings
@@ -192,8 +192,7 @@ class Lint:
     def obstacles(self, node: Node) -> tuple[tuple[Obstacle, ...], tuple[Obstacle, ...]]:
         """Return the obstacles of a node, and the facts that no source states or no shape decides."""
         found = list(self._obstacles(node))
-        refused, unknown = (tuple(each for each, refuses in found if refuses is kind) for kind in (True, False))
-        return refused, unknown
+        return tuple(each for each, refuses in found if refuses), tuple(each for each, refuses in found if not refuses)
 
     def _obstacles(self, node: Node) -> Iterator[tuple[Obstacle, bool]]:
         if (node.domain, node.op_type) in self.local:
@@ -211,12 +210,6 @@ class Lint:
         yield from self._rank(node, values)
         yield from self._dims(node, values)
         yield from self._dtypes(node, values)
-
-    def _remedy(self, cause: Cause, what: str, node: Node) -> str | None:
-        """Return the pass that removes a blocker and has not run yet, None where none is known."""
-        fitting = (row for row in REMEDIES if row.cause == cause and row.of in ("", node.operator, what))
-        names = (row.pass_name for row in fitting if row.pass_name not in self.passed and row.applies(self, node))
-        return next(names, None)
 
     def _rank(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
         limit = self.target.max_rank
@@ -263,6 +256,8 @@ class Lint:
             yield self._obstacle(node, "dtype", name, reason, value), refuses
 
     def _obstacle(self, node: Node, cause: Cause, what: str, reason: str, value: Value | None) -> Obstacle:
+        rows = (row for row in REMEDIES if row.cause == cause and row.of in ("", node.operator, what))
+        fitting = (row.pass_name for row in rows if row.pass_name not in self.passed and row.applies(self, node))
         shown = value or next(iter(node.results), None)
         tensor = None if shown is None else self.shapes[shown]
         dims = None if tensor is None else tensor.dims
@@ -278,33 +273,32 @@ class Lint:
             rank=None if dims is None else len(dims),
             dtype=dtype_name(tensor.dtype) if tensor is not None and tensor.dtype else "?",
             dims=shape and tuple(dim if is_known(expr) else None for dim, expr in zip(shape, dims or (), strict=True)),
-            pass_name=self._remedy(cause, what, node),
+            pass_name=next(fitting, None),
         )
 
 
 def _sequence_parts(shapes: Shapes) -> Iterator[Value]:
     """Yield the sequences of known parts that are read one by one, each at a constant place."""
-    for scope in shapes.model.graph.walk():
-        for sequence in (value for node in scope.nodes if node.is_op("SplitToSequence") for value in node.results):
+
+    def is_read_at_a_place(node: Node, index: int) -> bool:
+        return node.is_op("SequenceAt") and not index and element_numbers(shapes[node.input(1)]) is not None
+
+    for node in all_nodes((shapes.model.graph,)):
+        for sequence in node.results if node.is_op("SplitToSequence") else ():
             inferred = shapes[sequence]
-            is_known = isinstance(inferred, TensorSequence) and inferred.items is not None
-            if is_known and all(
-                reader.is_op("SequenceAt") and not index and element_numbers(shapes[reader.input(1)]) is not None
-                for reader, index in sequence.consumers
-            ):
+            has_parts = isinstance(inferred, TensorSequence) and inferred.items is not None
+            if has_parts and all(is_read_at_a_place(*use) for use in sequence.consumers):
                 yield sequence
 
 
 def _hosted_values(shapes: Shapes, rows: Collection[Node]) -> set[Value]:
     """Return the values that rest on ids, positions, masks, shapes and constants, and on no rows looked up by ids."""
     hosted = {value for value in shapes.model.graph.inputs if shapes[value].dtype in COUNTING}
-    for scope in shapes.model.graph.walk():
-        for node in scope.nodes:
-            if node.domain or node.bodies or node.op_type in RANDOM or node in rows:
-                continue
-            read = node.operands
-            if all(value in hosted or _rests_on_shapes(value, shapes) for value in read):
-                hosted.update(node.results)
+    for node in all_nodes((shapes.model.graph,)):
+        if node.domain or node.bodies or node.op_type in RANDOM or node in rows:
+            continue
+        if all(value in hosted or _rests_on_shapes(value, shapes) for value in node.operands):
+            hosted.update(node.results)
     return hosted
 
 

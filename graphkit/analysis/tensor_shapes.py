@@ -180,21 +180,17 @@ def tensor_shapes(
     fixed = fixed_values(shapes.model.scopes)
     values = list(in_order(shapes.model.scopes))
     shown = [value for value in values if constants or value not in fixed]
-    rows = tuple(
-        _shape_row(shapes, value) for value in (find_matching_values(filters, shown, values) if filters else shown)
-    )
+    rows = []
+    for value in find_matching_values(filters, shown, values) if filters else shown:
+        tensor = shapes[value]
+        dtype = dtype_name(tensor.dtype) if tensor.dtype else "?"
+        rows.append(ShapeRow(value.scope.path, value.name, dtype, plain_dims(tensor.dims), shapes.reason(value)))
     return TensorShapes(
         sum(not row.unknown for row in rows),
-        rows,
+        tuple(rows),
         tuple(f"{fact.left} = {fact.right}" for fact in shapes.equalities if not fact.scope.path),
         tuple(f"{finding.node}: {finding.message}" for finding in shapes.findings),
     )
-
-
-def _shape_row(shapes: Shapes, value: Value) -> ShapeRow:
-    tensor = shapes[value]
-    dtype = dtype_name(tensor.dtype) if tensor.dtype else "?"
-    return ShapeRow(value.scope.path, value.name, dtype, plain_dims(tensor.dims), shapes.reason(value))
 
 
 def why_shape(
@@ -267,12 +263,6 @@ class UnknownCause:
         """The first tensor as `graphkit shapes --why` takes it."""
         return f"{self.scope}::{self.first}" if self.scope else self.first
 
-    def as_finding(self) -> Finding:
-        """Return it as a finding."""
-        tensors = count_things(self.tensors, "tensor(s)")
-        text = f"{tensors} of unknown shape from '{self.name}' on: {self.reason}"
-        return Finding("unknown-shapes", f"{tensors} behind {self.op} '{self.node}'", text, self.op, self.tensors)
-
 
 @dataclass(frozen=True)
 class UnknownShapes(Judged):
@@ -296,7 +286,13 @@ class UnknownShapes(Judged):
     )
 
     def found(self) -> tuple[Finding, ...]:
-        return tuple(cause.as_finding() for cause in self.causes)
+        findings = []
+        for cause in self.causes:
+            tensors = count_things(cause.tensors, "tensor(s)")
+            where = f"{tensors} behind {cause.op} '{cause.node}'"
+            text = f"{tensors} of unknown shape from '{cause.name}' on: {cause.reason}"
+            findings.append(Finding("unknown-shapes", where, text, cause.op, cause.tensors))
+        return tuple(findings)
 
     def introduction(self) -> Iterator[str]:
         yield (
@@ -324,19 +320,13 @@ def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> Unknown
     unknown = [value for value in computed if not shapes[value].is_known]
     groups: dict[object, list[Value]] = {}
     origins: dict[object, object] = {}
-    for value in unknown:
-        origin = origins.setdefault(_unknown_origin(shapes, value), value.producer)
+    for value in unknown:  # by an unknown symbol, or the reason of an unknown rank; both begin at the first node
+        tensor = shapes[value]
+        unknowns = (name for dim in tensor.dims or () for name in sorted(dim.symbols) if name[:1] == "?")
+        origin = origins.setdefault(tensor.reason if tensor.dims is None else next(unknowns), value.producer)
         groups.setdefault(origin, []).append(value)
     causes = []
     for first, *others in groups.values():
         op, path = (first.producer.operator, first.producer.path) if first.producer is not None else ("", "")
         causes.append(UnknownCause(shapes.reason(first), op, path, first.name, first.scope.path, 1 + len(others)))
     return UnknownShapes(len(computed), len(unknown), tuple(causes))
-
-
-def _unknown_origin(shapes: Shapes, value: Value) -> object:
-    """Return the origin of an unknown shape: an unknown symbol, or the reason of an unknown rank."""
-    tensor = shapes[value]
-    if tensor.dims is None:
-        return tensor.reason
-    return next(name for dim in tensor.dims for name in sorted(dim.symbols) if name[:1] == "?")

@@ -38,12 +38,9 @@ from graphkit.render.document_blocks import (
 from graphkit.render.result import Result, Sizes
 
 if TYPE_CHECKING:
-    from graphkit.analysis.architecture import Architecture
     from graphkit.analysis.blockers import Blockers
     from graphkit.analysis.control_flow import ControlFlow
-    from graphkit.analysis.findings import Finding
     from graphkit.analysis.hazards import Hazards
-    from graphkit.analysis.summary import Summary
     from graphkit.analysis.tensor_shapes import UnknownShapes
 
 __all__ = [
@@ -107,17 +104,13 @@ class Verdict(Judged):
         peak = _amount_text(self.peak_bytes.as_peak(), "B")
         costs: list[str | Formula] = ["MACs ", _amount_text(self.macs), ", peak of activations ", peak]
         text = Sentence.of(*costs, ".")
-        for count in range(1, len(self.sizes) + 1):
+        sizes: list[str | Formula] = []
+        for count, (name, size) in enumerate(self.sizes, 1):
+            sizes += [f"{', ' if sizes else ', for '}{name} ", Formula(f"{size:,}", size, name, ",")]
             more = f" and {len(self.sizes) - count:,} more" if count < len(self.sizes) else ""
-            longer = Sentence.of(*costs, ", for ", *_list_sizes(self.sizes[:count]), f"{more}.")
+            longer = Sentence.of(*costs, *sizes, f"{more}.")
             text = longer if rows(longer) <= room else text
         return text.and_then(f" {cut(f'Not counted: {self.uncounted}.')}") if self.uncounted else text
-
-
-def _list_sizes(sizes: Sequence[tuple[str, int]]) -> Iterator[str | Formula]:
-    for number, (name, size) in enumerate(sizes):
-        yield f"{', ' if number else ''}{name} "
-        yield Formula(f"{size:,}", size, name, ",")
 
 
 def _amount_text(quantity: Quantity, unit: Literal["", "B"] = "") -> str | Formula:

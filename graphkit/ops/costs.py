@@ -27,7 +27,7 @@ from graphkit.ops.rule_context import NodeView, UnknownError
 from graphkit.ops.tensor import Dims, Tensor
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["MACS", "OPERATIONS", "PICKING", "SHAPE_ONLY", "UNCOUNTED", "VIEWS", "NodeDims", "product"]
+__all__ = ["MACS", "OPERATIONS", "PICKING", "SHAPE_ONLY", "UNCOUNTED", "VIEWS", "NodeDims", "Rule", "product"]
 
 
 class NodeDims(NodeView):

@@ -146,7 +146,9 @@ class SizedModel:
         else:
             typical = TypicalSizes(shapes.model, spec, shapes, wish).sizes
             sizes = {name: known_sizes.get(name, size) for name, size in typical.items()}
-        sizes |= {name: known_sizes[name] for name in _symbols_of_values(values) if name in known_sizes}
+        elements = (element for array in values.values() if array.dtype == object for element in array.ravel())
+        deciding = sorted({name for element in elements if isinstance(element, Expr) for name in element.symbols})
+        sizes |= {name: known_sizes[name] for name in deciding if name in known_sizes}
         return cls(shapes, sizes, {**Inputs(model, spec).numbers, **sizes})
 
     def figures(self) -> CostFigures:
@@ -243,12 +245,6 @@ def frozen_dims(before: Model, after: Model, wish: Mapping[Role, int] = {}) -> D
     return DimSpec.of({name: size for name, size in sizes.items() if name not in wished})
 
 
-def _symbols_of_values(values: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Yield the symbols in values of inputs."""
-    elements = (element for array in values.values() if array.dtype == object for element in array.ravel())
-    yield from sorted({name for element in elements if isinstance(element, Expr) for name in element.symbols})
-
-
 def _dims_of_inputs(after: Model, before: SizedModel) -> dict[str, Expr]:
     """Return the symbols of the result that are dims of inputs, as the original has them where it has that value.
 
@@ -274,50 +270,13 @@ def _axis_pairs(left: Sequence[Expr] | None, right: Sequence[Expr] | None) -> It
 def _join_figures(parts: Sequence[CostFigures]) -> CostFigures:
     """Return the costs of models that run one after the other."""
     macs = [part.macs for part in parts]
+    text = " + ".join(each.expression for each in macs) if all(each.expression for each in macs) else ""
     return CostFigures(
         bytes=sum(part.bytes for part in parts),
         nodes=sum(part.nodes for part in parts),
-        macs=Quantity(
-            sum(each.value or 0 for each in macs),
-            " + ".join(each.expression for each in macs) if all(each.expression for each in macs) else "",
-            sum(each.uncounted for each in macs),
-        ),
+        macs=Quantity(sum(each.value or 0 for each in macs), text, sum(each.uncounted for each in macs)),
         peak_bytes=max((part.peak_bytes for part in parts), key=lambda peak: peak.value or 0),
     )
-
-
-@dataclass(frozen=True)
-class _Places:
-    """Where the models of changes are on their page, by the identity of each.
-
-    Attributes:
-        numbers: Of all models.
-        runs: The sizes at which the page runs each original.
-    """
-
-    numbers: Mapping[int, int]
-    runs: Mapping[int, Sequence[Sizes]]
-
-    @classmethod
-    def of(cls, changes: Sequence[CostChange]) -> _Places:
-        numbers = {id(model): number for number, model in enumerate(models_of(changes))}
-        return cls(numbers, sizes_of_originals(changes))
-
-    def result(self, change: CostChange) -> int | None:
-        """Return the number of a result, None where the page has no models."""
-        return self.numbers[id(change.models.after)] if change.models else None
-
-    def peaks(self, change: CostChange, before: Quantity, after: Quantity) -> tuple[Quantity, Quantity]:
-        """Return the peaks of a change, with what finds them on the page."""
-        if change.models is None:
-            return replace(before, expression=""), replace(after, expression="")
-        runs = (self.run(model, change.sizes) for model in change.models.before)
-        return before.as_peak(*runs), after.as_peak(str(self.numbers[id(change.models.after)]))
-
-    def run(self, original: Model, sizes: Sizes) -> str:
-        """Return the run of an original at some sizes: the number of the model, and that of a further run."""
-        number, run = self.numbers[id(original)], self.runs[id(original)].index(sizes)
-        return f"{number}.{run}" if run else str(number)
 
 
 def cost_change_blocks(
@@ -327,17 +286,25 @@ def cost_change_blocks(
     if not changes:
         return
     yield Heading(heading)
-    places = _Places.of(changes)
+    numbers = {id(model): number for number, model in enumerate(models_of(changes))}  # of models on the page
+    all_sizes = sizes_of_originals(changes)
     for change in changes:
         which = f" of {change.what}" if change.what else ""
         if change.unknown:
             yield Prose(f"Costs{which} are not counted: {change.unknown}.")
             continue
-        yield table(
-            f"Cost | {sides[0]}:number | {sides[1]}:number | Ratio:number",
-            [*_change_rows(change, places)],
-            title=_at_sizes(f"Costs{which}", change.sizes, places.result(change)),
-        )
+        place, runs = None, list[str]()  # of the result, and of the originals: a model, and after a point a further run
+        if change.models is not None:
+            place = numbers[id(change.models.after)]
+            for original in map(id, change.models.before):
+                run = all_sizes[original].index(change.sizes)
+                runs.append(f"{numbers[original]}.{run}" if run else str(numbers[original]))
+        title: list[str | Formula] = [f"Costs{which}"]
+        for number, (name, size) in enumerate(change.sizes, 1):
+            before = " at " if number == 1 else " and " if number == len(change.sizes) else ", "
+            title += [f"{before}{name} ", Formula(f"{size:,}", size, name, ",", model=place)]
+        headings = f"Cost | {sides[0]}:number | {sides[1]}:number | Ratio:number"
+        yield table(headings, [*_change_rows(change, place, runs)], title=Sentence.of(*title))
         if (time := change.latency) is not None:
             yield Prose(
                 f"Latency is the median of {time.rounds} rounds in onnxruntime, run in turns on "
@@ -348,37 +315,24 @@ def cost_change_blocks(
             yield Prose(f"Latency{which} was not measured: {change.untimed}.")
 
 
-def _at_sizes(text: str, sizes: Sizes, place: int | None) -> str:
-    """Return a text with the sizes behind it, each a number that moves with the page; `place` is that of the result."""
-    parts: list[str | Formula] = [text]
-    for number, (name, size) in enumerate(sizes, 1):
-        before = " at " if number == 1 else " and " if number == len(sizes) else ", "
-        parts += [f"{before}{name} ", Formula(f"{size:,}", size, name, ",", model=place)]
-    return Sentence.of(*parts)
-
-
-def _change_rows(change: CostChange, places: _Places) -> Iterator[tuple[Cell, ...]]:
+def _change_rows(change: CostChange, place: int | None, runs: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
     before, after, time = change.before, change.after, change.latency
     if before is None or after is None:
         return
-    yield (
-        "file and weights",
-        size_text(before.bytes, "B"),
-        size_text(after.bytes, "B"),
-        _ratio_text(before.bytes, after.bytes),
-    )
+    sizes = before.bytes, after.bytes
+    yield "file and weights", *(size_text(size, "B") for size in sizes), _ratio_text(*sizes)
     yield "nodes", before.nodes, after.nodes, _ratio_text(before.nodes, after.nodes)
-    peaks, place = places.peaks(change, before.peak_bytes, after.peak_bytes), places.result(change)
-    macs = (before.macs, after.macs)
+    macs, peaks = (before.macs, after.macs), (before.peak_bytes, after.peak_bytes)
+    if place is not None:
+        peaks = peaks[0].as_peak(*runs), peaks[1].as_peak(str(place))
+    else:
+        peaks = replace(peaks[0], expression=""), replace(peaks[1], expression="")
     yield "multiply-accumulates (MACs)", *(each.cell(model=place) for each in macs), _quantity_ratio(*macs, place)
     yield "peak memory of activations", *(each.cell("B", place) for each in peaks), _quantity_ratio(*peaks, place)
-    if time is not None:
+    if time is not None:  # no expression tells it
         ratio = f"{time.ratio:.2f} ({time.low:.2f} to {time.high:.2f})"
         texts = (f"{time.before_ms:.3g} ms", f"{time.after_ms:.3g} ms", ratio)
-        yield (
-            "latency",
-            *(Formula(text, None, "", "ratio") for text in texts),
-        )  # no expression tells it
+        yield "latency", *(Formula(text, None, "", "ratio") for text in texts)
 
 
 def _quantity_ratio(was: Quantity, now: Quantity, place: int | None) -> Formula | str:

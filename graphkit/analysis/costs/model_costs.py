@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import ClassVar, Literal
 
 from graphkit.analysis.costs.node_costs import (
-    FAILURES,
     MEASURES,
     Amount,
     Measure,
     NodeCost,
-    bytes_of,
+    Steps,
     node_costs,
     sum_amounts,
 )
@@ -40,7 +39,7 @@ from graphkit.render.document_blocks import (
     treemap,
 )
 from graphkit.render.result import Result, Sizes
-from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, infer, is_known, symbol
+from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Expr, Shapes, infer, is_known, symbol
 
 __all__ = [
     "OUTSIDE", "AliveTensor", "BranchRow", "CostRow", "Costs", "CurvePoint", "MemoryOverTime", "PeakRow", "Quantity",
@@ -198,6 +197,11 @@ class BranchRow:
     operations: Quantity
     bytes_moved: Quantity
 
+    @property
+    def moved(self) -> Formula:
+        """The bytes moved, with their unit."""
+        return self.bytes_moved.cell("B")
+
 
 @dataclass(frozen=True)
 class StepsRow:
@@ -323,12 +327,9 @@ class Costs(Result):
         if self.curve:
             yield self._curve()
         if self.branches:
-            rows = [
-                (b.node, b.branch, b.is_counted, b.macs.cell(), b.operations.cell(), b.bytes_moved.cell("B"), b.reason)
-                for b in self.branches
-            ]
-            headings = "If:code | Branch | Counted:text | MACs:number | Operations:number | Bytes moved:number"
-            yield table(f"{headings} | Why not:note", rows, "Branches: one of each If runs")
+            headings = "If:code=node | Branch | Counted:text=is_counted | MACs:number | Operations:number"
+            headings = f"{headings} | Bytes moved:number=moved | Why not:note=reason"
+            yield table_of(headings, self.branches, "Branches: one of each If runs")
         if self.sequential:
             headings = "Node:code | Operator=op | Steps:number=step_count | Number of steps:note=why | MACs:number"
             yield table_of(headings, self.sequential, "Sequential work: so many steps, one after the other")
@@ -341,12 +342,10 @@ class Costs(Result):
         """Return the sizes, those that are assumed in one sentence."""
         if not self.sizes:
             return "All input dims are numbers."
-        sizes = join_words([f"{symbol(name)} {size:,}" for name, size in self.sizes])
-        if not self.assumed:
-            return f"At {sizes}."
         every = len(self.assumed) == len(self.sizes)
         which = "typical sizes" if every else f"of which typical: {', '.join(self.assumed)}"
-        return f"At {sizes} ({which}; --dim sets others)."
+        sizes = join_words([f"{symbol(name)} {size:,}" for name, size in self.sizes])
+        return f"At {sizes}{f' ({which}; --dim sets others)' if self.assumed else ''}."
 
     def _totals(self) -> Iterator[tuple[Cell, ...]]:
         yield "parameters", size_text(self.parameters), ""
@@ -363,33 +362,21 @@ class Costs(Result):
 
     def _intensity(self, intensity: float) -> Formula:
         macs, operations, moved = self.macs, self.operations, self.bytes_moved
+        text, value = f"{intensity:,.1f}", 2 * (macs.value or 0) + (operations.value or 0)
         if not (macs.expression and operations.expression and moved.expression):
-            return Formula(f"{intensity:,.1f}", None, "", "/")
-        value = 2 * (macs.value or 0) + (operations.value or 0)
-        expression = f"2*({macs.expression}) + {operations.expression}"
-        return Formula(f"{intensity:,.1f}", value, expression, "/", moved.expression)
+            return Formula(text, None, "", "/")
+        return Formula(text, value, f"2*({macs.expression}) + {operations.expression}", "/", moved.expression)
 
     def _rows(self) -> Iterator[Block]:
         name = {"layer": "Layer", "module": "Module", "op": "Operator", "node": "Node"}[self.by]
-        shown = [row for row in self.rows if row.macs.value or row.bytes_moved.value or row.parameters]
         times = "Nodes" if self.by == "op" else "Times"
         each = "; of one that is there several times, those of each" if self.by in ("layer", "module") else ""
-        yield table(
-            f"{name}:code | {times}:number | Parameters:number | MACs:number | Of all:number | Moved:number",
-            [
-                (
-                    *(
-                        row.name,
-                        row.nodes if self.by == "op" else row.times,
-                        size_text(row.parameters),
-                        row.macs.cell(),
-                    ),
-                    *(row.macs.share_of(self.macs, row.times), row.bytes_moved.cell("B")),
-                )
-                for row in shown
-            ],
-            title=f"Costs by {name.lower()}{each}",
-        )
+        rows: list[tuple[Cell, ...]] = []
+        for row in (row for row in self.rows if row.macs.value or row.bytes_moved.value or row.parameters):
+            about = row.name, row.nodes if self.by == "op" else row.times, size_text(row.parameters)
+            rows.append((*about, row.macs.cell(), row.macs.share_of(self.macs, row.times), row.bytes_moved.cell("B")))
+        headings = f"{name}:code | {times}:number | Parameters:number | MACs:number | Of all:number | Moved:number"
+        yield table(headings, rows, title=f"Costs by {name.lower()}{each}")
         if self.more:
             yield Prose(f"... and {self.more:,} more: --top N shows N, and JSON has all.")
         title = f"Multiply-accumulates by {name.lower()}"
@@ -397,9 +384,8 @@ class Costs(Result):
             yield Bars(title, ("MACs",), [(row.name, (row.macs.value,)) for row in self.rows if row.macs.value])
             return
         names = ((row.macs, expand_label(row.name) if row.times > 1 else [row.name]) for row in self.rows)
-        yield treemap(
-            title, "MACs", ((name, macs.value or 0, macs.expression) for macs, each in names for name in each)
-        )
+        parts = ((name, macs.value or 0, macs.expression) for macs, alike in names for name in alike)
+        yield treemap(title, "MACs", parts)
 
     def _peak(self) -> Iterator[Block]:
         if self.peak.alive:
@@ -418,24 +404,25 @@ class Costs(Result):
             yield Prose(f"Not in the peak: a tensor of unknown size: {reason}.")
 
     def _curve(self) -> Block:
-        measures: list[tuple[str, str, Literal["", "B"], Callable[[CurvePoint], int | None]]] = [
-            ("MACs", self.macs.expression, "", lambda point: point.macs),
-            ("Operations", self.operations.expression, "", lambda point: point.operations),
-            ("Bytes moved", self.bytes_moved.expression, "B", lambda point: point.bytes_moved),
-            ("Peak memory", f"{PEAK}0", "B", lambda point: point.peak_bytes),
+        cache = self.kv_cache.expression if self.kv_cache is not None else ""
+        measures: list[tuple[str, str, Literal["", "B"]]] = [
+            ("MACs", self.macs.expression, ""),
+            ("Operations", self.operations.expression, ""),
+            ("Bytes moved", self.bytes_moved.expression, "B"),
+            ("Peak memory", f"{PEAK}0", "B"),
         ]
         if any(point.kv_cache_bytes is not None for point in self.curve):
-            cache = self.kv_cache.expression if self.kv_cache is not None else ""
-            measures.append(("KV cache", cache, "B", lambda point: point.kv_cache_bytes))
-        rows: list[list[Cell]] = [[point.size] for point in self.curve]
-        for _, expression, unit, value_of in measures:
-            for row, point in zip(rows, self.curve, strict=True):
-                value, over = value_of(point), (self.over, point.size)
-                row.append(
-                    "?" if value is None else Formula(size_text(value, unit), value, expression, unit, over=over)
-                )
-        headings = [self.over, *(name for name, *_ in measures)]
-        return table(" | ".join(f"{name}:number" for name in headings), rows, title=f"Over {self.over}")
+            measures.append(("KV cache", cache, "B"))
+        rows: list[list[Cell]] = []
+        for point in self.curve:
+            row: list[Cell] = [point.size]
+            for (_, expression, unit), value in zip(measures, astuple(point)[1:], strict=False):
+                text = "?" if value is None else size_text(value, unit)
+                over = (self.over, point.size)
+                row.append(text if value is None else Formula(text, value, expression, unit, over=over))
+            rows.append(row)
+        headings = " | ".join(f"{name}:number" for name in (self.over, *(name for name, *_ in measures)))
+        return table(headings, rows, title=f"Over {self.over}")
 
 
 ALIVE, SHOWN_ALIVE = 10, 5  # tensors at the peak that are named, and in a text
@@ -516,12 +503,9 @@ class _Count:
                 Quantity(peak.bytes, peak.amount.text(self.sizes), len(peak.unknown)),
                 peak.node.path if peak.node is not None else "",
                 tuple(AliveTensor(each.value.name, each.bytes, each.amount.text(self.sizes)) for each in alive),
-                len(peak.alive),
-                tuple(peak.unknown),
+                *(len(peak.alive), tuple(peak.unknown)),
             ),
-            memory=MemoryOverTime(
-                tuple(numbers[node] for node, _ in peak.moments), tuple(size for _, size in peak.moments)
-            ),
+            memory=MemoryOverTime(tuple(numbers[node] for node, _ in peak.moments), tuple(n for _, n in peak.moments)),
             kv_cache=self.quantity(*cache) if cache is not None else None,
             by=by,
             rows=rows[:top],
@@ -530,16 +514,7 @@ class _Count:
                 BranchRow(each.node.path, each.name, each.is_counted, each.reason, *self.quantities(each.costs))
                 for each in self.nodes.branches
             ),
-            sequential=tuple(
-                StepsRow(
-                    each.node.path,
-                    each.node.op_type,
-                    None if each.steps is None else self.quantity(each.steps),
-                    each.reason,
-                    self.quantity(*self.sum(each.costs, "macs")),
-                )
-                for each in self.nodes.sequential
-            ),
+            sequential=tuple(map(self.steps, self.nodes.sequential)),
             unknown=tuple(self.unknown()),
             over=self.typical.over or "",
             curve=tuple(self.curve(totals, cache)),
@@ -562,24 +537,21 @@ class _Count:
             self.known[key] = macs, operations, moved
         return self.known[key]
 
-    def bytes(self, values: Iterable[Value]) -> tuple[Amount, int]:
+    def steps(self, each: Steps) -> StepsRow:
+        steps = None if each.steps is None else self.quantity(each.steps)
+        macs = self.quantity(*self.sum(each.costs, "macs"))
+        return StepsRow(each.node.path, each.node.op_type, steps, each.reason, macs)
+
+    def bytes(self, values: Sequence[Value]) -> tuple[Amount, int]:
         """Return the bytes of tensors, and how many are not in them."""
-        amounts: list[Amount] = []
-        unknown = 0
-        for value in values:
-            try:
-                size = bytes_of(value, self.shapes)
-                amounts += [Amount.of(size)] if is_known(size) else []
-                unknown += not is_known(size)
-            except FAILURES:
-                unknown += 1
-        return sum_amounts(amounts), unknown
+        sizes = [size for size in map(self.memory.size, values) if isinstance(size, Expr) and is_known(size)]
+        return sum_amounts(map(Amount.of, sizes)), len(values) - len(sizes)
 
     def cache(self) -> tuple[Amount, int] | None:
         """Return the bytes of the KV cache that goes into a step, or that comes out of a first one."""
         roles = self.model.roles
         entries = [entry.past if roles.pasts else entry.present for entry in roles.cache]
-        return self.bytes(value for value in entries if value is not None) if entries else None
+        return self.bytes([value for value in entries if value is not None]) if entries else None
 
     # Rows
 
@@ -594,17 +566,9 @@ class _Count:
         made: dict[str, CostRow] = {}
         for name, (nodes, weights) in groups.items():
             macs, operations, moved = self.quantities(nodes)
-            made[name] = CostRow(
-                name=name,
-                times=1,
-                nodes=len(nodes),
-                parameters=sum(weight.parameters for weight in weights),
-                weight_bytes=sum(weight.bytes for weight in weights),
-                macs=macs,
-                operations=operations,
-                bytes_moved=moved,
-                intensity=_arithmetic_intensity(macs.value, operations.value, moved.value),
-            )
+            intensity = _arithmetic_intensity(macs.value, operations.value, moved.value)
+            counts = len(nodes), sum(weight.parameters for weight in weights), sum(weight.bytes for weight in weights)
+            made[name] = CostRow(name, 1, *counts, *(macs, operations, moved), intensity=intensity)
         yield from sorted(
             _join_alike(made) if by in ("layer", "module") else made.values(), key=_row_weight, reverse=True
         )

@@ -19,7 +19,7 @@ from graphkit.graph.dataflow import in_order
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.control_and_sequences import count_iterations
-from graphkit.ops.costs import MACS, OPERATIONS, PICKING, SHAPE_ONLY, UNCOUNTED, VIEWS, NodeDims, product
+from graphkit.ops.costs import MACS, OPERATIONS, PICKING, SHAPE_ONLY, UNCOUNTED, VIEWS, NodeDims, Rule, product
 from graphkit.ops.tensor import Dims, TensorSequence, element_number
 from graphkit.progress import check_time
 from graphkit.shapes import Expr, Shapes, UnknownError, ceil_div, const
@@ -27,7 +27,7 @@ from graphkit.symbolic.expr import Monomial, TooComplexError, sum_text
 
 __all__ = [
     "FAILURES", "MEASURES", "NOTHING", "ONCE", "Amount", "Branch", "Choice", "Measure", "NodeCost", "NodeCosts",
-    "Steps", "bytes_of", "chosen_branches", "count_macs", "functions_of", "node_costs", "scope_nodes", "sum_amounts",
+    "Steps", "bytes_of", "chosen_branches", "count_macs", "functions_of", "node_costs", "sum_amounts",
 ]  # fmt: skip
 
 Measure = Literal["macs", "operations", "bytes_moved"]
@@ -141,8 +141,7 @@ def bytes_of(value: Value, shapes: Shapes) -> Expr:
 
 @lru_cache(maxsize=8192)  # layers repeat
 def _count_bytes(dims: Dims, bits: int) -> Expr:
-    count = product(dims)
-    return count * (bits // 8) if bits % 8 == 0 else ceil_div(count * bits, 8)
+    return ceil_div(product(dims) * bits, 8) if bits % 8 else product(dims) * (bits // 8)
 
 
 def _bytes_moved(node: Node, shapes: Shapes) -> Expr:
@@ -236,11 +235,6 @@ def node_costs(shapes: Shapes, sizes: Mapping[str, int]) -> NodeCosts:
     return walk.costs
 
 
-def scope_nodes(scope: Scope) -> Sequence[Node]:
-    """Return the nodes of a scope in the order in which they run: that of the file, where it is a legal one."""
-    return in_order(scope) if scope.problems else scope.nodes
-
-
 def functions_of(model: Model) -> Mapping[tuple[str, str, str], Scope]:
     """Return the scopes of a model's functions, by domain, name and overload."""
     functions = zip(model.proto.functions, model.scopes[1:], strict=True)
@@ -291,7 +285,8 @@ class _Walk:
         check_time()
         if scope.parent is not None or self.running:
             self.work += len(scope.nodes)
-        return [cost for node in scope_nodes(scope) for cost in self.node(node, times, reason)]
+        nodes = in_order(scope) if scope.problems else scope.nodes
+        return [cost for node in nodes for cost in self.node(node, times, reason)]
 
     def node(self, node: Node, times: Amount | None, reason: str) -> Iterable[NodeCost]:
         function = self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
@@ -319,8 +314,8 @@ class _Walk:
             return NodeCost(node, self.known[like], NOTHING_UNKNOWN)
         sizes = node_dims(node, self.shapes)
         rules: Mapping[Measure, Callable[[], Expr]] = {
-            "macs": lambda: _count_macs(sizes),
-            "operations": lambda: _count_operations(sizes),
+            "macs": lambda: _count_by_rule(sizes, MACS),
+            "operations": lambda: _count_by_rule(sizes, OPERATIONS),
             "bytes_moved": lambda: _bytes_moved(node, self.shapes),
         }
         costs: dict[Measure, Amount] = {}
@@ -438,19 +433,12 @@ def _unknown_cost(node: Node, reason: str) -> NodeCost:
     return NodeCost(node, {}, dict.fromkeys(MEASURES, reason))
 
 
-def _count_macs(sizes: NodeDims) -> Expr:
+def _count_by_rule(sizes: NodeDims, rules: Mapping[str, Rule]) -> Expr:
     operator = sizes.node.operator
-    if operator in MACS:
-        return MACS[operator](sizes)
-    return const(0) if operator in OPERATIONS or operator in UNCOUNTED else _without_rule(operator)
-
-
-def _count_operations(sizes: NodeDims) -> Expr:
-    operator = sizes.node.operator
-    if operator in UNCOUNTED:
+    if operator in UNCOUNTED and rules is OPERATIONS:
         raise UnknownError(UNCOUNTED[operator])
-    return OPERATIONS[operator](sizes) if operator in OPERATIONS else _without_rule(operator)
-
-
-def _without_rule(operator: str) -> Expr:
-    raise UnknownError(f"there is no rule for {operator}")
+    if operator in rules:
+        return rules[operator](sizes)
+    if rules is OPERATIONS or (operator not in OPERATIONS and operator not in UNCOUNTED):
+        raise UnknownError(f"there is no rule for {operator}")
+    return const(0)

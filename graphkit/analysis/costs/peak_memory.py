@@ -90,10 +90,7 @@ def runtime_order(scope: Scope, values: Mapping[Node, set[Value]] = {}) -> tuple
 
     That is the order in which a search from the last nodes back to the first leaves them: of what a node reads, the
     latest node of the file is searched first. Source: Graph::ReverseDFSFrom and GraphViewer of onnxruntime 1.32.
-
-    Args:
-        scope: The scope.
-        values: What each node reads, if that is known already.
+    `values` has what each node reads, if that is known already.
     """
     reads: dict[Node, list[Node]] = {}
     for node in scope.nodes:
@@ -158,13 +155,14 @@ class PeakMemory:
         """Return the peak of the main graph."""
         run = _Run(self, sizes)
         peak = run.scope_peak(self.shapes.model.graph)
-        shown = [Alive(value, bytes_, self._amount(value, bytes_)) for value, bytes_ in peak.alive.items() if bytes_]
-        alive = tuple(sorted(shown, key=lambda each: -each.bytes))
-        return Peak(peak.bytes, peak.node, alive, run.unknown, peak.moments)
-
-    def _amount(self, value: Value, number: int) -> Amount:
-        size = self.size(value)
-        return Amount.of(size if isinstance(size, Expr) and is_known(size) else number)
+        alive = []
+        for value, number in peak.alive.items():
+            size = self.size(value)
+            if number:
+                amount = Amount.of(size if isinstance(size, Expr) and is_known(size) else number)
+                alive.append(Alive(value, number, amount))
+        alive.sort(key=lambda each: -each.bytes)
+        return Peak(peak.bytes, peak.node, tuple(alive), run.unknown, peak.moments)
 
     def plan(self, scope: Scope) -> Plan:
         """Return the order of a scope's nodes, and how long each value is needed."""
@@ -179,12 +177,24 @@ class PeakMemory:
             return [node.bodies[choice.name]]
         return [body for body in node.bodies.values() if body not in self.shapes.impossible]
 
+    def branch_results(self, value: Value, chosen: Mapping[Node, Choice]) -> list[Value]:
+        """Return what the branches of an If that may run give as one of its outputs, nothing for any other value."""
+        bodies = self.bodies(value.producer, chosen) if value.producer and value.producer.is_op("If") else ()
+        return [result for body in bodies for result in body.outputs[value.output_index :][:1]]
+
     def inside(self, node: Node, chosen: Mapping[Node, Choice]) -> list[tuple[Scope, Sequence[Value]]]:
-        """Return what a node may run: the function that it calls, or its bodies, with the states of each."""
+        """Return what a node may run: the function that it calls, or its bodies.
+
+        With each come the inputs of a body that the iteration before has made.
+        """
         function = self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
         if function is not None:
             return [(function, ())]
-        return [(body, _states_of(node, body)) for body in self.bodies(node, chosen)] if node.bodies else []
+        if not node.bodies:
+            return []
+        scanned = node.attr("num_scan_inputs", 0) or 0
+        states = {"Loop": slice(2, None), "Scan": slice(0, -scanned or None)}.get(node.operator, slice(0))
+        return [(body, body.inputs[states]) for body in self.bodies(node, chosen)]
 
     def size(self, value: Value) -> Expr | str:
         """Return the bytes of a tensor, or why they are not known."""
@@ -196,14 +206,6 @@ class PeakMemory:
                 size = str(error)
             self.expressions[value] = size
         return size
-
-
-def _states_of(node: Node, body: Scope) -> Sequence[Value]:
-    """Return the inputs of a body that the iteration before has made."""
-    if node.is_op("Loop"):
-        return body.inputs[2:]
-    scanned = node.attr("num_scan_inputs", 0) or 0
-    return body.inputs[: max(len(body.inputs) - scanned, 0)] if node.is_op("Scan") else ()
 
 
 class _ScopePeak(NamedTuple):
@@ -350,9 +352,7 @@ class _Run:
             except ZeroDivisionError:
                 size = f"{size} divides by 0"
         if value.producer is not None and value.producer.is_op("If"):  # an output of the branch that runs
-            bodies = self.memory.bodies(value.producer, self.chosen)
-            results = [body.outputs[value.output_index :][:1] for body in bodies]
-            return max((self._bytes(result) for outputs in results for result in outputs), default=0)
+            return max(map(self._bytes, self.memory.branch_results(value, self.chosen)), default=0)
         self.unknown.setdefault(size, value)
         return 0
 
@@ -394,70 +394,45 @@ def _page_run(
     nodes: Mapping[Node, int],
     values: Mapping[Value, int],
 ) -> dict[str, object]:
-    plans = _PagePlans(memory, sizes, nodes, values, chosen_branches(memory.shapes, sizes))
-    plans.number_of(memory.shapes.model.graph, ())
+    chosen, running = chosen_branches(memory.shapes, sizes), list[Scope]()
+    formulas, numbers, plans = dict[str, int](), dict[Scope, int](), dict[int, dict[str, object]]()
+
+    def number_of(scope: Scope, states: Sequence[Value]) -> int | None:
+        """Return the number of a scope's plan, None for a scope inside of itself."""
+        if scope in running or len(running) >= MAX_DEPTH:
+            return None
+        if scope not in numbers:
+            number = numbers[scope] = len(numbers)
+            running.append(scope)
+            plan, steps = memory.plan(scope), list[list[object]]()
+            for node, outputs in plan.steps:
+                places = (values[each.source] if each.source is not None else -1 for each in outputs)
+                known = ((values[each.value], formula(each.value), each.last, each.kind) for each in outputs)
+                step = [nodes[node], [part for one, place in zip(known, places, strict=True) for part in (*one, place)]]
+                inside = [number_of(*inner) for inner in memory.inside(node, chosen)]
+                steps.append([*step, inside, int(node.is_op("Loop", "Scan"))] if inside else step)
+            there = [[values[value], formula(value), plan.last.get(value, 0)] for value in states]
+            plans[number] = {"states": there, "steps": steps}
+            running.pop()
+        return numbers[scope]
+
+    def formula(value: Value) -> int:
+        return formulas.setdefault(text(value), len(formulas))
+
+    def text(value: Value) -> str:
+        """Return the bytes of a tensor as an expression: of an If, those of the branch that runs; 0 where unknown."""
+        size = memory.size(value)
+        if isinstance(size, Expr) and size.symbols <= sizes.keys():
+            return str(size)
+        results = memory.branch_results(value, chosen)
+        return f"max(0, {', '.join(map(text, results))})" if results else "0"
+
+    number_of(memory.shapes.model.graph, ())
     peak = memory.at(sizes)
     return {
         "fixed": dict(fixed),
-        "plans": [plans.made[number] for number in range(len(plans.made))],
-        "formulas": list(plans.formulas),
+        "plans": [plans[number] for number in range(len(plans))],
+        "formulas": list(formulas),
         "most": MAX_MOMENTS,
         "found": [len(peak.moments), sum(size for _, size in peak.moments), peak.bytes],
     }
-
-
-@dataclass
-class _PagePlans:
-    """Plans of the scopes of a model for its page, each with a number."""
-
-    memory: PeakMemory
-    sizes: Mapping[str, int]
-    nodes: Mapping[Node, int]
-    values: Mapping[Value, int]
-    chosen: Mapping[Node, Choice]
-    formulas: dict[str, int] = field(default_factory=dict)
-    numbers: dict[Scope, int] = field(default_factory=dict)
-    made: dict[int, dict[str, object]] = field(default_factory=dict)
-    running: list[Scope] = field(default_factory=list)
-
-    def number_of(self, scope: Scope, states: Sequence[Value]) -> int | None:
-        """Return the number of a scope's plan, None for a scope inside of itself."""
-        if scope in self.running or len(self.running) >= MAX_DEPTH:
-            return None
-        if scope not in self.numbers:
-            number = self.numbers[scope] = len(self.numbers)
-            self.running.append(scope)
-            self.made[number] = self._plan(scope, states)
-            self.running.pop()
-        return self.numbers[scope]
-
-    def _plan(self, scope: Scope, states: Sequence[Value]) -> dict[str, object]:
-        plan = self.memory.plan(scope)
-        steps: list[list[object]] = []
-        for node, outputs in plan.steps:
-            flat: list[int] = []
-            for value, last, kind, source in outputs:
-                place = self.values[source] if source is not None else -1
-                flat += [self.values[value], self._formula(value), last, kind, place]
-            inside = [self.number_of(*inner) for inner in self.memory.inside(node, self.chosen)]
-            step: list[object] = [self.nodes[node], flat]
-            steps.append([*step, inside, int(node.is_op("Loop", "Scan"))] if inside else step)
-        return {
-            "states": [[self.values[value], self._formula(value), plan.last.get(value, 0)] for value in states],
-            "steps": steps,
-        }
-
-    def _formula(self, value: Value) -> int:
-        return self.formulas.setdefault(self._text(value), len(self.formulas))
-
-    def _text(self, value: Value) -> str:
-        """Return the bytes of a tensor as an expression: of an If, those of the branch that runs; 0 where unknown."""
-        size = self.memory.size(value)
-        if isinstance(size, Expr) and size.symbols <= self.sizes.keys():
-            return str(size)
-        producer = value.producer
-        if producer is None or not producer.is_op("If"):
-            return "0"
-        bodies = self.memory.bodies(producer, self.chosen)
-        results = [result for body in bodies for result in body.outputs[value.output_index :][:1]]
-        return f"max(0, {', '.join(map(self._text, results))})" if results else "0"

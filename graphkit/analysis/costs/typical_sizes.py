@@ -45,8 +45,10 @@ class TypicalSizes:
     """
 
     def __init__(self, model: Model, spec: DimSpec, shapes: Shapes, wish: Mapping[Role, int] = {}) -> None:
-        by_input = sizes_by_input(shapes)
-        self.legal = _preferring_powers(legal_sizes(model, spec, shapes=shapes), by_input)
+        by_input, legal = sizes_by_input(shapes), legal_sizes(model, spec, shapes=shapes)
+        powers = {name: (1 << (size - 1).bit_length(),) for name, size in by_input.items()}  # which strides divide
+        variables = (replace(each, preferred=powers.get(each.name, each.preferred)) for each in legal.variables)
+        self.legal = replace(legal, variables=tuple(variables))
         self.wish = _wished_sizes(self.legal, wish, by_input)
         self.sizes = _runnable_sizes(self.legal, shapes, self.wish) or next(self.legal.near(self.wish), self.wish)
         ends = {name: (low, high) for name, (low, high) in spec.bounds.items() if low is not None and high is not None}
@@ -62,22 +64,9 @@ class TypicalSizes:
 
     def _at(self, name: str, size: int) -> dict[str, int]:
         """Return legal sizes near the typical ones with one symbol fixed."""
-        variables = tuple(
-            replace(variable, low=size, high=size) if variable.name == name else variable
-            for variable in self.legal.variables
-        )
-        wish = {**self.sizes, name: size}
+        every, wish = self.legal.variables, {**self.sizes, name: size}
+        variables = tuple(replace(each, low=size, high=size) if each.name == name else each for each in every)
         return next(replace(self.legal, variables=variables).near(wish), wish)
-
-
-def _preferring_powers(legal: LegalSizes, by_input: Mapping[str, int]) -> LegalSizes:
-    """Return legal sizes where symbols try the next power of two after their own size: strides divide it."""
-    powers = {name: 1 << (size - 1).bit_length() for name, size in by_input.items()}
-    variables = (
-        replace(variable, preferred=(powers[variable.name],)) if variable.name in powers else variable
-        for variable in legal.variables
-    )
-    return replace(legal, variables=tuple(variables))
 
 
 def _runnable_sizes(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dict[str, int] | None:
@@ -106,15 +95,11 @@ def _wished_sizes(legal: LegalSizes, wish: Mapping[Role, int], by_input: Mapping
     sequence = TYPICAL["sequence"] if legal.past is None or wish.get("past") == 0 else 1
     by_role = {**TYPICAL, "sequence": sequence, **wish}
     by_role["total"] = by_role["sequence"] + (0 if legal.past is None else by_role["past"])
-    sizes = {
-        variable.name: by_role[variable.role]
-        if variable.role in wish
-        else by_input.get(variable.name, by_role[variable.role])
-        for variable in legal.variables
-    }
-    return {
-        variable.name: int(min(max(sizes[variable.name], variable.low), variable.high)) for variable in legal.variables
-    }
+    sizes = {}
+    for each in legal.variables:
+        size = by_role[each.role] if each.role in wish else by_input.get(each.name, by_role[each.role])
+        sizes[each.name] = int(min(max(size, each.low), each.high))
+    return sizes
 
 
 SAMPLES = 16_000  # of a second of speech
@@ -135,7 +120,9 @@ def sizes_by_input(shapes: Shapes) -> dict[str, int]:
         dims = known.get(value.name) or ()
         if role == "image" and len(dims) == 4 and dims[3].constant in (1, 3) and dims[1].constant is None:
             sizes |= dict.fromkeys(_symbols_of(dims[1:3]), PIXELS)  # channels last
-        if _is_raw_audio(value, dims, is_audio=role == "audio"):
+        declared, is_audio = declared_type(value), role == "audio" or bool(AUDIO & set(split_name(value.name)))
+        is_mono = len(dims) == 2 or (len(dims) == 3 and dims[1].constant == 1)
+        if is_mono and is_audio and declared is not None and declared.is_float:  # samples, which features are not
             sizes |= dict.fromkeys(_symbols_of(dims[-1:]), SAMPLES)
     for value in inputs if not shapes.model.roles.pasts else ():  # rows of a cache are sequences of a batch
         rows = {name for name in _symbols_of(indexed_dims(value, shapes)) if "batch" not in name}
@@ -148,21 +135,15 @@ def _symbols_of(dims: Iterable[Expr]) -> list[str]:
     return [dim.name for dim in dims if dim.name is not None]
 
 
-def _is_raw_audio(value: Value, dims: tuple[Expr, ...], *, is_audio: bool) -> bool:
-    """Whether an input is samples [batch, time] or [batch, 1, time], which features of audio are not."""
-    declared = declared_type(value)
-    is_mono = len(dims) == 2 or (len(dims) == 3 and dims[1].constant == 1)
-    is_named = is_audio or bool(AUDIO & set(split_name(value.name)))
-    return is_mono and is_named and declared is not None and declared.is_float
-
-
 def indexed_dims(value: Value, shapes: Shapes) -> Iterator[Expr]:
     """Yield the dims along which the elements of an input index computed tensors: they are below each."""
     for node, index in find_readers(value, _passes_elements):
         table = node.input(0) if index == 1 and node.is_op(*INDEXING) else None
         dims = shapes.dims(table) if table is not None and not table.is_constant else None
-        axis = node.axis(len(dims or ()), name="batch_dims" if node.op_type.endswith("ND") else "axis")
-        if dims is not None and axis is not None and _is_single(node, shapes):
+        is_nd, size = node.op_type.endswith("ND"), (shapes.dims(node.input(1)) or (None,))[-1]
+        axis = node.axis(len(dims or ()), name="batch_dims" if is_nd else "axis")
+        is_single = not is_nd or (size is not None and size.constant == 1)  # one number is an index
+        if dims is not None and axis is not None and is_single:
             yield dims[axis]
 
 
@@ -170,10 +151,3 @@ def _passes_elements(node: Node, index: int) -> bool:
     if node.is_op("Where"):  # negative indices count from the end
         return index > 0
     return node.operator in (*MOVING, "Cast") and (index == 0 or node.is_op("Concat"))
-
-
-def _is_single(node: Node, shapes: Shapes) -> bool:
-    """Whether one number is an index, which those of GatherND and ScatterND may have more of."""
-    indices = node.input(1)
-    dims = shapes.dims(indices) if indices is not None else None
-    return not node.op_type.endswith("ND") or (bool(dims) and dims is not None and dims[-1].constant == 1)
