@@ -24,7 +24,7 @@ from graphkit.graph.roles import Roles, declared_rank
 from graphkit.graph.traversal import chain_end, walk_breadth_first, walk_postorder
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, line, table, table_of
+from graphkit.render.document_blocks import Block, Prose, line, table
 from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 
@@ -58,14 +58,14 @@ class Memory:
     bytes: int
 
     @property
-    def megabytes(self) -> str:
+    def megabytes(self) -> float:
         """In units of 10^6 bytes."""
-        return f"{self.bytes / 1e6:,.1f}"
+        return self.bytes / 1e6
 
     @property
-    def mebibytes(self) -> str:
+    def mebibytes(self) -> float:
         """In units of 2^20 bytes."""
-        return f"{self.bytes / (1 << 20):,.2f}".rstrip("0").rstrip(".")
+        return self.bytes / (1 << 20)
 
 
 @dataclass(frozen=True)
@@ -152,13 +152,14 @@ class KVCache(Judged):
             yield Prose(warning.text, "warning")
 
     def _growth(self, per_token: int) -> Iterator[Block]:
-        first, tables = self.memory[0], "no table of positions was found"
+        mebibytes = (f"{m.mebibytes:,.2f}".rstrip("0").rstrip(".") for m in self.memory)
+        rows = [(m.context, m.bytes, f"{m.megabytes:,.1f}", of) for m, of in zip(self.memory, mebibytes, strict=True)]
+        tables = "no table of positions was found"
         if self.positions:
             tables = f"{self.positions:,} positions are in its tables"
-        size = f"{first.context:,} tokens = {first.megabytes} MB = {first.mebibytes} MiB"
+        size = f"{rows[0][0]:,} tokens = {rows[0][2]} MB = {rows[0][3]} MiB"
         yield Prose(f"{per_token:,} bytes for each token; {size}; {tables}.")
-        headings = "Context:number | Bytes:number | MB:number=megabytes | MiB:number=mebibytes"
-        yield table_of(headings, self.memory, "Memory of one sequence")
+        yield table("Context:number | Bytes:number | MB:number | MiB:number", rows, "Memory of one sequence")
         sizes = {0: self.fixed_bytes, **{m.context: m.bytes + self.fixed_bytes for m in self.memory}}
         points = [(f"{at:,} tokens", at, size) for at, size in sorted(sizes.items())]
         here = (self.length, f"{per_token}*{self.length} + {self.fixed_bytes}") if self.length else None

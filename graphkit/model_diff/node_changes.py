@@ -125,13 +125,9 @@ def _node_differences(node_a: Node, node_b: Node, reading: _Reading) -> Iterator
     if not node_a.is_op("Constant"):
         yield from attribute_changes(node_a, node_b, reading.matching.values.numbers)
     yield from _input_changes(node_a, node_b, reading)
-    present = [{index for index, value in enumerate(node.outputs) if value is not None} for node in (node_a, node_b)]
-    for index in sorted(present[0] ^ present[1]):
-        texts = [
-            _name_of_value(node.outputs[index]) if index in has else None
-            for node, has in zip((node_a, node_b), present, strict=True)
-        ]
-        yield NameChange(f"output {index}", *texts)
+    for index, outputs in enumerate(zip_longest(node_a.outputs, node_b.outputs)):
+        if (outputs[0] is None) != (outputs[1] is None):
+            yield NameChange(f"output {index}", *map(_name_of_value, outputs))
 
 
 def _input_changes(node_a: Node, node_b: Node, reading: _Reading) -> Iterator[Change]:
@@ -164,9 +160,7 @@ def _output_changes(pair: GraphPair, reading: _Reading) -> Iterator[Change]:
             yield Change(f"inputs of {label}", str(len(pair.a.inputs)), str(len(pair.b.inputs)))
         ends = [(str(index), *both) for index, both in enumerate(zip_longest(pair.a.outputs, pair.b.outputs))]
     else:
-        ends = [
-            (f"'{value_a.name}'", value_a, value_b) for value_a, value_b in reading.matching.interface.outputs.pairs
-        ]
+        ends = [(f"'{both[0].name}'", *both) for both in reading.matching.interface.outputs.pairs]
     for name, value_a, value_b in ends:
         if reading.differs(value_a, value_b):
             yield NameChange(f"output {name}{of_label}", _source_text(value_a), _source_text(value_b))
@@ -250,10 +244,8 @@ class _Side:
 
     def is_alone(self, value: Value) -> bool:
         """Whether it is read, and only by nodes that the other model lacks, or is in a body that it lacks."""
-        readers = [node for node, _ in value.consumers]
-        return bool(readers or value.scope not in self.matched_graphs) and not any(
-            node in self.matched for node in readers
-        )
+        is_matched = any(node in self.matched for node, _ in value.consumers)
+        return not is_matched and bool(value.consumers or value.scope not in self.matched_graphs)
 
 
 def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Model) -> Weights:
@@ -287,9 +279,7 @@ def _pair_constants(
 ) -> Iterator[tuple[Value, Value]]:
     """Yield constants that are the same: those read at one place, of one content, of one name."""
     sources = dict.fromkeys((source_of(value_a), source_of(value_b)) for value_a, value_b in read)
-    pairs = [
-        (value_a, value_b) for value_a, value_b in sources if value_a in mine.numbers and value_b in theirs.numbers
-    ]
+    pairs = [both for both in sources if both[0] in mine.numbers and both[1] in theirs.numbers]
     yield from pairs
     done = {value_a for value_a, _ in pairs}, {value_b for _, value_b in pairs}
     for graphs in (*matching.graphs, *matching.moves):
@@ -300,14 +290,11 @@ def _pair_constants(
             by_key: dict[Hashable, list[Value]] = {}
             for value_b in rest_b:
                 by_key.setdefault(key(value_b, theirs.numbers[value_b]), []).append(value_b)
-            matched = [
-                (value_a, twins.pop(0))
-                for value_a in rest_a
-                if (twins := by_key.get(key(value_a, mine.numbers[value_a])))
-            ]
-            yield from matched
-            for taken, values in zip(done, zip(*matched, strict=True), strict=False):
-                taken.update(values)
+            for value_a in rest_a:
+                if twins := by_key.get(key(value_a, mine.numbers[value_a])):
+                    yield value_a, twins[0]
+                    done[0].add(value_a)
+                    done[1].add(twins.pop(0))
             rest_a = [value_a for value_a in rest_a if value_a not in done[0]]
             rest_b = [value_b for value_b in rest_b if value_b not in done[1]]
 
@@ -341,9 +328,7 @@ def _lone(value: Value, kind: WeightKind, side: _Side, other: _Side) -> WeightCh
     if kind == "added":
         names, texts = names[::-1], texts[::-1]
     equal = _path_of_value(other.by_number.get(side.numbers[value]))
-    return WeightChange(
-        *names, kind, *texts, equal_to=equal, with_nodes=side.is_alone(value), has_values=_has_values(value)
-    )
+    return WeightChange(*names, kind, *texts, equal, with_nodes=side.is_alone(value), has_values=_has_values(value))
 
 
 def _path_of_value(value: Value | None) -> str:
