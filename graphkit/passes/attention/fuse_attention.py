@@ -34,6 +34,8 @@ from graphkit.symbolic.expr import TooComplexError
 __all__ = ["DOMAIN", "NAME", "FuseAttention", "attention_function"]
 
 MOVERS = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+SCALING = ("Mul", "Div")
+TAKING = ("Split", "Slice", "Gather")
 REGROUPING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 Kind = Literal["batch", "row", "column"]
@@ -148,76 +150,46 @@ def layout_after(editor: Editor, node: Node, value: Value, out: Value, before: L
     dims = editor.shapes[out].dims
     if dims is None or node.domain or [operand is value for operand in node.inputs].count(True) != 1:
         return None
-    if node.is_op("Mul", "Div"):
-        return _layout_after_scale(editor, node, value, dims, before)
+    if node.is_op(*SCALING):
+        factor = next((operand for operand in node.operands if operand is not value), None)
+        number = editor.uniform(factor) if factor is not None and factor.is_constant else None
+        if number is None or editor.shapes[value].dims != dims:
+            return None
+        if node.is_op("Mul"):
+            return replace(before, scale=before.scale * number)
+        return replace(before, scale=before.scale / number) if number and node.inputs[0] is value else None
     if node.inputs[0] is not value:
         return None
     if node.is_op("Transpose"):
         return before.transpose_layout(node.attr("perm", tuple(reversed(range(len(dims))))) or ())
     if node.is_op(*REGROUPING):
         return before.reshape_layout(dims)
-    if node.is_op("Split"):
-        return _layout_after_split(editor, node, out, before)
+    return _layout_after_part(editor, node, out, dims, before) if node.is_op(*TAKING) else None
+
+
+def _layout_after_part(editor: Editor, node: Node, out: Value, dims: Dims, before: Layout) -> Layout | None:
+    """Return the layout behind a Split, Slice or Gather that takes neighbours on an axis of columns."""
+    axis, places = node.axis(len(before.dims)), editor.known_integers(node.input(1))
     if node.is_op("Slice"):
-        return _layout_after_slice(editor, node, dims, before)
-    return _layout_after_gather(editor, node, dims, before) if node.is_op("Gather") else None
-
-
-def _layout_after_scale(editor: Editor, node: Node, value: Value, dims: Dims, before: Layout) -> Layout | None:
-    factor = next((operand for operand in node.operands if operand is not value), None)
-    number = editor.uniform(factor) if factor is not None and factor.is_constant else None
-    if number is None or editor.shapes[value].dims != dims:
-        return None
-    if node.is_op("Mul"):
-        return replace(before, scale=before.scale * number)
-    return replace(before, scale=before.scale / number) if number and node.inputs[0] is value else None
-
-
-def _layout_after_split(editor: Editor, node: Node, out: Value, before: Layout) -> Layout | None:
-    axis = node.axis(len(before.dims))
+        axes, steps = (editor.known_integers(node.input(index)) for index in (3, 4))
+        is_plain = not has_attributes_only(node) and steps in ([1], None if node.input(4) is None else [1])
+        axis = axes[0] % len(before.dims) if is_plain and axes is not None and len(axes) == 1 else None
     if axis is None:
         return None
-    sizes: list[int] = []
-    for value in node.outputs[: out.output_index + 1]:
-        dims = editor.shapes[value].dims
-        if dims is None or (size := dims[axis].constant) is None:
-            return None
-        sizes.append(size)
-    return before.part(axis, sum(sizes[:-1]), sizes[-1])
-
-
-def _layout_after_slice(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
-    """Return the layout behind a Slice along one axis of columns."""
-    if has_attributes_only(node):
-        return None
-    starts, axes, steps = (editor.known_integers(node.input(index)) for index in (1, 3, 4))
-    if starts is None or axes is None or len(starts) != 1 or len(axes) != 1 or steps not in (None, [1]):
-        return None
-    if node.input(4) is not None and steps is None:
-        return None
-    axis = axes[0] % len(before.dims)
+    if node.is_op("Split"):
+        shapes = [editor.shapes[value].dims for value in node.outputs[: out.output_index + 1]]
+        sizes = [size for each in shapes if each is not None and (size := each[axis].constant) is not None]
+        return before.part(axis, sum(sizes[:-1]), sizes[-1]) if len(sizes) == len(shapes) else None
     whole = math.prod((atom.size for atom in before.dims[axis]), start=const(1)).constant
+    if whole is None or places is None or len(places) != 1:
+        return None
+    (start,) = places
+    if node.is_op("Gather"):
+        part = before.part(axis, start % whole, 1) if -whole <= start < whole else None
+        return part.reshape_layout(dims) if part is not None else None
     count = dims[axis].constant
-    if whole is None or count is None:
-        return None
-    start = max(starts[0] + whole, 0) if starts[0] < 0 else min(starts[0], whole)
-    return before.part(axis, start, count)
-
-
-def _layout_after_gather(editor: Editor, node: Node, dims: Dims, before: Layout) -> Layout | None:
-    """Return the layout behind a Gather of one constant index from an axis of columns."""
-    axis, index = node.axis(len(before.dims)), editor.known_integers(node.input(1))
-    if axis is None or index is None or len(index) != 1:
-        return None
-    whole = math.prod((atom.size for atom in before.dims[axis]), start=const(1)).constant
-    if whole is None or not -whole <= index[0] < whole:
-        return None
-    part = before.part(axis, index[0] % whole, 1)
-    return part.reshape_layout(dims) if part is not None else None
-
-
-SCALING = ("Mul", "Div")
-TAKING = ("Split", "Slice", "Gather")
+    start = max(start + whole, 0) if start < 0 else min(start, whole)
+    return before.part(axis, start, count) if count is not None else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,27 +336,19 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention:
     raise failures[0]
 
 
-def _any_reader(value: Value | None) -> Node | None:
-    """Return the node that reads a value, any one where there are several."""
-    return value.consumers[0][0] if value is not None and value.consumers else None
-
-
 def _match_scores(softmax: Node) -> Node | None:
     """Return the MatMul that computes scores, through the nodes that scale and mask them."""
+
+    def before(node: Node) -> Node | None:
+        if not node.is_op(*SCALING, *MASKING):
+            return None
+        makers = [value.producer for value in node.operands if value.producer is not None]
+        makers = [maker for maker in makers if maker.is_op("MatMul", *SCALING, *MASKING)]
+        return min(makers, key=lambda maker: not maker.is_op("MatMul"), default=None)
+
     value = softmax.input(0)
-    if value is None or value.producer is None:
-        return None
-    node = chain_end(value.producer, _before_scaling)
+    node = chain_end(value.producer, before) if value is not None and value.producer is not None else softmax
     return node if node.is_op("MatMul") and len(node.inputs) == 2 else None
-
-
-def _before_scaling(node: Node) -> Node | None:
-    """Return the producer of the scores that a node scales or masks."""
-    if not node.is_op(*SCALING, *MASKING):
-        return None
-    makers = [value.producer for value in node.operands if value.producer is not None]
-    makers = [maker for maker in makers if maker.is_op("MatMul", *SCALING, *MASKING)]
-    return min(makers, key=lambda maker: not maker.is_op("MatMul"), default=None)
 
 
 def _match_scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[Node, ...]]:
@@ -417,6 +381,7 @@ class SelfAttention:
         scale: The factor of scores.
         product: The MatMul of probabilities and values.
         result: The result with all heads side by side.
+        is_whole: Whether the columns are those of one weight, in order.
         nodes: All nodes that compute it.
     """
 
@@ -447,6 +412,10 @@ class SelfAttention:
             raise MatchFailure("what it gives is not put side by side by heads")
         self.result = result
         before = (node for projection in projections for node in projection.nodes)
+        linears = [projection.linear for projection in projections]
+        self.is_whole = all(linear.node is linears[0].node for linear in linears) and np.array_equal(
+            np.concatenate(self.columns), np.arange(linears[0].result.count)
+        )
         self.nodes = frozenset([softmax, scores, product, *scaled[1], *before, *result.nodes])
         self._check_readers(softmax.scope)
 
@@ -463,7 +432,13 @@ class SelfAttention:
             atom.kind != "column" for group in inner for atom in group
         ):
             raise MatchFailure("it does not compare the rows of each batch")
-        outer = [[_shared_properties(group) for group in layout.dims[:-2]] for layout in layouts]
+        outer = [  # what queries, keys and values must share
+            [
+                [(atom.kind, atom.size, atom.kind == "column" or atom.stride) for atom in group]
+                for group in each.dims[:-2]
+            ]
+            for each in layouts
+        ]
         if outer[0] != outer[1] or outer[0] != outer[2]:
             raise MatchFailure("its queries, keys and values have not the same heads")
         pairs = list(zip(layouts, inner, strict=True))
@@ -484,20 +459,18 @@ class SelfAttention:
         while out is not None:
             if layout.dims in (plain, turned):
                 return Joined(out, tuple(path), layout.dims != plain, None)
-            flat = join_atoms([atom for group in layout.dims for atom in group])
+            flat = _flatten_groups(layout.dims)
             if flat in (_flatten_groups(plain), _flatten_groups(turned)):
                 fallback = self._reshaped_value(out, path, is_turned=flat != _flatten_groups(plain)) or fallback
-            node = _any_reader(out)
-            after_it = node.outputs[0] if node is not None and node.is_op(*MOVERS) else None
-            moved = (
-                layout_after(self.editor, node, out, after_it, layout)
-                if node is not None and after_it is not None
-                else None
-            )
-            if node is None or moved is None:
+            node = out.consumers[0][0] if out.consumers else None
+            moved_out = node.outputs[0] if node is not None and node.is_op(*MOVERS) else None
+            if node is None or moved_out is None:
+                break
+            moved = layout_after(self.editor, node, out, moved_out, layout)
+            if moved is None:
                 break
             path.append(node)
-            out, layout = after_it, moved
+            out, layout = moved_out, moved
         return fallback
 
     def _reshaped_value(self, out: Value, path: Sequence[Node], *, is_turned: bool) -> Joined | None:
@@ -526,11 +499,6 @@ class SelfAttention:
 
 def _flatten_groups(dims: Sequence[Group]) -> Group:
     return join_atoms([atom for group in dims for atom in group])
-
-
-def _shared_properties(group: Group) -> list[tuple[object, ...]]:
-    """Return the properties that queries, keys and values must share."""
-    return [(atom.kind, atom.size, atom.stride if atom.kind != "column" else 0) for atom in group]
 
 
 DOMAIN, NAME = "com.microsoft", "Attention"
@@ -688,17 +656,10 @@ def _make_nodes(editor: Editor, attention: SelfAttention, weight: NodeInput, bia
     return nodes
 
 
-def _is_whole(attention: SelfAttention) -> bool:
-    """Whether the columns are those of one weight, in order."""
-    first = attention.projections[0]
-    is_one = all(projection.linear.node is first.linear.node for projection in attention.projections)
-    return is_one and np.array_equal(np.concatenate(attention.columns), np.arange(first.linear.result.count))
-
-
 def _joined_weight(editor: Editor, attention: SelfAttention) -> NodeInput:
     """Return the weight of queries, keys and values side by side, the old one where it is so."""
     first = attention.projections[0]
-    if _is_whole(attention):
+    if attention.is_whole:
         return first.weight
     for projection in attention.projections:
         if any(reader not in attention.nodes for reader, _ in projection.weight.consumers):
@@ -712,8 +673,10 @@ def _joined_weight(editor: Editor, attention: SelfAttention) -> NodeInput:
 def _joined_bias(editor: Editor, attention: SelfAttention) -> NodeInput:
     """Return the bias of queries, keys and values side by side, the old one where it is so; zeros for none."""
     first = attention.projections[0]
-    if _is_whole(attention) and (same := _added_vector(attention)) is not None:
-        return same
+    added = [value for value in first.add.operands if value.constant is not None] if first.add is not None else []
+    for value in added if attention.is_whole else ():
+        if value.constant is not None and list(value.constant.dims) == [first.linear.result.count]:
+            return value
     numbers = [
         np.broadcast_to(projection.shift, (projection.linear.result.count,))[columns]
         for projection, columns in zip(attention.projections, attention.columns, strict=True)
@@ -721,12 +684,3 @@ def _joined_bias(editor: Editor, attention: SelfAttention) -> NodeInput:
     return editor.constant(
         round_numbers(np.concatenate(numbers), first.linear.tensor.data_type), f"{first.weight.name}_bias"
     )
-
-
-def _added_vector(attention: SelfAttention) -> Value | None:
-    """Return the constant that the one Add adds, if it has a number for each column."""
-    first = attention.projections[0]
-    operands = first.add.inputs if first.add is not None else ()
-    constants = [value for value in operands if value is not None and value.constant is not None]
-    dims = [first.linear.result.count]
-    return next((value for value in constants if value.constant and list(value.constant.dims) == dims), None)

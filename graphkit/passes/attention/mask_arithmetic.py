@@ -61,15 +61,14 @@ class WhereToArithmetic(Rewrite):
         known = editor.dependences if self.of_data else {}
         for node in list(editor.nodes("Where")):
             dependence = known.get(node.outputs[0]) if node.outputs[0] is not None else None
-            if dependence is None or dependence.data:
+            is_whole = len(node.operands) == 3 and node.outputs[0] is not None
+            if is_whole and (dependence is None or dependence.data):
                 with editor.matching(node):
                     _replace_choice(editor, node)
 
 
 def _replace_choice(editor: Editor, node: Node) -> None:
-    cond, chosen, otherwise, out = *(node.input(index) for index in range(3)), node.outputs[0]
-    if cond is None or chosen is None or otherwise is None or out is None:
-        raise MatchFailure("an input is missing")
+    cond, chosen, otherwise, out = *map(node.operand, range(3)), node.result()
     if editor.shapes[out].dtype not in FLOATS:
         raise MatchFailure("it chooses between integers or others that are no float32, float64 or float16")
     for value in (chosen, otherwise):
@@ -186,15 +185,17 @@ class TrilToConstant(FoldConstants):
             raise MatchFailure("its diagonal is not a constant")
         if data.is_constant:
             self._fold_triangle(editor, node, data, out, diagonal)
-        elif not _is_constant(data):
+        elif not _is_computed_of_constants(data):
             self._multiply_by_triangle(editor, node, data, out, diagonal)
         elif editor.shapes[out].sizes() is None:
             raise MatchFailure("its matrices have no fixed size")
 
     def _multiply_by_triangle(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int) -> None:
-        sizes = _matrix_sizes(editor.shapes[data].dims)
-        if sizes is None:
+        dims = editor.shapes[data].dims or ()
+        rows, columns = (dim.constant for dim in dims[-2:]) if len(dims) > 1 else (None, None)
+        if rows is None or columns is None:
             raise MatchFailure("its matrices have no fixed size")
+        sizes = rows, columns
         dtype = editor.shapes[data].dtype
         if dtype not in {*INTEGERS, *FLOATS}:
             raise MatchFailure("its dtype is not known, or has no products here")
@@ -231,13 +232,6 @@ def _read_diagonal(editor: Editor, value: Value | None) -> int | None:
     return first.constant if isinstance(first, Expr) else None
 
 
-def _matrix_sizes(dims: tuple[Expr, ...] | None) -> tuple[int, int] | None:
-    if dims is None or len(dims) < 2:
-        return None
-    rows, columns = dims[-2].constant, dims[-1].constant
-    return None if rows is None or columns is None else (rows, columns)
-
-
 def _triangle_mask(node: Node, sizes: tuple[int, int], diagonal: int) -> np.ndarray:
     """Return which elements of a matrix a Trilu keeps."""
     rows, columns = sizes
@@ -246,35 +240,33 @@ def _triangle_mask(node: Node, sizes: tuple[int, int], diagonal: int) -> np.ndar
     return over <= shift if node.attr("upper", 1) == 0 else over >= shift
 
 
-def _is_constant(value: Value) -> bool:
-    """Whether a value depends on constants alone, once shapes are numbers."""
-    return all(
-        source.is_constant or (source.producer is not None and source.producer.is_op(*SOURCES, *FOLLOWING))
-        for source in walk_breadth_first([value], _elements_from)
-    )
-
-
-def _elements_from(value: Value) -> Sequence[Value | None]:
-    """Return the inputs that the elements of a value come from, not those that say only how many there are."""
-    node = value.producer
-    if node is None or value.is_constant or node.is_op("ConstantOfShape", "Range"):
-        return ()
-    return node.inputs[:1] if node.is_op("Expand", "Reshape", "Slice", "Unsqueeze") else node.inputs
-
-
 def _is_of_mask(value: Value) -> bool:
     """Whether a value goes into a comparison or a triangle, or comes from one, from a range or from booleans."""
-    return any(_is_mask(source) for source in walk_breadth_first([value], _followed_inputs))
+
+    def sources(value: Value) -> Sequence[Value | None]:
+        return value.producer.inputs if value.producer is not None and value.producer.is_op(*FOLLOWING) else ()
+
+    def is_mask(value: Value) -> bool:
+        node, declared = value.producer, declared_type(value)
+        if declared is not None and declared.dtype == TensorProto.BOOL:
+            return True
+        if node is None or not node.is_op(*SOURCES, *FOLLOWING):
+            return False
+        return node.is_op(*SOURCES) or any(consumer.is_op(*SOURCES) for consumer, _ in value.consumers)
+
+    return any(map(is_mask, walk_breadth_first([value], sources)))
 
 
-def _is_mask(value: Value) -> bool:
-    node, declared = value.producer, declared_type(value)
-    if declared is not None and declared.dtype == TensorProto.BOOL:
-        return True
-    if node is None or not node.is_op(*SOURCES, *FOLLOWING):
-        return False
-    return node.is_op(*SOURCES) or any(consumer.is_op(*SOURCES) for consumer, _ in value.consumers)
+def _is_computed_of_constants(value: Value) -> bool:
+    """Whether a value depends on constants alone, once shapes are numbers."""
 
+    def sources(value: Value) -> Sequence[Value | None]:
+        node = value.producer
+        if node is None or value.is_constant or node.is_op("ConstantOfShape", "Range"):
+            return ()  # which say only how many there are
+        return node.inputs[:1] if node.is_op("Expand", "Reshape", "Slice", "Unsqueeze") else node.inputs
 
-def _followed_inputs(value: Value) -> Sequence[Value | None]:
-    return value.producer.inputs if value.producer is not None and value.producer.is_op(*FOLLOWING) else ()
+    return all(
+        source.is_constant or (source.producer is not None and source.producer.is_op(*SOURCES, *FOLLOWING))
+        for source in walk_breadth_first([value], sources)
+    )

@@ -119,7 +119,11 @@ class Scores:
                 return reach
             raise MatchFailure(f"'{node.label}' does not keep the axis of the Softmax")
         if node.is_op("Transpose"):
-            return self._reach_of_transpose(node, out)
+            reach, rank = self._reach(out), self.editor.shapes[out].rank
+            perm = node.attr("perm", tuple(range(rank or 0))[::-1])
+            if rank is None or perm is None or sorted(perm) != list(range(rank)) or reach.axis < -rank:
+                raise MatchFailure(f"the axes of '{node.label}' are not known")
+            return Reach(perm[reach.axis] - rank, reach.scale, reach.is_half)
         if node.is_op("Concat"):
             return self._reach(out)  # beside scores of no mask, such as those of sinks
         raise MatchFailure(f"'{node.label}' ({node.operator}) reads what it gives, before any Softmax")
@@ -127,85 +131,58 @@ class Scores:
     def _reach_of_softmax(self, node: Node, value: Value) -> Reach:
         is_flat = node.scope.opset() < 13  # over all axes from this one on
         axis, rank = node.attr("axis", 1 if is_flat else -1), self.editor.shapes[value].rank
-        if axis is None:
-            raise MatchFailure(f"the axis of '{node.label}' is not known")
-        if axis >= 0 or is_flat:
-            if rank is None:
-                raise MatchFailure(f"the rank of the scores of '{node.label}' is not known")
-            axis = axis - rank if axis >= 0 else axis
-        if axis >= 0 or (rank is not None and axis < -rank):
-            raise MatchFailure(f"'{node.label}' is over an axis that its scores do not have")
-        if is_flat and axis != -1:
-            raise MatchFailure(f"'{node.label}' is over several axes at once")
+        if axis is not None and rank is not None and axis >= 0:
+            axis -= rank
+        if (
+            axis is None
+            or axis >= 0
+            or (rank is not None and axis < -rank)
+            or (is_flat and (rank is None or axis != -1))
+        ):
+            raise MatchFailure(f"'{node.label}' is not known to be over one axis of its scores")
         return Reach(axis)
 
     def _reach_of_elementwise(self, node: Node, index: int, out: Value) -> Reach:
-        if node.is_op("Where") and index == 0:
-            raise MatchFailure(f"'{node.label}' takes it for a condition")
-        if node.is_op("Expand", "Dropout") and index > 0:
-            raise MatchFailure(f"'{node.label}' takes it for an option")
         scale = 1.0
+        others = [self.editor.uniform(each) for at, each in enumerate(node.inputs) if at != index and each is not None]
+        if (node.is_op("Where") and index == 0) or (node.is_op("Expand", "Dropout") and index > 0):
+            raise MatchFailure(f"'{node.label}' takes it for a condition or an option")
         if node.is_op("Mul", "Div"):
-            factor = self._positive_factor(node, index)
-            if factor is None:
+            factor = others[0] if others and not (node.is_op("Div") and index == 1) else None
+            if factor is None or factor <= 0:
                 raise MatchFailure(f"'{node.label}' scales it by what is no positive constant")
-            scale = factor
+            scale = 1 / factor if node.is_op("Div") else factor
         elif node.is_op("Sub") and index == 1:
             raise MatchFailure(f"'{node.label}' subtracts it")
-        elif node.is_op("Max") and not self._is_negligible(node, index):
+        elif node.is_op("Max") and not all(each is not None and each <= NEGLIGIBLE for each in others):
             raise MatchFailure(f"'{node.label}' compares it with what may count")
         elif node.is_op("Cast") and self.editor.shapes[out].dtype not in (*WIDE, TensorProto.FLOAT16):
             raise MatchFailure(f"'{node.label}' makes it no floating-point number")
         reach = self._reach(out)
         return Reach(reach.axis, reach.scale * scale, reach.is_half)
 
-    def _positive_factor(self, node: Node, index: int) -> float | None:
-        operand = node.input(1 - index)
-        factor = self.editor.uniform(operand) if operand is not None else None
-        if factor is None or factor <= 0 or (node.is_op("Div") and index == 1):
-            return None
-        return 1 / factor if node.is_op("Div") else factor
-
-    def _is_negligible(self, node: Node, index: int) -> bool:
-        others = [self.editor.uniform(each) for at, each in enumerate(node.inputs) if at != index and each is not None]
-        return all(each is not None and each <= NEGLIGIBLE for each in others)
-
-    def _reach_of_transpose(self, node: Node, out: Value) -> Reach:
-        reach, rank = self._reach(out), self.editor.shapes[out].rank
-        if rank is None:
-            raise MatchFailure(f"the rank of '{node.label}' is not known")
-        perm = node.attr("perm", tuple(range(rank))[::-1])
-        if perm is None or sorted(perm) != list(range(rank)) or reach.axis < -rank:
-            raise MatchFailure(f"the axes of '{node.label}' are not known")
-        return Reach(perm[reach.axis] - rank, reach.scale, reach.is_half)
-
 
 def score_readers(value: Value) -> Sequence[tuple[Node, int]]:
     """Return the readers of scores, without the ReduceMax whose result is only subtracted from them."""
-    return [(node, index) for node, index in value.consumers if not _is_shift(node, value)]
 
+    def is_shift(node: Node) -> bool:
+        uses = node.outputs[0].consumers if node.is_op("ReduceMax") and node.outputs and node.outputs[0] else ()
+        return bool(uses) and all(each.is_op("Sub") and at == 1 and each.inputs[0] is value for each, at in uses)
 
-def _is_shift(node: Node, value: Value) -> bool:
-    largest = node.outputs[0] if node.is_op("ReduceMax") and node.outputs else None
-    return (
-        largest is not None
-        and bool(largest.consumers)
-        and all(reader.is_op("Sub") and index == 1 and reader.inputs[0] is value for reader, index in largest.consumers)
-    )
+    return [(node, index) for node, index in value.consumers if not is_shift(node)]
 
 
 def is_product(value: Value) -> bool:
-    """Whether a value is a product of matrices, scaled, shifted or reshaped."""
-    sources = walk_breadth_first([value], _scaled_from)
+    """Whether a value is a product of matrices, scaled, shifted, chosen or moved."""
+
+    def scaled(value: Value) -> Sequence[Value | None]:
+        node = value.producer
+        if node is not None and node.is_op(*ELEMENTWISE):
+            return node.inputs[node.is_op("Where") :]
+        return node.inputs[:1] if node is not None and node.is_op(*RESHAPING, "Transpose", "Slice") else ()
+
+    sources = walk_breadth_first([value], scaled)
     return any(source.producer is not None and source.producer.operator in PRODUCTS for source in sources)
-
-
-def _scaled_from(value: Value) -> Sequence[Value | None]:
-    """Return the inputs that a value scales, shifts, chooses or moves."""
-    node = value.producer
-    if node is not None and node.is_op(*ELEMENTWISE):
-        return node.inputs[node.is_op("Where") :]
-    return node.inputs[:1] if node is not None and node.is_op(*RESHAPING, "Transpose", "Slice") else ()
 
 
 FLOOR, QUANTIZED_FLOOR = -1e9, -100.0  # for targets that take float models alone, and for those that take 8 bits
@@ -265,14 +242,6 @@ def told_floor(largest: float, floor: float) -> str:
 def _is_made_here(value: Value) -> bool:
     """Whether a value is a constant, or filled with one number."""
     return value.constant is not None or (value.producer is not None and value.producer.is_op("ConstantOfShape"))
-
-
-def _masked_from(value: Value) -> Sequence[Value | None]:
-    """Return the inputs that the elements of a mask come from."""
-    node = value.producer
-    if node is None or _is_made_here(value) or node.domain or node.op_type not in MASKING:
-        return ()
-    return node.inputs[node.is_op("Where") :]
 
 
 @dataclass(frozen=True)
@@ -354,16 +323,13 @@ class _Masks:
             fill, scores = node.inputs[side], node.inputs[3 - side]
             if fill is not None and self.editor.shapes[fill].dtype not in (*FLOATS, TensorProto.BFLOAT16):
                 return None
-            if fill is None or scores is None or scores.is_constant or not self._is_uniform(fill):
+            if fill is None or scores is None or scores.is_constant:
+                continue
+            if not _is_made_here(unwrap_value(fill, ("Expand", "Cast", "Reshape", "Unsqueeze"))):
                 continue
             if self.editor.bounds.of(fill).high < 0 and (node.scope.path or self.scores.are(scores)):
                 return side
         return None
-
-    def _is_uniform(self, value: Value) -> bool:
-        """Whether a value is a constant, or one that is made as large as a shape."""
-        source = unwrap_value(value, ("Expand", "Cast", "Reshape", "Unsqueeze"))
-        return source.is_constant or (source.producer is not None and source.producer.is_op("ConstantOfShape"))
 
     def _legal_reach(self, node: Node, side: int) -> Reach:
         """Return how the masked scores reach a Softmax.
@@ -483,27 +449,19 @@ class _Masks:
                 continue
             for index in (0, 1) if node.is_op("Add") else (3,):
                 mask, scores = node.input(index), node.input(1 - index) if node.is_op("Add") else node.input(0)
-                if mask is None or scores is None or self.scores.are(mask) or not self._is_added(node, scores):
+                out, is_attention = node.outputs[0], node.is_op("Attention")
+                if mask is None or scores is None or out is None or self.scores.are(mask):
+                    continue
+                if not (is_attention or self.scores.are(scores)):
                     continue
                 try:
-                    reach, dtype = self._reach_of(node), self.editor.shapes[mask].dtype
+                    reach, dtype = Reach(-1) if is_attention else self.scores.reach(out), self.editor.shapes[mask].dtype
                 except MatchFailure:
                     continue
                 if dtype in FLOATS:
                     yield node, index, mask, reach
                 elif dtype == TensorProto.BFLOAT16 and self._has_fill(mask):
                     self.editor.decline(node, NO_BFLOAT16)
-
-    def _is_added(self, node: Node, scores: Value) -> bool:
-        return node.is_op("Attention") or self.scores.are(scores)
-
-    def _reach_of(self, node: Node) -> Reach:
-        out = node.outputs[0]
-        if node.is_op("Attention"):
-            return Reach(-1)
-        if out is None:
-            raise MatchFailure
-        return self.scores.reach(out)
 
     def _is_low(self, mask: Value, reach: Reach) -> bool:
         """Whether elements of a mask may be less than the floor, because of a fill in it."""
@@ -528,63 +486,68 @@ class _Masks:
 
     def _is_whole(self, value: Value) -> bool:
         """Whether all elements are whole numbers, because they are made of integers."""
-        return all(self._is_whole_source(source) for source in walk_breadth_first([value], self._whole_sources))
 
-    def _is_whole_source(self, value: Value) -> bool:
-        """Whether a value holds whole numbers, or whole numbers where its sources do."""
-        if value.is_constant:
-            return self.editor.uniform(value) in (0, 1)
-        if self.editor.shapes[value].dtype in INTEGERS:
-            return True
-        return value.producer is not None and value.producer.is_op(*KEEPS_WHOLE)
+        def is_integer(value: Value) -> bool:
+            return self.editor.shapes[value].dtype in INTEGERS
 
-    def _whole_sources(self, value: Value) -> Sequence[Value | None]:
-        node = value.producer
-        if node is None or value.is_constant or self.editor.shapes[value].dtype in INTEGERS:
-            return ()
-        return node.inputs if node.is_op("Sub", "Mul") else node.inputs[:1]
+        def sources(value: Value) -> Sequence[Value | None]:
+            node = value.producer
+            if node is None or value.is_constant or is_integer(value):
+                return ()
+            return node.inputs if node.is_op("Sub", "Mul") else node.inputs[:1]
+
+        def keeps_whole(value: Value) -> bool:
+            if value.is_constant:
+                return self.editor.uniform(value) in (0, 1)
+            return is_integer(value) or (value.producer is not None and value.producer.is_op(*KEEPS_WHOLE))
+
+        return all(map(keeps_whole, walk_breadth_first([value], sources)))
 
     def _has_fill(self, mask: Value) -> bool:
-        return any(self._is_fill(value) for value in walk_breadth_first([mask], _masked_from))
+        """Whether a mask is made of a constant, of one element or more, that masks."""
 
-    def _is_fill(self, value: Value) -> bool:
-        """Whether a value is a constant, of one element or more, that masks."""
-        if not _is_made_here(value):
-            return False
-        is_float = self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16)
-        return is_float and self.editor.bounds.of(value).low <= NEGLIGIBLE
+        def sources(value: Value) -> Sequence[Value | None]:
+            node = value.producer
+            if node is None or _is_made_here(value) or node.domain or node.op_type not in MASKING:
+                return ()
+            return node.inputs[node.is_op("Where") :]
+
+        return any(
+            self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16)
+            and self.editor.bounds.of(value).low <= NEGLIGIBLE
+            for value in walk_breadth_first([mask], sources)
+            if _is_made_here(value)
+        )
 
     def _raise_mask(self, mask: Value, floor: float, before: Node) -> str:
         """Return the name of a mask raised to the floor; a node makes it, before one that reads it."""
         kind = helper.tensor_dtype_to_np_dtype(self.editor.shapes[mask].dtype)
-        array = self.editor.read_constant(mask, MAX_CONSTANT, kind.itemsize)
-        if array is not None:
-            return self.editor.constant(np.maximum(array, kind.type(floor)), f"{mask.name}_floor")
+
+        def raised(value: Value | None, name: str) -> str | None:
+            array = self.editor.read_constant(value, MAX_CONSTANT, kind.itemsize)
+            if array is None:
+                return None
+            name = name or ("mask_floor" if array.size == 1 and array.min() < floor else "mask_zero")
+            return self.editor.constant(np.maximum(array, kind.type(floor)), name)
+
+        if (constant := raised(mask, f"{mask.name}_floor")) is not None:
+            return constant
         low = self.editor.constant(np.array(floor, kind), "mask_floor")
         name = self.editor.unique_name(f"{mask.name}_floor")
-        node = mask.producer
-        if node is not None and node.is_op("Where"):
-            ends = [self._raised_end(end, floor, kind) for end in node.inputs[1:]]
-            if None not in ends:
-                self.editor.insert_before(before, NewNode("Where", [node.inputs[0], *ends], [name]))
-                return name
-        if node is not None and (index := self._factor_at(node)) is not None:
+        node, made = mask.producer, NewNode("Max", [mask, low], [name])
+        if (
+            node is not None
+            and node.is_op("Where")
+            and None not in (ends := [raised(end, "") for end in node.inputs[1:]])
+        ):
+            made = NewNode("Where", [node.inputs[0], *ends], [name])
+        elif node is not None and (index := self._factor_at(node)) is not None:
             inputs: list[NodeInput] = list(node.inputs)
-            factor = node.inputs[index]
-            sizes = self.editor.shapes[factor].sizes()
+            sizes = self.editor.shapes[node.inputs[index]].sizes()
             inputs[index] = self.editor.constant(np.full(sizes or (), floor, kind), "mask_floor")
-            self.editor.insert_before(before, NewNode("Mul", inputs, [name]))
-            return name
-        self.editor.insert_before(before, NewNode("Max", [mask, low], [name]))
+            made = NewNode("Mul", inputs, [name])
+        self.editor.insert_before(before, made)
         return name
-
-    def _raised_end(self, value: Value | None, floor: float, kind: np.dtype[np.generic]) -> str | None:
-        """Return a constant raised to the floor."""
-        array = self.editor.read_constant(value, MAX_CONSTANT, kind.itemsize)
-        if array is None:
-            return None
-        name = "mask_floor" if array.size == 1 and array.min() < floor else "mask_zero"
-        return self.editor.constant(np.maximum(array, kind.type(floor)), name)
 
 
 GUARDED, FILL = Pattern(), Pattern()

@@ -47,15 +47,25 @@ class Repeat:
 
 def repeat_of(editor: Editor, node: Node) -> Repeat | None:
     """Return a node's output as a repeat, None where it is no known one."""
-    out = node.outputs[0] if node.outputs else None
-    after = editor.shapes[out].dims
-    if after is None or len(after) != RANK:
+    data = node.input(0)
+    before, after = editor.shapes[data].dims, editor.shapes[node.outputs[0] if node.outputs else None].dims
+    if data is None or before is None or after is None or len(after) != RANK:
         return None
     if node.is_op("Reshape"):
         return _match_grown_axis(editor, node, after)
-    if node.is_op("Gather"):
-        return _match_gathered_heads(editor, node, after)
-    return _copied_heads(editor, node, after)
+    heads, total = before[HEADS].constant if len(before) > HEADS else None, after[HEADS].constant
+    if len(before) != RANK or not heads or not total or total % heads:
+        return None
+    count = total // heads
+    if node.is_op("Gather"):  # heads taken by constant indices: 0, 0, 1, 1
+        taken = editor.known_integers(node.input(1))
+        is_repeat = node.axis(RANK) == HEADS and editor.shapes[node.input(1)].rank == 1
+        is_repeat = is_repeat and taken == [place // count for place in range(total)]
+        return Repeat(node, data, before, count) if is_repeat else None
+    is_same = (before[:HEADS], before[HEADS + 1 :]) == (after[:HEADS], after[HEADS + 1 :])
+    if not is_same or not _is_copying(node, data, HEADS, RANK):
+        return None
+    return Repeat(node, data, before, count, is_in_turn=heads > 1)  # without another axis: all in turn, or the only one
 
 
 def _match_grown_axis(editor: Editor, node: Node, after: Dims) -> Repeat | None:
@@ -67,33 +77,19 @@ def _match_grown_axis(editor: Editor, node: Node, after: Dims) -> Repeat | None:
     batch, first, second, *rest = dims
     if after != (batch, first * second, *rest):
         return None
+    source = grown.producer.input(0)
     for heads, count, axis in ((first, second, HEADS + 1), (second, first, HEADS)):
-        source = _match_copy(editor, grown.producer, dims, axis)
-        if source is not None and heads.constant is not None and count.constant is not None:
-            once = (batch, heads, *rest)
-            is_in_turn = axis == HEADS and heads != const(1)
-            return Repeat(node, _without_new_axis(editor, source, once), once, count.constant, is_in_turn)
+        if source is None or heads.constant is None or count.constant is None:
+            continue
+        if editor.shapes[source].dims != (*dims[:axis], const(1), *dims[axis + 1 :]):
+            continue
+        if _is_copying(grown.producer, source, axis, len(dims)):
+            once, maker = (batch, heads, *rest), source.producer
+            inner = maker.input(0) if maker is not None and maker.is_op(*RESHAPING) else None
+            if inner is not None and editor.shapes[inner].dims == once:  # which only another axis was put into
+                source = inner
+            return Repeat(node, source, once, count.constant, axis == HEADS and heads != const(1))
     return None
-
-
-def _copied_heads(editor: Editor, node: Node, after: Dims) -> Repeat | None:
-    """Heads that are copied without another axis: all in turn, or the only one."""
-    data = node.input(0)
-    before = editor.shapes[data].dims
-    if data is None or before is None or (before[:HEADS], before[HEADS + 1 :]) != (after[:HEADS], after[HEADS + 1 :]):
-        return None
-    heads, total = before[HEADS].constant, after[HEADS].constant
-    if not heads or not total or total % heads or not _is_copying(node, data, HEADS, RANK):
-        return None
-    return Repeat(node, data, before, total // heads, is_in_turn=heads > 1)
-
-
-def _match_copy(editor: Editor, node: Node, after: Dims, axis: int) -> Value | None:
-    """Return the value that a node copies along an axis of length 1, and along no other."""
-    data = node.input(0)
-    if data is None or editor.shapes[data].dims != (*after[:axis], const(1), *after[axis + 1 :]):
-        return None
-    return data if _is_copying(node, data, axis, len(after)) else None
 
 
 def _is_copying(node: Node, data: Value, axis: int, rank: int) -> bool:
@@ -101,26 +97,6 @@ def _is_copying(node: Node, data: Value, axis: int, rank: int) -> bool:
     if node.is_op("Concat"):
         return node.attr("axis", int) in (axis, axis - rank) and all(each is data for each in node.inputs)
     return node.is_op("Expand", "Tile")
-
-
-def _match_gathered_heads(editor: Editor, node: Node, after: Dims) -> Repeat | None:
-    """Heads taken by constant indices: 0, 0, 1, 1."""
-    data, indices = node.input(0), node.input(1)
-    before, taken = editor.shapes[data].dims, editor.known_integers(indices)
-    if data is None or before is None or taken is None or len(before) != RANK or editor.shapes[indices].rank != 1:
-        return None
-    heads, total = before[HEADS].constant, after[HEADS].constant
-    if node.attr("axis", 0) not in (HEADS, HEADS - RANK) or not heads or not total or total % heads:
-        return None
-    count = total // heads
-    return Repeat(node, data, before, count) if taken == [place // count for place in range(total)] else None
-
-
-def _without_new_axis(editor: Editor, value: Value, dims: Dims) -> Value:
-    """Return a value of these dims that only another axis was put into, or the value itself."""
-    maker = value.producer
-    source = maker.input(0) if maker is not None and maker.is_op(*RESHAPING) else None
-    return source if source is not None and editor.shapes[source].dims == dims else value
 
 
 SHAPE_SLICE_SINCE = 15  # of Shape: a part of the dims
@@ -229,17 +205,11 @@ def _is_alike(editor: Editor, copies: Value, node: Node, index: int) -> bool:
         return False
     if node.is_op(*UNARY):
         return index == 0
-    others = [value for value in node.inputs if value is not copies]
-    return (
-        broadcasts_inputs(node)
-        and len(others) == len(node.inputs) - 1
-        and all(_has_no_heads(editor, v) for v in others)
+    others = [editor.shapes[value].dims for value in node.inputs if value is not copies]
+    have_no_heads = all(
+        each is not None and (len(each) <= MATRIX or each[-MATRIX - 1].constant == 1) for each in others
     )
-
-
-def _has_no_heads(editor: Editor, value: Value | None) -> bool:
-    dims = editor.shapes[value].dims
-    return dims is not None and (len(dims) <= MATRIX or dims[-MATRIX - 1].constant == 1)
+    return broadcasts_inputs(node) and len(others) == len(node.inputs) - 1 and have_no_heads
 
 
 RESHAPE_SINCE = 5  # from which its shape is an input

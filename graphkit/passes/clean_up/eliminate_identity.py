@@ -12,8 +12,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import MOVING, value_inputs
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import moved_from
-from graphkit.graph.view import Node, Scope, Value, constant_tensor
-from graphkit.io.tensors import inline_array
+from graphkit.graph.view import ZERO, Node, Scope, Value
 from graphkit.passes.clean_up.for_onnxruntime import is_rounded_behind
 from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
 
@@ -57,15 +56,12 @@ class EliminateIdentity(Rewrite):
                 if same is None or not editor.is_free(node) or (source := same(editor, node)) is None:
                     continue
                 out = node.outputs[0]
-                if out is None or any(_is_used(editor, value) for value in node.outputs[1:]):
+                others = (value for value in node.outputs[1:] if value is not None)
+                if out is None or any(value.consumers or editor.is_output(value) for value in others):
                     continue
                 may_rename = node.is_op("Identity") and editor.is_output(out)
                 if _give_name(editor, source, out) if may_rename else editor.bypass(node, source):
                     editor.note("node(s) without effect removed")
-
-
-def _is_used(editor: Editor, value: Value | None) -> bool:
-    return value is not None and (bool(value.consumers) or editor.is_output(value))
 
 
 def _give_name(editor: Editor, source: Value, out: Value) -> bool:
@@ -105,10 +101,6 @@ def _match_transpose(_: Editor, node: Node) -> Value | None:
     return node.input(0) if perm is not None and list(perm) == sorted(perm) else None
 
 
-def _match_single_input(_: Editor, node: Node) -> Value | None:
-    return node.input(0) if len(node.inputs) == 1 else None
-
-
 def _match_split(editor: Editor, node: Node) -> Value | None:
     source, out = node.input(0), node.outputs[0] if len(node.outputs) == 1 else None
     if source is None or out is None:
@@ -117,39 +109,20 @@ def _match_split(editor: Editor, node: Node) -> Value | None:
     return source if before.dims is not None and before.dims == after.dims else None
 
 
-def _neutral_number_rule(number: int, *kept: int) -> Rule:
-    """Return the rule of an operator with one of these inputs where the other one is a number that changes nothing."""
+def _neutral_rule(number: int, *kept: int, sign: int = 0) -> Rule:
+    """Return the rule of an operator with one of these inputs where the other one is a number that changes nothing.
+
+    With a sign, floats have to be zeros of this sign: zeros of the other one change -0.0.
+    """
+
+    def keeps_zeros(editor: Editor, zeros: Value) -> bool:
+        return not sign or editor.shapes[zeros].dtype in INTEGERS or _has_signs(editor, zeros, negative=sign < 0)
 
     def rule(editor: Editor, node: Node) -> Value | None:
-        candidates = (_beside_neutral(editor, node, index, number) for index in kept)
-        return next((value for value in candidates if value is not None), None)
+        values = ((index, _beside_neutral(editor, node, index, number)) for index in kept)
+        return next((v for index, v in values if v is not None and keeps_zeros(editor, node.operand(1 - index))), None)
 
     return rule
-
-
-def _zero_rule(sign: int, *kept: int) -> Rule:
-    """Return the rule of a sum or difference with 0, of floats with zeros of this sign: the other one changes -0.0."""
-
-    def rule(editor: Editor, node: Node) -> Value | None:
-        for index in kept:
-            value = _beside_neutral(editor, node, index, 0)
-            if value is not None and _keeps_zeros(editor, node.inputs[1 - index], sign):
-                return value
-        return None
-
-    return rule
-
-
-def _keeps_zeros(editor: Editor, zeros: Value | None, sign: int) -> bool:
-    """Whether zeros are integers, or floats that all have a sign."""
-    tensor = zeros.constant if zeros is not None else None
-    if tensor is None or tensor.data_type not in FLOATS:
-        return tensor is not None and tensor.data_type in INTEGERS
-    return bool((np.signbit(editor.model.array(tensor)) == (sign < 0)).all())
-
-
-def _match_tile(editor: Editor, node: Node) -> Value | None:
-    return node.input(0) if (repeats := node.input(1)) is not None and editor.uniform(repeats) == 1 else None
 
 
 def _match_pad(editor: Editor, node: Node) -> Value | None:
@@ -172,21 +145,24 @@ def _beside_neutral(editor: Editor, node: Node, index: int, neutral: int) -> Val
     return value if before.dims is not None and (before.dims, before.dtype) == (result.dims, result.dtype) else None
 
 
+AUGENDS = {"Add": _neutral_rule(0, 0, 1), "Sub": _neutral_rule(0, 0)}
 RULES: Mapping[str, Rule] = {
-    "Add": _zero_rule(-1, 0, 1),
-    "And": _neutral_number_rule(1, 0, 1),
+    "Add": _neutral_rule(0, 0, 1, sign=-1),
+    "And": _neutral_rule(1, 0, 1),
     "Cast": _match_cast,
-    **dict.fromkeys(("Concat", "Max", "Mean", "Min", "Sum"), _match_single_input),
-    "Div": _neutral_number_rule(1, 0),
+    **dict.fromkeys(
+        ("Concat", "Max", "Mean", "Min", "Sum"), lambda _, node: node.input(0) if len(node.inputs) == 1 else None
+    ),
+    "Div": _neutral_rule(1, 0),
     "Dropout": _match_dropout,
     "Identity": lambda _, node: node.input(0),
-    "Mul": _neutral_number_rule(1, 0, 1),
-    "Or": _neutral_number_rule(0, 0, 1),
+    "Mul": _neutral_rule(1, 0, 1),
+    "Or": _neutral_rule(0, 0, 1),
     "Pad": _match_pad,
-    "Pow": _neutral_number_rule(1, 0),
+    "Pow": _neutral_rule(1, 0),
     "Split": _match_split,
-    "Sub": _zero_rule(1, 0),
-    "Tile": _match_tile,
+    "Sub": _neutral_rule(0, 0, sign=1),
+    "Tile": lambda editor, node: node.input(0) if (n := node.input(1)) is not None and editor.uniform(n) == 1 else None,
     "Transpose": _match_transpose,
 }
 
@@ -238,9 +214,8 @@ class DropZeroAdds(Rewrite):
     signs: bool = False
 
     def edit(self, editor: Editor) -> None:
-        adds = [
-            (node, source) for node in editor.nodes("Add", "Sub") if (source := _find_augend(editor, node)) is not None
-        ]
+        floats = (node for node in editor.nodes("Add", "Sub") if editor.shapes[node.outputs[0]].dtype in ZERO_FLOATS)
+        adds = [(node, source) for node in floats if (source := AUGENDS[node.op_type](editor, node)) is not None]
         graph = editor.model.graph
         exposed = _find_exposed_values(editor, graph, {*graph.outputs} if self.signs else set()) if adds else set()
         is_sorted = not any(scope.problems for scope in editor.scopes)
@@ -248,33 +223,14 @@ class DropZeroAdds(Rewrite):
             out = node.outputs[0]
             if out is None or editor.is_output(out):
                 continue
-            if (out in exposed or not is_sorted) and not _keeps_signs(editor, node, source):
+            zeros = node.operand(node.inputs.index(source) ^ 1)
+            keeps_signs = _has_signs(editor, zeros, negative=node.is_op("Add"))  # all signs of zeros
+            if (out in exposed or not is_sorted) and not keeps_signs:
                 editor.decline(node, SIGNS if self.signs else DEPENDS)
                 continue
             if editor.replace_all_uses(out, source):
                 editor.take(node)
                 editor.note("addition(s) of zeros removed")
-
-
-def _keeps_signs(editor: Editor, node: Node, source: Value) -> bool:
-    """Whether the node adds -0.0 to a value, or takes 0.0 away from it, so that all its zeros keep their signs."""
-    left, right = node.inputs
-    gone = right if left is source else left
-    return gone is not None and _has_signs(editor, gone, negative=node.is_op("Add"))
-
-
-def _find_augend(editor: Editor, node: Node) -> Value | None:
-    """Return the input that zeros are added to."""
-    if node.scope.opset() < 7 or len(node.inputs) != 2 or node.outputs[0] is None:
-        return None
-    after = editor.shapes[node.outputs[0]]
-    if after.dtype not in ZERO_FLOATS or after.dims is None:
-        return None
-    for index in (0, 1) if node.op_type == "Add" else (0,):
-        value, addend = node.inputs[index], node.inputs[1 - index]
-        if addend is not None and editor.shapes.dims(value) == after.dims and editor.uniform(addend) == 0:
-            return value
-    return None
 
 
 def _find_exposed_values(editor: Editor, scope: Scope, exposed: set[Value]) -> set[Value]:
@@ -305,23 +261,15 @@ def _exposes_sign(editor: Editor, node: Node, index: int, is_open: bool) -> bool
         return True
     if node.is_op("QuantizeLinear") and (index or editor.shapes[node.outputs[0]].dtype not in INTEGERS):
         return bool(index) or is_open  # a float of 8 bits has a sign of zeros, too
-    if node.op_type in BLIND or _ignores_sign(node, index):
+    if node.op_type in BLIND:
         return False
+    if node.is_op("Pow") and index == 0:
+        power = editor.uniform(node.operand(1))
+        if power is not None and power > 0 and power % 2 == 0:
+            return False
     if node.is_op("Cast") and node.attr("to", int) in (None, onnx.TensorProto.STRING):
         return True
     return is_open or not (node.op_type in FAITHFUL or (node.op_type == "Div" and index == 0))
-
-
-def _ignores_sign(node: Node, index: int) -> bool:
-    """Whether a node takes an even power."""
-    if not node.is_op("Pow") or index == 1:
-        return False
-    exponent = node.inputs[1].constant if node.inputs[1] is not None else None
-    array = inline_array(exponent) if exponent is not None and list(exponent.dims) in ([], [1]) else None
-    if array is None:
-        return False
-    number = float(array.reshape(-1)[0])
-    return number > 0 and number % 2 == 0
 
 
 def _has_signs(editor: Editor, value: Value, *, negative: bool) -> bool:
@@ -368,41 +316,25 @@ class DropZeroStates(Rewrite):
         for node in editor.nodes("LSTM", "GRU", "RNN"):
             zeros = [index for index in STATES if (value := node.input(index)) is not None and _is_zero(editor, value)]
             if zeros:
-                _leave_out(editor, node, zeros)
+                inputs = [None if index in zeros else value for index, value in enumerate(node.inputs)]
+                while inputs and inputs[-1] is None:
+                    inputs.pop()
+                outputs = [out.name if out is not None else "" for out in node.outputs]
+                editor.replace(node, NewNode(node.op_type, inputs, outputs, attributes_of(node), like=node))
                 editor.note("initial state(s) of zeros left out", len(zeros))
 
 
-def _leave_out(editor: Editor, node: Node, indices: Sequence[int]) -> None:
-    inputs = [None if index in indices else value for index, value in enumerate(node.inputs)]
-    while inputs and inputs[-1] is None:
-        inputs.pop()
-    outputs = [out.name if out is not None else "" for out in node.outputs]
-    editor.replace(node, NewNode(node.op_type, inputs, outputs, attributes_of(node), like=node))
-
-
 def _is_zero(editor: Editor, value: Value) -> bool:
-    """Whether all elements of a value are 0.0."""
-    return all(
-        _is_zero_source(editor, source) for source in walk_breadth_first([value], lambda each: moved_from(each, MOVED))
-    )
+    """Whether all elements of a value are 0.0: constants, and what a ConstantOfShape gives, moved in whatever way."""
 
+    def is_zero_source(value: Value) -> bool:
+        node = value.producer
+        if value.is_constant:
+            return _has_signs(editor, value, negative=False)
+        if node is None or not node.is_op("ConstantOfShape"):
+            return node is not None and node.is_op(*MOVED)
+        tensor = node.attr("value", ZERO)
+        array = editor.model.array(tensor) if tensor is not None and tensor.data_type in FLOATS else None
+        return array is not None and not array.any() and not np.signbit(array).any()
 
-def _is_zero_source(editor: Editor, value: Value) -> bool:
-    """Whether a value is zeros, or is moved from values that may be."""
-    node = value.producer
-    if value.is_constant:
-        return _has_signs(editor, value, negative=False)
-    return node is not None and (
-        node.is_op(*MOVED) or (node.is_op("ConstantOfShape") and _fills_with_zeros(editor, node))
-    )
-
-
-def _fills_with_zeros(editor: Editor, node: Node) -> bool:
-    """Whether a ConstantOfShape gives zeros: it does where it says nothing."""
-    if "value" not in node.attributes:
-        return True
-    tensor = constant_tensor(node.attributes)
-    if tensor is None or tensor.data_type not in FLOATS:
-        return False
-    array = editor.model.array(tensor)
-    return not array.any() and not np.signbit(array).any()
+    return all(map(is_zero_source, walk_breadth_first([value], lambda each: moved_from(each, MOVED))))

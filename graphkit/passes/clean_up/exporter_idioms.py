@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from graphkit.graph.view import Node, Value
-from graphkit.ops.tensor import Tensor, TensorSequence, element_numbers
-from graphkit.rewrite import Editor, NewNode, NodeRewrite, Rewrite, attributes_of
+from graphkit.ops.tensor import TensorSequence, element_numbers
+from graphkit.rewrite import Editor, NewNode, NodeRewrite, attributes_of
 
 __all__ = ["CastlikeToCast", "SequenceToSplit"]
 
@@ -50,7 +49,7 @@ SIZES_ARE_INPUTS_SINCE = 13
 
 
 @dataclass(frozen=True)
-class SequenceToSplit(Rewrite):
+class SequenceToSplit(NodeRewrite):
     """Write a SplitToSequence and the SequenceAt of its parts as a Split; those of single rows as Gathers.
 
     PyTorch's exporter writes `split` and `unbind` so. Legality: the number of parts and their sizes are known, each
@@ -73,26 +72,30 @@ class SequenceToSplit(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for node in editor.nodes("SplitToSequence"):
-            source, sequence = node.input(0), node.outputs[0]
-            if source is None or sequence is None or node.scope.opset() < SIZES_ARE_INPUTS_SINCE:
-                continue
-            items, axis = _sequence_items(editor, sequence), node.attr("axis", 0)
-            places = _reader_places(editor, node, sequence, len(items))
-            if not places or axis is None:
-                continue
-            sizes = node.input(1)
-            if not node.attr("keepdims", 1) and (sizes is None or editor.shapes[sizes].dims == ()):
-                _gather_rows(editor, source, axis, places)
-            elif not _split_rows(editor, node, source, axis, items, places):
-                continue
-            editor.note("sequence(s) of parts written without a sequence")
+    operators: ClassVar[tuple[str, ...]] = ("SplitToSequence",)
 
-
-def _sequence_items(editor: Editor, sequence: Value) -> Sequence[Tensor]:
-    inferred = editor.shapes[sequence]
-    return inferred.items or () if isinstance(inferred, TensorSequence) else ()
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        source, sequence, sizes, axis = node.operand(0), node.result(), node.input(1), node.attr("axis", 0)
+        inferred = editor.shapes[sequence]
+        items = inferred.items or () if isinstance(inferred, TensorSequence) else ()
+        places = _reader_places(editor, node, sequence, len(items))
+        if not places or axis is None or node.scope.opset() < SIZES_ARE_INPUTS_SINCE:
+            return
+        if not node.attr("keepdims", 1) and (sizes is None or editor.shapes[sizes].dims == ()):  # single rows
+            for reader, place in places.items():
+                out = reader.result()
+                index = editor.constant(np.array(place, np.int64), f"{out.name}_index")
+                editor.replace(reader, NewNode("Gather", [source, index], [out.name], {"axis": axis}, like=reader))
+        else:
+            widths = [item.dims[axis].constant if item.dims is not None else None for item in items]
+            if None in widths or any(editor.has_alias(reader.result()) for reader in places):
+                return
+            parts = [editor.unique_name(f"{sequence.name}_{place}") for place in range(len(items))]
+            known = editor.integers([size for size in widths if size is not None], f"{sequence.name}_sizes")
+            editor.insert_before(node, NewNode("Split", [source, known], parts, {"axis": axis}, like=node))
+            for reader, place in places.items():
+                editor.bypass(reader, parts[place])
+        editor.note("sequence(s) of parts written without a sequence")
 
 
 def _reader_places(editor: Editor, node: Node, sequence: Value, count: int) -> dict[Node, int] | None:
@@ -104,40 +107,8 @@ def _reader_places(editor: Editor, node: Node, sequence: Value, count: int) -> d
         position = reader.input(1)
         if index or not reader.is_op("SequenceAt") or reader.scope is not node.scope or not editor.is_free(reader):
             return None
-        if reader.outputs[0] is None:
-            return None
         place = element_numbers(editor.shapes[position])
-        if place is None or place.size != 1 or not -count <= int(place.item()) < count:
+        if reader.outputs[0] is None or place is None or place.size != 1 or not -count <= int(place.item()) < count:
             return None
         part_of[reader] = int(place.item()) % count
     return part_of
-
-
-def _gather_rows(editor: Editor, source: Value, axis: int, places: Mapping[Node, int]) -> None:
-    """Take single rows, whose dim goes, each with a Gather."""
-    for reader, place in places.items():
-        out = reader.result()
-        index = editor.constant(np.array(place, np.int64), f"{out.name}_index")
-        editor.replace(reader, NewNode("Gather", [source, index], [out.name], {"axis": axis}, like=reader))
-
-
-def _split_rows(
-    editor: Editor, node: Node, source: Value, axis: int, items: Sequence[Tensor], places: Mapping[Node, int]
-) -> bool:
-    """Put a Split before a node, and let the readers of its parts read its outputs; return whether that is possible."""
-    sizes = [item.dims[axis].constant if item.dims is not None else None for item in items]
-    if None in sizes or not all(_is_visible(editor, reader) for reader in places):
-        return False
-    base = node.result().name
-    parts = [editor.unique_name(f"{base}_{place}") for place in range(len(items))]
-    widths = editor.integers([size for size in sizes if size is not None], f"{base}_sizes")
-    editor.insert_before(node, NewNode("Split", [source, widths], parts, {"axis": axis}, like=node))
-    for reader, place in places.items():
-        editor.bypass(reader, parts[place])
-    return True
-
-
-def _is_visible(editor: Editor, reader: Node) -> bool:
-    """Whether the reader of a part can read it by a new name."""
-    out = reader.outputs[0]
-    return out is not None and not editor.has_alias(out)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -15,10 +16,11 @@ import onnx.numpy_helper
 from graphkit.dtypes import BITS, FLOATS
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import MOVING, RANDOM
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
-from graphkit.rewrite import Editor, NewNode, Rewrite
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeRewrite, Rewrite
 from graphkit.rewrite.edits import INITIALIZERS_SINCE
 
 __all__ = ["FoldConstants", "FoldShapes", "SoftmaxToConstant", "run_nodes"]
@@ -76,13 +78,17 @@ class FoldConstants(Rewrite):
             for node in scope.nodes:
                 if node.is_op("Constant") and (out := node.outputs[0]) is not None:
                     constant.add(out)
-                    if has_initializers:
-                        _hoist_constant(editor, node, out)
+                    is_open = has_initializers and not editor.is_output(out) and editor.is_free(node)
+                    if is_open and out.constant is not None:
+                        editor.replace_all_uses(out, editor.tensor(out.constant, out.name))
+                        editor.note("Constant node(s) moved to the initializers")
                 elif self._can_fold(editor, node, constant, room):
                     nodes.append(node)
                     constant.update(node.results)
-        if nodes:
-            _fold_nodes(editor, nodes)
+        inside = {node: number for number, node in enumerate(nodes)}
+        targets = {node: values for node in nodes if (values := _needed_outputs(editor, node, inside))}
+        for node, arrays in _compute_targets(editor, targets, inside).items():
+            _use_results(editor, node, arrays)
 
     def takes(self, node: Node) -> bool:
         """Whether a node may be folded, as far as its operator says."""
@@ -151,23 +157,6 @@ def _freed_bytes(inputs: Sequence[Value], sizes: Sequence[int | None]) -> int:
     return sum(size or 0 for value, size in zip(inputs, sizes, strict=True) if len(value.consumers) == 1)
 
 
-def _hoist_constant(editor: Editor, node: Node, out: Value) -> None:
-    """Make an initializer of a Constant node."""
-    if not editor.is_output(out) and editor.is_free(node) and out.constant is not None:
-        editor.replace_all_uses(out, editor.tensor(out.constant, out.name))
-        editor.note("Constant node(s) moved to the initializers")
-
-
-def _fold_nodes(editor: Editor, nodes: Sequence[Node]) -> None:
-    """Run nodes as a model of their own and replace their outputs by the results."""
-    inside = {node: number for number, node in enumerate(nodes)}
-    targets = {node: _needed_outputs(editor, node, inside) for node in nodes}
-    for node, arrays in _compute_targets(
-        editor, {n: values for n, values in targets.items() if values}, inside
-    ).items():
-        _use_results(editor, node, arrays)
-
-
 def _needed_outputs(editor: Editor, node: Node, inside: Inside) -> list[Value]:
     """Return the results of a node that something else reads; all that are read where one is an output of its graph.
 
@@ -178,11 +167,11 @@ def _needed_outputs(editor: Editor, node: Node, inside: Inside) -> list[Value]:
     values = node.results
     if outputs := [value for value in values if editor.is_output(value)]:
         return outputs + [value for value in values if value not in outputs and value.consumers]
-    return [value for value in values if not editor.has_alias(value) and _is_read_outside(editor, value, inside)]
 
+    def is_read_outside(value: Value) -> bool:
+        return any(reader not in inside or _names_output(editor, reader) for reader, _ in value.consumers)
 
-def _is_read_outside(editor: Editor, value: Value, inside: Inside) -> bool:
-    return any(consumer not in inside or _names_output(editor, consumer) for consumer, _ in value.consumers)
+    return [value for value in values if not editor.has_alias(value) and is_read_outside(value)]
 
 
 def _names_output(editor: Editor, node: Node) -> bool:
@@ -220,7 +209,16 @@ def _compute_targets(editor: Editor, targets: Targets, inside: Inside) -> Result
             try:
                 if process is not None and process.generation >= allowed:
                     raise ModelError("it is not computed, because other constants end the process that computes them")
-                arrays = dict(zip(values, _run_constants(editor, _needed_nodes(group, inside), values), strict=True))
+                arrays = dict(
+                    zip(values, run_nodes(editor.model, _needed_nodes(group, inside), values, {}), strict=True)
+                )
+                for value, array in arrays.items():
+                    known = editor.shapes[value]
+                    if array.dtype != onnx.helper.tensor_dtype_to_np_dtype(known.dtype):
+                        raise ModelError("onnxruntime gives it as another dtype", tensor=value.name)
+                    if array.shape != known.sizes():  # some pool windows that do not fit
+                        differs = f"onnxruntime gives it dims {list(array.shape)}, not {known}"
+                        raise ModelError(differs, tensor=value.name)
                 results |= {node: {value: arrays[value] for value in outputs} for node, outputs in group.items()}
             except ModelError as error:
                 if len(group) > 1:  # one that fails must not spoil the others: each with what it needs
@@ -232,14 +230,11 @@ def _compute_targets(editor: Editor, targets: Targets, inside: Inside) -> Result
 
 def _needed_nodes(targets: Iterable[Node], inside: Inside) -> list[Node]:
     """Return nodes and those inside that they need, in order."""
-    cone: dict[Node, None] = {}
-    pending: list[Node | None] = list(targets)
-    while pending:
-        node = pending.pop()
-        if node is not None and node in inside and node not in cone:
-            cone[node] = None
-            pending += [source.producer for source in node.operands]
-    return sorted(cone, key=inside.__getitem__)
+
+    def sources(node: Node) -> Iterator[Node]:
+        return (each.producer for each in node.operands if each.producer is not None and each.producer in inside)
+
+    return sorted(walk_breadth_first(targets, sources), key=inside.__getitem__)
 
 
 def run_nodes(
@@ -289,18 +284,6 @@ def run_nodes(
         raise ModelError(error.problem) from error
 
 
-def _run_constants(editor: Editor, nodes: Sequence[Node], outputs: Sequence[Value]) -> list[np.ndarray]:
-    """Compute values in onnxruntime, and check that they have the dtypes and dims that are inferred."""
-    arrays = run_nodes(editor.model, nodes, outputs, {})
-    for value, array in zip(outputs, arrays, strict=True):
-        known = editor.shapes[value]
-        if array.dtype != onnx.helper.tensor_dtype_to_np_dtype(known.dtype):
-            raise ModelError("onnxruntime gives it as another dtype", tensor=value.name)
-        if array.shape != known.sizes():  # some pool windows that do not fit
-            raise ModelError(f"onnxruntime gives it dims {list(array.shape)}, not {known}", tensor=value.name)
-    return arrays
-
-
 @dataclass(frozen=True)
 class FoldShapes(Rewrite):
     """Replace integer and boolean tensors whose elements the shape engine knows as numbers by constants.
@@ -329,24 +312,22 @@ class FoldShapes(Rewrite):
                     continue
                 for index, value in enumerate(node.outputs):
                     if value is not None and (array := element_numbers(editor.shapes[value])) is not None:
-                        _use_elements(editor, value, index, array)
+                        self._use_elements(editor, node, index, array)
 
-
-def _use_elements(editor: Editor, value: Value, index: int, array: np.ndarray) -> None:
-    node = value.producer
-    if node is None or editor.has_alias(value):
-        return
-    if editor.is_output(value) and len(node.outputs) == 1:
-        editor.bypass(node, editor.constant(array, f"{value.name}_value"), index)
-    elif any(not _vanishes_by_itself(editor, consumer) for consumer, _ in value.consumers):
-        editor.replace_all_uses(value, editor.constant(array, f"{value.name}_value"))
-    else:
-        return
-    editor.note("shape tensor(s) made constant")
-
-
-def _vanishes_by_itself(editor: Editor, node: Node) -> bool:
-    return bool(node.results) and all(element_numbers(editor.shapes[value]) is not None for value in node.results)
+    def _use_elements(self, editor: Editor, node: Node, index: int, array: np.ndarray) -> None:
+        value = node.outputs[index]
+        if value is None or editor.has_alias(value):
+            return
+        if editor.is_output(value) and len(node.outputs) == 1:
+            editor.bypass(node, editor.constant(array, f"{value.name}_value"), index)
+        elif all(
+            reader.results and all(element_numbers(editor.shapes[out]) is not None for out in reader.results)
+            for reader, _ in value.consumers
+        ):
+            return  # the readers go by themselves
+        else:
+            editor.replace_all_uses(value, editor.constant(array, f"{value.name}_value"))
+        editor.note("shape tensor(s) made constant")
 
 
 ONE_AXIS_SINCE = 13  # before, Softmax takes all axes from its axis on as one
@@ -354,7 +335,7 @@ MAX_CONSTANT = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
-class SoftmaxToConstant(Rewrite):
+class SoftmaxToConstant(NodeRewrite):
     """Replace a Softmax over an axis of one element by a constant of ones, with all that computes its scores.
 
     At frozen dims, the attention of vision models with one patch left, and of decoders at the first token, is such. A
@@ -379,23 +360,17 @@ class SoftmaxToConstant(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for node in list(editor.nodes("Softmax")):
-            out = node.outputs[0]
-            if out is None or not _is_over_one(editor, node, out):
-                continue
-            tensor = editor.shapes[out]
-            sizes = tensor.sizes()
-            if sizes is None:
-                editor.decline(node, "it gives ones, but not always equally many")
-            elif tensor.dtype not in FLOATS or math.prod(sizes) * FLOATS[tensor.dtype].itemsize > MAX_CONSTANT:
-                editor.decline(node, f"it gives more than {MAX_CONSTANT:,} bytes of ones, or ones of another type")
-            elif editor.bypass(node, editor.constant(np.ones(sizes, FLOATS[tensor.dtype]), f"{out.name}_ones")):
-                editor.note("Softmax node(s) of one element made constant")
+    operators: ClassVar[tuple[str, ...]] = ("Softmax",)
 
-
-def _is_over_one(editor: Editor, node: Node, out: Value) -> bool:
-    """Whether each element that a Softmax gives is computed from one alone."""
-    dims, is_newer = editor.shapes[out].dims or (), node.scope.opset() >= ONE_AXIS_SINCE
-    axis = node.axis(len(dims), -1 if is_newer else 1)
-    return axis is not None and all(dim == 1 for dim in (dims[axis : axis + 1] if is_newer else dims[axis:]))
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        out, is_newer = node.result(), node.scope.opset() >= ONE_AXIS_SINCE
+        tensor, dims = editor.shapes[out], editor.shapes[out].dims or ()
+        axis, sizes = node.axis(len(dims), -1 if is_newer else 1), editor.shapes[out].sizes()
+        if axis is None or not all(dim == 1 for dim in (dims[axis : axis + 1] if is_newer else dims[axis:])):
+            return  # each element is computed from several
+        if sizes is None:
+            raise MatchFailure("it gives ones, but not always equally many")
+        if tensor.dtype not in FLOATS or math.prod(sizes) * FLOATS[tensor.dtype].itemsize > MAX_CONSTANT:
+            raise MatchFailure(f"it gives more than {MAX_CONSTANT:,} bytes of ones, or ones of another type")
+        if editor.bypass(node, editor.constant(np.ones(sizes, FLOATS[tensor.dtype]), f"{out.name}_ones")):
+            editor.note("Softmax node(s) of one element made constant")

@@ -164,33 +164,26 @@ def _merge_duplicates(editor: Editor, scope: Scope, known: ChainMap[Key, Value |
         for body in node.bodies.values():
             _merge_duplicates(editor, body, known.new_child())
         key = _node_key(editor, node)
-        if key is None or any(_is_only_output(editor, value) for value in node.results):
+        if key is None or any(editor.is_output(value) and not value.consumers for value in node.results):
             continue
         twin = known.setdefault(key, node)
-        if isinstance(twin, Node) and twin is not node and not editor.is_fused(node):
-            _use_twin(editor, node, twin)
-
-
-def _is_only_output(editor: Editor, value: Value) -> bool:
-    return editor.is_output(value) and not value.consumers
-
-
-def _use_twin(editor: Editor, node: Node, twin: Node) -> None:
-    """Let the readers of a node read another one, if all of them can."""
-    pairs = [(out, same) for out, same in zip(node.outputs, twin.outputs, strict=False) if out is not None]
-    twins = [(out, same) for out, same in pairs if same is not None and editor.can_replace_all_uses(out, same)]
-    if len(twins) < len(pairs) or any(editor.is_output(out) or editor.has_alias(out) for out, _ in pairs):
-        return
-    for out, same in twins:
-        editor.replace_all_uses(out, same)
-    editor.note("duplicate node(s) merged")
+        if not isinstance(twin, Node) or twin is node or editor.is_fused(node):
+            continue
+        pairs = [(out, same) for out, same in zip(node.outputs, twin.outputs, strict=False) if out is not None]
+        if any(editor.is_output(out) or editor.has_alias(out) for out, _ in pairs):
+            continue
+        if all(same is not None and editor.can_replace_all_uses(out, same) for out, same in pairs):
+            for out, same in pairs:
+                assert same is not None  # whether outputs are left out is in the key
+                editor.replace_all_uses(out, same)
+            editor.note("duplicate node(s) merged")
 
 
 def _node_key(editor: Editor, node: Node) -> Key | None:
     if node.bodies or node.domain not in ("", "com.microsoft") or node.operator in RANDOM or editor.is_taken(node):
         return None
     inputs = tuple(None if value is None else editor.resolve(value) for value in node.inputs)
-    attributes = tuple(sorted(_attribute_key(attribute) for attribute in node.proto.attribute))
+    attributes = tuple(sorted(map(_attribute_key, node.proto.attribute))) if node.proto.attribute else ()
     if any(not text for _, text in attributes):
         return None
     outputs = tuple(value is None for value in node.outputs)
@@ -209,8 +202,11 @@ def _tensor_key(tensor: onnx.TensorProto) -> Key | None:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         places = sorted((entry.key, entry.value) for entry in tensor.external_data)
         return (tensor.data_type, tuple(tensor.dims), tuple(places))
-    if tensor.HasField("raw_data") and len(tensor.raw_data) > MAX_CONSTANT:
-        return None
+    if tensor.HasField("raw_data"):
+        if len(tensor.raw_data) > MAX_CONSTANT:
+            return None
+        if not tensor.metadata_props and not tensor.HasField("segment"):
+            return tensor.data_type, tuple(tensor.dims), tensor.raw_data
     if tensor.ByteSize() > 2 * MAX_CONSTANT:
         return None
     plain = copy.deepcopy(tensor)

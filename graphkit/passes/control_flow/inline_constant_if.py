@@ -27,7 +27,7 @@ from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import DimSpec, SymbolRanges
 from graphkit.suggest import did_you_mean
 
-__all__ = ["InlineConstantIf", "SpecializeInput", "decide_branches", "inline_branches", "why_undecided"]
+__all__ = ["InlineConstantIf", "SpecializeInput", "decide_branches", "inline_branches"]
 
 Holder = onnx.GraphProto | onnx.FunctionProto
 
@@ -37,7 +37,7 @@ def decide_branches(
 ) -> tuple[dict[Node, Scope], list[Node]]:
     """Return the branch that each decided If runs, outer Ifs first, and the Ifs that stay undecided.
 
-    An If stays where its condition is not known (None), or where no runtime loads it.
+    An If stays where its condition is not known (None), or where it is broken, so that no runtime loads it.
     """
     decisions: dict[Node, Scope] = {}
     undecided: list[Node] = []
@@ -57,11 +57,6 @@ def decide_branches(
             decisions[node] = branch
             dropped.update(body for body in node.bodies.values() if body is not branch)
     return decisions, undecided
-
-
-def why_undecided(node: Node, otherwise: str) -> str:
-    """Return why an If stays: it is broken, or else the caller's reason about its condition."""
-    return branch_fault(node) or otherwise
 
 
 def inline_branches(proto: onnx.ModelProto, scopes: tuple[Scope, ...], decisions: Mapping[Node, Scope]) -> None:
@@ -108,15 +103,13 @@ class _Inliner:
                     self._assign_names(inner)
                 continue
             for outer, inner_value in zip(node.outputs, body.outputs, strict=False):
-                if outer is not None and self._takes_name(inner_value, body):
+                is_unnamed = inner_value.scope is body and inner_value.kind == "node" and inner_value not in self.final
+                if outer is not None and is_unnamed:
                     self.final[inner_value] = self.name(outer)
             for value in body.values.values():
                 if value not in self.final:
                     self.final[value] = _unique_name(value.name, self.used)
             self._assign_names(body)
-
-    def _takes_name(self, value: Value, body: Scope) -> bool:
-        return value.scope is body and value.kind == "node" and value not in self.final
 
     def name(self, value: Value | None) -> str:
         """Return the final name of a value, "" for none."""
@@ -143,17 +136,17 @@ class _Inliner:
             graph = next(a.g for a in node.proto.attribute if a.name == body.path.rpartition("/")[2])
             self._hoist_from_body(graph, body, target, nodes)
             nodes += self.emit(body, target, taken)
-            nodes += self._alias_outputs(node, body)
+            for outer, inner in zip(node.outputs, body.outputs, strict=False):  # computed elsewhere, or another output
+                if outer is not None and self.name(inner) != self.name(outer):
+                    name = f"{node.label}/{outer.name}"
+                    nodes.append(onnx.helper.make_node("Identity", [self.name(inner)], [self.name(outer)], name=name))
         return nodes
 
     def _rewire_node(self, node: Node) -> onnx.NodeProto:
         proto = node.proto
-        names = [self.name(value) for value in node.inputs]
-        if names != list(proto.input):
-            proto.input[:] = names
-        names = [self.name(value) for value in node.outputs]
-        if names != list(proto.output):
-            proto.output[:] = names
+        for names, values in ((proto.input, node.inputs), (proto.output, node.outputs)):
+            if (new := [self.name(value) for value in values]) != list(names):
+                names[:] = new
         for (_, graph), body in zip(body_graphs(proto), node.bodies.values(), strict=True):
             nodes = self.emit(body, graph)
             outputs = [self.name(value) for value in body.outputs]
@@ -192,13 +185,6 @@ class _Inliner:
                 for entry in annotation.quant_parameter_tensor_names:
                     entry.value = self.name(body.find(entry.value)) or entry.value
                 target.quantization_annotation.append(annotation)
-
-    def _alias_outputs(self, node: Node, body: Scope) -> Iterator[onnx.NodeProto]:
-        """Yield an Identity for each output that is not computed in the branch under a name of its own."""
-        for outer, inner in zip(node.outputs, body.outputs, strict=False):
-            if outer is not None and self.name(inner) != self.name(outer):
-                name = f"{node.label}/{outer.name}"
-                yield onnx.helper.make_node("Identity", [self.name(inner)], [self.name(outer)], name=name)
 
 
 def _unique_name(name: str, used: set[str]) -> str:
@@ -248,7 +234,7 @@ class InlineConstantIf(Pass):
             return Outcome(model)
         decisions, undecided = decide_branches(model.scopes, _Conditions(model, DimSpec(ranges=self.ranges)).find)
         reason = "its condition is only known at run time"
-        declined = tuple(Declined(node.path, why_undecided(node, reason)) for node in undecided)
+        declined = tuple(Declined(node.path, branch_fault(node) or reason) for node in undecided)
         if not decisions:
             return Outcome(model, declined=declined)
         branches = {node: body.path.rpartition("/")[2] for node, body in decisions.items()}
@@ -332,7 +318,10 @@ class SpecializeInput(Pass):
     def run(self, model: Model) -> Outcome:
         copied = model.with_proto(copy_proto(model))
         proto, scopes = copied.proto, copied.scopes
-        bound = _find_input(scopes[0], self.input, model.label)
+        inputs = {value.name: value for value in scopes[0].inputs}
+        if self.input not in inputs:
+            raise UsageError(f"{model.label}: no input '{self.input}' - {did_you_mean(self.input, inputs)}")
+        bound = inputs[self.input]
         declared = _check_type(bound, self.value, model.label)
         if (left_alone := without_outputs(model)) is not None:
             return Outcome(model, declined=(left_alone,))
@@ -340,25 +329,13 @@ class SpecializeInput(Pass):
         decisions, undecided = decide_branches(scopes, lambda node: _condition_value(copied, node, bound, array))
         inline_branches(proto, scopes, decisions)
         changes = [f"'{node.path}' always runs {body.path.rpartition('/')[2]}" for node, body in decisions.items()]
-        proto = _without_dead_readers(model.with_proto(proto), bound.name)
+        inlined = model.with_proto(proto)
+        if inlined.graph.values[bound.name].consumers and bound.name not in live_names(proto.graph):
+            proto = remove_dead_code(inlined).model.proto  # which alone reads the input
         changes += _bind_input(proto, bound, declared, self.value, model.label)
         reason = f"its condition does not follow from '{self.input}' alone"
-        declined = tuple(Declined(node.path, why_undecided(node, reason)) for node in undecided)
+        declined = tuple(Declined(node.path, branch_fault(node) or reason) for node in undecided)
         return Outcome(model.with_proto(proto), tuple(changes), declined)
-
-
-def _find_input(main: Scope, name: str, label: str) -> Value:
-    inputs = {value.name: value for value in main.inputs}
-    if name not in inputs:
-        raise UsageError(f"{label}: no input '{name}' - {did_you_mean(name, inputs)}")
-    return inputs[name]
-
-
-def _without_dead_readers(model: Model, name: str) -> onnx.ModelProto:
-    """Return a model without dead code, where that is all that reads an input."""
-    value = model.graph.values[name]
-    is_dead = bool(value.consumers) and name not in live_names(model.proto.graph)
-    return remove_dead_code(model).model.proto if is_dead else model.proto
 
 
 def _check_type(value: Value, number: bool | int, label: str) -> TensorType:
@@ -378,8 +355,12 @@ def _filled_array(declared: TensorType, number: bool | int, shape: tuple[int, ..
 
 def _condition_value(model: Model, node: Node, bound: Value, array: np.ndarray) -> bool | None:
     """Return the value of an If's condition, or None where it does not follow from the bound input."""
+
+    def sources(value: Value) -> Sequence[Value | None]:
+        return value.producer.inputs if value.producer is not None and _is_plain(value.producer) else ()
+
     value = node.input(0)
-    values = list(walk_postorder([value] if value is not None else [], _plain_sources))
+    values = list(walk_postorder([value] if value is not None else [], sources))
     nodes = list(dict.fromkeys(each.producer for each in values if each is not bound and each.constant is None))
     plain = [each for each in nodes if each is not None and _is_plain(each)]
     if value is None or len(plain) < len(nodes) or len(nodes) > MAX_EVALUATED:
@@ -392,10 +373,6 @@ def _condition_value(model: Model, node: Node, bound: Value, array: np.ndarray) 
     except ModelError:  # then nothing is known
         return None
     return bool(array.reshape(-1)[0]) if array.size == 1 else None
-
-
-def _plain_sources(value: Value) -> Sequence[Value | None]:
-    return value.producer.inputs if value.producer is not None and _is_plain(value.producer) else ()
 
 
 def _is_plain(node: Node) -> bool:

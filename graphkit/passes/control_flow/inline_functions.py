@@ -71,7 +71,11 @@ class InlineFunctions(Pass):
         if reason := find_obstacle(functions, proto.graph.node):
             return Outcome(model, declined=(Declined("functions", reason),))
         make_explicit(proto, functions)
-        result = _inline_proto(proto, model.label)
+        try:
+            result = onnx.inliner.inline_local_functions(proto)
+        except (RuntimeError, onnx.checker.ValidationError) as error:  # a call does not fit, or two have one name
+            problem, hint = f"its functions cannot be inlined: {error}", "call each with the inputs that it has"
+            raise ModelError(problem, file=model.label, hint=hint) from error
         remaining = functions_of(result)
         gone = {key: function for key, function in functions.items() if key not in remaining}
         declined = tuple(_decline_function(proto, function) for function in remaining.values())
@@ -82,23 +86,11 @@ class InlineFunctions(Pass):
             return Outcome(model, declined=declined)
         _restore_names(proto.graph.node, result.graph.node, gone, {node.name for node in all_nodes(result)})
         leave_out(result.graph)
-        _drop_imports(result, gone)
+        used = {domain_of(node.domain) for node in all_nodes(result)}
+        unused = {key[0] for key in gone} - used
+        keep_members(result.opset_import, [domain_of(entry.domain) not in unused for entry in result.opset_import])
         changes = (count_things(calls[key], f"call(s) of function '{key[1]}' inlined") for key in gone if calls[key])
         return Outcome(remove_dead_code(model.with_proto(result)).model, tuple(changes), declined)
-
-
-def _inline_proto(proto: onnx.ModelProto, label: str) -> onnx.ModelProto:
-    """Return a model as inlined by onnx.
-
-    Raises:
-        ModelError: A call does not fit its function, or two functions have one name.
-    """
-    try:
-        return onnx.inliner.inline_local_functions(proto)
-    except (RuntimeError, onnx.checker.ValidationError) as error:
-        raise ModelError(
-            f"its functions cannot be inlined: {error}", file=label, hint="call each with the inputs that it has"
-        ) from error
 
 
 def _put_back(result: onnx.ModelProto, functions: Functions) -> set[Key]:
@@ -120,13 +112,6 @@ def _decline_function(proto: onnx.ModelProto, function: onnx.FunctionProto) -> D
         if versions.get(domain := domain_of(entry.domain), entry.version) != entry.version
     ]
     return Declined(f"function {function.name}", f"it needs {'; '.join(others) or 'one that is left'}")
-
-
-def _drop_imports(proto: onnx.ModelProto, gone: Functions) -> None:
-    """Drop the operator sets that only functions belonged to which are gone."""
-    used = {domain_of(node.domain) for node in all_nodes(proto)}
-    unused = {key[0] for key in gone} - used
-    keep_members(proto.opset_import, [domain_of(entry.domain) not in unused for entry in proto.opset_import])
 
 
 def _restore_names(before: Nodes, after: Nodes, functions: Functions, taken: set[str]) -> None:
@@ -173,17 +158,15 @@ def find_obstacle(functions: Functions, nodes: Nodes) -> str:
         return f"function '{error.args[1][0][1]}' calls itself"
     if sum(sizes.get(key_of(node), 1) for node in with_bodies(nodes)) > MAX_NODES:
         return f"their nodes would be more than {MAX_NODES:,}"
-    return next((text for function in functions.values() for text in _uncertain_attributes(function, functions)), "")
-
-
-def _uncertain_attributes(function: onnx.FunctionProto, functions: Functions) -> Iterator[str]:
-    """Yield which attributes a function passes on that it may not have, to one with a default for them."""
-    for node in with_bodies(function.node):
-        callee = functions.get(key_of(node))
-        defaults = {attribute.name for attribute in callee.attribute_proto} if callee is not None else set()
-        for attribute in node.attribute:
-            if attribute.ref_attr_name in function.attribute and attribute.name in defaults:
-                yield f"'{function.name}' may have no '{attribute.ref_attr_name}', and '{node.op_type}' has a default"
+    for function in functions.values():
+        for node in with_bodies(function.node):
+            callee = functions.get(key_of(node))
+            defaults = {attribute.name for attribute in callee.attribute_proto} if callee is not None else set()
+            for attribute in node.attribute:
+                name = attribute.ref_attr_name
+                if name in function.attribute and attribute.name in defaults:
+                    return f"'{function.name}' may have no '{name}', and '{node.op_type}' has a default"
+    return ""
 
 
 def make_explicit(proto: onnx.ModelProto, functions: Functions) -> None:
@@ -195,7 +178,10 @@ def make_explicit(proto: onnx.ModelProto, functions: Functions) -> None:
                 proto.opset_import.add().CopyFrom(entry)
                 imported.add(domain_of(entry.domain))
         _copy_outputs(function)
-        _forget_dims(function)
+        for info in function.value_info:
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.HasField("dim_param"):  # in a graph it would mean a dim of the graph
+                    dim.ClearField("dim_param")
     for node in all_nodes(proto):
         if (called := functions.get(key_of(node))) is not None:
             names = {attribute.name for attribute in node.attribute}
@@ -235,11 +221,3 @@ def _copy_outputs(function: onnx.FunctionProto) -> None:
             function.node.append(onnx.helper.make_node("Identity", [name], [unique_name]))
             function.output[index] = unique_name
             taken.add(unique_name)
-
-
-def _forget_dims(function: onnx.FunctionProto) -> None:
-    """Drop the names of dims from declared types: in a graph they would mean dims of the graph."""
-    for info in function.value_info:
-        for dim in info.type.tensor_type.shape.dim:
-            if dim.HasField("dim_param"):
-                dim.ClearField("dim_param")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -86,7 +85,8 @@ class FoldIntoWeights(NodeRewrite):
         try:
             linear = linear_of(node, editor.shapes)
         except MatchFailure:
-            if _is_before_constant(node):
+            readers = (reader for reader, _ in node.result().consumers)
+            if any(reader.is_op(*AFFINE_OPERATORS) and _has_constant(reader) for reader in readers):
                 raise
             return
         chain = _Chain(editor, linear)
@@ -95,13 +95,6 @@ class FoldIntoWeights(NodeRewrite):
         if chain.gain() > 0:
             _emit_nodes(editor, chain, _make_weight(editor, chain), _make_bias(editor, chain))
             editor.note("constant(s) fused into weights", len(chain.fused))
-
-
-def _is_before_constant(node: Node) -> bool:
-    """Whether a reader of a node is arithmetic with a constant, which could be fused with it."""
-    out = node.outputs[0]
-    readers = [reader for reader, _ in out.consumers] if out is not None else []
-    return any(reader.is_op(*AFFINE_OPERATORS) and _has_constant(reader) for reader in readers)
 
 
 def _has_constant(node: Node) -> bool:
@@ -164,7 +157,16 @@ class _Chain:
             if source is None or self._only_reader(value) is not reader:
                 return
             affine = self._read_affine(node, source, self.linear.source)
-            if affine is None or not self._is_same_shape(node, source, value) or not self._can_shift(node, affine):
+            if affine is None:
+                return
+            before, after = self.editor.shapes[source].dims, self.editor.shapes[value].dims
+            if before is None or before != after:
+                self.editor.decline(node, "it may give a larger tensor than it reads")
+                return
+            if affine.shifts and self.linear.is_padded:
+                self.editor.decline(node, f"'{self.linear.node.label}' pads what it adds to with zeros")
+                return
+            if affine.shifts and self.linear.node.op_type == "MatMul" and len(self.linear.tensor.dims) != 2:
                 return
             self.before = affine.followed_by(self.before)
             self.fused.append(node)
@@ -186,21 +188,6 @@ class _Chain:
             if failure.reason:
                 self.editor.decline(node, f"not fused with '{self.linear.node.label}': {failure.reason}")
             return None
-
-    def _is_same_shape(self, node: Node, source: Value, value: Value) -> bool:
-        before, after = self.editor.shapes[source].dims, self.editor.shapes[value].dims
-        if before is not None and before == after:
-            return True
-        self.editor.decline(node, "it may give a larger tensor than it reads")
-        return False
-
-    def _can_shift(self, node: Node, affine: Affine) -> bool:
-        if not affine.shifts:
-            return True
-        if self.linear.is_padded:
-            self.editor.decline(node, f"'{self.linear.node.label}' pads what it adds to with zeros")
-            return False
-        return self.linear.node.op_type != "MatMul" or len(self.linear.tensor.dims) == 2
 
     def gain(self) -> int:
         """Return how many nodes fewer there will be."""
@@ -230,7 +217,17 @@ def _make_bias(editor: Editor, chain: _Chain) -> NodeInput:
     old = node.input(linear.bias) if linear.bias is not None else None
     if old is not None and not (chain.after.scales or chain.after.shifts or chain.before.shifts):
         return old
-    numbers = _old_bias(editor, linear, old)
+    numbers = np.zeros(1)
+    if old is not None:
+        if old.constant is None:
+            raise MatchFailure("its bias is not constant")
+        dims = [dim for dim in old.constant.dims if dim != 1]
+        if dims not in ([], [linear.result.count]) or (dims and old.constant.dims[-1] != linear.result.count):
+            raise MatchFailure("its bias is not one number for each channel")
+        beta = node.attr("beta", 1.0) if node.op_type == "Gemm" else 1.0
+        if beta is None:
+            raise MatchFailure("its beta is not known")
+        numbers = beta * editor.model.array(old.constant).astype(np.float64).reshape(-1)
     if chain.before.shifts:
         factor = spread_along_axes(chain.before.shift, linear.view, linear.takes)
         alpha = node.attr("alpha", 1.0) if node.op_type == "Gemm" else 1.0
@@ -248,64 +245,30 @@ def _make_bias(editor: Editor, chain: _Chain) -> NodeInput:
     return editor.constant(full, f"{name}_fused" if old is not None else name)
 
 
-def _old_bias(editor: Editor, linear: Linear, old: Value | None) -> np.ndarray:
-    """Return the bias that is added already, in float64, one number a channel or one."""
-    if old is None:
-        return np.zeros(1)
-    tensor = old.constant
-    if tensor is None:
-        raise MatchFailure("its bias is not constant")
-    dims = [dim for dim in tensor.dims if dim != 1]
-    if dims not in ([], [linear.result.count]) or (dims and tensor.dims[-1] != linear.result.count):
-        raise MatchFailure("its bias is not one number for each channel")
-    beta = linear.node.attr("beta", 1.0) if linear.node.op_type == "Gemm" else 1.0
-    if beta is None:
-        raise MatchFailure("its beta is not known")
-    return beta * editor.model.array(tensor).astype(np.float64).reshape(-1)
-
-
 def _emit_nodes(editor: Editor, chain: _Chain, weight: NodeInput, bias: NodeInput) -> None:
     """Say which nodes take the place of the last node, or of the operator itself where that is the last one."""
     linear, node = chain.linear, chain.linear.node
-    names = _output_names(editor, chain)
+    moves = [mover for mover in chain.behind if mover not in chain.fused]
+    last = chain.behind[-1] if chain.behind else node
+    inner = [node, *moves][:-1] if moves else []  # which give no longer what they gave
+    names = [*(editor.unique_name(f"{each.result().name}_fused") for each in inner), last.result().name]
     inputs: list[NodeInput] = list(node.inputs)
     inputs[linear.data], inputs[linear.weight] = chain.start, weight
     new: list[NewNode] = []
     if linear.bias is not None:
         inputs[linear.bias :] = [bias] if bias is not None else []
-        new.append(NewNode(node.op_type, inputs, [names[0]], _new_attributes(node, bias), like=node))
+        attributes = attributes_of(node)
+        if isinstance(bias, str):
+            attributes.pop("beta", None)  # a bias of our own is added once
+        new.append(NewNode(node.op_type, inputs, [names[0]], attributes, like=node))
     elif bias is None:
         new.append(NewNode(node.op_type, inputs, [names[0]], like=node))
     else:
         product = editor.unique_name(f"{names[0]}_product")
         new.append(NewNode(node.op_type, inputs, [product], like=node))
         new.append(NewNode("Add", [product, bias], [names[0]]))
-    source = names[0]
-    moves = [mover for mover in chain.behind if mover not in chain.fused]
-    for mover, name in zip(moves, names[1:], strict=True):
-        new.append(
-            NewNode(mover.op_type, [source, *mover.inputs[1:]], [name], _new_attributes(mover, None), like=mover)
-        )
-        source = name
-    last = chain.behind[-1] if chain.behind else node
+    for mover, source, name in zip(moves, names, names[1:], strict=False):
+        new.append(NewNode(mover.op_type, [source, *mover.inputs[1:]], [name], attributes_of(mover), like=mover))
     editor.replace(last, *new)
     for gone in {node, *chain.behind, *chain.fused} - {last}:
         editor.take(gone)
-
-
-def _output_names(editor: Editor, chain: _Chain) -> list[str]:
-    """Return the outputs of the operator and of each moving node behind it; the last one gives the result."""
-    moves = [mover for mover in chain.behind if mover not in chain.fused]
-    last = chain.behind[-1] if chain.behind else chain.linear.node
-    result = last.result()
-    renamed = [chain.linear.node, *moves][:-1] if moves else []
-    outs = [node.outputs[0] for node in renamed]
-    return [*(editor.unique_name(f"{out.name}_fused") for out in outs if out is not None), result.name]
-
-
-def _new_attributes(node: Node, bias: NodeInput) -> Mapping[str, Any]:
-    """Return a node's attributes; a bias of our own is added once."""
-    attributes = attributes_of(node)
-    if bias is not None and isinstance(bias, str):
-        attributes.pop("beta", None)
-    return attributes

@@ -14,7 +14,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
 from graphkit.passes.fusion.linear_operators import Linear, affine_of, linear_of
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeRewrite, Rewrite, attributes_of
-from graphkit.rewrite.pattern import Match, Op, Pattern, nodes_of
+from graphkit.rewrite.pattern import Op, Pattern, nodes_of
 from graphkit.rewrite.weight_arithmetic import join_weights, read_elements, round_numbers
 from graphkit.shapes import const
 
@@ -84,7 +84,7 @@ def _joined_pads(editor: Editor, pad: Node, conv: Node) -> list[int]:
     conv_pads = conv.attr("pads", zeros) if automatic == "NOTSET" else zeros
     if conv_pads is None or len(conv_pads) != len(zeros):
         raise MatchFailure("its pads do not fit the rank of its data")
-    return [of_pad + of_conv for of_pad, of_conv in zip(added, conv_pads, strict=True)]
+    return [sum(pair) for pair in zip(added, conv_pads, strict=True)]
 
 
 def _pads_around(editor: Editor, pad: Node, rank: int) -> list[int]:
@@ -139,32 +139,23 @@ class MatmulAddToGemm(NodeRewrite):
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         for match in SUM.solve(editor, node.outputs[0], {}) if node.scope.opset() >= BROADCAST_BIAS_SINCE else ():
-            (product,) = nodes_of(match, PRODUCT)
-            if product.scope is node.scope and _is_of_matrices(editor, product, match[PRODUCT]):
-                _put_together(editor, node, product, match)
-                return
-
-
-def _is_of_matrices(editor: Editor, node: Node, product: Value) -> bool:
-    """Whether a product is of two matrices of floats, and an edit may take it."""
-    ranks = [editor.shapes[value].rank for value in node.operands]
-    is_float = editor.shapes[product].dtype in FLOATS
-    return ranks == [2, 2] and is_float and editor.is_free(node) and not editor.is_static(node)
-
-
-def _put_together(editor: Editor, add: Node, node: Node, match: Match) -> None:
-    value, bias, out = match[PRODUCT], match[BIAS], match[SUM]
-    if editor.only_reader(value) is not add:
-        raise MatchFailure(f"what '{node.label}' gives is read elsewhere too")
-    whole, added = editor.shapes[value].dims, editor.shapes[bias].dims
-    if whole is None or added is None or len(added) > len(whole):
-        raise MatchFailure("what it adds may have more dims than the product")
-    pairs = zip(reversed(added), reversed(whole), strict=False)
-    if any(dim not in (const(1), size) for dim, size in pairs):
-        raise MatchFailure("what it adds may be larger than the product")
-    editor.replace(add, NewNode("Gemm", [*node.inputs, bias], [out.name], like=node))
-    editor.take(node)
-    editor.note("pair(s) of MatMul and Add merged into a Gemm")
+            (product,), value, bias = nodes_of(match, PRODUCT), match[PRODUCT], match[BIAS]
+            ranks = [editor.shapes[operand].rank for operand in product.operands]
+            if product.scope is not node.scope or ranks != [2, 2] or editor.shapes[value].dtype not in FLOATS:
+                continue
+            if not editor.is_free(product) or editor.is_static(product):
+                continue
+            if editor.only_reader(value) is not node:
+                raise MatchFailure(f"what '{product.label}' gives is read elsewhere too")
+            whole, added = editor.shapes[value].dims, editor.shapes[bias].dims
+            if whole is None or added is None or len(added) > len(whole):
+                raise MatchFailure("what it adds may have more dims than the product")
+            if any(dim not in (const(1), size) for dim, size in zip(reversed(added), reversed(whole), strict=False)):
+                raise MatchFailure("what it adds may be larger than the product")
+            editor.replace(node, NewNode("Gemm", [*product.inputs, bias], [node.result().name], like=product))
+            editor.take(product)
+            editor.note("pair(s) of MatMul and Add merged into a Gemm")
+            return
 
 
 SPLIT_INPUT_SINCE = 13  # of Split: before, the sizes are an attribute
@@ -213,8 +204,13 @@ class MergeSiblingMatmuls(Rewrite):
                     _sort_into_groups(editor, node, groups, waiting)
         ready = [siblings for key, siblings in groups.items() if key[0] not in waiting]
         for layers in _by_weights(ready):
-            if len(layers[0]) > 1 and all(_count_gain(siblings) >= 0 for siblings in layers):
-                _merge_layers(editor, layers)
+            adds = [sum(sibling.add is not None for sibling in siblings) for siblings in layers]
+            gains = [len(each) + count - 2 - (count > 0) for each, count in zip(layers, adds, strict=True)]
+            if len(layers[0]) > 1 and min(gains) >= 0:
+                with editor.matching(layers[0][0].linear.node):
+                    weight = _joined_weight(editor, layers[0])
+                    for siblings in layers:
+                        _merge_siblings(editor, siblings, weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,20 +296,6 @@ def _by_weights(groups: Sequence[Sequence[_Sibling]]) -> Iterator[list[list[_Sib
             yield [sorted(siblings, key=lambda sibling: order[sibling.weight]) for siblings in layers.values()]
 
 
-def _count_gain(siblings: Sequence[_Sibling]) -> int:
-    """Return how many nodes fewer there will be."""
-    adds = sum(sibling.add is not None for sibling in siblings)
-    return len(siblings) + adds - 2 - (adds > 0)
-
-
-def _merge_layers(editor: Editor, layers: Sequence[Sequence[_Sibling]]) -> None:
-    """Merge the operators of each of several layers, which share the weights."""
-    with editor.matching(layers[0][0].linear.node):
-        weight = _joined_weight(editor, layers[0])
-        for siblings in layers:
-            _merge_siblings(editor, siblings, weight)
-
-
 def _merge_siblings(editor: Editor, siblings: Sequence[_Sibling], weight: str) -> None:
     """Put one operator, and a Split, in the place of the first of several."""
     first = min((sibling.linear for sibling in siblings), key=lambda linear: linear.node.index)
@@ -332,7 +314,13 @@ def _merge_siblings(editor: Editor, siblings: Sequence[_Sibling], weight: str) -
         nodes.append(NewNode("Add", [product, *bias], [whole], like=siblings[0].add))
     else:
         nodes.append(NewNode("MatMul", [source, weight], [whole], like=first.node))
-    editor.insert_before(first.node, *nodes, _split_result(editor, siblings, whole))
+    axis, outputs = siblings[0].linear.result.axis, [sibling.out.name for sibling in siblings]
+    sizes = [sibling.linear.result.count for sibling in siblings]
+    if first.node.scope.opset() < SPLIT_INPUT_SINCE:
+        split = NewNode("Split", [whole], outputs, {"axis": axis, "split": sizes})
+    else:
+        split = NewNode("Split", [whole, editor.integers(sizes, f"{label}_sizes")], outputs, {"axis": axis})
+    editor.insert_before(first.node, *nodes, split)
     for sibling in siblings:
         editor.take(sibling.linear.node)
         editor.replace(sibling.add or sibling.linear.node)  # the Split gives what it gives
@@ -356,12 +344,3 @@ def _joined_bias(editor: Editor, siblings: Sequence[_Sibling]) -> str:
     full = [np.broadcast_to(bias, (count,)) for bias, count in zip(biases, counts, strict=True)]
     numbers = round_numbers(np.concatenate(full).astype(np.float64), siblings[0].linear.tensor.data_type)
     return editor.constant(numbers, f"{siblings[0].out.name}_bias")
-
-
-def _split_result(editor: Editor, siblings: Sequence[_Sibling], whole: str) -> NewNode:
-    linear = siblings[0].linear
-    sizes, outputs = [s.linear.result.count for s in siblings], [s.out.name for s in siblings]
-    axis = linear.result.axis
-    if linear.node.scope.opset() < SPLIT_INPUT_SINCE:
-        return NewNode("Split", [whole], outputs, {"axis": axis, "split": sizes})
-    return NewNode("Split", [whole, editor.integers(sizes, f"{outputs[0]}_sizes")], outputs, {"axis": axis})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -71,8 +71,18 @@ class FuseLayerNorm(NodeRewrite):
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         norm = _match_norm(editor, node)
-        if all(map(editor.is_free, norm.nodes)):
-            _fuse_norm(editor, norm)
+        if not all(map(editor.is_free, norm.nodes)):
+            return
+        scale: NodeInput = norm.scale
+        if scale is None:
+            ones = np.ones([dim.constant or 0 for dim in norm.axes], FLOATS[norm.dtype])
+            scale = editor.constant(ones, f"{norm.out.name}_scale")
+        inputs = [norm.data, scale] if norm.bias is None else [norm.data, scale, norm.bias]
+        attributes, last = {"axis": -len(norm.axes), "epsilon": norm.epsilon}, norm.nodes[-1]
+        editor.replace(last, NewNode("LayerNormalization", inputs, [norm.out.name], attributes, like=last))
+        for inner in norm.nodes[:-1]:
+            editor.take(inner)
+        editor.note("LayerNormalization(s) put together")
 
 
 @dataclass
@@ -93,7 +103,7 @@ class _Norm:
     epsilon: float
     scale: Value | None = None
     bias: Value | None = None
-    dtype: int = field(default=TensorProto.FLOAT)
+    dtype: int = TensorProto.FLOAT
 
     @property
     def out(self) -> Value:
@@ -188,18 +198,3 @@ def _reader_operand(editor: Editor, norm: _Norm, op_type: str) -> Value | None:
         return None
     norm.nodes.append(node)
     return operand
-
-
-def _fuse_norm(editor: Editor, norm: _Norm) -> None:
-    """Put one node in the place of the last one."""
-    scale: NodeInput = norm.scale
-    if scale is None:
-        sizes = [dim.constant or 0 for dim in norm.axes]
-        scale = editor.constant(np.ones(sizes, FLOATS[norm.dtype]), f"{norm.out.name}_scale")
-    inputs = [norm.data, scale] if norm.bias is None else [norm.data, scale, norm.bias]
-    attributes = {"axis": -len(norm.axes), "epsilon": norm.epsilon}
-    last = norm.nodes[-1]
-    editor.replace(last, NewNode("LayerNormalization", inputs, [norm.out.name], attributes, like=last))
-    for node in norm.nodes[:-1]:
-        editor.take(node)
-    editor.note("LayerNormalization(s) put together")

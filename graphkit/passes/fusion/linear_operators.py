@@ -164,7 +164,7 @@ class Linear:
         takes: The axes of the view that count the channels of the data, in order.
         gives: Those that count the channels of the result.
         bias: Which input is the bias, None for an operator that has none.
-        is_padded: Whether zeros are set around the data.
+        is_padded: Whether it reads, or makes up, elements that are not in its data.
     """
 
     node: Node
@@ -218,25 +218,10 @@ def _read_convolution(node: Node, _: Shapes) -> Linear:
         view, gives, takes = (groups, first // groups, *dims[1:]), (0, 1), (0, 2)
     if is_transposed:
         gives, takes = takes, gives
-    return Linear(
-        node=node,
-        data=0,
-        weight=1,
-        tensor=tensor,
-        view=view,
-        takes=takes,
-        gives=gives,
-        source=Channels(rank, 1, incoming),
-        result=Channels(rank, 1, outgoing),
-        bias=2,
-        is_padded=_is_padded(node),
-    )
-
-
-def _is_padded(node: Node) -> bool:
-    """Whether a convolution reads, or makes up, elements that are not in its data."""
     pads, automatic = node.attr("pads", ()), node.attr("auto_pad", "NOTSET")
-    return node.op_type == "ConvTranspose" or pads is None or any(pads) or automatic not in ("NOTSET", "VALID")
+    is_padded = is_transposed or pads is None or any(pads) or automatic not in ("NOTSET", "VALID")
+    source, result = Channels(rank, 1, incoming), Channels(rank, 1, outgoing)
+    return Linear(node, 0, 1, tensor, view, takes, gives, source, result, bias=2, is_padded=is_padded)
 
 
 def _read_gemm(node: Node, _: Shapes) -> Linear:
@@ -245,19 +230,8 @@ def _read_gemm(node: Node, _: Shapes) -> Linear:
         raise MatchFailure("the Gemm is of an old operator set, or its weight is no matrix")
     takes, gives = (1, 0) if node.attr("transB", 0) else (0, 1)
     dims = tuple(tensor.dims)
-    source = Channels(2, 0 if node.attr("transA", 0) else 1, dims[takes])
-    return Linear(
-        node=node,
-        data=0,
-        weight=1,
-        tensor=tensor,
-        view=dims,
-        takes=(takes,),
-        gives=(gives,),
-        source=source,
-        result=Channels(2, 1, dims[gives]),
-        bias=2,
-    )
+    source, result = Channels(2, 0 if node.attr("transA", 0) else 1, dims[takes]), Channels(2, 1, dims[gives])
+    return Linear(node, 0, 1, tensor, dims, (takes,), (gives,), source, result, bias=2)
 
 
 def _read_matmul(node: Node, shapes: Shapes) -> Linear:
@@ -280,18 +254,8 @@ def _read_matmul(node: Node, shapes: Shapes) -> Linear:
     last, before = len(dims) - 1, len(dims) - 2
     takes, gives = (before, last) if is_right else (last, before)
     whole, axis = max(rank, len(dims)), -1 if is_right else -2
-    source = Channels(rank, rank + axis, dims[takes])
-    return Linear(
-        node=node,
-        data=data,
-        weight=weight,
-        tensor=tensor,
-        view=dims,
-        takes=(takes,),
-        gives=(gives,),
-        source=source,
-        result=Channels(whole, whole + axis, dims[gives]),
-    )
+    source, result = Channels(rank, rank + axis, dims[takes]), Channels(whole, whole + axis, dims[gives])
+    return Linear(node, data, weight, tensor, dims, (takes,), (gives,), source, result)
 
 
 Reader = Callable[[Node, Shapes], Linear]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -74,7 +74,12 @@ class ExtractSubgraph(Pass):
         new_outputs = [_declare_output(value, shapes, model.label) for value in ends]
         proto = copy_proto(base)
         graph = proto.graph
-        _detach_producers(base, graph, cuts)
+        taken = names_in(base.scopes)
+        for value in cuts:
+            if value.producer is not None:
+                name = free_name(f"{value.name}_before", taken)
+                taken.add(name)
+                graph.node[value.producer.index].output[value.output_index] = name
         del proto.training_info[:]
         new_names = {info.name for info in new_inputs}
         others = [info for info in map(_copy_info, graph.input) if info.name not in new_names]
@@ -84,9 +89,24 @@ class ExtractSubgraph(Pass):
         named = {info.name for info in (*new_inputs, *new_outputs)}
         keep_members(graph.value_info, [info.name not in named for info in graph.value_info])
         whole = base.with_proto(proto)
-        _check_reached(whole, cuts, model.label)
+        live = live_names(graph)
+        if missed := next((value.name for value in cuts if value.name not in live), ""):
+            raise UsageError(
+                f"{model.label}: no output that is asked for needs '{missed}', or only through other values where the "
+                "subgraph begins - leave it out"
+            )
         made = InferOutputShapes().run(drop_dead_inputs(remove_dead_code(whole).model)).model
-        return Outcome(made, tuple(_list_changes(model, made, cuts)))
+        names = [value.name for value in cuts]
+        was, now = (sum(len(scope.nodes) for scope in each.graph.walk()) for each in (model, made))
+        changes = [f"{now:,} of {count_things(was, 'node(s)')} taken"]
+        if names:
+            changes.append(f"{count_things(len(names), 'value(s)')} to begin at: {family_labels(names)}")
+        stay = [value.name for value in made.graph.inputs if value.tensor is None and value.name not in names]
+        if stay and names:
+            changes.append(f"{count_things(len(stay), 'input(s)')} of the model needed besides: {family_labels(stay)}")
+        if model.proto.training_info:
+            changes.append("the graphs for training left out")
+        return Outcome(made, tuple(changes))
 
 
 def cut_values(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
@@ -203,36 +223,3 @@ def _make_declaration(value: Value, dtype: int, dims: Iterable[Dim]) -> onnx.Val
 
 def _copy_info(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     return onnx.ValueInfoProto.FromString(info.SerializeToString())
-
-
-def _detach_producers(model: Model, graph: onnx.GraphProto, cuts: Iterable[Value]) -> None:
-    """Let the nodes that gave these values give them under other names."""
-    taken = names_in(model.scopes)
-    for value in cuts:
-        if value.producer is not None:
-            name = free_name(f"{value.name}_before", taken)
-            taken.add(name)
-            graph.node[value.producer.index].output[value.output_index] = name
-
-
-def _check_reached(model: Model, cuts: Iterable[Value], label: str) -> None:
-    live = live_names(model.proto.graph)
-    for value in cuts:
-        if value.name not in live:
-            raise UsageError(
-                f"{label}: no output that is asked for needs '{value.name}', or only through other values where the "
-                "subgraph begins - leave it out"
-            )
-
-
-def _list_changes(before: Model, after: Model, cuts: Iterable[Value]) -> Iterator[str]:
-    names = [value.name for value in cuts]
-    was, now = (sum(len(scope.nodes) for scope in model.graph.walk()) for model in (before, after))
-    yield f"{now:,} of {count_things(was, 'node(s)')} taken"
-    if names:
-        yield f"{count_things(len(names), 'value(s)')} to begin at: {family_labels(names)}"
-    stay = [value.name for value in after.graph.inputs if value.tensor is None and value.name not in names]
-    if stay and names:
-        yield f"{count_things(len(stay), 'input(s)')} of the model needed besides: {family_labels(stay)}"
-    if before.proto.training_info:
-        yield "the graphs for training left out"

@@ -97,7 +97,12 @@ class Rename(Pass):
 def _find_named_values(model: Model, what: str, name: str) -> list[Value]:
     """Return the input, the output, the value of the main graph, or those of bodies that have a name."""
     if what == "value":
-        return _find_values(model, name)
+        path, _, inner = name.rpartition("::")
+        bodies = [scope for scope in model.graph.walk() if scope is not model.graph]
+        found = [scope.values[name] for scope in bodies if name in scope.values]
+        found += [scope.values[inner] for scope in bodies if scope.path == path and inner in scope.values]
+        is_outer = name in model.graph.values or not found
+        return [find_value(model.scopes, name, model.label)] if is_outer else found
     graph = model.graph
     inputs, outputs = ({value.name: value for value in values} for values in (graph.inputs, graph.outputs))
     known = inputs if what == "input" else outputs
@@ -108,16 +113,6 @@ def _find_named_values(model: Model, what: str, name: str) -> list[Value]:
             f"{model.label}: '{name}' is an input and an output - rename both with --value-name {name}=NEW"
         )
     return [known[name]]
-
-
-def _find_values(model: Model, name: str) -> list[Value]:
-    path, _, inner = name.rpartition("::")
-    bodies = [scope for scope in model.graph.walk() if scope is not model.graph]
-    found = [scope.values[name] for scope in bodies if name in scope.values]
-    found += [scope.values[inner] for scope in bodies if scope.path == path and inner in scope.values]
-    if name in model.graph.values or not found:
-        return [find_value(model.scopes, name, model.label)]
-    return found
 
 
 def _check_free(model: Model, names: Mapping[Value, str]) -> None:
@@ -151,7 +146,11 @@ def _with_dims(model: Model, renames: Renames) -> tuple[Model, list[str]]:
     placed = _with_places(placed, symbols)
     if not symbols:
         return model, notes
-    unified = _unify_symbols(placed, symbols)
+    first: dict[str, str] = {}
+    for old, new in symbols.items():
+        first.setdefault(new, old)
+    same = {old: symbol(first[new]) for old, new in symbols.items() if first[new] != old}
+    unified = with_symbols(placed, same)  # as the new name may have other bounds
     is_of_inputs = not declared_inputs(placed).symbols.isdisjoint(symbols)
     inferred = (
         InferOutputShapes().run(unified) if is_of_inputs else Outcome(unified)
@@ -179,7 +178,11 @@ def _new_symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[s
                 raise UsageError(f"{model.label}: the graph forces '{name}' to equal '{old}', so they cannot be {both}")
         others = [name for name in members if name not in (old, new)]
         notes.append(f"{old} is called {new}" + (f", and so is {', '.join(others)}, equal to it" if others else ""))
-    _check_equal(model, new_names, classes)
+    first: dict[str, str] = {}
+    for old, new in new_names.items():
+        earlier = first.setdefault(new, old)
+        if old not in classes.get(earlier, (earlier,)):
+            raise UsageError(f"{model.label}: '{earlier}' and '{old}' cannot both be '{new}', for they may differ")
     for old, new in new_names.items():
         if new in declared | classes.keys() and new not in new_names:
             raise UsageError(
@@ -194,23 +197,6 @@ def _no_such_dim(model: Model, name: str) -> UsageError:
     if name.startswith("?"):
         hint = "dims without a name are INPUT.AXIS, such as x.0"
     return UsageError(f"{model.label}: no dim is called '{name}' - {hint}")
-
-
-def _check_equal(model: Model, names: Mapping[str, str], classes: Mapping[str, tuple[str, ...]]) -> None:
-    """Check that symbols that get one name are equal."""
-    first: dict[str, str] = {}
-    for old, new in names.items():
-        earlier = first.setdefault(new, old)
-        if old not in classes.get(earlier, (earlier,)):
-            raise UsageError(f"{model.label}: '{earlier}' and '{old}' cannot both be '{new}', for they may differ")
-
-
-def _unify_symbols(model: Model, symbols: Mapping[str, str]) -> Model:
-    """Return a model in which the symbols that get one name are one already: a new name may have other bounds."""
-    first: dict[str, str] = {}
-    for old, new in symbols.items():
-        first.setdefault(new, old)
-    return with_symbols(model, {old: symbol(first[new]) for old, new in symbols.items() if first[new] != old})
 
 
 def _is_expression(text: str) -> bool:

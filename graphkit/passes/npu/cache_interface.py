@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 import onnx.numpy_helper
-from onnx import GraphProto, helper
+from onnx import GraphProto, TensorProto, helper
 
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry
@@ -39,6 +39,7 @@ __all__ = [
     "find_growths",
 ]
 
+FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 MOVES = RESHAPING | operator_set("Cast Gather Identity Slice Split Transpose")
 """Lead from a cache to the part that grows: a layer taken out of a stack, or the dtype that the attention computes in.
 
@@ -119,13 +120,16 @@ class _Moved:
         before, after = self.shapes[self.past].dims, self.shapes[self.present].dims
         if self.length is None or not self.length.symbols or before is None or after is None:
             raise MatchFailure("its dims are not known")
-        if len(before) != len(after) or self._others(before) != self._others(after):
+        others = [(*dims[: self.axis], *dims[self.axis + 1 :]) for dims in (before, after)]
+        if len(before) != len(after) or others[0] != others[1]:
             raise MatchFailure("what it becomes has another shape")
         if self.shapes[self.past].dtype != self.shapes[self.present].dtype:
             raise MatchFailure("what it becomes has another dtype")
         joined = set()
         for node, value in self._cache_readers():
-            if not self._joins_slots(node, value):
+            dims = self.shapes[value].dims
+            is_join = node.is_op("Concat") and len(node.inputs) == 2 and node.inputs[0] is value and dims
+            if not is_join or not dims or dims[(node.attr("axis", 0) or 0) % len(dims)] != self.length:
                 raise MatchFailure(f"'{node.label}' ({node.operator}) reads it before what is new joins it")
             joined.add(node)
         if not joined:
@@ -133,10 +137,6 @@ class _Moved:
         foreign = next((value for value in self._sources(joined) if value is not None), None)
         if foreign is not None:
             raise MatchFailure(f"its present is also made of '{foreign.name}'")
-
-    def _others(self, dims: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Return the dims other than that which grows."""
-        return (*dims[: self.axis], *dims[self.axis + 1 :])
 
     def _cache_readers(self) -> Iterator[tuple[Node, Value]]:
         """Yield the readers of the cache, or of parts of it, other than moves."""
@@ -150,13 +150,6 @@ class _Moved:
             for node, index in value.consumers:
                 if not _moves_elements(node, index, value) and not node.is_op("Shape"):
                     yield node, value
-
-    def _joins_slots(self, node: Node, value: Value) -> bool:
-        """Whether a node appends to the slots of a part of the cache."""
-        dims = self.shapes[value].dims
-        if not node.is_op("Concat") or len(node.inputs) != 2 or node.inputs[0] is not value or not dims:
-            return False
-        return dims[(node.attr("axis", 0) or 0) % len(dims)] == self.length
 
     def _sources(self, joined: set[Node]) -> Iterator[Value]:
         """Yield the sources of the present, other than the results of these nodes, through moves and stacking."""
@@ -222,10 +215,15 @@ class StaticKvCache(Pass):
         caches = find_growths(model, shapes, declined)
         if declined or not caches:
             return Matched(model, declined=tuple(declined))
-        symbols = _past_lengths(caches, shapes)
+        symbols = frozenset().union(*(_cache_length(growth, shapes).symbols for growth in caches))
         frozen = freezable_symbols(model, shapes)
         for value, known in find_dependences(model, shapes).items():
-            if not known.data and known.symbols & symbols and not known.symbols <= frozen and _is_float(shapes, value):
+            if (
+                not known.data
+                and known.symbols & symbols
+                and not known.symbols <= frozen
+                and shapes[value].dtype in FLOAT_TYPES
+            ):
                 reason = "it depends on the length of the past, which must not become a constant"
                 return Matched(model, declined=(Declined(value.name, f"{reason} - run extract-host-values first"),))
         news = {growth.present: growth for growth in caches}
@@ -253,11 +251,6 @@ class StaticKvCache(Pass):
         return Matched(frozen_model, (change,), matches=caches)
 
 
-def _past_lengths(caches: tuple[Growth, ...], shapes: Shapes) -> frozenset[str]:
-    """Return the symbols of the length of the past."""
-    return frozenset().union(*(_cache_length(growth, shapes).symbols for growth in caches))
-
-
 def _cache_length(growth: Growth, shapes: Shapes) -> Expr:
     dims = shapes[growth.past].dims
     assert dims is not None
@@ -276,10 +269,6 @@ def _with_ends(model: Model, moved_values: Sequence[Growth], slots: int) -> Mode
             proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([number]), name))
         proto.graph.node.append(helper.make_node("Slice", [growth.present.name, *names], [growth.given]))
     return model.with_proto(proto)
-
-
-def _is_float(shapes: Shapes, value: Value) -> bool:
-    return shapes[value].dtype in (1, 10, 11, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,10 +380,6 @@ class _Stack:
         batch, heads, slots, size = self.dims
         return len(self.names), batch, slots, heads * size
 
-    def info(self, name: str) -> onnx.ValueInfoProto:
-        """Return the declaration of the one."""
-        return helper.make_tensor_value_info(name, self.dtype, self.shape)
-
 
 def _group_stacks(pairs: Renames, values: Sequence[Value], shapes: Shapes, label: str) -> Mapping[str, _Stack]:
     """Return the stacks by name.
@@ -431,7 +416,7 @@ def _split_stack(graph: GraphProto, name: str, stack: _Stack) -> list[onnx.NodeP
             helper.make_node("Reshape", [part, split], [heads_apart], name=heads_apart),
             helper.make_node("Transpose", [heads_apart], [member], name=f"{heads_apart}_first", perm=[0, 2, 1, 3]),
         ]
-    _replace_declaration(graph.input, stack.names, stack.info(name))
+    _replace_declaration(graph.input, stack, name)
     return nodes
 
 
@@ -446,14 +431,14 @@ def _join_stack(graph: GraphProto, name: str, stack: _Stack) -> None:
         graph.node.append(helper.make_node("Reshape", [turned, dims], [part], name=part))
         parts.append(part)
     graph.node.append(helper.make_node("Concat", parts, [out], name=out, axis=0))
-    _replace_declaration(graph.output, stack.names, stack.info(out))
+    _replace_declaration(graph.output, stack, out)
 
 
-def _replace_declaration(infos: MutableSequence[Any], names: Sequence[str], new: onnx.ValueInfoProto) -> None:
-    """Put a declaration in the place of the first of some."""
-    place = min(at for at, info in enumerate(infos) if info.name in names)
-    kept = [onnx.ValueInfoProto.FromString(info.SerializeToString()) for info in infos if info.name not in names]
-    kept.insert(place, new)
+def _replace_declaration(infos: MutableSequence[Any], stack: _Stack, name: str) -> None:
+    """Put the declaration of a stack in the place of the first of its members."""
+    place = min(at for at, info in enumerate(infos) if info.name in stack.names)
+    kept = [onnx.ValueInfoProto.FromString(info.SerializeToString()) for info in infos if info.name not in stack.names]
+    kept.insert(place, helper.make_tensor_value_info(name, stack.dtype, stack.shape))
     del infos[:]
     infos.extend(kept)
 

@@ -11,7 +11,6 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
-from graphkit.rewrite.element_bounds import Interval
 
 __all__ = ["CastInt64Away"]
 
@@ -153,7 +152,8 @@ def _check_node(editor: Editor, node: Node, read: list[int], convertible: Mappin
         raise MatchFailure("its opset has no such operator for int32")
     values = [value for index in read if (value := node.inputs[index]) is not None]
     for value in (*values, *([out] if gives else [])):
-        if not _fits_int32(editor.bounds.of(value)):
+        bounds = editor.bounds.of(value)
+        if not (bounds.is_finite and bounds.low >= -(2**31) and bounds.high < 2**31):
             raise MatchFailure(f"'{value.name}' is not known to fit into int32")
     for value in values:
         if not (
@@ -199,7 +199,3 @@ def _data_inputs(node: Node) -> list[int]:
 
 def _is_int64(editor: Editor, value: Value | None) -> bool:
     return value is not None and editor.shapes[value].dtype == INT64
-
-
-def _fits_int32(bounds: Interval) -> bool:
-    return bounds.is_finite and bounds.low >= -(2**31) and bounds.high < 2**31

@@ -14,7 +14,6 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.view import Node, Value
-from graphkit.ops.tensor import Dims
 from graphkit.rewrite import (
     ROUNDING,
     Builder,
@@ -283,27 +282,18 @@ class GeluToTanh(Rewrite):
                 if node.operator == CONTRIB_GELU and editor.is_free(node):
                     _spell_gelu(editor, node)
         matches = [match for node in editor.nodes("Mul") if (match := GELU.match(editor, node.outputs[0])) is not None]
-        gelus = {match[ERF]: match[X] for match in matches if _keeps_dims(editor, match[X], match[SCALED])}
+        gelus: dict[Value | None, Value] = {}
+        for match in matches:
+            x = editor.shapes[match[X]]
+            if x.dims and x.dims == editor.shapes[match[SCALED]].dims and x.dtype in FLOATS:
+                gelus[match[ERF]] = match[X]
         for node in editor.nodes("Erf"):
-            out = node.outputs[0]
-            if out in gelus:
-                _replace_erf(editor, node, out, gelus[out])
-            else:
+            out, builder = node.outputs[0], Builder(editor, node)
+            if out is None or out not in gelus:
                 editor.decline(node, "it is not the Erf of a Gelu")
-
-
-def _keeps_dims(editor: Editor, x: Value, scaled: Value) -> bool:
-    """Whether scaling keeps the dims of floats of some rank."""
-    dims = editor.shapes[x].dims
-    return bool(dims) and dims == editor.shapes[scaled].dims and editor.shapes[x].dtype in FLOATS
-
-
-def _replace_erf(editor: Editor, node: Node, out: Value, x: Value) -> None:
-    """Put Tanh in the place of Erf, under another name, for its elements differ."""
-    builder = Builder(editor, node)
-    if editor.replace_all_uses(out, _add_tanh(builder, x)):
-        editor.insert_before(node, *builder.nodes)
-        editor.note("Gelu(s) computed by tanh")
+            elif editor.replace_all_uses(out, _add_tanh(builder, gelus[out])):  # another name, for its elements differ
+                editor.insert_before(node, *builder.nodes)
+                editor.note("Gelu(s) computed by tanh")
 
 
 def _spell_gelu(editor: Editor, node: Node) -> None:
@@ -422,51 +412,47 @@ class EinsumToMatmul(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = ("Einsum",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        plan = _Plan(editor, node)
-        plan.compute(_read_product(editor, node))
-        plan.replace()
+        left, right, result, sizes = _read_product(editor, node)
+        batch = "".join(axis for axis in result if axis in left and axis in right)
+        total = "".join(axis for axis in left if axis in right and axis not in result)
+        first, second = ("".join(axis for axis in result if axis in of and axis not in batch) for of in (left, right))
+        lead = list(batch) if len(batch) <= MOST_APART else [batch]
+        builder = Builder(editor, node)
+
+        def transpose(value: NodeInput, axes: str, order: str, role: str) -> NodeInput:
+            if axes == order:
+                return value
+            return builder.add("Transpose", value, role=role, perm=[axes.index(axis) for axis in order])
+
+        def reshape(value: NodeInput, before: Sequence[str], after: Sequence[str], role: str) -> NodeInput:
+            """Let each group of axes be one."""
+            dims, low = (
+                tuple(math.prod((sizes[axis] for axis in group), start=const(1)) for group in groups)
+                for groups in (before, after)
+            )
+            if dims == low:
+                return value
+            spec = reshape_spec(dims, low)
+            if spec is None:
+                raise MatchFailure("its shapes cannot be written as constants")
+            return builder.add("Reshape", value, builder.integers(spec, f"{role}_shape"), role=f"{role}_shaped")
+
+        sides: list[NodeInput] = []
+        for role, value, axes, last in (
+            ("left", node.inputs[0], left, (first, total)),
+            ("right", node.inputs[1], right, (total, second)),
+        ):
+            order = batch + "".join(last)
+            sides.append(reshape(transpose(value, axes, order, role), order, [*lead, *last], role))
+        product = builder.add("MatMul", *sides, role="product", like=node)
+        axes = batch + first + second
+        transpose(reshape(product, [*lead, first, second], axes, "apart"), axes, result, "turned")
+        builder.replace()
         editor.note("Einsum(s) computed by a MatMul")
 
 
-@dataclass(frozen=True)
-class _Product:
-    """The product that an Einsum computes, by the letters of its axes.
-
-    Attributes:
-        left, right, result: The axes of each tensor.
-        sizes: The length of each.
-    """
-
-    left: str
-    right: str
-    result: str
-    sizes: dict[str, Expr]
-
-    @property
-    def batch(self) -> str:
-        """The axes of all three."""
-        return "".join(axis for axis in self.result if axis in self.left and axis in self.right)
-
-    @property
-    def sum_axes(self) -> str:
-        """The axes of both tensors that the result lacks."""
-        return "".join(axis for axis in self.left if axis in self.right and axis not in self.result)
-
-    def free(self, axes: str) -> str:
-        """Return the axes of one tensor that are in the result, and not in the other tensor."""
-        return "".join(axis for axis in self.result if axis in axes and axis not in self.batch)
-
-    def dims(self, axes: str) -> Dims:
-        return tuple(self.sizes[axis] for axis in axes)
-
-    def count(self, axes: str) -> Expr:
-        total = const(1)
-        for axis in axes:
-            total = total * self.sizes[axis]
-        return total
-
-
-def _read_product(editor: Editor, node: Node) -> _Product:
+def _read_product(editor: Editor, node: Node) -> tuple[str, str, str, dict[str, Expr]]:
+    """Return letters for the axes of both tensors and of the result, and the length of each."""
     equation, values = node.attr("equation", ""), node.operands
     if not equation or len(values) != 2 or node.scope.opset() < RESHAPE_SINCE:
         raise MatchFailure("it is not of two tensors")
@@ -484,7 +470,7 @@ def _read_product(editor: Editor, node: Node) -> _Product:
     sizes = dict(zip(left, dims[0], strict=True))
     if any(sizes.setdefault(axis, dim) != dim for axis, dim in zip(right, dims[1], strict=True)):
         raise MatchFailure("axes of one name have other lengths")
-    return _Product(left, right, result, sizes)
+    return left, right, result, sizes
 
 
 def _name_axes(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str] | None:
@@ -508,48 +494,3 @@ def _name_axes(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str] | 
     if not letters or [len(term) for term in filled] != list(ranks):
         return None
     return filled[0], filled[1], result
-
-
-class _Plan(Builder):
-    """The nodes that compute a product."""
-
-    def compute(self, product: _Product) -> None:
-        """Add the MatMul, between the Transposes and Reshapes that it needs."""
-        batch = product.batch
-        kept = batch if len(batch) <= MOST_APART else ""
-        lead = product.dims(batch) if kept == batch else (product.count(batch),)
-        first, second = product.free(product.left), product.free(product.right)
-        sides: list[NodeInput] = []
-        for role, value, axes, order, last in (
-            ("left", self.node.inputs[0], product.left, batch + first + product.sum_axes, (first, product.sum_axes)),
-            (
-                "right",
-                self.node.inputs[1],
-                product.right,
-                batch + product.sum_axes + second,
-                (product.sum_axes, second),
-            ),
-        ):
-            turned = self._transpose_axes(value, axes, order, role)
-            dims = (*lead, *(product.count(part) for part in last))
-            sides.append(self._reshape_to(turned, product.dims(order), dims, role))
-        axes = batch + first + second
-        dims = (*lead, product.count(first), product.count(second))
-        made = self.add("MatMul", *sides, role="product", like=self.node)
-        self._transpose_axes(self._reshape_to(made, dims, product.dims(axes), "apart"), axes, product.result, "turned")
-
-    def _transpose_axes(self, value: NodeInput, axes: str, order: str, role: str) -> NodeInput:
-        """Return a tensor with its axes in an order."""
-        if axes == order:
-            return value
-        return self.add("Transpose", value, role=role, perm=[axes.index(axis) for axis in order])
-
-    def _reshape_to(self, value: NodeInput, before: Dims, after: Dims, role: str) -> NodeInput:
-        """Return a tensor with other dims."""
-        if before == after:
-            return value
-        spec = reshape_spec(before, after)
-        if spec is None:
-            raise MatchFailure("its shapes cannot be written as constants")
-        shape = self.integers(spec, f"{role}_shape")
-        return self.add("Reshape", value, shape, role=f"{role}_shaped")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from onnx import TensorProto
@@ -15,33 +15,20 @@ from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
 from graphkit.rewrite.weight_arithmetic import dequantize_weight, dequantized_blocks, read_elements, unpack_codes
 
-__all__ = ["DYNAMIC", "PRODUCTS", "Data", "Dequantize", "Factors", "FloatWeights", "Result", "data_of", "result_of"]
+__all__ = ["Dequantize"]
 
 PRODUCTS = ("MatMulInteger", "ConvInteger")
 DYNAMIC, STATIC = "DynamicQuantizeLinear", "QuantizeLinear"
 
 
-@dataclass(frozen=True, eq=False)
-class Data:
+class Data(NamedTuple):
     """Quantised data: floats, and the value that holds their scale."""
 
     floats: Value
     scale: Value
 
 
-@dataclass(frozen=True, eq=False)
-class Factors:
-    """The factors of a sum of integers: scales of data, and constants."""
-
-    scales: tuple[Value, ...] = ()
-    constants: tuple[TensorProto, ...] = ()
-
-    def __add__(self, other: Factors) -> Factors:
-        return Factors(self.scales + other.scales, self.constants + other.constants)
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
+class Result(NamedTuple):
     """The float result of a sum of integers: the node that gives it, and the constants that go into the weight."""
 
     node: Node
@@ -59,7 +46,9 @@ def data_of(value: Value | None, zero: Value | None) -> Data | None:
     point = node.input(2)
     if node.is_op(DYNAMIC):
         scale, point = (*node.outputs, None, None)[1:3]
-    if floats is None or scale is None or point is not zero or (node.is_op(STATIC) and not _is_one_number(scale)):
+    if floats is None or scale is None or point is not zero:
+        return None
+    if node.is_op(STATIC) and (scale.constant is None or any(size != 1 for size in scale.constant.dims)):
         return None
     return Data(floats, scale)
 
@@ -70,49 +59,35 @@ def result_of(editor: Editor, product: Node, data: Sequence[Data]) -> Result:
     Raises:
         MatchFailure: It is used otherwise.
     """
-    node = _only_reader(editor, product.outputs[0])
+    node = editor.only_reader(product.result())
     if node is None or not node.is_op("Cast") or (dtype := node.attr("to", 0)) not in FLOATS or not dtype:
         raise MatchFailure("it is not cast to floats, and by that alone")
     open_scales, constants = [each.scale for each in data], list[TensorProto]()
     while open_scales:
-        out = node.outputs[0]
-        node = _only_reader(editor, out)
+        out = node.result()
+        node = editor.only_reader(out)
         if node is None or not node.is_op("Mul"):
             raise MatchFailure("it is not multiplied with the scale of its data")
-        factors = _find_factors(next((value for value in node.inputs if value is not out), None), open_scales)
-        if factors is None or any(factors.scales.count(scale) > open_scales.count(scale) for scale in factors.scales):
+        factors = _find_factors(next((value for value in node.operands if value is not out), None), open_scales)
+        scales = [each for each in factors or () if isinstance(each, Value)]
+        if factors is None or any(scales.count(scale) > open_scales.count(scale) for scale in scales):
             raise MatchFailure("it is multiplied with something else than scales")
-        for scale in factors.scales:
+        for scale in scales:
             open_scales.remove(scale)
-        constants += factors.constants
-    value = node.outputs[0]
-    if value is None:
-        raise MatchFailure("nothing reads it")
-    return Result(node, value, dtype, tuple(constants))
+        constants += [each for each in factors if isinstance(each, TensorProto)]
+    return Result(node, node.result(), dtype, tuple(constants))
 
 
-def _is_one_number(value: Value) -> bool:
-    return value.constant is not None and all(size == 1 for size in value.constant.dims)
-
-
-def _only_reader(editor: Editor, value: Value | None) -> Node | None:
-    return editor.only_reader(value) if value is not None else None
-
-
-def _find_factors(value: Value | None, scales: Sequence[Value]) -> Factors | None:
+def _find_factors(value: Value | None, scales: Sequence[Value]) -> list[Value | TensorProto] | None:
     """Return the scales and constants that a value is the product of, None where it is something else."""
-    if value is None:
-        return None
-    if value in scales:
-        return Factors(scales=(value,))
+    if value is None or value in scales:
+        return None if value is None else [value]
     value = unwrap_value(value, ("Identity",))
     if value.constant is not None:
-        return Factors(constants=(value.constant,))
+        return [value.constant]
     node = value.producer
-    if node is None or not node.is_op("Mul"):
-        return None
-    parts = [_find_factors(part, scales) for part in node.inputs]
-    return sum((part for part in parts if part is not None), Factors()) if None not in parts else None
+    parts = [_find_factors(part, scales) for part in node.inputs] if node is not None and node.is_op("Mul") else [None]
+    return None if None in parts else [factor for part in parts for factor in part or ()]
 
 
 NOT_CONSTANT = "its weight, scales and zero points are not all constant"
@@ -316,17 +291,12 @@ def _float_weight(editor: Editor, weights: FloatWeights, node: Node, index: int,
         raise MatchFailure("its weight is no matrix")
     is_conv = node.is_op("ConvInteger")
     most = rank if is_conv else (editor.shapes[out].rank) or 1
-    along = rank - 2 if is_conv else 0 if index == 1 else None
-    if not all(_lies_along(tensor, along, most) for tensor in result.constants):
-        raise MatchFailure("its scales are not one for each channel of its result")
+    along = rank - 2 if is_conv else 0 if index == 1 else None  # the axis of scales, from the last one
+    for dims in (list(reversed(tensor.dims)) for tensor in result.constants):
+        if len(dims) > most or any(size != 1 for at, size in enumerate(dims) if at != along):
+            raise MatchFailure("its scales are not one for each channel of its result")
     axis = 0 if is_conv else index - 2
     return weights.of(value, node.input(index + 2), result.constants, result.dtype, axis)
-
-
-def _lies_along(tensor: TensorProto, axis: int | None, rank: int) -> bool:
-    """Whether all axes of a tensor but one, counted from the last, are 1, and there are no more than so many."""
-    others = (size for at, size in enumerate(reversed(tensor.dims)) if at != axis)
-    return len(tensor.dims) <= rank and all(size == 1 for size in others)
 
 
 def _fused_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
@@ -401,25 +371,16 @@ def _dequantized_rows(editor: Editor, weights: FloatWeights, node: Node, rows: N
     codes = _constant_of(table)
     if table is None or codes is None or scale is None:
         raise MatchFailure("its table, scale and zero point are not all constant")
-    along = _axis_of_table(editor, node, rows, len(codes.dims)) if math.prod(scale.dims) != 1 else 0
+    along, rank, most = 0, len(codes.dims), editor.shapes[out].rank
+    if math.prod(scale.dims) != 1:  # along the axis of the table, from its end, that counts the elements of a row
+        if most is None:
+            raise MatchFailure("its rank is not known")
+        along = (node.attr("axis", 1) or 0) % most - most
+        if not (rows.attr("axis", 0) or 0) % rank < along + rank:
+            raise MatchFailure("its scales are not one for each element of a row of its table")
     floats = weights.of(table, node.input(2), [scale], scale.data_type, along)
     editor.replace(node, NewNode("Gather", [floats, indices], [out.name], attributes_of(rows), like=rows))
     editor.note("table(s) dequantised")
-
-
-def _axis_of_table(editor: Editor, node: Node, rows: Node, rank: int) -> int:
-    """Return the axis of a table, from its end, along which there is a scale for each element of a row.
-
-    Raises:
-        MatchFailure: Scales lie along places of the rows, or along what is chosen.
-    """
-    most = editor.shapes[node.outputs[0]].rank
-    if most is None:
-        raise MatchFailure("its rank is not known")
-    axis = (node.attr("axis", 1) or 0) % most - most
-    if not (rows.attr("axis", 0) or 0) % rank < axis + rank:
-        raise MatchFailure("its scales are not one for each element of a row of its table")
-    return axis
 
 
 FUSED = {

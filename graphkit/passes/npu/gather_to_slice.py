@@ -17,7 +17,7 @@ from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, 
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
 
-__all__ = ["GatherPattern", "GatherToSlice", "gather_pattern_of", "runs_of"]
+__all__ = ["GatherPattern", "GatherToSlice", "gather_pattern_of"]
 
 MAX_INDICES = 1 << 16
 
@@ -56,10 +56,18 @@ def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
     if data.is_constant:
         raise MatchFailure("its table is a constant: extract-embedding makes an input of it")
     indices = _read_indices(editor, node.input(1))
-    positions = RULES[node.op_type](node, dims, indices)
-    return GatherPattern(
-        data, dims, {axis: _count_from_start(dims, axis, positions[axis]) for axis in sorted(positions)}
-    )
+    axis = node.axis(len(dims)) if node.op_type != "GatherND" else 0
+    if axis is None:
+        raise MatchFailure("its data has no such axis")
+    taken, positions = RULES[node.op_type](node, dims, indices, axis), dict[int, tuple[int, ...]]()
+    for axis in sorted(taken):
+        size = dims[axis].constant
+        if size is None:
+            raise MatchFailure(f"its data has no fixed dim along axis {axis}")
+        if not ((-size <= taken[axis]) & (taken[axis] < size)).all():
+            raise MatchFailure("an index is outside of its data")
+        positions[axis] = tuple(int(position) % size for position in taken[axis])
+    return GatherPattern(data, dims, positions)
 
 
 def _read_indices(editor: Editor, value: Value | None) -> Integers:
@@ -75,29 +83,7 @@ def _read_indices(editor: Editor, value: Value | None) -> Integers:
     return indices.astype(np.int64)
 
 
-def _count_from_start(dims: Dims, axis: int, positions: Integers) -> tuple[int, ...]:
-    """Return positions as they count from the start."""
-    size = dims[axis].constant
-    if size is None:
-        raise MatchFailure(f"its data has no fixed dim along axis {axis}")
-    if not ((-size <= positions) & (positions < size)).all():
-        raise MatchFailure("an index is outside of its data")
-    return tuple(int(position) % size for position in positions)
-
-
-def _gather_axis(node: Node, rank: int) -> int:
-    axis = node.axis(rank)
-    if axis is None:
-        raise MatchFailure("its data has no such axis")
-    return axis
-
-
-def _positions_of_gather(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
-    return {_gather_axis(node, len(dims)): indices.ravel()}
-
-
-def _gather_elements(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
-    axis = _gather_axis(node, len(dims))
+def _gather_elements(_: Node, dims: Dims, indices: Integers, axis: int) -> dict[int, Integers]:
     if indices.ndim != len(dims):
         raise MatchFailure("its indices have another rank than its data")
     rows = np.moveaxis(indices, axis, 0).reshape(indices.shape[axis], -1)
@@ -111,7 +97,7 @@ def _gather_elements(node: Node, dims: Dims, indices: Integers) -> dict[int, Int
     return {axis: rows[:, 0], **others}
 
 
-def _gather_nd(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]:
+def _gather_nd(node: Node, dims: Dims, indices: Integers, _: int) -> dict[int, Integers]:
     batch = node.attr("batch_dims", 0) or 0
     if not 0 <= batch < indices.ndim or batch + indices.shape[-1] > len(dims):
         raise MatchFailure("its indices have more columns than its data has axes")
@@ -126,8 +112,8 @@ def _gather_nd(node: Node, dims: Dims, indices: Integers) -> dict[int, Integers]
     return {batch + column: tuples[:, column][: None if column in varying else 1] for column in range(tuples.shape[1])}
 
 
-RULES: Mapping[str, Callable[[Node, Dims, Integers], dict[int, Integers]]] = {
-    "Gather": _positions_of_gather,
+RULES: Mapping[str, Callable[[Node, Dims, Integers, int], dict[int, Integers]]] = {
+    "Gather": lambda _, __, indices, axis: {axis: indices.ravel()},
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
 }
@@ -235,22 +221,18 @@ def _replace_by_split(
         shape = editor.integers(spec, f"{out.name}_shape") if part != after else ""
         made[node] = NewNode("Reshape", [names[node], shape], [out.name], like=node) if shape else None
     first = min(nodes, key=lambda node: node.index)
-    sizes = [len(starts[node]) for node in parts]
-    outputs = [names[node] for node in parts]
+    sizes, outputs = [len(starts[node]) for node in parts], [names[node] for node in parts]
     for node in parts:
-        ahead = [_split_node(editor, data, axis, sizes, outputs, first)] if node is first else []
+        ahead: list[NewNode] = []
+        if node is first and node.scope.opset() < SPLIT_INPUT_SINCE:
+            ahead.append(NewNode("Split", [data], outputs, {"axis": axis, "split": sizes}))
+        elif node is first:
+            widths = editor.integers(sizes, f"{data.name}_parts")
+            ahead.append(NewNode("Split", [data, widths], outputs, {"axis": axis}))
         reshape = made[node]
         editor.replace(node, *ahead, *([reshape] if reshape is not None else []))
     editor.note("Gathers that together take everything turned into a Split", len(nodes))
     return True
-
-
-def _split_node(
-    editor: Editor, data: Value, axis: int, sizes: Sequence[int], outputs: Sequence[str], node: Node
-) -> NewNode:
-    if node.scope.opset() < SPLIT_INPUT_SINCE:
-        return NewNode("Split", [data], outputs, {"axis": axis, "split": sizes})
-    return NewNode("Split", [data, editor.integers(sizes, f"{data.name}_parts")], outputs, {"axis": axis})
 
 
 class _Plan(Builder):
@@ -274,7 +256,10 @@ class _Plan(Builder):
             self.dims[axis] = const(len(positions))
         after = self.editor.shapes[self.out].dims
         if after is None or tuple(self.dims) != after or not self.nodes:
-            self._reshape_to(source, after)
+            spec = reshape_spec(self.dims, after) if after is not None else None
+            if spec is None:
+                raise MatchFailure(f"no constant Reshape gives {self.editor.shapes[self.out]}")
+            self.add("Reshape", source, self.integers(spec, "shape"), role="shaped")
 
     def _take_positions(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
         size, runs = self.pattern.size(axis), runs_of(positions)
@@ -312,9 +297,3 @@ class _Plan(Builder):
             return source
         bounds = {"start": run.start, "end": run.stop, "axis": axis} | ({"step": run.step} if run.step != 1 else {})
         return self.add("Slice", source, *(self.integers([bound], name) for name, bound in bounds.items()))
-
-    def _reshape_to(self, source: NodeInput, after: Sequence[Expr] | None) -> None:
-        spec = reshape_spec(self.dims, tuple(after)) if after is not None else None
-        if spec is None:
-            raise MatchFailure(f"no constant Reshape gives {self.editor.shapes[self.out]}")
-        self.add("Reshape", source, self.integers(spec, "shape"), role="shaped")

@@ -168,7 +168,12 @@ class ExtractEmbedding(Pass):
         shapes = infer(model)
         declined: list[Declined] = []
         embeddings = tuple(_find_embeddings(model, shapes, declined))
-        declined += _in_bodies(model, shapes)
+        for node in (node for scope in model.graph.walk() if scope is not model.graph for node in scope.nodes):
+            if node.is_op("Gather", "GatherND"):
+                with suppress(MatchFailure):
+                    _read_lookup(node, shapes)
+                    why = "it is in a body of another node - split or inline that first"
+                    declined.append(Declined(node.path, why))
         if not embeddings:
             return Matched(before, declined=tuple(declined))
         replaced = {}
@@ -195,18 +200,10 @@ def _find_embeddings(model: Model, shapes: Shapes, declined: list[Declined]) -> 
             continue
         if any(consumer.scope is not out.scope for consumer, _ in out.consumers):
             continue
-        name = names.setdefault((table, ids), _input_name(ids, set(names.values()), model))
-        yield Embedding(node, table, ids, model.roles.of(ids), name)
-
-
-def _in_bodies(model: Model, shapes: Shapes) -> Iterator[Declined]:
-    """Yield the lookups of rows by integer inputs in bodies of other nodes."""
-    for scope in model.graph.walk():
-        for node in scope.nodes if scope is not model.graph else ():
-            if node.is_op("Gather", "GatherND"):
-                with suppress(MatchFailure):
-                    _read_lookup(node, shapes)
-                    yield Declined(node.path, "it is in a body of another node - split or inline that first")
+        role = model.roles.of(ids)
+        base = NAMES.get(role) or re.sub(r"[^A-Za-z0-9_]+", "_", f"{ids.name[:64]}_embeds")  # names a file too
+        name = names.setdefault((table, ids), free_name(base, {*names.values(), *names_in(model.scopes)}))
+        yield Embedding(node, table, ids, role, name)
 
 
 def _read_lookup(node: Node, shapes: Shapes) -> tuple[Value, Value, Value]:
@@ -236,32 +233,23 @@ def _read_lookup(node: Node, shapes: Shapes) -> tuple[Value, Value, Value]:
 
 def id_input(value: Value | None, in_tuples: bool = False) -> Value | None:
     """Return the integer graph input whose elements, in order, these indices are."""
+
+    def before(indices: tuple[Value, bool]) -> tuple[Value, bool] | None:
+        value, in_tuples = indices
+        node = value.producer
+        if node is None or not node.is_op(*KEEPS_ELEMENTS) or (source := node.input(0)) is None:
+            return None
+        if node.is_op("Cast") and node.attr("to", 0) not in WIDE:
+            return None
+        return source, in_tuples and not node.is_op("Unsqueeze")  # which makes tuples of one element each
+
     if value is None:
         return None
-    source, in_tuples = chain_end((value, in_tuples), _before_reshaping)
+    source, in_tuples = chain_end((value, in_tuples), before)
     declared = declared_type(source)
     is_integer = declared is not None and not declared.is_float and source.tensor is None
     is_input = source.kind == "input" and not source.scope.path
     return source if is_input and is_integer and not in_tuples else None
-
-
-def _before_reshaping(indices: tuple[Value, bool]) -> tuple[Value, bool] | None:
-    value, in_tuples = indices
-    producer = value.producer
-    if producer is None or not producer.is_op(*KEEPS_ELEMENTS):
-        return None
-    if producer.is_op("Cast") and producer.attr("to", 0) not in WIDE:
-        return None
-    source = producer.input(0)
-    is_tuple = in_tuples and not producer.is_op("Unsqueeze")  # which makes tuples of one element each
-    return (source, is_tuple) if source is not None else None
-
-
-def _input_name(ids: Value, taken: set[str], model: Model) -> str:
-    base = NAMES.get(model.roles.of(ids)) or re.sub(
-        r"[^A-Za-z0-9_]+", "_", f"{ids.name[:64]}_embeds"
-    )  # names a file too
-    return free_name(base, taken | names_in(model.scopes))
 
 
 ELEMENTWISE_TO_SOFTMAX = ("Add", "Mul", "Div", "Max", "Sub", "Reshape", "Transpose", "Cast", "Concat")
@@ -335,6 +323,16 @@ class ExtractHostValues(Pass):
 
 def _host_inputs(model: Model, shapes: Shapes, kept: frozenset[str], declined: list[Declined]) -> tuple[HostInput, ...]:
     """Return the values that would become inputs, in node order; others are declined with their reasons."""
+
+    def next_use(use: tuple[Node, int]) -> tuple[Node, int] | None:
+        """Return the only reader of an elementwise node's output, which may be on the way to a Softmax."""
+        node, index = use
+        out = node.outputs[0] if node.outputs else None
+        uses = score_readers(out) if out is not None else ()
+        if not node.is_op(*ELEMENTWISE_TO_SOFTMAX) or len(uses) != 1 or (node.is_op("Sub", "Div") and index > 0):
+            return None
+        return uses[0]
+
     names = names_in(model.scopes)
     host_inputs = []
     for source in host_values(model, shapes, freezable_symbols(model, shapes), kept):
@@ -343,7 +341,7 @@ def _host_inputs(model: Model, shapes: Shapes, kept: frozenset[str], declined: l
         if dims is None or not dtype:
             declined.append(Declined(value.name, f"its type is not known: {shapes.reason(value)}"))
             continue
-        is_mask = any(_reaches_softmax(node, index) for node, index in source.uses)
+        is_mask = any(reader.is_op("Softmax") for use in source.uses for reader, _ in follow_chain(use, next_use))
         name = free_name("attention_bias" if is_mask else "position_values", names)
         names.add(name)
         host_inputs.append(HostInput(source, NewInput(name, dtype, dims, f"'{value.name}' of the original"), is_mask))
@@ -363,20 +361,6 @@ def freezable_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
             grows = counts == "past" or (counts == "total" and bool(model.roles.pasts))
             (growing if grows else others).update(dim.symbols)
     return frozenset(others - growing)
-
-
-def _reaches_softmax(node: Node, index: int) -> bool:
-    return any(reader.is_op("Softmax") for reader, _ in follow_chain((node, index), _next_reader))
-
-
-def _next_reader(use: tuple[Node, int]) -> tuple[Node, int] | None:
-    """Return the only reader of an elementwise node's output, which may be on the way to a Softmax."""
-    node, index = use
-    out = node.outputs[0] if node.outputs else None
-    uses = score_readers(out) if out is not None else ()
-    if not node.is_op(*ELEMENTWISE_TO_SOFTMAX) or len(uses) != 1 or (node.is_op("Sub", "Div") and index > 0):
-        return None
-    return uses[0]
 
 
 SCORES = ("Add", "Mul", "Div", "Sub", "Reshape", "Cast", "Identity", "Where")
@@ -463,7 +447,11 @@ def _missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
     """Yield the attentions over a cache or a source that nothing masks, in node order."""
     known = find_dependences(model, shapes)
     frozen = freezable_symbols(model, shapes)
-    text = _text_symbols(model, shapes)
+    text: set[str] = set()  # dims that count tokens: some may be padding, which no part of an image is
+    for value in model.roles.inputs:
+        for axis, dim in enumerate(shapes[value].dims or ()):
+            if model.roles.axis(value, axis) in ("encoder", "sequence"):
+                text |= dim.symbols
     taken, names = names_in(model.scopes), dict[tuple[Over, Expr | None, int, int], str]()
     for node in model.graph.nodes:
         scores = node.input(0)
@@ -488,16 +476,6 @@ def _missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
         )
 
 
-def _text_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
-    """Return the dims of the inputs that count tokens: some may be padding, which no part of an image is."""
-    symbols: set[str] = set()
-    for value in model.roles.inputs:
-        for axis, dim in enumerate(shapes[value].dims or ()):
-            if model.roles.axis(value, axis) in ("encoder", "sequence"):
-                symbols |= dim.symbols
-    return frozenset(symbols)
-
-
 def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bool:
     """Whether scores come from a MatMul, and nothing is added that depends on valid lengths or masks."""
 
@@ -512,14 +490,10 @@ def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bo
             return True
         if not node.is_op(*SCORES):
             return False
-        inputs = node.operands
-        if node.is_op("Add", "Where", "Sub") and any(_is_mask(known.get(operand)) for operand in inputs):
-            return False
+        facts = [known[operand] for operand in node.operands if operand in known]
+        if node.is_op("Add", "Where", "Sub") and any(not f.data and (f.inputs or f.symbols) for f in facts):
+            return False  # a mask
     return False
-
-
-def _is_mask(known: Dependence | None) -> bool:
-    return known is not None and not known.data and bool(known.inputs or known.symbols)
 
 
 @dataclass(frozen=True)
@@ -568,7 +542,10 @@ class PoolRowByOneHot(Pass):
         for row, states in self.rows:
             name = inputs.get(row, "")
             new[name] = self._input(editor, name, row, states)
-            builder = Builder(editor, self._row_node(editor, row))
+            node = find_value(model.scopes, row, model.label).producer
+            if node is None or node.scope is not model.graph or len(node.outputs) != 1:
+                raise UsageError(f"{model.label}: {self.name()}: no node gives '{row}' alone - name such a row")
+            builder = Builder(editor, node)
             product = builder.add("MatMul", name, model.graph.values[states], role="product")
             if len(editor.shapes[model.graph.values[row]].dims or ()) == 2:
                 builder.add("Squeeze", product, builder.integers([1], "axes"))
@@ -578,13 +555,6 @@ class PoolRowByOneHot(Pass):
             f"'{row}' is the product of '{inputs[row]}', made by the host, and the states" for row, _ in self.rows
         )
         return Outcome(made, tuple(changes))
-
-    def _row_node(self, editor: Editor, row: str) -> Node:
-        """Return the node that gives a row."""
-        node = find_value(editor.model.scopes, row, editor.model.label).producer
-        if node is None or node.scope is not editor.model.graph or len(node.outputs) != 1:
-            raise UsageError(f"{editor.model.label}: {self.name()}: no node gives '{row}' alone - name such a row")
-        return node
 
     def _input(self, editor: Editor, name: str, row: str, states: str) -> NewInput:
         """Return the input that says which row of some states is meant."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from onnx import TensorProto, ValueInfoProto, helper
+from onnx import TensorProto, helper
 
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.traversal import follow_chain
@@ -228,12 +228,9 @@ class ReduceRank(Rewrite):
     def edit(self, editor: Editor) -> None:
         for scope in editor.scopes:
             for node in scope.nodes:
-                if editor.is_free(node) and not node.bodies and self._is_too_high(editor, node):
+                ranks = [editor.shapes[value].rank or 0 for value in (*node.operands, *node.results)]
+                if editor.is_free(node) and not node.bodies and max(ranks, default=0) > self.rank:
                     self._reduce(editor, node)
-
-    def _is_too_high(self, editor: Editor, node: Node) -> bool:
-        ranks = [editor.shapes[value].rank for value in (*node.inputs, *node.outputs) if value is not None]
-        return any(rank is not None and rank > self.rank for rank in ranks)
 
     def _reduce(self, editor: Editor, node: Node) -> None:
         try:
@@ -253,9 +250,18 @@ class ReduceRank(Rewrite):
         data, out = node.operand(0), node.result()
         if len(sizes_of(editor, out)) > self.rank:
             return  # those that read it will read what it is made of
-        source = next((value for value in _made_of(data, node) if len(sizes_of(editor, value)) <= self.rank), None)
+
+        def before(value: Value) -> Value | None:
+            maker = value.producer
+            return (
+                maker.input(0) if maker is not None and maker.is_op(*RESHAPING) and maker.scope is node.scope else None
+            )
+
+        makers = itertools.islice(follow_chain(data, before), 1, None)
+        source = next((value for value in makers if len(sizes_of(editor, value)) <= self.rank), None)
         if source is None:
-            raise MatchFailure(f"'{data.name}' is {_origin_text(data)}")
+            origin = f"computed by {data.producer.label}" if data.producer is not None else f"an {data.kind}"
+            raise MatchFailure(f"'{data.name}' is {origin}")
         editor.replace(
             node, _make_reshape(editor, source, sizes_of(editor, source), out.name, sizes_of(editor, out), node)
         )
@@ -325,7 +331,10 @@ class ReduceRank(Rewrite):
         if tuple(before) == tuple(after):
             return source
         if isinstance(source, Value) and source.constant is not None:
-            return editor.tensor(_in_dims(source.constant, after), f"{source.name}_low")
+            low = TensorProto()
+            low.CopyFrom(source.constant)  # with the same bytes, wherever they lie
+            low.dims[:] = after
+            return editor.tensor(low, f"{source.name}_low")
         made.append(_make_reshape(editor, source, before, editor.unique_name(name), after))
         return made[-1].outputs[0]
 
@@ -357,31 +366,6 @@ def _make_reshape(
     if spec is None:
         raise MatchFailure(f"no constant makes {tuple(before)} to {tuple(after)}")
     return NewNode("Reshape", [source, editor.integers(spec, f"{name}_shape")], [name], like=like)
-
-
-def _in_dims(tensor: TensorProto, dims: Sequence[int]) -> TensorProto:
-    """Return a tensor with the same bytes, wherever they lie, in other dims."""
-    made = TensorProto()
-    made.CopyFrom(tensor)
-    made.dims[:] = dims
-    return made
-
-
-def _made_of(value: Value, node: Node) -> Iterator[Value]:
-    """Return the tensors that a value is reshaped from, the nearest first."""
-
-    def source(value: Value) -> Value | None:
-        producer = value.producer
-        is_reshaped = producer is not None and producer.is_op(*RESHAPING) and producer.scope is node.scope
-        return producer.input(0) if producer is not None and is_reshaped else None
-
-    return itertools.islice(follow_chain(value, source), 1, None)
-
-
-def _origin_text(value: Value) -> str:
-    if value.producer is None:
-        return f"an {value.kind}" if value.kind[0] in "aeiou" else f"a {value.kind}"
-    return f"computed by {value.producer.label}"
 
 
 @dataclass(frozen=True)
@@ -439,7 +423,10 @@ class ReduceInterfaceRank(Pass):
         proto = editor.result().proto
         for info in (*proto.graph.input, *proto.graph.output):
             if info.name in reduced:
-                _declare_dims(info, reduced[info.name])
+                shape = info.type.tensor_type.shape
+                del shape.dim[:]
+                for dim in reduced[info.name]:
+                    shape.dim.add().dim_value = dim
         proto.graph.node.extend(helper.make_node(new.op_type, list(map(str, new.inputs)), new.outputs) for new in last)
         text = f"{len(reduced):,} inputs and outputs have at most {self.rank} axes"
         return Outcome(model.with_proto(proto), (text,), tuple(declined))
@@ -450,30 +437,22 @@ class ReduceInterfaceRank(Pass):
             raise MatchFailure("it has no elements")
         low = interface_axes(dims, self.rank).dims(dims, len(dims))
         high = editor.unique_name(f"{value.name}_high")
+
+        def spec(before: Sequence[int], after: Sequence[int]) -> str:
+            made = reshape_spec([const(dim) for dim in before], tuple(const(dim) for dim in after))
+            assert made is not None  # no dim is 0
+            return editor.integers(made, f"{value.name}_dims")
+
         if value.producer is not None:
             editor.rename(value, high)
-            last.append(NewNode("Reshape", [high, _add_integers(editor, dims, low, value)], [value.name]))
+            last.append(NewNode("Reshape", [high, spec(dims, low)], [value.name]))
         elif value.kind != "input" or value.tensor is not None or value in editor.model.graph.outputs:
             raise MatchFailure("it has a default, or is an output too")
         elif editor.replace_all_uses(value, high):
-            shape = _add_integers(editor, low, dims, value)
-            editor.insert_first(editor.model.graph, NewNode("Reshape", [value.name, shape], [high]))
+            editor.insert_first(editor.model.graph, NewNode("Reshape", [value.name, spec(low, dims)], [high]))
         return low
 
 
 def interface_axes(dims: Sequence[int], rank: int) -> Axes:
     """Return which axes of an input or output are left, so that a host knows where its slots are."""
     return fold_axes([tuple(dims)], [FREE] * len(dims), rank)
-
-
-def _add_integers(editor: Editor, before: Sequence[int], after: Sequence[int], value: Value) -> str:
-    spec = reshape_spec([const(dim) for dim in before], tuple(const(dim) for dim in after))
-    assert spec is not None  # no dim is 0
-    return editor.integers(spec, f"{value.name}_dims")
-
-
-def _declare_dims(info: ValueInfoProto, dims: Sequence[int]) -> None:
-    shape = info.type.tensor_type.shape
-    del shape.dim[:]
-    for dim in dims:
-        shape.dim.add().dim_value = dim

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -107,14 +108,20 @@ def _make_nodes(
     if len(before) > len(after) or math.prod(np.broadcast_shapes(before, signs.shape)) > math.prod(after):
         raise MatchFailure("its table has more elements than what it rotates")
     made: list[NewNode] = []
-    parts: list[NodeInput] = [
-        _part_without_neg(editor, value, source, made) for value, source in zip(concat.inputs, sources, strict=True)
-    ]
+
+    def reshape(source: NodeInput, dims: Sequence[int], base: str) -> NodeInput:
+        name = editor.unique_name(f"{base}_positive")
+        made.append(NewNode("Reshape", [source, editor.integers(dims, f"{name}_shape")], [name]))
+        return name
+
+    parts: list[NodeInput] = []
+    for value, source in zip(concat.operands, sources, strict=True):
+        part, dims = value if source is None else source, editor.shapes[value].sizes()
+        is_same = source is None or dims is None or editor.shapes[source].sizes() == dims
+        parts.append(part if is_same or dims is None else reshape(part, dims, value.name))
     name = editor.unique_name(f"{joined.name}_positive")
-    result: NodeInput = name
     made.append(NewNode("Concat", parts, [name], {"axis": concat.attr("axis", 0)}, like=concat))
-    if rotated is not joined:
-        result = _add_reshape(editor, result, after, f"{rotated.name}_positive", made)
+    result = name if rotated is joined else reshape(name, after, rotated.name)
     signed = editor.unique_name(f"{table.name}_signed")
     made.append(NewNode("Mul", [table, editor.constant(signs, f"{table.name}_signs")], [signed]))
     return [*made, NewNode("Mul", [result, signed], [out.name], like=product)]
@@ -139,19 +146,3 @@ def _sign_table(editor: Editor, concat: Node, joined: Value, sources: list[Value
         first = array.take([0], index)
         array = first if (array == first).all() else array
     return array
-
-
-def _part_without_neg(editor: Editor, value: Value | None, source: Value | None, made: list[NewNode]) -> NodeInput:
-    """Return an input of the Concat without its Neg."""
-    if source is None or value is None:
-        return value
-    dims = editor.shapes[value].sizes()
-    if dims is None or editor.shapes[source].sizes() == dims:
-        return source
-    return _add_reshape(editor, source, dims, f"{value.name}_positive", made)
-
-
-def _add_reshape(editor: Editor, source: NodeInput, dims: tuple[int, ...], name: str, made: list[NewNode]) -> str:
-    name = editor.unique_name(name)
-    made.append(NewNode("Reshape", [source, editor.integers(dims, f"{name}_shape")], [name]))
-    return name

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,7 +20,7 @@ from onnx.defs import OpSchema
 
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_things
-from graphkit.graph.view import Node, all_nodes
+from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.opset.spellings import NEWER, OLDER, Draft, fit_older_version
 from graphkit.rewrite import Declined, Editor, MatchFailure, Outcome, Pass, copy_proto, keep_members
@@ -139,19 +139,25 @@ class ConvertOpset(Pass):
     version: int = NEWEST
 
     def run(self, model: Model) -> Outcome:
-        self._check()
+        newest = min(NEWEST, onnx.defs.onnx_opset_version())
+        if not 1 <= self.version <= newest:
+            hint = "give an older one" if newest == NEWEST else "give an older one, or install a newer onnx"
+            raise UsageError(f"convert-opset: version {self.version} is not between 1 and {newest} - {hint}")
         old = model.graph.opset()
         if old == self.version:
             return Outcome(model)
         if self.version < min(old, OLDEST):
             return Outcome(model, declined=(Declined("model", f"operators before opset {OLDEST} are not known"),))
         editor = Editor(model)
-        declined = [*_decline_training(model), *self._convert_nodes(editor)]
+        declined = list(self._convert_nodes(editor))
+        if model.proto.training_info:
+            declined.insert(0, Declined("model", "its graphs for training are not converted"))
         if declined:
             return Outcome(model, declined=tuple(declined))
-        result = editor.result()
+        proto = copy_proto(editor.result())
+        declare_version(proto, self.version)
         changes = (f"opset {old} became {self.version}", *(count_things(n, text) for text, n in editor.changes.items()))
-        return Outcome(self._declare_opset(result), changes)
+        return Outcome(model.with_proto(proto), changes)
 
     def error_for(self, model: Model) -> float:
         """Return how far results can be off: onnxruntime adds up windows in another order from version 19 on."""
@@ -159,46 +165,22 @@ class ConvertOpset(Pass):
         crosses = versions[0] < REORDERED <= versions[1]
         return ROUNDING if crosses and any(node.is_op("AveragePool") for node in all_nodes(model.scopes)) else 0.0
 
-    def _check(self) -> None:
-        newest = min(NEWEST, onnx.defs.onnx_opset_version())
-        if not 1 <= self.version <= newest:
-            hint = "give an older one" if newest == NEWEST else "give an older one, or install a newer onnx"
-            raise UsageError(f"convert-opset: version {self.version} is not between 1 and {newest} - {hint}")
-
     def _convert_nodes(self, editor: Editor) -> Iterator[Declined]:
         """Edit each node that has to change, and yield those that cannot."""
         for node in all_nodes(editor.model.scopes):
             if node.domain:
                 continue
+            draft, version = Draft(editor, node, self.version), node.scope.opset()
             try:
-                draft = self._draft_node(editor, node)
+                (_spell_older if version > self.version else _spell_newer)(draft, version)
+                if draft.is_changed and node.scope not in editor.model.graph.walk():
+                    raise MatchFailure("it has to change, and is in a function: run inline-functions first")
             except MatchFailure as failure:
                 yield Declined(node.path, f"stays of opset {node.scope.opset()}: {failure.reason}")
                 continue
             if draft.is_changed:
                 draft.finish()
                 editor.note(f"{node.op_type} node(s) spelled anew")
-
-    def _draft_node(self, editor: Editor, node: Node) -> Draft:
-        """Return the node or nodes of the new opset that replace a node.
-
-        Raises:
-            MatchFailure: It has no equal.
-        """
-        draft, version = Draft(editor, node, self.version), node.scope.opset()
-        if version > self.version:
-            _spell_older(draft, version)
-        else:
-            _spell_newer(draft, version)
-        if draft.is_changed and node.scope not in editor.model.graph.walk():
-            raise MatchFailure("it has to change, and is in a function: run inline-functions first")
-        return draft
-
-    def _declare_opset(self, model: Model) -> Model:
-        """Return a model that declares its new opset."""
-        proto = copy_proto(model)
-        declare_version(proto, self.version)
-        return model.with_proto(proto)
 
 
 def _spell_newer(draft: Draft, version: int) -> None:
@@ -251,11 +233,6 @@ def declare_version(proto: onnx.ModelProto, version: int) -> None:
     proto.ir_version = max(proto.ir_version, needed)
 
 
-def _decline_training(model: Model) -> Iterator[Declined]:
-    if model.proto.training_info:
-        yield Declined("model", "its graphs for training are not converted")
-
-
 ASSERTION = re.compile(r".*Assertion .*? failed: ", re.S)  # what onnx's converter puts before what it says
 
 
@@ -270,7 +247,12 @@ def converted_by_onnx(model: Model, version: int) -> Model:
     Raises:
         MatchFailure: onnx's converter fails, or would leave a part of the model as it is.
     """
-    _check_converter(model)
+    if any(node.bodies for node in model.graph.nodes):
+        raise MatchFailure("it leaves the bodies of If, Loop and Scan as they are")
+    if model.proto.functions:
+        raise MatchFailure("it leaves functions as they are: run inline-functions first")
+    if model.proto.graph.sparse_initializer or model.proto.training_info:
+        raise MatchFailure("it drops sparse initializers and graphs for training")
     try:
         made = onnx.ModelProto.FromString(convert_bytes(model.proto.SerializeToString(), version))
     except ToolError as error:
@@ -278,21 +260,15 @@ def converted_by_onnx(model: Model, version: int) -> Model:
         raise MatchFailure(said[:200]) from error
     proto = copy_proto(model)
     _take_nodes(proto.graph, made.graph)
-    _take_initializers(proto.graph, made.graph)
+    graph, former = proto.graph, {tensor.name for tensor in proto.graph.initializer}
+    kept = {tensor.name for tensor in made.graph.initializer} | {info.name for info in graph.input}
+    keep_members(graph.initializer, [tensor.name in kept for tensor in graph.initializer])
+    graph.initializer.extend(tensor for tensor in made.graph.initializer if tensor.name not in former)
     known = {name for node in proto.graph.node for name in node.output}
     known |= {tensor.name for tensor in proto.graph.initializer}
     keep_members(proto.graph.value_info, [info.name in known for info in proto.graph.value_info])
     declare_version(proto, version)
     return model.with_proto(proto)
-
-
-def _check_converter(model: Model) -> None:
-    if any(node.bodies for node in model.graph.nodes):
-        raise MatchFailure("it leaves the bodies of If, Loop and Scan as they are")
-    if model.proto.functions:
-        raise MatchFailure("it leaves functions as they are: run inline-functions first")
-    if model.proto.graph.sparse_initializer or model.proto.training_info:
-        raise MatchFailure("it drops sparse initializers and graphs for training")
 
 
 def _take_nodes(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
@@ -314,24 +290,10 @@ def _take_nodes(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
 
 
 def _node_essence(node: onnx.NodeProto) -> tuple[object, ...]:
-    attributes = sorted(
-        attribute.SerializeToString(deterministic=True) for attribute in _plain_attributes(node.attribute)
-    )
+    """Return what a node is, without what the converter does not carry over."""
+    plain = copy.deepcopy(node)
+    for attribute in plain.attribute:
+        attribute.ClearField("doc_string")
+        attribute.t.ClearField("name") if attribute.HasField("t") else None
+    attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in plain.attribute)
     return node.op_type, tuple(node.input), tuple(node.output), attributes
-
-
-def _plain_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterable[onnx.AttributeProto]:
-    """Yield attributes without those that the converter does not carry over."""
-    for attribute in attributes:
-        copied = copy.deepcopy(attribute)
-        copied.ClearField("doc_string")
-        copied.t.ClearField("name") if copied.HasField("t") else None
-        yield copied
-
-
-def _take_initializers(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
-    """Take over new constants, and drop those that only the former nodes read; all others stay as they were."""
-    former = {tensor.name for tensor in graph.initializer}
-    kept = {tensor.name for tensor in made.initializer} | {info.name for info in graph.input}
-    keep_members(graph.initializer, [tensor.name in kept for tensor in graph.initializer])
-    graph.initializer.extend(tensor for tensor in made.initializer if tensor.name not in former)

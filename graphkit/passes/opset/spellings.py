@@ -99,6 +99,13 @@ class Draft:
             raise MatchFailure("it lacks its first input")
         return value
 
+    def input_rank(self) -> int:
+        """Return the rank of its first input."""
+        rank = self.editor.shapes[self.first()].rank
+        if rank is None:
+            raise MatchFailure("the rank of its input is not known")
+        return rank
+
     def name(self, suffix: str) -> str:
         """Return a new name, made from that of its first output."""
         return self.editor.unique_name(f"{self.node.proto.output[0]}_{suffix}")
@@ -141,8 +148,7 @@ def _attributes_to_floats(**indices: int) -> Adapter:
 def _over_one_axis(draft: Draft) -> None:
     """Softmax was over all axes from one on, and by default from axis 1; it is over that axis, by default the last."""
     axis = draft.node.attr("axis", 1)
-    data = draft.first()
-    rank = draft.editor.shapes[data].rank
+    data, rank = draft.first(), draft.editor.shapes[draft.first()].rank
     if axis is None:
         raise MatchFailure("its axis is not known")
     draft.begin()
@@ -196,25 +202,15 @@ def _leave_out_empty(draft: Draft) -> None:
     """Inputs that do not count may be left out, and had to be empty."""
     if draft.node.attr("coordinate_transformation_mode", "half_pixel") == "tf_half_pixel_for_nn":
         raise MatchFailure("its coordinate_transformation_mode 'tf_half_pixel_for_nn' is gone")
-    empty = [i for i, value in enumerate(draft.inputs) if i and isinstance(value, Value) and _is_empty(value)]
-    if empty:
-        draft.begin()
-        draft.inputs = [None if i in empty else value for i, value in enumerate(draft.inputs)]
-
-
-def _is_empty(value: Value) -> bool:
-    return value.constant is not None and 0 in value.constant.dims
+    for index, value in enumerate(draft.inputs[1:], 1):
+        if isinstance(value, Value) and value.constant is not None and 0 in value.constant.dims:
+            draft.begin()
+            draft.inputs[index] = None
 
 
 def _pixel_corner(draft: Draft) -> None:
     draft.begin()
     draft.attributes.setdefault("coordinate_transformation_mode", "output_half_pixel")
-
-
-def _short_modes(draft: Draft) -> None:
-    draft.begin()
-    mode = draft.node.attr("mode", "bilinear") or ""
-    draft.attributes["mode"] = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
 
 
 def _check_windows(draft: Draft) -> None:
@@ -233,21 +229,17 @@ def _adapt_pad(draft: Draft) -> None:
     _attributes_to_integers("pads")(draft)
 
 
-def _scales_to_input(draft: Draft) -> None:
+def _rename_operator(draft: Draft) -> None:
+    """The operator has another name: an Upsample is a Resize whose scales are at least 1."""
+    draft.begin()
+    draft.op_type = {"Scatter": "ScatterElements", "Upsample": "Resize"}[draft.op_type]
+
+
+def _adapt_upsample(draft: Draft) -> None:
     scales = draft.take_attribute("scales")
     if scales is None:
         raise MatchFailure("it has no scales")
     draft.give(1, draft.editor.constant(np.array(scales, np.float32), "upsample_scales"))
-
-
-def _rename_to(op_type: str) -> Adapter:
-    """The operator has another name: an Upsample is a Resize whose scales are at least 1."""
-
-    def adapt(draft: Draft) -> None:
-        draft.begin()
-        draft.op_type = op_type
-
-    return adapt
 
 
 def _asymmetric_resize(draft: Draft) -> None:
@@ -307,10 +299,11 @@ def fit_older_version(draft: Draft, before: OpSchema, after: OpSchema) -> None:
         _count_axes_from_the_front(draft)
     outputs = draft.node.outputs[: len(draft.outputs)]
     inputs_fit = _fit_formals(draft, "input", before.inputs, after.inputs, draft.inputs, after.since_version)
-    outputs_fit = _fit_formals(draft, "output", before.outputs, after.outputs, outputs, after.since_version)
-    if not (inputs_fit and outputs_fit):
+    if not _fit_formals(draft, "output", before.outputs, after.outputs, outputs, after.since_version):
         draft.begin()
-        draft.outputs = draft.outputs if outputs_fit else draft.outputs[: len(before.outputs)]
+        draft.outputs = draft.outputs[: len(before.outputs)]
+    elif not inputs_fit:
+        draft.begin()
 
 
 def _fit_attributes(draft: Draft, before: OpSchema, after: OpSchema) -> None:
@@ -394,20 +387,13 @@ def _count_axes_from_the_front(draft: Draft) -> None:
         if name not in ("axis", "axes") or not isinstance(axes, list) or min(axes, default=0) >= 0:
             continue
         more = {"Unsqueeze": len(axes), "OneHot": 1}.get(draft.op_type, 0)
-        positive = _positive_axes(axes, _input_rank(draft) + more)
+        positive = _positive_axes(axes, draft.input_rank() + more)
         draft.begin()
         draft.attributes[name] = positive[0] if isinstance(value, int) else positive
 
 
 def _positive_axes(axes: Sequence[int], rank: int) -> list[int]:
     return [axis + rank if axis < 0 else axis for axis in axes]
-
-
-def _input_rank(draft: Draft) -> int:
-    rank = draft.editor.shapes[draft.first()].rank
-    if rank is None:
-        raise MatchFailure("the rank of its input is not known")
-    return rank
 
 
 def _constant_elements(draft: Draft, index: int) -> np.ndarray | None:
@@ -466,7 +452,7 @@ def _unequal_parts(draft: Draft) -> None:
 
 def _last_axis(draft: Draft) -> None:
     """Softmax is over one axis; it was over all axes from one on."""
-    axis, rank = draft.node.attr("axis", -1), _input_rank(draft)
+    axis, rank = draft.node.attr("axis", -1), draft.input_rank()
     if axis is None or not -rank <= axis < rank:
         raise MatchFailure("its axis is not known")
     draft.begin()
@@ -507,14 +493,14 @@ def _adapt_slice(draft: Draft) -> None:
         draft.inputs[4] = None
     _inputs_to_attributes("starts", "ends", "axes")(draft)
     if min(draft.attributes.get("axes", ()), default=0) < 0:
-        draft.attributes["axes"] = _positive_axes(draft.attributes["axes"], _input_rank(draft))
+        draft.attributes["axes"] = _positive_axes(draft.attributes["axes"], draft.input_rank())
 
 
 def _sliced_axes(draft: Draft) -> None:
     axes = _constant_elements(draft, 3)
     if draft.version == AXES_FROM_THE_BACK - 1 and axes is not None and (axes < 0).any():
         draft.begin()
-        positive = _positive_axes(axes.tolist(), _input_rank(draft))
+        positive = _positive_axes(axes.tolist(), draft.input_rank())
         draft.inputs[3] = draft.editor.constant(np.array(positive, axes.dtype), "slice_axes")
 
 
@@ -545,12 +531,17 @@ def _adapt_constant(draft: Draft) -> None:
         draft.attributes = {"value": tensor}
 
 
-def _long_modes(draft: Draft) -> None:
-    if _input_rank(draft) != 4:
-        raise MatchFailure("it samples a volume")
-    mode = draft.node.attr("mode", "linear") or ""
-    draft.begin()
-    draft.attributes["mode"] = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+def _rename_modes(default: str, names: Mapping[str, str]) -> Adapter:
+    """The modes of a GridSample have other names; only the newer operator samples volumes."""
+
+    def adapt(draft: Draft) -> None:
+        if default == "linear" and draft.input_rank() != 4:
+            raise MatchFailure("it samples a volume")
+        draft.begin()
+        mode = draft.node.attr("mode", default) or ""
+        draft.attributes["mode"] = names.get(mode, mode)
+
+    return adapt
 
 
 def _half_pixel_only(draft: Draft) -> None:
@@ -584,16 +575,16 @@ NEWER: Mapping[tuple[str, int], Adapter] = {
     ("Dropout", 10): _keep_first_output,
     ("Dropout", 12): _ratio_to_input,
     ("Erf", 13): _floats_only,
-    ("GridSample", 20): _short_modes,
+    ("GridSample", 20): _rename_modes("bilinear", {"bilinear": "linear", "bicubic": "cubic"}),
     ("GroupNormalization", 21): _groups_to_channels,
     ("Pad", 11): _adapt_pad,
     ("Resize", 11): _asymmetric_resize,
     ("Resize", 13): _leave_out_empty,
     ("RoiAlign", 16): _pixel_corner,
-    ("Scatter", 11): _rename_to("ScatterElements"),
+    ("Scatter", 11): _rename_operator,
     ("Split", 18): _equal_parts,
-    ("Upsample", 9): _scales_to_input,
-    ("Upsample", 10): _rename_to("Resize"),
+    ("Upsample", 9): _adapt_upsample,
+    ("Upsample", 10): _rename_operator,
 }
 # Operator and the version since which it is another one -> how a node is spelled before it.
 OLDER: Mapping[tuple[str, int], Adapter] = {
@@ -610,7 +601,7 @@ OLDER: Mapping[tuple[str, int], Adapter] = {
     ("Dropout", 10): _keep_first_output,
     ("Dropout", 12): _ratio_to_attribute,
     ("Erf", 13): _keep_node,
-    ("GridSample", 20): _long_modes,
+    ("GridSample", 20): _rename_modes("linear", {"linear": "bilinear", "cubic": "bicubic"}),
     ("Pad", 11): _inputs_to_attributes("pads", "value"),
     ("Resize", 13): _empty_inputs,
     ("RoiAlign", 16): _half_pixel_only,

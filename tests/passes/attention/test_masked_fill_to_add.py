@@ -336,7 +336,7 @@ LEFT = {
     ),
     "all axes at once": (
         graph("f = Where (m, x, low) y = Softmax (f)", opset=12),
-        "it is no mask: 'Softmax#1' is over several axes at once",
+        "it is no mask: 'Softmax#1' is not known to be over one axis of its scores",
     ),
     "an output": (
         model_of(
@@ -359,11 +359,11 @@ LEFT = {
     ),
     "an axis that is not there": (
         graph("f = Where (m, x, low) y = Softmax <axis = 7> (f)"),
-        "it is no mask: 'Softmax#1' is over an axis that its scores do not have",
+        "it is no mask: 'Softmax#1' is not known to be over one axis of its scores",
     ),
     "another axis that is not there": (
         graph("f = Where (m, x, low) t = Transpose (f) y = Softmax <axis = -4> (t)"),
-        "it is no mask: 'Softmax#2' is over an axis that its scores do not have",
+        "it is no mask: 'Softmax#2' is not known to be over one axis of its scores",
     ),
     "bfloat16": (
         model_of(
