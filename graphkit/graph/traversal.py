@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["chain_end", "follow_chain", "walk_breadth_first", "walk_postorder"]
+__all__ = ["chain_end", "connected_groups", "follow_chain", "walk_breadth_first", "walk_postorder"]
 
 T = TypeVar("T", bound=Hashable)
 
@@ -58,3 +58,17 @@ def walk_postorder(starts: Iterable[T], following: Callable[[T], Iterable[T | No
             met.add(item)
             pending.append((item, True))
             pending += [(each, False) for each in reversed(list(following(item))) if each is not None]
+
+
+def connected_groups(items: Iterable[T], neighbours: Callable[[T], Iterable[T | None]]) -> Iterator[list[T]]:
+    """Yield groups of connected items, each in the order of all; neighbours that are none of the items do not count."""
+    order = {item: place for place, item in enumerate(items)}
+    met: set[T] = set()
+    for start in order:
+        if start not in met:
+            near = walk_breadth_first(
+                [start], lambda item: (x for x in neighbours(item) if x in order and x not in met)
+            )
+            group = list(near)
+            met.update(group)
+            yield sorted(group, key=order.__getitem__)

@@ -70,19 +70,17 @@ class GraphSide(ABC):
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes of the graph that compute something of its inputs, each after those that it reads."""
-        return tuple(node for node in self.order if not _is_constant(node))
+        return tuple(
+            node
+            for node in self.order
+            if not node.is_op("Constant", "Identity") or any(known_tensor(value) is None for value in node.results)
+        )
 
     @cached_property
     def place(self) -> Mapping[Value, int]:
         """The inputs and computed tensors of the graph, in topological order, with their places."""
         computed = [value for node in self.nodes for value in node.outputs if value is not None]
         return {value: place for place, value in enumerate([*self.inputs, *computed])}
-
-
-def _is_constant(node: Node) -> bool:
-    return node.is_op("Constant", "Identity") and all(
-        known_tensor(value) for value in node.outputs if value is not None
-    )
 
 
 def known_tensor(value: Value) -> TensorProto | None:
@@ -151,14 +149,29 @@ def match_graphs(
         elif is_renamed or is_other:
             matching.add(value_a, value_b, "form")
     _match_by_structure(matching, a, b, by_name, changed=changed)
-    if changed and (is_renamed or _names_are_kept(shared, a, b)):
-        if is_renamed:
-            _match_changed(matching, a, b)
-        else:
-            _match_names(matching, shared, by_name)
+    computed = sum(value.producer is not None for side in (a, b) for value in side.place)
+    is_edited = computed - 2 * len(shared) <= max(FEW, computed // 200)  # all but a few names are in both
+    if changed and is_renamed:
+        for (
+            node
+        ) in a.nodes:  # those that alone read a tensor at one place, in order, so that what follows matches again
+            if node.results and not any(value in matching.forth for value in node.results):
+                twin = _find_twin(node, matching, a, b) or _lone_reader(node, matching, a, b, same_operator)
+                if twin := twin or _lone_reader(node, matching, a, b, matching.reads_same):
+                    matching.add_nodes(node, twin, "structure")
+    elif changed and is_edited:
+        for x in shared:  # by name, whatever their dims are, where the operators are the same
+            y = by_name[x.name]
+            if x.producer is not None and y.producer is not None and same_operator(x.producer, y.producer):
+                matching.add(x, y, "name")
+    if changed and (is_renamed or is_edited):
         _match_by_structure(matching, a, b, by_name, changed=changed)
-    if by_order:
-        _by_order(matching, a, b)
+    mine, theirs = (_group_unmatched(*each) for each in ((a, matching.forth), (b, matching.back)))
+    for key, values_a in mine.items() if by_order else ():
+        values_b = theirs.get(key, [])
+        if len(values_a) == len(values_b):
+            for value_a, value_b in zip(values_a, values_b, strict=True):
+                matching.add(value_a, value_b, "order")
 
 
 def _are_permuted(matching: Matching, shared: Sequence[Value], by_name: Mapping[str, Value]) -> bool:
@@ -167,20 +180,6 @@ def _are_permuted(matching: Matching, shared: Sequence[Value], by_name: Mapping[
     theirs = {number(value) for value in by_name.values()}
     honest = sum(number(shared_value) == number(by_name[shared_value.name]) for shared_value in shared)
     return sum(number(shared_value) in theirs for shared_value in shared) > 2 * honest
-
-
-def _names_are_kept(shared: Sequence[Value], a: GraphSide, b: GraphSide) -> bool:
-    """Whether all but a few names of computed tensors are in both graphs, so that one graph is an edit of the other."""
-    names = [sum(value.producer is not None for value in side.place) for side in (a, b)]
-    return sum(names) - 2 * len(shared) <= max(FEW, sum(names) // 200)
-
-
-def _match_names(matching: Matching, shared: Sequence[Value], by_name: Mapping[str, Value]) -> None:
-    """Match the remaining values by name, whatever their dims are, where the operators are the same."""
-    for x in shared:
-        y = by_name[x.name]
-        if x.producer is not None and y.producer is not None and same_operator(x.producer, y.producer):
-            matching.add(x, y, "name")
 
 
 def _match_by_structure(
@@ -192,23 +191,6 @@ def _match_by_structure(
         _match_backwards(matching, a, b)
         if len(matching.forth) == before:
             break
-
-
-def _match_changed(matching: Matching, a: GraphSide, b: GraphSide) -> None:
-    """Match nodes that alone read a tensor at one place, in order, so that those behind a change match again."""
-    for node in a.nodes:
-        outputs = [value for value in node.outputs if value is not None]
-        if outputs and not any(value in matching.forth for value in outputs):
-            twin = _find_twin(node, matching, a, b) or _changed_twin(node, matching, a, b)
-            if twin is not None:
-                matching.add_nodes(node, twin, "structure")
-
-
-def _changed_twin(node: Node, matching: Matching, a: GraphSide, b: GraphSide) -> Node | None:
-    """Return the one unmatched node that reads a tensor at the same place: of one operator, or else of any."""
-    return _lone_reader(node, matching, a, b, same_operator) or _lone_reader(
-        node, matching, a, b, _same_inputs(matching)
-    )
 
 
 def _lone_reader(
@@ -224,27 +206,6 @@ def _lone_reader(
         if len(twins) == 1 and [reader for reader in mine if is_alike(reader, twins[0])] == [node]:
             return twins[0]
     return None
-
-
-def _reads_others(node_a: Node, node_b: Node | None, matching: Matching) -> bool:
-    """Whether two nodes read, at one place, tensors that are both known to be others."""
-    return node_b is not None and any(
-        x in matching.forth and y in matching.back and matching.forth[x] is not y
-        for x, y in zip(node_a.inputs, node_b.inputs, strict=False)
-        if x is not None and y is not None
-    )
-
-
-def _same_inputs(matching: Matching) -> Callable[[Node, Node], bool]:
-    """Return whether two nodes read the same tensors, whatever they compute."""
-
-    def same(node_a: Node, node_b: Node) -> bool:
-        return len(node_a.inputs) == len(node_b.inputs) and all(
-            matching.forth.get(x) is y if x is not None else y is None
-            for x, y in zip(node_a.inputs, node_b.inputs, strict=True)
-        )
-
-    return same
 
 
 def _match_forwards(
@@ -272,9 +233,24 @@ def _match_forwards(
             matching.add_nodes(node, twin, "structure")
         for value in open_outputs:
             two = by_name.get(value.name)
-            if value in matching.forth or two is None or not _may_share_name(value, two, matching, a, b):
+            if value in matching.forth or two is None or (twin := two.producer) is None:
                 continue
-            moved = changed and is_counted(value.name) and _reads_others(node, two.producer, matching)
+            if not same_operator(node, twin) or not may_be_equal(a.dims(value), b.dims(two)):
+                continue
+            if any(  # another node of `a` computes the same, so that the name was only counted alike
+                matching.corresponds(rival, twin)
+                for read in twin.operands
+                if read in matching.back
+                for rival, _ in matching.back[read].consumers
+                if rival is not node and rival.scope is node.scope
+            ):
+                continue
+            reads_others = any(  # at one place, tensors that are both known to be others
+                x in matching.forth and y in matching.back and matching.forth[x] is not y
+                for x, y in zip(node.inputs, twin.inputs, strict=False)
+                if x is not None and y is not None
+            )
+            moved = changed and is_counted(value.name) and reads_others
             reader = _lone_reader(node, matching, a, b, same_operator) if moved else None
             if reader is not None:
                 matching.add_nodes(node, reader, "structure")
@@ -300,41 +276,28 @@ def _find_twin(node: Node, matching: Matching, a: GraphSide, b: GraphSide) -> No
         for reader in _unmatched_readers(known, a, matching.forth)
         if any(matching.corresponds(reader, twin) for twin in theirs)
     ]
-    if len(theirs) == len(mine) == 1 and not _is_another(theirs[0], node, matching, a):
-        return theirs[0]
+    if len(theirs) == len(mine) == 1:
+        twin = theirs[0]
+        namesake = next((v.producer for each in twin.results if (v := a.scope.values.get(each.name)) is not None), None)
+        is_open = namesake is not None and not any(value in matching.forth for value in namesake.results)
+        if namesake is None or not is_open or not same_operator(namesake, twin):
+            return twin
+        numbers = [  # of the constants that they read: the twin may read those of its unmatched namesake
+            [
+                matching.numbers.value(s) if v is not None and (s := source_of(v)).is_constant else None
+                for v in each.inputs
+            ]
+            for each in (namesake, twin, node)
+        ]
+        if not numbers[0] == numbers[1] != numbers[2]:
+            return twin
     return next((reader for reader in theirs if matching.corresponds(node, reader, matching.same_constants)), None)
-
-
-def _is_another(twin: Node, node: Node, matching: Matching, a: GraphSide) -> bool:
-    """Whether a node of `b` reads other constants, those that its namesake in `a` reads, which matches none."""
-    names = (value.name for value in twin.outputs if value is not None)
-    namesake = next((value.producer for name in names if (value := a.scope.values.get(name)) is not None), None)
-    if namesake is None or not same_operator(namesake, twin) or any(x in matching.forth for x in namesake.outputs if x):
-        return False
-    return (
-        _constant_numbers(namesake, matching) == _constant_numbers(twin, matching) != _constant_numbers(node, matching)
-    )
-
-
-def _constant_numbers(node: Node, matching: Matching) -> list[int | None]:
-    """Return the numbers of the constants that a node reads, None for each other input."""
-    sources = (source_of(value) if value is not None else None for value in node.inputs)
-    return [matching.numbers.value(each) if each is not None and each.is_constant else None for each in sources]
 
 
 def _unmatched_readers(value: Value, side: GraphSide, matched: Mapping[Value, Value]) -> list[Node]:
     """Return the nodes that read a tensor, of those that nothing is known of."""
     readers = dict.fromkeys(reader for reader, _ in value.consumers if reader.scope is side.scope)
     return [node for node in readers if not any(value in matched for value in node.outputs if value is not None)]
-
-
-def _may_share_name(value_a: Value, value_b: Value, matching: Matching, a: GraphSide, b: GraphSide) -> bool:
-    """Whether tensors of one counted name may be the same: operator and dims do not contradict it."""
-    if value_a.producer is None or value_b.producer is None:
-        return False
-    if not same_operator(value_a.producer, value_b.producer) or not may_be_equal(a.dims(value_a), b.dims(value_b)):
-        return False
-    return not _has_rival(value_a.producer, value_b.producer, matching)
 
 
 def _is_read_alike(value_a: Value, value_b: Value, a: GraphSide, b: GraphSide) -> bool:
@@ -344,17 +307,6 @@ def _is_read_alike(value_a: Value, value_b: Value, a: GraphSide, b: GraphSide) -
         for value in (value_a, value_b)
     ]
     return bool(readers[0]) and readers[0] == readers[1] and may_be_equal(a.dims(value_a), b.dims(value_b))
-
-
-def _has_rival(node: Node, twin: Node, matching: Matching) -> bool:
-    """Whether another node of `a` computes the same as `twin`, so that the name was only counted alike."""
-    read = [value for value in twin.inputs if value is not None and value in matching.back]
-    return any(
-        matching.corresponds(rival, twin)
-        for value in read
-        for rival, _ in matching.back[value].consumers
-        if rival is not node and rival.scope is node.scope
-    )
 
 
 def may_be_equal(dims_a: Dims, dims_b: Dims) -> bool:
@@ -373,29 +325,18 @@ def _match_backwards(matching: Matching, a: GraphSide, b: GraphSide) -> None:
         twin = None if value is None else matching.forth[value].producer
         if twin is None or not same_operator(node, twin):
             continue
-        mine = [value for value in node.inputs if value is not None and value in a.place]
-        theirs = [value for value in twin.inputs if value is not None and value in b.place]
+        mine = [value for value in node.operands if value in a.place]
+        theirs = [value for value in twin.operands if value in b.place]
         unmatched = [x for x in mine if x not in matching.forth], [y for y in theirs if y not in matching.back]
-        if len(mine) == len(theirs) and len(unmatched[0]) == len(unmatched[1]) == 1:
-            _read_alike(unmatched[0][0], unmatched[1][0], matching, a, b)
-
-
-def _read_alike(value_a: Value, value_b: Value, matching: Matching, a: GraphSide, b: GraphSide) -> None:
-    if value_a.producer is None or value_b.producer is None or not may_be_equal(a.dims(value_a), b.dims(value_b)):
-        return
-    if value_a.name == value_b.name:
-        matching.add(value_a, value_b, "name")
-    elif value_a.output_index == value_b.output_index and same_operator(value_a.producer, value_b.producer):
-        matching.add(value_a, value_b, "structure")
-
-
-def _by_order(matching: Matching, a: GraphSide, b: GraphSide) -> None:
-    mine, theirs = _group_unmatched(a, matching.forth), _group_unmatched(b, matching.back)
-    for key, values_a in mine.items():
-        values_b = theirs.get(key, [])
-        if len(values_a) == len(values_b):
-            for value_a, value_b in zip(values_a, values_b, strict=True):
-                matching.add(value_a, value_b, "order")
+        if len(mine) != len(theirs) or not len(unmatched[0]) == len(unmatched[1]) == 1:
+            continue
+        ((x,), (y,)) = unmatched
+        if x.producer is None or y.producer is None or not may_be_equal(a.dims(x), b.dims(y)):
+            continue
+        if x.name == y.name:
+            matching.add(x, y, "name")
+        elif x.output_index == y.output_index and same_operator(x.producer, y.producer):
+            matching.add(x, y, "structure")
 
 
 def _group_unmatched(side: GraphSide, matched: Mapping[Value, Value]) -> dict[object, Sequence[Value]]:
@@ -457,30 +398,29 @@ class Matching:
         """Whether two constants have one dtype, the same dims and the same bytes."""
         return self.numbers.value(source_of(value_a)) == self.numbers.value(source_of(value_b))
 
+    def reads_same(self, node_a: Node, node_b: Node) -> bool:
+        """Whether two nodes read the same tensors, whatever they compute."""
+        return [x and self.forth.get(x) for x in node_a.inputs] == list(node_b.inputs)
+
     def corresponds(self, node_a: Node, node_b: Node, constants: Alike | None = None) -> bool:
         """Whether two nodes compute the same of values that match; constants need one dtype and the same dims only."""
         if not same_operator(node_a, node_b) or len(node_a.outputs) != len(node_b.outputs):
             return False
-        attributes = self.numbers.attributes
-        if attributes[node_a] != attributes[node_b] or self._body_numbers(node_a) != self._body_numbers(node_b):
+        attributes, graphs = self.numbers.attributes, self.numbers.graphs
+        bodies = [{name: graphs[body] for name, body in node.bodies.items()} for node in (node_a, node_b)]
+        if attributes[node_a] != attributes[node_b] or bodies[0] != bodies[1]:
             return False
         alike = constants or same_type
-        if self._are_alike(node_a.inputs, node_b.inputs, alike):
-            return True
-        return node_a.is_op(*COMMUTATIVE) and self._are_alike(node_a.inputs, node_b.inputs[::-1], alike)
 
-    def _body_numbers(self, node: Node) -> Mapping[str, int]:
-        return {name: self.numbers.graphs[body] for name, body in node.bodies.items()}
+        def is_alike(x: Value | None, y: Value | None) -> bool:
+            if x is None or y is None:
+                return x is y
+            if known_tensor(x) is not None and known_tensor(y) is not None:
+                return alike(x, y)
+            return self.forth.get(x) is y
 
-    def _are_alike(self, ones: Sequence[Value | None], twos: Sequence[Value | None], constants: Alike) -> bool:
-        return all(self._is_alike(x, y, constants) for x, y in zip(ones, twos, strict=True))
-
-    def _is_alike(self, value_a: Value | None, value_b: Value | None, constants: Alike) -> bool:
-        if value_a is None or value_b is None:
-            return value_a is value_b
-        if known_tensor(value_a) is not None and known_tensor(value_b) is not None:
-            return constants(value_a, value_b)
-        return self.forth.get(value_a) is value_b
+        orders = (node_b.inputs, node_b.inputs[::-1]) if node_a.is_op(*COMMUTATIVE) else (node_b.inputs,)
+        return any(all(map(is_alike, node_a.inputs, inputs)) for inputs in orders)
 
 
 def is_counted(name: str) -> bool:
@@ -507,7 +447,7 @@ def match_equal(matching: Matching, graph_a: Scope, graph_b: Scope) -> None:
     for index, x in enumerate(graph_a.inputs):
         y = graph_b.inputs[index] if graph_a.path else named.get(x.name)
         if y is not None:
-            matching.add(x, y, _how(x, y))
+            matching.add(x, y, "name" if x.name == y.name else "structure")
     theirs: dict[int, list[Node]] = {}
     for node in graph_b.nodes:
         theirs.setdefault(matching.numbers.nodes[node], []).append(node)
@@ -532,10 +472,6 @@ def _match_nodes(matching: Matching, node: Node, twin: Node) -> None:
     matching.equal[node] = twin
     for x, y in zip(node.outputs, twin.outputs, strict=False):
         if x is not None and y is not None:
-            matching.add(x, y, _how(x, y))
+            matching.add(x, y, "name" if x.name == y.name else "structure")
     for name, body in node.bodies.items():
         match_equal(matching, body, twin.bodies[name])
-
-
-def _how(value: Value, twin: Value) -> How:
-    return "name" if value.name == twin.name else "structure"

@@ -130,7 +130,10 @@ class _Rebuilder:
             for (_, body_graph), body in zip(body_graphs(proto), node.bodies.values(), strict=True):
                 self.graph(body, body_graph, [])
         for annotation in graph.quantization_annotation:
-            annotation.tensor_name = self._annotate_value(scope, annotation.tensor_name)
+            tensor = scope.find(annotation.tensor_name)
+            annotation.tensor_name = (
+                self.edits.renamed.get(tensor, annotation.tensor_name) if tensor else annotation.tensor_name
+            )
             for entry in annotation.quant_parameter_tensor_names:
                 parameter = scope.find(entry.value)
                 entry.value = self._name(parameter, scope) or entry.value
@@ -139,10 +142,6 @@ class _Rebuilder:
             kept.node.extend(nodes)
             del graph.node[:]
             graph.node.extend(kept.node)
-
-    def _annotate_value(self, scope: Scope, name: str) -> str:
-        value = scope.find(name)
-        return self.edits.renamed.get(value, name) if value is not None else name
 
     def _rewire(self, node: Node, proto: onnx.NodeProto) -> None:
         if node not in self.dirty:

@@ -60,6 +60,12 @@ class Interval:
     high: float
     may_be_nan: bool = False
 
+    def __neg__(self) -> Interval:
+        return Interval(-self.high, -self.low, self.may_be_nan)
+
+    def __abs__(self) -> Interval:
+        return Interval(max(self.low, -self.high, 0), max(-self.low, self.high), self.may_be_nan)
+
     @property
     def is_finite(self) -> bool:
         """Whether no element is infinite, or NaN."""
@@ -119,7 +125,10 @@ class ElementBounds(ForwardAnalysis[Interval]):
         if kind in MOVING - {"Concat"} or kind in EXTREMES or kind in ("Cast", "Dropout"):
             return self.of(node.input(0))
         if kind in ("ArgMax", "ArgMin"):
-            return self._of_positions(node, dtype)
+            dims = self.shapes.dims(node.input(0)) or ()
+            axis = node.axis(len(dims))
+            size = dims[axis].constant if axis is not None else None
+            return _of_dtype(dtype) if size is None else Interval(0, max(size - 1, 0))
         if kind in PRODUCTS:
             return _activation_bounds(dtype)
         if kind in SUMS:
@@ -142,12 +151,6 @@ class ElementBounds(ForwardAnalysis[Interval]):
             padding = node.input(2) if kind == "Pad" else None
             return self.of(node.input(0)) | (Interval(0, 0) if padding is None else self.of(padding))
         return _of_dtype(dtype)
-
-    def _of_positions(self, node: Node, dtype: int) -> Interval:
-        dims = self.shapes.dims(node.input(0)) or ()
-        axis = node.axis(len(dims))
-        size = dims[axis].constant if axis is not None else None
-        return _of_dtype(dtype) if size is None else Interval(0, max(size - 1, 0))
 
 
 def _bounds_of_array(array: np.ndarray) -> Interval:
@@ -191,14 +194,6 @@ def _bound_sum(operands: Sequence[Interval]) -> Interval:
     return UNBOUNDED if both else Interval(low, high, any(each.may_be_nan for each in operands))
 
 
-def _bound_difference(operands: Sequence[Interval]) -> Interval:
-    return _bound_sum([operands[0], _bound_negative(operands[1:])])
-
-
-def _bound_product(operands: Sequence[Interval]) -> Interval:
-    return _of_ends(mul, *operands)
-
-
 def _bound_quotient(operands: Sequence[Interval]) -> Interval:
     dividend, divisor = operands
     return UNBOUNDED if divisor.low <= 0 <= divisor.high else _of_ends(truediv, dividend, divisor)
@@ -211,28 +206,19 @@ def _of_ends(function: Callable[[float, float], float], left: Interval, right: I
     return Interval(min(ends), max(ends))
 
 
-def _bound_negative(operands: Sequence[Interval]) -> Interval:
-    return Interval(-operands[0].high, -operands[0].low, operands[0].may_be_nan)
-
-
 def _of_several(choose: Callable[[Iterable[float]], float], operands: Sequence[Interval]) -> Interval:
     low, high = choose(each.low for each in operands), choose(each.high for each in operands)
     return Interval(low, high, any(each.may_be_nan for each in operands))
 
 
-def _bound_absolute(operands: Sequence[Interval]) -> Interval:
-    low, high = operands[0].low, operands[0].high
-    return Interval(max(low, -high, 0), max(-low, high), operands[0].may_be_nan)
-
-
 ARITHMETIC: dict[str, Callable[[Sequence[Interval]], Interval]] = {
-    "Abs": _bound_absolute,
+    "Abs": lambda operands: abs(operands[0]),
     "Add": _bound_sum,
     "Sum": _bound_sum,
-    "Sub": _bound_difference,
-    "Mul": _bound_product,
+    "Sub": lambda operands: _bound_sum([operands[0], -operands[1]]),
+    "Mul": lambda operands: _of_ends(mul, *operands),
     "Div": _bound_quotient,
-    "Neg": _bound_negative,
+    "Neg": lambda operands: -operands[0],
     "Max": partial(_of_several, max),
     "Min": partial(_of_several, min),
 }

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from graphkit.graph.traversal import follow_chain, walk_breadth_first
+from graphkit.graph.traversal import chain_end, walk_breadth_first
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.tensors import inline_array
 from graphkit.ops.tensor import Dims
@@ -28,6 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 DimsOf = Callable[[Value], Dims | None]  # the dims of a value, None where its rank is not known
+Finder = Callable[[Node, DimsOf], Iterator[Node]]
 Step = tuple[int | str | None, ...]  # which input, None for whichever it is; then the operators that may give it
 
 
@@ -99,13 +100,19 @@ def readers_onwards(nodes: Sequence[Node], *operators: str) -> list[Node]:
 
 def find_biases(path: Sequence[Node] | None) -> Iterator[Node]:
     """Give the last node of a path where it adds a constant vector."""
-    if path and any(value is not None and _is_vector(value) for value in path[-1].inputs):
+    tensors = [value.constant for value in path[-1].operands] if path else []
+    if path and any(tensor is not None and len(tensor.dims) == 1 for tensor in tensors):
         yield path[-1]
 
 
-def _is_vector(value: Value) -> bool:
-    tensor = value.constant
-    return tensor is not None and len(tensor.dims) == 1
+def bias_finder(*paths: Sequence[Step]) -> Finder:
+    """Return the finder of the biases at the ends of paths."""
+
+    def find(node: Node, _: DimsOf) -> Iterator[Node]:
+        for path in paths:
+            yield from find_biases(climb_inputs(node, *path))
+
+    return find
 
 
 def is_static(nodes: Sequence[Node], dims_of: DimsOf) -> bool:
@@ -278,7 +285,8 @@ def _keep_normalization(root: Node, _: DimsOf) -> Iterator[Node]:
     if climb_inputs(root, (0, "Add"), (None, "ReduceMean"), (0, "Pow", "Mul")) is None:
         return
     divided = follow_only_reader(root, "Div") or follow_only_reader(root, "Reciprocal")
-    if divided is not None and _is_inverse(divided):
+    dividend = divided.input(0) if divided is not None else None
+    if divided is not None and (divided.is_op("Reciprocal") or (dividend is not None and dividend.is_constant)):
         divided = follow_only_reader(divided, "Mul")
     if divided is None:
         return
@@ -299,43 +307,17 @@ def _normalized_transpose(root: Node, dims_of: DimsOf) -> Iterator[Node]:
     path = climb_inputs(root, (0, "Add"), (None, "ReduceMean"), (0, "Pow"), (0, "Sub"), (0, "Transpose"))
     if path is None or root.scope.opset() >= COMPUTED_RANK_SINCE:
         return
-    reshape = _reshape_before(path[-1])
+
+    def before(node: Node) -> Node | None:
+        kept = climb_inputs(node, (0, *RANK_KEPT))
+        return kept[0] if kept else None
+
+    reshapes = climb_inputs(chain_end(path[-1], before), (0, "Reshape"))
+    reshape = reshapes[0] if reshapes else None
     sizes = reshape.input(1) if reshape is not None else None
     computed = _up_to_shapes(sizes.producer) if sizes is not None and sizes.producer is not None else None
     if reshape is not None and computed is not None and not is_static(computed, dims_of):
         yield from (reshape, *computed)
-
-
-def _reshape_before(node: Node) -> Node | None:
-    """Return the Reshape that a node's first input comes from, through nodes that keep its rank."""
-    *_, first = follow_chain(node, _before_rank_kept)
-    path = climb_inputs(first, (0, "Reshape"))
-    return path[0] if path else None
-
-
-def _before_rank_kept(node: Node) -> Node | None:
-    path = climb_inputs(node, (0, *RANK_KEPT))
-    return path[0] if path else None
-
-
-def _is_inverse(node: Node) -> bool:
-    """Whether it is 1 / x, written one way or the other."""
-    return node.is_op("Reciprocal") or ((dividend := node.input(0)) is not None and dividend.is_constant)
-
-
-def _biased_gelu(erf: Node, _: DimsOf) -> Iterator[Node]:
-    """Erf((x + bias) / sqrt(2)): the bias."""
-    yield from find_biases(climb_inputs(erf, (0, "Div", "Mul"), (None, "Add")))
-
-
-def _biased_fast_gelu(tanh: Node, _: DimsOf) -> Iterator[Node]:
-    """Tanh(c * (v + d * v^3)), v = x + bias: the bias."""
-    for product in ((0, "Mul"), (None, "Add"), (None, "Add")), ((0, "Mul"), (None, "Mul"), (None, "Add")):
-        yield from find_biases(climb_inputs(tanh, *product))
-
-
-def _biased_operator(gelu: Node, _: DimsOf) -> Iterator[Node]:
-    yield from find_biases(climb_inputs(gelu, (0, "Add")))
 
 
 def _biased_product(activation: Node, dims_of: DimsOf) -> Iterator[Node]:
@@ -347,7 +329,10 @@ def _biased_product(activation: Node, dims_of: DimsOf) -> Iterator[Node]:
 
 def _keep_embedding(gather: Node, _: DimsOf) -> Iterator[Node]:
     """Gather(table, positions), added to others and normalized: how the positions are computed."""
-    if not any(_is_normalized(reader) for reader in first_output_readers(gather) if reader.is_op("Add")):
+    sums = [reader for reader in first_output_readers(gather) if reader.is_op("Add")]
+    after = [each for total in sums for each in first_output_readers(total)]  # of it, or of it and one tensor more
+    after += [each for total in after if total.is_op("Add") for each in first_output_readers(total)]
+    if not any(reader.is_op("ReduceMean", "LayerNormalization") for reader in after):
         return
     sliced = climb_inputs(gather, (1, "Slice"), (2, "Unsqueeze"), (0, "Gather"), (0, "Shape"))
     if sliced is not None:
@@ -364,13 +349,6 @@ def _keep_embedding(gather: Node, _: DimsOf) -> Iterator[Node]:
         ):
             return
     yield from _up_to_shapes(counted[0]) or ()
-
-
-def _is_normalized(add: Node) -> bool:
-    """Whether a sum, or one of it and one tensor more, is normalized."""
-    sums = [reader for reader in first_output_readers(add) if reader.is_op("Add")]
-    after = [*first_output_readers(add), *(reader for total in sums for reader in first_output_readers(total))]
-    return any(reader.is_op("ReduceMean", "LayerNormalization") for reader in after)
 
 
 def _up_to_shapes(node: Node) -> list[Node] | None:
@@ -396,23 +374,20 @@ def _between_transposes(reshape: Node, _: DimsOf) -> Iterator[Node]:
         or not all(reader.is_op("MatMul") for reader in first_output_readers(after))
     ):
         return
-    if spoils_product(before[0].attr("perm", tuple), after.attr("perm", tuple)) and _is_zero(shape):
-        yield reshape
+    array = inline_array(shape.constant)  # of zeros, which copy
+    if spoils_product(before[0].attr("perm", tuple), after.attr("perm", tuple)) and array is not None:
+        yield from () if array.any() else (reshape,)
 
 
-def _is_zero(value: Value) -> bool:
-    """Whether a value is a constant of zeros."""
-    array = inline_array(value.constant)
-    return array is not None and not array.any()
-
-
+FAST_GELU = bias_finder(  # Tanh(c * (v + d * v^3)), v = x + bias
+    ((0, "Mul"), (None, "Add"), (None, "Add")), ((0, "Mul"), (None, "Mul"), (None, "Add"))
+)
 ATTENTIONS = (masked_attention, scaled_attention, causal_attention, relative_attention)
-Finder = Callable[[Node, DimsOf], Iterator[Node]]
 FINDERS: dict[str, tuple[tuple[str, Finder], ...]] = {
     "Sqrt": (("LayerNormalization", _keep_normalization), ("LayerNormalization", _normalized_transpose)),
-    "Erf": (("BiasGelu", _biased_gelu),),
-    "Gelu": (("BiasGelu", _biased_operator),),
-    "Tanh": (("FastGelu", _biased_fast_gelu), ("FusedGemm", _biased_product)),
+    "Erf": (("BiasGelu", bias_finder(((0, "Div", "Mul"), (None, "Add")))),),  # Erf((x + bias) / sqrt(2))
+    "Gelu": (("BiasGelu", bias_finder(((0, "Add"),))),),
+    "Tanh": (("FastGelu", FAST_GELU), ("FusedGemm", _biased_product)),
     "Softmax": tuple(("Attention", finder) for finder in ATTENTIONS),
     "Gather": (("EmbedLayerNormalization", _keep_embedding),),
     "Identity": (("FusedMatMul", _named_transpose),),

@@ -18,7 +18,7 @@ from graphkit.graph.operator_traits import RANDOM, value_inputs
 from graphkit.graph.roles import MASKS, Role, Roles
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.shapes import Shapes
+from graphkit.shapes import Expr, Shapes
 
 __all__ = ["Dependence", "HostValue", "find_dependences", "host_values"]
 
@@ -80,7 +80,18 @@ def find_dependences(
         is_unknown = kept is not None and (role not in OF_HOST or value.name in kept)
         known[value] = DATA if is_unknown else _of_input(value, model.roles)
     for node in model.graph.nodes:
-        dependence = _of_node(node, shapes, known)
+        dependence = CONSTANT
+        if node.bodies or node.operator in RANDOM:
+            dependence = DATA
+        elif node.is_op(*READS_DIMS):
+            dims, elements = shapes.dims(node.input(0)), shapes[node.outputs[0]].data
+            if elements is not None:
+                dims = tuple(element for element in elements.ravel() if isinstance(element, Expr))
+            symbols = frozenset().union(*(dim.symbols for dim in dims or ()))
+            dependence = DATA if dims is None else Dependence(symbols=symbols)
+        else:
+            for value in node.operands:
+                dependence |= known.get(value, CONSTANT)
         known.update((value, dependence) for value in node.results)
     return known
 
@@ -100,13 +111,10 @@ def host_values(
             continue
         read = value_inputs(node)
         for index, value in enumerate(node.inputs):
-            if value is not None and index not in read and _varies_with_host(known.get(value, CONSTANT), frozen):
+            fact = known.get(value, CONSTANT) if value is not None else DATA
+            if value is not None and index not in read and not fact.data and (fact.inputs or fact.symbols - frozen):
                 uses.setdefault(value, []).append((node, index))
     return tuple(HostValue(value, known[value], tuple(places)) for value, places in uses.items())
-
-
-def _varies_with_host(dependence: Dependence, frozen: frozenset[str]) -> bool:
-    return not dependence.data and bool(dependence.inputs or dependence.symbols - frozen)
 
 
 def _of_input(value: Value, roles: Roles) -> Dependence:
@@ -122,24 +130,3 @@ def _of_input(value: Value, roles: Roles) -> Dependence:
     if declared is None or ((declared.is_float or declared.dtype in QUANTISED) and not is_mask):
         return DATA
     return Dependence(inputs=frozenset((value.name,)))
-
-
-def _of_node(node: Node, shapes: Shapes, known: Mapping[Value, Dependence]) -> Dependence:
-    if node.bodies or node.operator in RANDOM:
-        return DATA
-    if node.is_op(*READS_DIMS):
-        return _of_dims(node, shapes)
-    total = CONSTANT
-    for value in node.inputs:
-        if value is not None:
-            total |= known.get(value, CONSTANT)
-    return total
-
-
-def _of_dims(node: Node, shapes: Shapes) -> Dependence:
-    dims, out = shapes.dims(node.input(0)), node.outputs[0]
-    elements = shapes[out].data if out is not None else None
-    if elements is not None:
-        symbols = frozenset().union(*(getattr(element, "symbols", frozenset()) for element in elements.ravel()))
-        return Dependence(symbols=symbols)
-    return DATA if dims is None else Dependence(symbols=frozenset().union(*(dim.symbols for dim in dims)))

@@ -86,7 +86,7 @@ class FoldConstants(Rewrite):
                     nodes.append(node)
                     constant.update(node.results)
         inside = {node: number for number, node in enumerate(nodes)}
-        targets = {node: values for node in nodes if (values := _needed_outputs(editor, node, inside))}
+        targets: Targets = {node: values for node in nodes if (values := _needed_outputs(editor, node, inside))}
         for node, arrays in _compute_targets(editor, targets, inside).items():
             _use_results(editor, node, arrays)
 

@@ -449,8 +449,8 @@ def _missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
     frozen = freezable_symbols(model, shapes)
     text: set[str] = set()  # dims that count tokens: some may be padding, which no part of an image is
     for value in model.roles.inputs:
-        for axis, dim in enumerate(shapes[value].dims or ()):
-            if model.roles.axis(value, axis) in ("encoder", "sequence"):
+        for at, dim in enumerate(shapes[value].dims or ()):
+            if model.roles.axis(value, at) in ("encoder", "sequence"):
                 text |= dim.symbols
     taken, names = names_in(model.scopes), dict[tuple[Over, Expr | None, int, int], str]()
     for node in model.graph.nodes:

@@ -9,16 +9,15 @@ computes the same, or fails in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import onnx
 
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import count_things
 from graphkit.graph.roles import count_captured_values
-from graphkit.graph.view import Node, Scope, Value, body_graphs
+from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.ops.tensor import Tensor
 from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass, Premise, copy_proto
@@ -147,19 +146,10 @@ def with_shapes(model: Model) -> tuple[Model, int]:
         return model, 0
     proto, declarer = copy_proto(base), _Declarer(shapes, declared_inputs(base))
     count = len(declare_outputs(base, proto, shapes))
-    count += sum(declarer.graph(scope, graph) for scope, graph in _runnable_graphs(base, proto, shapes))
+    for graph, scope in graphs_with_scopes(proto.graph, base.graph):
+        if not any(body.contains(scope) for body in shapes.impossible):
+            count += declarer.graph(scope, graph)
     return (base.with_proto(proto), count) if count else (base, 0)
-
-
-def _runnable_graphs(model: Model, proto: onnx.ModelProto, shapes: Shapes) -> Iterator[tuple[Scope, onnx.GraphProto]]:
-    """Yield each graph that can run, as the view and as the proto."""
-    pending = [(model.graph, proto.graph)]
-    while pending:
-        scope, graph = pending.pop()
-        yield scope, graph
-        for node, copy in zip(scope.nodes, graph.node, strict=True):
-            bodies = [(node.bodies[name], body) for name, body in body_graphs(copy)]
-            pending += [(inner, body) for inner, body in bodies if inner not in shapes.impossible]
 
 
 class _Declarer:
@@ -219,51 +209,35 @@ def hide_frozen_dims(model: Model, bodies: Collection[Scope], shapes: Shapes) ->
 
 
 def _shield_body(editor: Editor, body: Scope, shapes: Shapes) -> None:
-    source = _run_time_value(editor, body)
-    read = {
-        value: rank
-        for value in count_captured_values(body)
-        if (rank := shapes[value].rank or 0) and _is_computed(value)
-    }
-    visible = [
-        value for value in read if all(editor.is_visible(value, node.scope) for node in _readers_in_body(body, value))
-    ]
-    if source is None or not visible:
+    owner = body.owner
+    if owner is None or not owner.is_op("If", "Loop"):
+        return
+    source = owner.input(0)  # a number that is known at run time only: an If's condition, or the counter of a Loop
+    if owner.is_op("Loop"):
+        source = body.inputs[0] if body.inputs else None
+    elif source is None or source.tensor is not None or source.is_constant or not editor.is_visible(source, body):
+        return
+    ranks: dict[Value, int] = {}
+    readers: dict[Value, dict[Node, None]] = {}
+    for value in count_captured_values(body):
+        inner = dict.fromkeys(node for node, _ in value.consumers if body.contains(node.scope))
+        is_computed = value.tensor is None and not value.is_constant
+        if (rank := shapes[value].rank) and is_computed and all(editor.is_visible(value, node.scope) for node in inner):
+            ranks[value], readers[value] = rank, inner
+    if source is None or not ranks:
         return
     number = editor.unique_name(f"{source.name}/number")
     editor.insert_first(body, NewNode("Cast", [source], [number], {"to": INT64}, number))
     copies: dict[int, str] = {}
-    for rank in sorted({read[value] for value in visible}):
+    for rank in sorted(set(ranks.values())):
         copies[rank] = editor.unique_name(f"{source.name}/copy_{rank}")
         zeros = editor.integers([0] * rank, f"dims/{','.join(['0'] * rank)}")
         editor.insert_first(body, NewNode("Mul", [number, zeros], [copies[rank]], {}, copies[rank]))
-    for value in visible:
+    for value, rank in ranks.items():
         name = editor.unique_name(f"{value.name}/any_shape")
-        editor.insert_first(body, NewNode("Reshape", [value, copies[read[value]]], [name], {}, name))
-        for node in dict.fromkeys(_readers_in_body(body, value)):
+        editor.insert_first(body, NewNode("Reshape", [value, copies[rank]], [name], {}, name))
+        for node in readers[value]:
             editor.set_inputs(node, {index: name for index, operand in enumerate(node.inputs) if operand is value})
-
-
-def _run_time_value(editor: Editor, body: Scope) -> Value | None:
-    """Return a number that is known at run time only: an If's condition, or the counter of a Loop."""
-    owner = body.owner
-    if owner is None or not owner.is_op("If", "Loop"):
-        return None
-    if owner.op_type == "Loop":
-        return body.inputs[0] if body.inputs else None
-    condition = owner.input(0)
-    is_usable = condition is not None and _is_computed(condition) and editor.is_visible(condition, body)
-    return condition if is_usable else None
-
-
-def _is_computed(value: Value) -> bool:
-    return value.tensor is None and not value.is_constant
-
-
-def _readers_in_body(body: Scope, value: Value) -> Iterator[Node]:
-    for node, _ in value.consumers:
-        if body.contains(node.scope):
-            yield node
 
 
 @dataclass(frozen=True)
@@ -325,16 +299,11 @@ class FreezeDims(Pass):
                 frozen.follow(info, scope, shapes if is_possible else None, is_inner=is_inner)
         changes = [f"{symbol(name)} is {number}" for name, number in numbers.items()]
         changes += [f"{name} is {'x'.join(map(str, input_shapes[name])) or 'a scalar'}" for name in unranked]
-        return Outcome(_shield_model(model.with_proto(proto), model, shapes), tuple(changes))
-
-
-def _shield_model(frozen: Model, original: Model, shapes: Shapes) -> Model:
-    """Return a frozen model that loads though some of its bodies cannot run."""
-    if shapes.contradictions or not shapes.impossible:
-        return frozen
-    pairs = zip(frozen.graph.walk(), original.graph.walk(), strict=True)
-    bodies = [now for now, before in pairs if before in shapes.impossible]
-    return hide_frozen_dims(frozen, bodies, infer(frozen))
+        made = model.with_proto(proto)
+        if shapes.impossible and not shapes.contradictions:  # it has to load though some of its bodies cannot run
+            pairs = zip(made.graph.walk(), model.graph.walk(), strict=True)
+            made = hide_frozen_dims(made, [now for now, before in pairs if before in shapes.impossible], infer(made))
+        return Outcome(made, tuple(changes))
 
 
 class _Frozen:
@@ -416,8 +385,11 @@ class SetDims(Pass):
         base = declarations(model).model
         spec = self.premise().spec
         numbers = Inputs(base, spec).numbers
-        forced = _whole_sizes(base, numbers, forced_sizes(base, numbers))
-        sizes = {**numbers, **forced}
+        forced = forced_sizes(base, numbers)
+        for name, size in forced.items():
+            if size < 0 or size.denominator != 1:
+                raise impossible_sizes_error(base, numbers, f"'{name}' would have to be {size}")
+        sizes = {**numbers, **{name: int(size) for name, size in forced.items()}}
         check_sizes(base, DimSpec.of(sizes, spec.shapes, spec.bounds), sizes)
         frozen = FreezeDims(tuple(sizes.items()), self.inputs, ranges=spec.ranges).run(base)
         if frozen.model is base:
@@ -431,11 +403,3 @@ class SetDims(Pass):
     def premise(self) -> Premise:
         empty = tuple((name, 0, None) for name, size in self.dims if not size)  # a size that is asked for is in range
         return Premise(DimSpec(self.dims, self.inputs, empty))
-
-
-def _whole_sizes(model: Model, numbers: Mapping[str, int], forced: Mapping[str, Fraction]) -> dict[str, int]:
-    """Return forced sizes as integers, and check that they can be sizes."""
-    for name, size in forced.items():
-        if size < 0 or size.denominator != 1:
-            raise impossible_sizes_error(model, numbers, f"'{name}' would have to be {size}")
-    return {name: int(size) for name, size in forced.items()}

@@ -9,7 +9,7 @@ as a whole or not at all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL
+from graphkit.graph.traversal import connected_groups
 from graphkit.graph.view import Node, Value
 from graphkit.ops.axes import FREE, RULES, AxesUnknownError, NodeFacts, find_layout
 from graphkit.ops.tensor import Dims, element_numbers
@@ -94,8 +95,14 @@ def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
     left, right = MATRICES.get(node.op_type, (0, 0))
     if right and len(facts.dims(left)) == len(facts.dims(right)) == 2:  # rows of one matrix
         return Lift(flat) if flat == {left} else None
-    if layout.kinds[0] != FREE or not all(_fits(facts, index, len(layout.kinds), flat) for index in layout.inputs):
+    if layout.kinds[0] != FREE:
         return None
+    for index in layout.inputs:  # each is lifted, or stays, as it is
+        dims, rank = facts.dims(index), len(layout.kinds)
+        if index in flat and len(dims) != rank and not node.is_op("Unsqueeze"):
+            return None
+        if index not in flat and (node.is_op("Concat") or not (len(dims) < rank or dims[0] == 1)):
+            return None
     if right and left not in flat and lower(layout.outputs[0][0]) < 1:  # onnxruntime refuses [m, k] by [0, q, k, n]
         return None
     outputs, positive = range(len(layout.outputs)), [axis % len(layout.kinds) for axis in layout.axes]
@@ -106,14 +113,6 @@ def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
     # from the start: onnxruntime's reductions of an empty tensor ignore axes that count from the end
     arrays = {layout.axes_input: np.array(positive, array.dtype).reshape(array.shape)} if array is not None else None
     return Lift(flat, outputs, layout.axis, arrays=arrays) if arrays is not None else None
-
-
-def _fits(facts: NodeFacts, index: int, rank: int, flat: frozenset[int]) -> bool:
-    """Whether an input that is laid out over so many axes may stay, or is lifted, as it is."""
-    dims = facts.dims(index)
-    if index in flat:
-        return len(dims) == rank or facts.node.is_op("Unsqueeze")
-    return not facts.node.is_op("Concat") and (len(dims) < rank or dims[0] == 1)
 
 
 @dataclass
@@ -164,34 +163,41 @@ class FlatRegions:
                 self.reasons[maker] = _reading_text(first, value)
         alive = dict.fromkeys(self.lifts)
         self._drop_nodes(alive, self._blocked_nodes(alive, self._is_exit), lambda _: True)
-        for part in self._parts(alive):
-            lead = self._lead(part)
-            if lead is None:
+        for part in connected_groups(alive, self._neighbours):
+            votes: Counter[Dims] = Counter()  # the dims that Reshapes of a region merge, or split into
+            for value in self._lifted_values(part):
+                around = [self.dims(node.outputs[0]) for node, _ in value.consumers if self._is_exit(node, value)]
+                if self.makers[value].is_op("Reshape"):
+                    around.append(self.dims(self.makers[value].input(0)))
+                votes.update(lead for dims in around if (lead := merged_dims(dims, self.dims(value))))
+            if not votes:
                 continue
-            self._fit(part, lead)
-            for nodes in self._parts(part):
+            ((lead, _),) = votes.most_common(1)
+            fitting = dict.fromkeys(part)
+            self._fit(fitting, lead)
+            for nodes in connected_groups(fitting, self._neighbours):
                 region = self._region(nodes, lead)
                 if not region.saved:
                     for value in region.sources:
                         self.reasons.setdefault(self.makers[value], "no Reshape would go")
                 else:
-                    if self.editor.keep_fusions:
-                        self._set_apart(region)
+                    read = (value for node in region.nodes for value in node.operands if node.is_op("MatMul"))
+                    for each in read if self.editor.keep_fusions else ():
+                        second = each.producer
+                        if second in region.nodes and second is not None and self._can_merge(second, region):
+                            source = second.operand(0)  # a Reshape stays between the two Transposes
+                            region.sources[source] = (0,) * len(self._lifted_dims(source, region.lead))
                     yield region
 
-    def _set_apart(self, region: Region) -> None:
-        """Keep a Reshape before each Transpose that onnxruntime would else merge with the one before it.
+    def _neighbours(self, node: Node) -> Iterator[Node]:
+        for value in [*self._inputs(node), *self._outputs(node)]:
+            yield from (self.makers[value], *(consumer for consumer, _ in value.consumers))
+
+    def _can_merge(self, second: Node, region: Region) -> bool:
+        """Whether onnxruntime would merge a Transpose with the one before it, were there no Reshape between them.
 
         A FusedMatMul takes in the Transpose of `[b, h, s, d]` to `[b, h, d, s]`, not that of `[b, s, h, d]`.
         """
-        for node in region.nodes:
-            for value in node.inputs if node.is_op("MatMul") else ():
-                second = value.producer if value is not None else None
-                if second in region.nodes and second is not None and self._can_merge(second, region):
-                    source = second.operand(0)
-                    region.sources[source] = (0,) * len(self._lifted_dims(source, region.lead))
-
-    def _can_merge(self, second: Node, region: Region) -> bool:
         source = second.input(0)
         if source is None or region.sources.get(source, ()) is not None or not second.is_op("Transpose"):
             return False
@@ -236,28 +242,21 @@ class FlatRegions:
         first = self.dims(node.inputs[min(flat)])[:1]
         if any(self.dims(node.inputs[index])[:1] != first for index in flat):
             return None
-        more = frozenset(index for index, value in enumerate(node.inputs) if self._is_reshaped(value, first))
+        more = set[int]()  # what Reshapes give
+        for index, value in enumerate(node.inputs):
+            maker = value.producer if value is not None else None
+            if maker is not None and maker.is_op("Reshape") and self.dims(value)[:1] == first:
+                more |= {index} if value in self.makers or self._may_enter(maker) else set()
         facts = self.editor.facts(node)
         for inputs in (flat, flat | more):
             with suppress(AxesUnknownError):
-                lifting = _find_lift(facts, inputs)
-                if lifting is not None and self._gives_leading_dim(node, lifting, first):
+                if (lifting := _find_lift(facts, inputs)) is None:
+                    continue
+                others = [v for i, v in enumerate(node.outputs) if i not in lifting.outputs and v is not None]
+                has_lead = all(self.dims(node.outputs[index])[:1] == first for index in lifting.outputs)
+                if has_lead and not any(map(self.editor.is_output, others)):  # others may have other names
                     return lifting
         return None
-
-    def _gives_leading_dim(self, node: Node, lifting: Lift, first: Dims) -> bool:
-        """Whether the outputs that are lifted have the leading dim, and the others may have other names."""
-        dims = [self.dims(node.outputs[index])[:1] for index in lifting.outputs]
-        others = [
-            value for index, value in enumerate(node.outputs) if index not in lifting.outputs and value is not None
-        ]
-        return all(dim == first for dim in dims) and not any(self.editor.is_output(value) for value in others)
-
-    def _is_reshaped(self, value: Value | None, first: Dims) -> bool:
-        producer = value.producer if value is not None else None
-        if producer is None or not producer.is_op("Reshape") or self.dims(value)[:1] != first:
-            return False
-        return value in self.makers or self._may_enter(producer)
 
     # Which of them stay
 
@@ -267,16 +266,14 @@ class FlatRegions:
     def _outputs(self, node: Node) -> list[Value]:
         return [value for index in self.lifts[node].outputs if (value := node.outputs[index]) is not None]
 
-    def _lifted_values(self, nodes: Nodes) -> dict[Value, None]:
+    def _lifted_values(self, nodes: Iterable[Node]) -> dict[Value, None]:
         return dict.fromkeys(value for node in nodes for value in [*self._inputs(node), *self._outputs(node)])
 
     def _is_exit(self, node: Node, value: Value) -> bool:
-        return node.is_op("Reshape") and node.input(0) is value and self._may_leave(node)
-
-    def _may_leave(self, node: Node) -> bool:
         out = node.outputs[0]
         is_free = out is not None and self.editor.is_free(node) and not self.editor.has_alias(out)
-        return is_free and out not in self.makers and len(self.dims(out)) > 0
+        is_last = is_free and out not in self.makers and len(self.dims(out)) > 0
+        return node.is_op("Reshape") and node.input(0) is value and is_last
 
     def _find_obstacle(self, value: Value, alive: Nodes, is_exit: Exit) -> str:
         """Return which node needs a value flat, "" where none does."""
@@ -315,32 +312,7 @@ class FlatRegions:
                     pending += [(consumer, reason) for consumer, _ in value.consumers]
             pending += [(consumer, reason) for value in self._outputs(node) for consumer, _ in value.consumers]
 
-    def _parts(self, alive: Nodes) -> Iterator[Nodes]:
-        """Yield connected nodes."""
-        order = {node: number for number, node in enumerate(alive)}
-        remaining = dict(alive)
-        while remaining:
-            part, pending = set(), [next(iter(remaining))]
-            while pending:
-                node = pending.pop()
-                if remaining.pop(node, 0) is not None:
-                    continue
-                part.add(node)
-                for value in [*self._inputs(node), *self._outputs(node)]:
-                    pending += [self.makers[value], *(consumer for consumer, _ in value.consumers)]
-            yield dict.fromkeys(sorted(part, key=order.__getitem__))
-
     # What replaces the first dim
-
-    def _lead(self, nodes: Nodes) -> Dims | None:
-        """Return the dims that most Reshapes of a region merge, or split into."""
-        votes: Counter[Dims] = Counter()
-        for value in self._lifted_values(nodes):
-            around = [self.dims(node.outputs[0]) for node, _ in value.consumers if self._is_exit(node, value)]
-            if self.makers[value].is_op("Reshape"):
-                around.append(self.dims(self.makers[value].input(0)))
-            votes.update(lead for dims in around if (lead := merged_dims(dims, self.dims(value))))
-        return votes.most_common(1)[0][0] if votes else None
 
     def _lifted_dims(self, value: Value, lead: Dims) -> Dims:
         return lead + self.dims(value)[1:]
@@ -371,8 +343,8 @@ class FlatRegions:
                 pending += [(consumer, reason) for consumer, _ in value.consumers]
         self._drop_nodes(nodes, pending, is_direct)
 
-    def _region(self, nodes: Nodes, lead: Dims) -> Region:
-        region = Region(lead, tuple(nodes))
+    def _region(self, part: Sequence[Node], lead: Dims) -> Region:
+        region, nodes = Region(lead, tuple(part)), dict.fromkeys(part)
         is_exit = self._exit_at(lead)
         for value in self._lifted_values(nodes):
             lifted, maker = self._lifted_dims(value, lead), self.makers[value]
@@ -429,7 +401,14 @@ class FlattenFreeMatmul(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        if not any(_begins_region(node) for node in editor.nodes("Reshape")):
+        readers = (
+            reader
+            for node in editor.nodes("Reshape")
+            if node.scope.opset() >= RESHAPE_SINCE
+            for value in node.results
+            for reader, _ in value.consumers
+        )
+        if not any(map(_is_liftable, readers)):
             return
         regions = FlatRegions(editor)
         for region in regions.find():
@@ -438,12 +417,6 @@ class FlattenFreeMatmul(Rewrite):
         for node in regions.makers.values():
             if node.is_op("Reshape") and node in regions.reasons:
                 editor.decline(node, f"its flat form stays: {regions.reasons[node]}")
-
-
-def _begins_region(node: Node) -> bool:
-    """Whether a node that can be lifted reads a Reshape."""
-    readers = [consumer for value in node.results for consumer, _ in value.consumers]
-    return node.scope.opset() >= RESHAPE_SINCE and any(_is_liftable(consumer) for consumer in readers)
 
 
 def _lift_region(editor: Editor, regions: FlatRegions, region: Region) -> None:
@@ -479,17 +452,15 @@ def _lift_node(editor: Editor, node: Node, lift: Lift, lifted: Names, extra: int
         inputs[index] = editor.constant(
             (array + extra).astype(array.dtype), f"{node.outputs[0].name if node.outputs[0] else node.label}_axes"
         )
-    outputs = [_output_name(editor, value, index in lift.outputs, lifted) for index, value in enumerate(node.outputs)]
+    outputs: list[str] = []
+    for index, value in enumerate(node.outputs):
+        is_lifted = index in lift.outputs
+        if value is None or not (is_lifted or value.consumers):
+            outputs.append("")
+            continue
+        outputs.append(editor.unique_name(f"{value.name}_lifted" if is_lifted else value.name))
+        if is_lifted:
+            lifted[value] = outputs[-1]
+        else:
+            editor.replace_all_uses(value, outputs[-1])
     editor.insert_before(node, NewNode(node.op_type, inputs, outputs, lift.attributes(node, extra), like=node))
-
-
-def _output_name(editor: Editor, value: Value | None, is_lifted: bool, lifted: Names) -> str:
-    """Return the name of an output of a lifted node, "" for one that nothing reads."""
-    if value is None or not (is_lifted or value.consumers):
-        return ""
-    name = editor.unique_name(f"{value.name}_lifted" if is_lifted else value.name)
-    if is_lifted:
-        lifted[value] = name
-    else:
-        editor.replace_all_uses(value, name)
-    return name

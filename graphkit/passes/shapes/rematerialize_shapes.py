@@ -29,7 +29,7 @@ __all__ = ["DimsEmitter", "RematerializeShapes"]
 SHAPE_SLICE_SINCE = 15  # opset from which Shape has start and end
 INTEGER_MIN_SINCE = 12  # opset from which Min and Max take int64
 MOD_SINCE = 10
-INT64 = onnx.TensorProto.INT64
+INT64, INT32 = onnx.TensorProto.INT64, onnx.TensorProto.INT32
 
 
 class DimsEmitter:
@@ -43,26 +43,21 @@ class DimsEmitter:
         self.editor = editor
         self.nodes: list[NewNode] = []
         self._opset = editor.model.graph.opset()
-        self._sources = _symbol_sources(editor)
+        self._sources: dict[str, list[tuple[Value, int]]] = {}  # inputs of the main graph and axes, by symbol
+        for value in editor.model.graph.inputs:
+            for axis, dim in enumerate(editor.shapes[value].dims or () if declared_type(value) is not None else ()):
+                if isinstance(dim.atom, Symbol):
+                    self._sources.setdefault(dim.atom.name, []).append((value, axis))
         self._known: dict[object, str] = {}
         self._preferred: Counter[Value] = Counter()
 
-    @property
-    def count(self) -> int:
-        """How many nodes were made."""
-        return len(self.nodes)
-
     def can_emit(self, elements: Iterable[Expr]) -> bool:
         """Whether nodes can compute these elements from the graph inputs at all legal dims."""
-        return all(self._can_emit(element) for element in elements)
-
-    def _can_emit(self, expr: Expr) -> bool:
-        for monomial, factor in expr.terms:
-            if not abs(factor) < 2**63:
-                return False
-            if not all(self._can_emit_atom(atom) for atom in monomial):
-                return False
-        return True
+        return all(
+            abs(factor) < 2**63 and all(map(self._can_emit_atom, monomial))
+            for element in elements
+            for monomial, factor in element.terms
+        )
 
     def _can_emit_atom(self, atom: Atom) -> bool:
         if isinstance(atom, Symbol):
@@ -145,17 +140,12 @@ class DimsEmitter:
         return self._node("Div", args, repr(call))
 
     def _symbol(self, symbol: Symbol) -> str:
-        value, axis = self._source(symbol.name)
+        value, axis = max(self._sources[symbol.name], key=lambda source: self._preferred[source[0]])
+        self._preferred[value] += 1  # what is read already is read again
         if self._opset >= SHAPE_SLICE_SINCE:
             return self._node("Shape", [value], symbol.name, start=axis, end=axis + 1)
         shape = self._node("Shape", [value], f"shape of {value.name}")
         return self._node("Gather", [shape, self.editor.integers([axis], f"dims/{axis}")], symbol.name, axis=0)
-
-    def _source(self, name: str) -> tuple[Value, int]:
-        """Return an input and an axis that give a symbol, an input that is read already where there is one."""
-        best = max(self._sources[name], key=lambda source: self._preferred[source[0]])
-        self._preferred[best[0]] += 1
-        return best
 
     def _node(self, op_type: str, inputs: Sequence[NodeInput], text: str, **attributes: int) -> str:
         key = (op_type, *inputs, *sorted(attributes.items()))
@@ -168,18 +158,6 @@ class DimsEmitter:
 
 def _elements_text(elements: Sequence[Expr]) -> str:
     return ",".join(map(str, elements))
-
-
-def _symbol_sources(editor: Editor) -> dict[str, list[tuple[Value, int]]]:
-    """Return the inputs of the main graph and axes that give each symbol."""
-    sources: dict[str, list[tuple[Value, int]]] = {}
-    for value in editor.model.graph.inputs:
-        if declared_type(value) is None:
-            continue
-        for axis, dim in enumerate(editor.shapes[value].dims or ()):
-            if isinstance(dim.atom, Symbol):
-                sources.setdefault(dim.atom.name, []).append((value, axis))
-    return sources
 
 
 Elements = tuple[Expr, ...]
@@ -231,26 +209,26 @@ class RematerializeShapes(Rewrite):
     def edit(self, editor: Editor) -> None:
         if not any(True for _ in editor.nodes("Shape", "Size")):
             return
-        nodes = {node for scope in editor.scopes for node in scope.nodes if _computes_shapes(editor, node)}
+        nodes = {
+            node
+            for scope in editor.scopes
+            for node in scope.nodes
+            if not (node.bodies or node.is_op("Constant"))
+            and node.results
+            and all(_known_elements(editor, value) is not None for value in node.results)
+        }
         emitter = DimsEmitter(editor)
         met = {(need.node, need.index): need for need in _find_needs(editor, nodes) if emitter.can_emit(need.elements)}
         dying = len(nodes - _still_needed(editor, nodes, met))
         plan = [(need, emitter.tensor(need.elements, need.rank, need.dtype)) for need in met.values()]
-        if not met or emitter.count >= dying:
+        if not met or len(emitter.nodes) >= dying:
             return
         for scope_node in emitter.nodes:
             editor.insert_first(editor.model.graph, scope_node)
         for need, name in plan:
             editor.set_inputs(need.node, {need.index: name})
         editor.note("node(s) for computing shapes removed", dying)
-        editor.note("node(s) added to compute shapes from the graph inputs", emitter.count)
-
-
-def _computes_shapes(editor: Editor, node: Node) -> bool:
-    if node.bodies or node.is_op("Constant"):
-        return False
-    outputs = node.results
-    return bool(outputs) and all(_known_elements(editor, value) is not None for value in outputs)
+        editor.note("node(s) added to compute shapes from the graph inputs", len(emitter.nodes))
 
 
 def _known_elements(editor: Editor, value: Value) -> Elements | None:
@@ -270,21 +248,12 @@ def _find_needs(editor: Editor, nodes: set[Node]) -> Iterator[DynamicInput]:
             for index, value in enumerate(node.inputs):
                 if value is None or (editor.is_fused(node) and editor.is_fused(value.producer)):
                     continue
-                if value.producer in nodes and not value.is_constant:
-                    need = _read_need(editor, node, index, value)
-                    if need is not None:
-                        yield need
-
-
-def _read_need(editor: Editor, node: Node, index: int, value: Value) -> DynamicInput | None:
-    inferred, elements = editor.shapes[value], _known_elements(editor, value)
-    if elements is None or inferred.rank is None or inferred.rank > 1:
-        return None
-    if inferred.dtype not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
-        return None
-    return DynamicInput(
-        node, index, _simplest_elements(editor, node, index, value, elements), inferred.rank, inferred.dtype
-    )
+                inferred, elements = editor.shapes[value], None
+                if value.producer in nodes and not value.is_constant and inferred.dtype in (INT64, INT32):
+                    elements = _known_elements(editor, value)
+                if elements is not None and inferred.rank in (0, 1):
+                    plain = _simplest_elements(editor, node, index, value, elements)
+                    yield DynamicInput(node, index, plain, inferred.rank, inferred.dtype)
 
 
 def _simplest_elements(editor: Editor, node: Node, index: int, value: Value, elements: Elements) -> Elements:
@@ -300,7 +269,7 @@ def _simplest_elements(editor: Editor, node: Node, index: int, value: Value, ele
     elif node.is_op("Expand") and index == 1:
         plain = expand_spec(before, after)
     elif node.is_op("Slice") and index in (1, 2) and (bounds := slice_bounds(editor, node)) is not None:
-        most = INT32_MAX if editor.shapes[value].dtype == onnx.TensorProto.INT32 else INT64_MAX
+        most = INT32_MAX if editor.shapes[value].dtype == INT32 else INT64_MAX
         plain = [bound if isinstance(bound := pair[index - 1], Expr) else min(bound, most) for pair in bounds]
     return elements if plain is None else tuple(Expr.of(element) for element in plain)
 

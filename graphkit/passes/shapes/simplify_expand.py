@@ -12,7 +12,7 @@ from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.graph.operator_traits import broadcasts_inputs
-from graphkit.graph.view import ZERO, Node, Value
+from graphkit.graph.view import ZERO, Node
 from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Builder, Editor, MatchFailure, NodeInput, NodeRewrite, Rewrite
 from graphkit.rewrite.reshape_spec import MAX_SIZE
@@ -54,7 +54,7 @@ class CanonicalizeExpand(NodeRewrite):
         before, after = map(editor.shapes.dims, (data, out))
         if to is None or before is None or after is None or node.scope.opset() < EXPAND_SINCE:
             return
-        if not _is_expansion(node, before, after):
+        if node.is_op("Tile") and not _repeats_ones(before, after):
             return
         if before == after:
             if editor.bypass(node, data):
@@ -66,10 +66,8 @@ class CanonicalizeExpand(NodeRewrite):
             editor.note(f"{node.op_type}(s) given a constant")
 
 
-def _is_expansion(node: Node, before: Dims, after: Dims) -> bool:
+def _repeats_ones(before: Dims, after: Dims) -> bool:
     """Whether every dim stays or grows from 1."""
-    if node.op_type == "Expand":
-        return True
     return len(before) == len(after) and all(dim in (1, grown) for dim, grown in zip(before, after, strict=True))
 
 
@@ -107,53 +105,36 @@ class DropBroadcasts(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes("Expand", "Tile", "ConstantOfShape"):
-            out = node.outputs[0]
-            if out is None or editor.is_output(out) or not out.consumers:
+            out, source, is_fill = node.outputs[0], node.input(0), node.is_op("ConstantOfShape")
+            before, after = editor.shapes[source].dims, editor.shapes[out].dims
+            if out is None or source is None or before is None or after is None or editor.is_output(out):
                 continue
-            dims = _unexpanded_dims(editor, node)
-            if dims is None or not _all_broadcast(editor, node, out, dims):
+            if not out.consumers or (node.is_op("Tile") and not _repeats_ones(before, after)):
                 continue
-            source: NodeInput = node.input(0)
-            if node.op_type == "ConstantOfShape":
-                source = editor.constant(fill_element(editor, node).reshape((1,) * len(dims)), f"{out.name}_value")
-            for consumer, index in out.consumers:
-                editor.set_inputs(consumer, {index: source})
+            dims = (const(1),) * len(after) if is_fill else before
+            if not all(
+                _broadcasts_alike(editor, reader, index, dims) and (is_fill or editor.is_visible(source, reader.scope))
+                for reader, index in out.consumers
+            ):
+                continue
+            new: NodeInput = source
+            if is_fill:
+                tensor = node.attr("value", ZERO)
+                assert tensor is not None  # the model is sound
+                fill = editor.model.array(tensor).reshape(-1)[:1]
+                new = editor.constant(fill.reshape((1,) * len(dims)), f"{out.name}_value")
+            for reader, index in out.consumers:
+                editor.set_inputs(reader, {index: new})
             editor.note(f"{node.op_type}(s) removed because the consumers broadcast")
 
 
-def _unexpanded_dims(editor: Editor, node: Node) -> Dims | None:
-    """Return the dims that the consumers would see instead of the node's output."""
-    before, after = map(editor.shapes.dims, (node.input(0), node.outputs[0]))
-    if before is None or after is None:
-        return None
-    if node.op_type == "ConstantOfShape":
-        return (const(1),) * len(after)
-    if node.op_type == "Tile" and any(dim not in (1, grown) for dim, grown in zip(before, after, strict=True)):
-        return None
-    return before
-
-
-def fill_element(editor: Editor, node: Node) -> np.ndarray:
-    """Return the element of a ConstantOfShape as an array of one element."""
-    tensor = node.attr("value", ZERO)
-    assert tensor is not None  # the model is sound
-    return editor.model.array(tensor).reshape(-1)[:1]
-
-
-def _all_broadcast(editor: Editor, node: Node, out: Value, dims: Dims) -> bool:
-    source = None if node.op_type == "ConstantOfShape" else node.input(0)
-    return all(_broadcasts_alike(editor, consumer, index, dims, source) for consumer, index in out.consumers)
-
-
-def _broadcasts_alike(editor: Editor, consumer: Node, index: int, dims: Dims, source: Value | None) -> bool:
+def _broadcasts_alike(editor: Editor, consumer: Node, index: int, dims: Dims) -> bool:
     """Whether a consumer gives the same dims where one input has these."""
     if not broadcasts_inputs(consumer) or not editor.is_free(consumer) or consumer.outputs[0] is None:
         return False
     if consumer.op_type == "Pow" and index == 1:  # onnxruntime computes a single exponent of 2 or 3 by multiplication
         return False
     if sum(value is consumer.inputs[index] for value in consumer.inputs) > 1:
-        return False
-    if source is not None and not editor.is_visible(source, consumer.scope):
         return False
     others = [editor.shapes[v].dims for i, v in enumerate(consumer.inputs) if i != index and v is not None]
     after = editor.shapes[consumer.outputs[0]].dims
@@ -182,7 +163,7 @@ MAX_ONES = 1 << 20
 
 
 @dataclass(frozen=True)
-class ExpandToBroadcast(Rewrite):
+class ExpandToBroadcast(NodeRewrite):
     """Replace Expand and Tile, which few NPUs have, by broadcasting operators, which all have.
 
     Where all consumers broadcast, the node goes (see `drop-broadcasts`). A few copies are put together by a Concat, as
@@ -211,19 +192,18 @@ class ExpandToBroadcast(Rewrite):
 
     copies: int = 16
 
+    operators: ClassVar[tuple[str, ...]] = ("Expand", "Tile")
+
     def edit(self, editor: Editor) -> None:
         before = editor.changes.total()
         DropBroadcasts().edit(editor)
-        if editor.changes.total() != before:
-            return  # what is left of an Expand is seen in the next round
-        for node in editor.nodes("Expand", "Tile"):
-            data, out = node.input(0), node.outputs[0]
-            if data is None or out is None or editor.shapes[out].is_shape_like:
-                continue
-            with editor.matching(node):
-                self._replace(editor, node, data, out)
+        if editor.changes.total() == before:  # what is left of an Expand is seen in the next round
+            super().edit(editor)
 
-    def _replace(self, editor: Editor, node: Node, data: Value, out: Value) -> None:
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        data, out = node.operand(0), node.result()
+        if editor.shapes[out].is_shape_like:
+            return
         if node.scope.opset() < BROADCAST_SINCE:
             raise MatchFailure("operators of its opset do not broadcast")
         before, after = editor.shapes[data].sizes(), editor.shapes[out].sizes()
@@ -237,33 +217,25 @@ class ExpandToBroadcast(Rewrite):
             raise MatchFailure("it gives a tensor without elements")
         if math.prod(repeats) == 1 and before == after:
             editor.bypass(node, data)
-        else:
-            builder = Builder(editor, node)
-            source: NodeInput = (
-                data if before == padded else builder.add("Reshape", data, builder.integers(padded, "dims"))
-            )
-            self._repeat(builder, source, repeats, padded, editor.shapes[data].dtype)
-            builder.replace()
-        editor.note(f"{node.op_type} node(s) removed")
-
-    def _repeat(
-        self, builder: Builder, source: NodeInput, repeats: Sequence[int], dims: Sequence[int], dtype: int
-    ) -> None:
-        """Add the nodes that repeat a tensor along its axes."""
+            editor.note(f"{node.op_type} node(s) removed")
+            return
+        builder, dtype = Builder(editor, node), editor.shapes[data].dtype
+        source: NodeInput = data
+        if before != padded:
+            source = builder.add("Reshape", data, builder.integers(padded, "dims"))
         many = [count if count > self.copies else 1 for count in repeats]
         if math.prod(many) > 1:
-            self._check(many, dims, dtype)
-            ones = builder.constant(np.ones(many, tensor_dtype_to_np_dtype(dtype)), "ones")
-            source = builder.add("Mul", source, ones)
+            if any(count > 1 and dim != 1 for dim, count in zip(padded, many, strict=True)):
+                raise MatchFailure(f"it makes more than {self.copies} copies of several positions")
+            if dtype not in MULTIPLIED:
+                raise MatchFailure(f"it makes more than {self.copies} copies of what is not multiplied")
+            if math.prod(many) > MAX_ONES:
+                raise MatchFailure(f"it makes {math.prod(many):,} copies")
+            source = builder.add(
+                "Mul", source, builder.constant(np.ones(many, tensor_dtype_to_np_dtype(dtype)), "ones")
+            )
         for axis, count in reversed(list(enumerate(repeats))):
             if 1 < count <= self.copies:
                 source = builder.add("Concat", *[source] * count, axis=axis)
-
-    def _check(self, many: Sequence[int], dims: Sequence[int], dtype: int) -> None:
-        """Check that a product with ones gives so many copies."""
-        if any(count > 1 and dim != 1 for dim, count in zip(dims, many, strict=True)):
-            raise MatchFailure(f"it makes more than {self.copies} copies of several positions")
-        if dtype not in MULTIPLIED:
-            raise MatchFailure(f"it makes more than {self.copies} copies of what is not multiplied")
-        if math.prod(many) > MAX_ONES:
-            raise MatchFailure(f"it makes {math.prod(many):,} copies")
+        builder.replace()
+        editor.note(f"{node.op_type} node(s) removed")

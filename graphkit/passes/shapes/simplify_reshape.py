@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.graph.operator_traits import BROADCASTING, RESHAPING, UNARY
+from graphkit.graph.traversal import follow_chain
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite, attributes_of
@@ -122,7 +124,8 @@ def _merge_reshapes(editor: Editor, node: Node) -> None:
                 editor.note("chain(s) of reshapes without effect removed")
             return
     first = 0 if node.is_op("Transpose") else 1
-    for source in reversed([value for value in chain[first:] if _is_inner(editor, value, chain)]):
+    inner = list(itertools.takewhile(lambda value: editor.only_reader(value) is not None, chain))
+    for source in reversed(chain[first : len(inner) + 1]):  # nothing else reads what is in between
         new = _spell_chain(editor, node, source, [out, *chain[: chain.index(source)]])
         if new is not None:
             editor.replace(node, new)
@@ -197,15 +200,13 @@ def _possible_zeros(editor: Editor, value: Value, but: int) -> set[Atom | Expr]:
 
 def _chain_starts(editor: Editor, node: Node) -> list[Value]:
     """Return the tensors that a chain of nodes up to this one starts from, the nearest first."""
-    tensors: list[Value] = []
-    value = node.input(0)
-    while value is not None:
-        tensors.append(value)
-        producer = value.producer
-        if producer is None or producer.scope is not node.scope or not _is_reshaping(editor, producer):
-            break
-        value = producer.input(0)
-    return tensors
+
+    def before(value: Value) -> Value | None:
+        maker = value.producer
+        is_link = maker is not None and maker.scope is node.scope and _is_reshaping(editor, maker)
+        return maker.input(0) if maker is not None and is_link else None
+
+    return list(follow_chain(node.input(0), before))
 
 
 def _is_reshaping(editor: Editor, node: Node) -> bool:
@@ -216,12 +217,6 @@ def _is_reshaping(editor: Editor, node: Node) -> bool:
     dims = editor.shapes[source].dims
     moved = [axis for axis in perm if dims is None or dims[axis] != 1]
     return dims is not None and moved == sorted(moved)
-
-
-def _is_inner(editor: Editor, source: Value, chain: Sequence[Value]) -> bool:
-    """Whether nothing but the chain reads the tensors between a source and its end."""
-    inner = chain[: chain.index(source)]
-    return all(editor.only_reader(value) is not None for value in inner)
 
 
 def _merge_transposes(editor: Editor, node: Node) -> None:
@@ -325,22 +320,17 @@ class _Region:
                 known.update(reached)
                 pending += reached
         self.nodes.sort(key=lambda node: node.index)
-        self.entries = {value: source for value, source in self.entries.items() if self._is_read(value)}
-        for value in (*self.entries, *self._results()):
-            self._sort_readers(value)
-
-    def _is_read(self, value: Value) -> bool:
-        return any(node in self.nodes for node, _ in value.consumers)
-
-    def _results(self) -> Iterator[Value]:
-        yield from (value for node in self.nodes for value in node.results)
-
-    def _sort_readers(self, value: Value) -> None:
-        others = [node for node, _ in value.consumers if node not in self.nodes]
-        exits = [node for node in others if self._is_exit(node, value)]
-        self.exits += [node for node in exits if node not in self.exits]
-        if len(exits) < len(others) or self.editor.is_output(value):
-            self.read.append(value)
+        self.entries = {
+            value: source
+            for value, source in self.entries.items()
+            if any(node in self.nodes for node, _ in value.consumers)
+        }
+        for value in (*self.entries, *(value for node in self.nodes for value in node.results)):
+            others = [node for node, _ in value.consumers if node not in self.nodes]
+            exits = [node for node in others if self._is_exit(node, value)]
+            self.exits += [node for node in exits if node not in self.exits]
+            if len(exits) < len(others) or self.editor.is_output(value):
+                self.read.append(value)
 
     def _is_entry(self, value: Value) -> bool:
         """Whether a value has the dims before where a node reshapes it; it is noted."""
@@ -374,11 +364,14 @@ class _Region:
             return False
         if self.editor.shapes[outs[0]].dims != self.after:
             return False
-        return all(value is not None and self._is_readable(value) for value in node.inputs)
+        return all(
+            value is not None
+            and (value in self.entries or value.producer in self.nodes or self._is_entry(value) or self._is_one(value))
+            for value in node.inputs
+        )
 
-    def _is_readable(self, value: Value) -> bool:
-        if value in self.entries or value.producer in self.nodes or self._is_entry(value):
-            return True
+    def _is_one(self, value: Value) -> bool:
+        """Whether a value is a constant of one element, which broadcasts to the dims before too."""
         tensor = value.constant
         return tensor is not None and math.prod(tensor.dims) == 1 and len(tensor.dims) <= len(self.before)
 

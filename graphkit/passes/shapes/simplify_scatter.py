@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import TensorProto
@@ -36,16 +36,17 @@ def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Val
             node = value.producer if value is not None else None
             if node is None or node in dead or editor.is_static(node):
                 continue
-            if not any(_is_needed(editor, out, dead, kept) for out in node.results):
+            is_needed = any(
+                out in kept
+                or out in editor.new_reads
+                or editor.is_output(out)
+                or any(reader not in dead for reader, _ in out.consumers)
+                for out in node.results
+            )
+            if not is_needed:
                 dead.add(node)
                 pending.append(node)
     return dead
-
-
-def _is_needed(editor: Editor, value: Value, gone: Collection[Node], kept: Container[Value]) -> bool:
-    if value in kept or value in editor.new_reads or editor.is_output(value):
-        return True
-    return any(reader not in gone for reader, _ in value.consumers)
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,6 @@ class Box:
             axis for axis, dim in enumerate(self.dims) if (self.starts[axis], self.sizes[axis]) != (const(0), dim)
         )
 
-    def may_be_empty(self, but: int = -1) -> bool:
-        """Whether it may have no places, for another axis than one."""
-        return any(lower(size) < 1 for axis, size in enumerate(self.sizes) if axis != but)
-
 
 def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
     """Return where a Scatter without reduction writes.
@@ -86,7 +83,12 @@ def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
     if reduction not in ("", "none"):
         raise MatchFailure(f"its reduction is '{reduction}'")
     dims = _known_dims(shapes, data)
-    parts = _parts_of_elements(ranges, node, len(dims)) if node.is_op("ScatterElements") else ranges.components(indices)
+    parts = ranges.components(indices) if node.is_op("ScatterND") else None
+    along, axis = ranges.affine(indices) if parts is None else None, node.axis(len(dims))
+    if node.is_op("ScatterElements") and along is not None and axis is not None and len(along.dims) == len(dims):
+        units = [[const(int(row == column)) for column in range(len(dims))] for row in range(len(dims))]
+        coordinates = [Affine.of(along.dims, const(0), unit) for unit in units]  # of the update itself
+        parts = (*coordinates[:axis], along, *coordinates[axis + 1 :])
     if not parts or len(parts) > len(dims):
         raise MatchFailure("its indices are not known to be consecutive")
     grid, rest = parts[0].dims, dims[len(parts) :]
@@ -94,8 +96,14 @@ def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
         raise MatchFailure(f"its updates are {shapes[updates]}, its indices are for {shape_text(grid + rest)}")
     axes = _index_coordinates(parts, grid)
     sizes = tuple(const(1) if axis is None else grid[axis] for axis in axes) + rest
-    starts = tuple(part.start for part in parts) + (const(0),) * len(rest)
-    return _counted_from_zero(Box(dims, starts, sizes))
+    starts = [part.start for part in parts] + [const(0)] * len(rest)
+    may_be_empty = any(lower(size) < 1 for size in sizes)  # an empty box is legal wherever it is
+    for place, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        if lower(start) < 0:  # it counts from the end
+            if upper(start + size) > 0 or may_be_empty:
+                raise MatchFailure("its indices may be negative")
+            starts[place] = start + dims[place]
+    return Box(dims, tuple(starts), sizes)
 
 
 def _known_dims(shapes: Shapes, value: Value) -> Dims:
@@ -103,18 +111,6 @@ def _known_dims(shapes: Shapes, value: Value) -> Dims:
     if dims is None:
         raise MatchFailure(f"the rank of '{value.name}' is not known: {shapes.reason(value)}")
     return dims
-
-
-def _parts_of_elements(ranges: ValueRangeAnalysis, node: Node, rank: int) -> tuple[Affine, ...] | None:
-    """Return the index along the axis of a ScatterElements, along the others the coordinate of the update itself."""
-    along = ranges.affine(node.input(1))
-    axis = node.axis(rank)
-    if along is None or axis is None or len(along.dims) != rank:
-        return None
-    units = [[const(int(row == column)) for column in range(rank)] for row in range(rank)]
-    coordinates = [Affine.of(along.dims, const(0), unit) for unit in units]
-    coordinates[axis] = along
-    return tuple(coordinates)
 
 
 def _index_coordinates(parts: tuple[Affine, ...], grid: Dims) -> list[int | None]:
@@ -131,18 +127,6 @@ def _index_coordinates(parts: tuple[Affine, ...], grid: Dims) -> list[int | None
     if any(dim != 1 and axis not in used for axis, dim in enumerate(grid)):
         raise MatchFailure("it may write an element more than once")
     return axes
-
-
-def _counted_from_zero(box: Box) -> Box:
-    """Return the box with negative indices, which count from the end, made positive."""
-    starts: list[Expr] = []
-    for start, size, dim in zip(box.starts, box.sizes, box.dims, strict=True):
-        if lower(start) < 0:
-            if upper(start + size) > 0 or box.may_be_empty():  # an empty box is legal wherever it is
-                raise MatchFailure("its indices may be negative")
-            start = start + dim
-        starts.append(start)
-    return Box(box.dims, tuple(starts), box.sizes)
 
 
 Planned = Mapping[Node, Sequence[NewNode]]  # what takes the place of a node
@@ -197,33 +181,28 @@ class SimplifyScatter(Rewrite):
             if node.outputs[0] is None:
                 continue
             with editor.matching(node):
-                box = find_box(editor.shapes, ranges, node)
+                box, out = find_box(editor.shapes, ranges, node), node.result()
+                updates, spec = _read_updates(editor, node, box)
                 if box.partial:
-                    planned[node] = _plan_nodes(editor, node, box)
+                    plan = _Plan(editor, node, box)
+                    bounds = [plan.bounds(axis) for axis in box.partial]
+                    source: NodeInput = updates
+                    if spec:
+                        source = plan.add("Reshape", updates, plan.integers(spec, "updates_shape"), role="updates")
+                    plan.concat(node.inputs[0], source, bounds)
+                    planned[node] = plan.finish()
+                    continue
+                if spec:
+                    shape = editor.integers(spec, f"{out.name}_shape")
+                    editor.replace(node, NewNode("Reshape", [updates, shape], [out.name], like=node))
                 else:
-                    _bypass_scatter(editor, node, node.outputs[0], box)
-        for node, nodes in (_plan_sparingly(editor, planned) if self.sparing else planned).items():
+                    editor.bypass(node, updates)
+                editor.note("Scatter(s) of a whole tensor replaced by the updates")
+        if self.sparing and not _is_worth_it(editor, planned):  # not all at once, which may share nodes: each that is
+            planned = {node: nodes for node, nodes in planned.items() if _is_worth_it(editor, {node: nodes})}
+        for node, nodes in planned.items():
             editor.replace(node, *nodes)
             editor.note("Scatter(s) of a range replaced by Concats of slices")
-
-
-def _plan_nodes(editor: Editor, node: Node, box: Box) -> list[NewNode]:
-    """Return the nodes that take the place of a Scatter which writes a part of its data."""
-    updates, spec = _read_updates(editor, node, box)
-    plan = _Plan(editor, node, box)
-    plan.write(updates, spec, [plan.bounds(axis) for axis in box.partial])
-    return plan.finish()
-
-
-def _bypass_scatter(editor: Editor, node: Node, out: Value, box: Box) -> None:
-    """Let the updates take the place of a Scatter which writes all of its data."""
-    updates, spec = _read_updates(editor, node, box)
-    if spec:
-        shape = editor.integers(spec, f"{out.name}_shape")
-        editor.replace(node, NewNode("Reshape", [updates, shape], [out.name], like=node))
-    else:
-        editor.bypass(node, updates)
-    editor.note("Scatter(s) of a whole tensor replaced by the updates")
 
 
 def _read_updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence[int]]:
@@ -234,13 +213,6 @@ def _read_updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence
     if spec is None:
         raise MatchFailure(f"its updates are {editor.shapes[updates]}, which no constant Reshape makes the box")
     return updates, spec
-
-
-def _plan_sparingly(editor: Editor, planned: Planned) -> Planned:
-    """Return the rewrites that add no nodes: all at once, which may share nodes that compute indices, or each."""
-    if _is_worth_it(editor, planned):
-        return planned
-    return {node: nodes for node, nodes in planned.items() if _is_worth_it(editor, {node: nodes})}
 
 
 def _is_worth_it(editor: Editor, planned: Planned) -> bool:
@@ -276,7 +248,8 @@ class _Plan(Builder):
         """
         start, size, dim = self.box.starts[axis], self.box.sizes[axis], self.box.dims[axis]
         end = start + size
-        if lower(dim - end) < 0 and self.box.may_be_empty(but=axis):
+        others = (size for place, size in enumerate(self.box.sizes) if place != axis)
+        if lower(dim - end) < 0 and any(lower(size) < 1 for size in others):
             raise MatchFailure("it may write nothing, past the end of its data")
         return _Range(axis, self._bound(start, dim), INT64_MAX if lower(end - dim) >= 0 else self._bound(end, dim))
 
@@ -302,21 +275,14 @@ class _Plan(Builder):
                 return value
         return None
 
-    def write(self, updates: Value, spec: Sequence[int], ranges: Sequence[_Range]) -> None:
-        """Add the nodes, given the shape that makes the updates the box where they need one."""
-        source: NodeInput = updates
-        if spec:
-            source = self.add("Reshape", updates, self.integers(spec, "updates_shape"), role="updates")
-        self._concat(self.node.inputs[0], source, ranges)
-
-    def _concat(self, data: NodeInput, updates: NodeInput, ranges: Sequence[_Range]) -> str:
+    def concat(self, data: NodeInput, updates: NodeInput, ranges: Sequence[_Range]) -> str:
         """Concatenate the data before the box, the box and the data after it along the first axis of these."""
         here, *inner = ranges
         parts: list[NodeInput] = []
         if here.start != 0:
             parts.append(self._slice(data, "before", _Range(here.axis, 0, here.start)))
         if inner:
-            parts.append(self._concat(self._slice(data, "middle", here), updates, inner))
+            parts.append(self.concat(self._slice(data, "middle", here), updates, inner))
         else:
             parts.append(updates)
         if here.end != INT64_MAX:
@@ -324,16 +290,16 @@ class _Plan(Builder):
         return self.add("Concat", *parts, role="inner", axis=here.axis)
 
     def _slice(self, data: NodeInput, role: str, part: _Range) -> str:
-        bounds = {"start": part.start, "end": part.end, "axis": part.axis}
-        inputs = [self._vector(bound, f"{role}_{name}") for name, bound in bounds.items()]
+        bounds: dict[str, Bound] = {"start": part.start, "end": part.end, "axis": part.axis}
+        inputs: list[NodeInput] = []
+        for name, bound in bounds.items():
+            if isinstance(bound, int):
+                inputs.append(self.integers([bound], f"{role}_{name}"))
+            elif self.editor.shapes[bound].rank == 1:
+                inputs.append(bound)
+            else:
+                inputs.append(self.add("Reshape", bound, self.editor.integers([1], "one"), role="bound"))
         return self.add("Slice", data, *inputs, role=role)
-
-    def _vector(self, bound: Bound, role: str) -> NodeInput:
-        if isinstance(bound, int):
-            return self.integers([bound], role)
-        if self.editor.shapes[bound].rank == 1:
-            return bound
-        return self.add("Reshape", bound, self.editor.integers([1], "one"), role="bound")
 
 
 def _without_limit(expr: Expr, op: str, limit: Expr) -> Expr:

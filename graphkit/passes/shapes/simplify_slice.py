@@ -13,7 +13,7 @@ import onnx.helper
 from graphkit.dtypes import INT64_MAX
 from graphkit.graph.operator_traits import RESHAPING, has_attributes_only
 from graphkit.graph.view import Node, Value
-from graphkit.ops.tensor import Dims, Tensor, element_number, element_numbers, is_to_the_end
+from graphkit.ops.tensor import element_number, element_numbers, is_to_the_end
 from graphkit.rewrite import Editor, NewNode, NodeRewrite, Rewrite
 from graphkit.shapes import Expr, lower, upper
 
@@ -87,24 +87,14 @@ def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | in
         return None
     if not all(isinstance(bound, Expr) for bound in lower_bounds + upper_bounds):
         return None
-    positions = _constant_axes(axes, len(lower_bounds), data.dims)
-    if positions is None or len(upper_bounds) != len(positions):
+    rank, named = len(data.dims), range(len(lower_bounds)) if axes is None else axes.elements or ()
+    positions = [axis for each in named if (axis := element_number(each)) is not None and -rank <= axis < rank]
+    if not len(positions) == len(named) == len(lower_bounds) == len(upper_bounds):
         return None
     return [
         (_plain_start(Expr.of(low), data.dims[axis]), _plain_end(Expr.of(high), data.dims[axis]))  # type: ignore[arg-type]
         for axis, low, high in zip(positions, lower_bounds, upper_bounds, strict=True)
     ]
-
-
-def _constant_axes(axes: Tensor | None, count: int, dims: Dims) -> list[int] | None:
-    if axes is None:
-        return list(range(count)) if count <= len(dims) else None
-    if axes.data is None:
-        return None
-    constants = [element_number(axis) for axis in axes.data.ravel().tolist()]
-    if len(constants) != count or any(axis is None or not -len(dims) <= axis < len(dims) for axis in constants):
-        return None
-    return [axis % len(dims) for axis in constants if axis is not None]
 
 
 def _plain_start(start: Expr, dim: Expr) -> Expr | int:
@@ -210,7 +200,7 @@ def _make_slice(editor: Editor, node: Node, source: Value, bounds: Bounds) -> No
 
 
 @dataclass(frozen=True)
-class DropEmptyParts(Rewrite):
+class DropEmptyParts(NodeRewrite):
     """Drop the inputs of a Concat that have no elements, and the Concat itself if one input is left.
 
     A model that rotates whole heads is often exported with a Slice of the part that is not rotated, which is empty,
@@ -239,31 +229,23 @@ class DropEmptyParts(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for node in editor.nodes("Concat"):
-            parts = node.operands
-            if len(parts) == len(node.inputs) > 1 and node.outputs and node.outputs[0] is not None:
-                _drop_parts(editor, node, node.outputs[0], parts)
+    operators: ClassVar[tuple[str, ...]] = ("Concat",)
 
-
-def _drop_parts(editor: Editor, node: Node, out: Value, parts: Sequence[Value]) -> None:
-    kept = [value for value in parts if not _is_empty(editor, node, value)] or parts[:1]
-    after, first = editor.shapes[out], editor.shapes[kept[0]]
-    if len(kept) == len(parts) or after.dims is None:
-        return
-    if len(kept) > 1:
-        attributes = {} if (axis := node.attr("axis", int)) is None else {"axis": axis}
-        editor.replace(node, NewNode("Concat", kept, [out.name], attributes, like=node))
-    elif first.dims != after.dims or first.dtype != after.dtype or not editor.bypass(node, kept[0]):
-        return
-    editor.note("input(s) without elements removed", len(parts) - len(kept))
-
-
-def _is_empty(editor: Editor, node: Node, value: Value) -> bool:
-    """Whether a part has no elements along the axis."""
-    dims = editor.shapes[value].dims or ()
-    axis = node.axis(len(dims), 1)
-    return axis is not None and dims[axis] == 0
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        parts, out = node.operands, node.result()
+        shapes = [editor.shapes[value].dims or () for value in parts]
+        axes = [node.axis(len(dims), 1) for dims in shapes]
+        is_empty = [axis is not None and dims[axis] == 0 for dims, axis in zip(shapes, axes, strict=True)]
+        kept = [value for value, empty in zip(parts, is_empty, strict=True) if not empty] or parts[:1]
+        after, first = editor.shapes[out], editor.shapes[kept[0]]
+        if not len(node.inputs) == len(parts) > len(kept) or after.dims is None:
+            return
+        if len(kept) > 1:
+            attributes = {} if (axis := node.attr("axis", int)) is None else {"axis": axis}
+            editor.replace(node, NewNode("Concat", kept, [out.name], attributes, like=node))
+        elif first.dims != after.dims or first.dtype != after.dtype or not editor.bypass(node, kept[0]):
+            return
+        editor.note("input(s) without elements removed", len(parts) - len(kept))
 
 
 MAX_PARTS = 1024  # of a Concat: where one is read twice at each of many levels, the parts double with each
@@ -301,7 +283,8 @@ class MergeConcats(Rewrite):
             readers = list(dict.fromkeys(reader for reader, _ in joined.consumers))
             if readers and all(_continues_concat(editor, inner, joined, reader) for reader in readers):
                 for reader in readers:
-                    _merge_concats(editor, inner, joined, reader)
+                    parts, attributes = _merged_parts(inner, joined, reader), {"axis": reader.attr("axis", int)}
+                    editor.replace(reader, NewNode("Concat", parts, [reader.result().name], attributes, like=reader))
                 editor.note("Concat(s) merged into the next one")
 
 
@@ -325,12 +308,6 @@ def _continues_concat(editor: Editor, inner: Node, joined: Value, reader: Node) 
 def _merged_parts(inner: Node, joined: Value, reader: Node) -> list[Value | None]:
     """Return the parts of a reader with those of the inner Concat in its place."""
     return [part for value in reader.inputs for part in (inner.inputs if value is joined else (value,))]
-
-
-def _merge_concats(editor: Editor, inner: Node, joined: Value, reader: Node) -> None:
-    out = reader.result()
-    parts, axis = _merged_parts(inner, joined, reader), reader.attr("axis", int)
-    editor.replace(reader, NewNode("Concat", parts, [out.name], {"axis": axis}, like=reader))
 
 
 RESHAPE_SINCE = 5

@@ -12,8 +12,8 @@ from onnx import TensorProto
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.names import names_in
 from graphkit.graph.operator_traits import REDUCTIONS, UNARY, broadcasts_inputs, is_elementwise, operator_set
-from graphkit.graph.traversal import follow_chain
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.traversal import chain_end, connected_groups
+from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.ops.axes import FREE, AxesUnknownError, Layout, find_layout
 from graphkit.ops.tensor import Dims
@@ -82,7 +82,18 @@ class KeepLastLogits(Pass):
         nodes = _find_head(editor, logits)
         if not nodes:
             return _decline_model(model, "its logits are not known to be a product that treats each token alike")
-        _insert_slice(editor, nodes, logits)
+        (product, index), *_ = nodes
+        source = product.operand(index)  # nodes behind the product give fewer tokens, under other names
+        first, kept = editor.unique_name("first_kept"), editor.unique_name(f"{source.name}_kept")
+        end, axes = editor.integers([END], "int/max"), editor.integers([TOKENS], f"int/{TOKENS}")
+        made = [NewNode("Neg", [KEPT], [first]), NewNode("Slice", [source, first, end, axes], [kept])]
+        for node, place in nodes:
+            read: list[NodeInput] = list(node.inputs)
+            read[place], out = kept, node.result()
+            kept = out.name if out is logits else editor.unique_name(f"{out.name}_kept")
+            made.append(NewNode(node.op_type, read, [kept], attributes_of(node), like=node, domain=node.domain))
+            editor.replace(node, *made)
+            made = []
         inputs = {KEPT: NewInput(KEPT, TensorProto.INT64, (const(1),), "for how many of the last tokens; 0 for all")}
         declared = NewInput(logits.name, editor.shapes[logits].dtype, (dims[0], symbol(KEPT), dims[2]))
         result = with_interface(editor.result(), inputs, {logits.name: declared})
@@ -124,36 +135,12 @@ def _tokens_at(node: Node, editor: Editor) -> int | None:
         return 0 if _has_tokens(dims[0], whole) else None
     if not broadcasts_inputs(node):
         return None
-    holding = [index for index, each in enumerate(dims) if not _is_alike(each)]
+    holding = [at for at, each in enumerate(dims) if each is None or (len(each) > 1 and each[-2] != 1)]
     return holding[0] if len(holding) == 1 and _has_tokens(dims[holding[0]], whole) else None
 
 
 def _has_tokens(dims: Dims | None, whole: Dims) -> bool:
     return dims is not None and len(dims) == 3 and dims[:2] == whole[:2]
-
-
-def _is_alike(dims: Dims | None) -> bool:
-    """Whether an input that broadcasts is the same for all tokens."""
-    return dims is not None and (len(dims) < 2 or dims[-2] == 1)
-
-
-def _insert_slice(editor: Editor, nodes: Sequence[tuple[Node, int]], logits: Value) -> None:
-    """Put the Slice in front of the product, and let the nodes behind it give fewer tokens, under other names."""
-    product, index = nodes[0]
-    source = product.inputs[index]
-    assert source is not None
-    first, kept = editor.unique_name("first_kept"), editor.unique_name(f"{source.name}_kept")
-    end, axes = editor.integers([END], "int/max"), editor.integers([TOKENS], f"int/{TOKENS}")
-    made = [NewNode("Neg", [KEPT], [first]), NewNode("Slice", [source, first, end, axes], [kept])]
-    for node, place in nodes:
-        inputs: list[NodeInput] = list(node.inputs)
-        inputs[place] = kept
-        out = node.outputs[0]
-        assert out is not None
-        kept = out.name if out is logits else editor.unique_name(f"{out.name}_kept")
-        made.append(NewNode(node.op_type, inputs, [kept], attributes_of(node), like=node, domain=node.domain))
-        editor.replace(node, *made)
-        made = []
 
 
 SINCE = 13  # Squeeze takes its axes as an input, and Softmax works along one axis
@@ -203,16 +190,28 @@ class UnpackLogitsWeight(Rewrite):
         logits = editor.model.roles.logits
         if logits is None or (declared_dims(logits) or ())[1:2] not in ((1,), (KEPT,)):
             return
-        product = next(
-            (node for value in follow_chain(logits, _find_source) if (node := _find_product(value)) is not None), None
-        )
-        if product is not None and product.scope.opset() >= SINCE:
+
+        def before(value: Value) -> Value | None:
+            """Return the one tensor that a value is made of with constants, and not by a product."""
+            node = value.producer
+            sources = [each for each in node.operands if each.constant is None] if node is not None else []
+            return sources[0] if len(sources) == 1 and node is not None and not node.is_op("MatMul") else None
+
+        product = chain_end(logits, before).producer
+        if product is not None and product.is_op("MatMul") and product.scope.opset() >= SINCE:
             with editor.matching(product):
                 self._unpack(editor, product)
 
     def _unpack(self, editor: Editor, product: Node) -> None:
         weight, dims = product.operand(1), editor.shapes[product.operand(0)].dims
-        tensor = self._wide(editor, weight)
+        tensor = weight.constant
+        if tensor is None or len(tensor.dims) != 2 or tensor.data_type != TensorProto.FLOAT:
+            raise MatchFailure
+        rows, columns = tensor.dims
+        if columns < self.wide * rows or 4 * rows * columns < self.large:
+            raise MatchFailure  # it does not pay to read it as it lies
+        if editor.is_output(weight) or len(weight.consumers) > 1:
+            raise MatchFailure(f"'{weight.name}' is read elsewhere too")
         if dims is None or len(dims) < 2:
             raise MatchFailure("how many axes its other operand has is not known")
         made = TensorProto()
@@ -227,30 +226,6 @@ class UnpackLogitsWeight(Rewrite):
             product_of_three = NewNode("MatMul", [product.operand(0), name], [raised], like=product)
             editor.replace(product, product_of_three, NewNode("Squeeze", [raised, first], [result]))
         editor.note("matrix of logits given a third axis, so that onnxruntime does not pack it")
-
-    def _wide(self, editor: Editor, weight: Value) -> TensorProto:
-        """Return the matrix, if it pays to read it as it lies."""
-        tensor = weight.constant
-        if tensor is None or len(tensor.dims) != 2 or tensor.data_type != TensorProto.FLOAT:
-            raise MatchFailure
-        rows, columns = tensor.dims
-        if columns < self.wide * rows or 4 * rows * columns < self.large:
-            raise MatchFailure
-        if editor.is_output(weight) or len(weight.consumers) > 1:
-            raise MatchFailure(f"'{weight.name}' is read elsewhere too")
-        return tensor
-
-
-def _find_product(value: Value) -> Node | None:
-    """Return the product that gives a value."""
-    return value.producer if value.producer is not None and value.producer.is_op("MatMul") else None
-
-
-def _find_source(value: Value) -> Value | None:
-    """Return the one tensor that a value is made of with constants, and not by a product."""
-    node = value.producer
-    sources = [x for x in node.inputs if x is not None and x.constant is None] if node is not None else []
-    return sources[0] if len(sources) == 1 and _find_product(value) is None else None
 
 
 AXIS = 1  # of `[batch, 1, width]`
@@ -299,7 +274,16 @@ class SqueezeTokenAxis(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         for scope in editor.scopes:
-            for region in _find_regions(editor, scope) if scope.opset() >= SINCE else ():
+            nodes = scope.nodes if scope.opset() >= SINCE else ()
+            plans = {node: plan for node in nodes if (plan := _plan_node(editor, node)) is not None}
+
+            def neighbours(node: Node, plans: Mapping[Node, _Plan] = plans) -> Iterator[Node | None]:
+                yield from (value.producer for value in plans[node].squeezed)
+                readers = (reader for reader, _ in node.result().consumers if reader in plans)
+                yield from (reader for reader in readers if node.result() in plans[reader].squeezed)
+
+            for group in connected_groups(plans, neighbours):
+                region = _Region(editor, {node: plans[node] for node in group})
                 if region.products > len(region.entries) + len(region.exits):
                     region.write()
                     editor.note("node(s) freed of a token axis of 1", len(region.plans))
@@ -342,7 +326,10 @@ class _Region:
     def __post_init__(self) -> None:
         for node, plan in self.plans.items():
             self.entries.update(value for value in plan.squeezed if value.producer not in self.plans)
-            self.products += _has_bias(node)
+            readers = node.result().consumers if node.is_op("MatMul") else ()
+            if len(readers) == 1 and readers[0][0].is_op("Add"):
+                bias = readers[0][0].operand(1 - readers[0][1]).constant
+                self.products += bias is not None and len(bias.dims) == 1
             if self.editor.is_output(node.result()):
                 self.exits.add(node.result())
             for reader, index in node.result().consumers:
@@ -383,31 +370,18 @@ class _Region:
         return self.editor.unique_name(f"{value.name}_squeezed")
 
 
-def _find_regions(editor: Editor, scope: Scope) -> Iterator[_Region]:
-    """Yield the connected nodes of a graph that can work without the axis."""
-    plans = {node: plan for node in scope.nodes if (plan := _plan_node(editor, node)) is not None}
-    remaining = dict.fromkeys(plans)
-    while remaining:
-        pending, members = [next(iter(remaining))], set[Node]()
-        while pending:
-            node = pending.pop()
-            if node in remaining:
-                del remaining[node]
-                members.add(node)
-                pending += [x.producer for x in plans[node].squeezed if x.producer is not None and x.producer in plans]
-                readers = (reader for reader, _ in node.result().consumers if reader in plans)
-                pending += [reader for reader in readers if node.result() in plans[reader].squeezed]
-        yield _Region(editor, {node: plan for node, plan in plans.items() if node in members})
-
-
 def _plan_node(editor: Editor, node: Node) -> _Plan | None:
     """Return how a node works without the axis, None where that is not known."""
     if node.domain or len(node.outputs) != 1 or node.outputs[0] is None or not editor.is_free(node):
         return None
     if editor.has_alias(node.result()) or node.result() in editor.new_reads or not _has_axis(editor, node.result()):
         return None
-    if node.is_op("Reshape"):
-        return _of_reshape(editor, node)
+    if node.is_op("Reshape"):  # of a tensor that has other axes
+        before, after = (editor.shapes[value].dims for value in (node.operand(0), node.result()))
+        if before is None or after is None or _has_axis(editor, node.operand(0)) or node.attr("allowzero", 0):
+            return None
+        spec = reshape_spec(before, _squeeze_dims(after))
+        return None if spec is None else _Plan((), constants={1: spec})
     if node.is_op("Gather"):
         table, indices = (editor.shapes[node.operand(index)].dims for index in (0, 1))
         is_lookup = table is not None and len(table) == 2 and node.attr("axis", 0) in (0, -2)
@@ -427,7 +401,11 @@ def _of_layout(editor: Editor, node: Node, layout: Layout) -> _Plan | None:
     if not is_known or len(layout.kinds) != 3 or layout.kinds[AXIS] != FREE or any(axis not in LAST for axis in named):
         return None
     as_is = [value for index, value in enumerate(node.inputs) if index not in (*layout.inputs, layout.axes_input)]
-    squeezed = [x for index in layout.inputs if not _broadcasts_as_is(editor, x := node.operand(index))]
+    squeezed = []
+    for value in map(node.operand, layout.inputs):
+        dims = editor.shapes[value].dims  # a number, a vector or one row broadcasts alike with and without the axis
+        if dims is None or len(dims) > 2 or (len(dims) == 2 and dims[0] != 1):
+            squeezed.append(value)
     if not squeezed or not all(_has_axis(editor, value) for value in squeezed):
         return None
     if any(value is not None and (editor.shapes[value].rank or 0) > 1 for value in as_is):
@@ -438,15 +416,6 @@ def _of_layout(editor: Editor, node: Node, layout: Layout) -> _Plan | None:
     if layout.axes_input is not None:
         return _Plan(tuple(squeezed), constants={layout.axes_input: places})
     return _Plan(tuple(squeezed), {"axes": places} if places else {})
-
-
-def _of_reshape(editor: Editor, node: Node) -> _Plan | None:
-    """Return how a Reshape gives a tensor without the axis, of one that has other axes."""
-    before, after = (editor.shapes[value].dims for value in (node.operand(0), node.result()))
-    if before is None or after is None or _has_axis(editor, node.operand(0)) or node.attr("allowzero", 0):
-        return None
-    spec = reshape_spec(before, _squeeze_dims(after))
-    return None if spec is None else _Plan((), constants={1: spec})
 
 
 def _reader_spec(editor: Editor, reader: Node, index: int) -> Sequence[int] | None:
@@ -464,18 +433,3 @@ def _squeeze_dims(dims: Dims) -> Dims:
 def _has_axis(editor: Editor, value: Value) -> bool:
     dims = editor.shapes[value].dims
     return dims is not None and len(dims) == 3 and dims[AXIS] == 1
-
-
-def _broadcasts_as_is(editor: Editor, value: Value) -> bool:
-    """Whether an elementwise node reads an input alike with and without the axis: a number, a vector or one row."""
-    dims = editor.shapes[value].dims
-    return dims is not None and (len(dims) < 2 or (len(dims) == 2 and dims[0] == 1))
-
-
-def _has_bias(node: Node) -> bool:
-    """Whether the only reader of a product adds a constant vector to it."""
-    readers = node.result().consumers if node.is_op("MatMul") else ()
-    if len(readers) != 1 or not readers[0][0].is_op("Add"):
-        return False
-    bias = readers[0][0].operand(1 - readers[0][1]).constant
-    return bias is not None and len(bias.dims) == 1

@@ -69,25 +69,16 @@ def _tell_dims_apart(ahead: onnx.GraphProto, behind: onnx.GraphProto, links: Map
     """
     fed = _declared_symbols(info for info in behind.input if info.name not in links)
     known = fed | _declared_symbols((*behind.output, *behind.value_info))
-    linked = _linked_symbols(ahead, behind, links, prefix) - fed
+    outputs, linked = {info.name: info for info in ahead.output}, set[str]()
+    for info in behind.input:
+        output = outputs.get(f"{prefix}{links[info.name]}") if info.name in links else None
+        dims = zip(declared_dims_in([output] if output is not None else []), declared_dims_in([info]), strict=False)
+        linked |= {dim.dim_param for output_dim, dim in dims if output_dim.dim_param == dim.dim_param}
     batch = {name for name in _declared_symbols(ahead.input) & _declared_symbols(behind.input) if "batch" in name}
-    apart = known - linked - batch
+    apart = known - (linked - fed) - batch
     for dim in declared_dims_in((*ahead.input, *ahead.output, *ahead.value_info)):
         if dim.dim_param in apart:
             dim.dim_param = f"{prefix}{dim.dim_param}"
-
-
-def _linked_symbols(ahead: onnx.GraphProto, behind: onnx.GraphProto, links: Mapping[str, str], prefix: str) -> set[str]:
-    """Return the symbols that an output of the first and the input that it becomes have on the same axis."""
-    outputs = {info.name: info for info in ahead.output}
-    pairs = ((outputs.get(f"{prefix}{links[info.name]}"), info) for info in behind.input if info.name in links)
-    return {
-        given_dim.dim_param
-        for output, info in pairs
-        if output is not None
-        for given_dim, dim in zip(declared_dims_in([output]), declared_dims_in([info]), strict=False)
-        if given_dim.dim_param == dim.dim_param
-    } - {""}
 
 
 def _declared_symbols(infos: Iterable[onnx.ValueInfoProto]) -> set[str]:
@@ -164,7 +155,10 @@ class JoinEncoder(Pass):
             raise UsageError(f"{encoder.name} and {first.name} each have an input '{both[0]}' - name one of them anew")
         whole = compose_models(encoder, first, {states[0].name: hidden.name}, PREFIX)
         if cross_mask is not None and mask is not None:
-            whole = _of_one_type(whole, f"{PREFIX}{mask.name}", cross_mask.name)
+            proto = copy_proto(whole)
+            infos = {info.name: info for info in proto.graph.input}
+            infos[cross_mask.name].type.CopyFrom(infos[f"{PREFIX}{mask.name}"].type)
+            whole = whole.with_proto(proto)  # which declares both alike, as they become one
         inputs = [value.name for value in encoder.graph.inputs if value.tensor is None]
         outputs = [value.name for value in encoder.graph.outputs if value.name != hidden.name]
         renamed |= {f"{PREFIX}{name}": name for name in (*inputs, *outputs)}
@@ -173,14 +167,6 @@ class JoinEncoder(Pass):
         changes = ("the encoder and the first step of the decoder are one model",)
         matches = tuple((f"{name}_kept", name) for name in kept)
         return Matched(_keep_values(with_names(whole, renamed), kept), changes, matches=matches)
-
-
-def _of_one_type(model: Model, name: str, target: str) -> Model:
-    """Return a model that declares an input as it does another one, which becomes the same."""
-    proto = copy_proto(model)
-    inputs = {info.name: info for info in proto.graph.input}
-    inputs[target].type.CopyFrom(inputs[name].type)
-    return model.with_proto(proto)
 
 
 def _all_count(model: Model, mask: Value, like: Value) -> tuple[Model, str]:

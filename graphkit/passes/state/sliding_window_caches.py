@@ -70,13 +70,14 @@ def rings_of(editor: Editor, growths: Sequence[Growth], slots: int) -> Mapping[G
         ModelError: onnxruntime cannot run what makes a mask.
     """
     known = find_dependences(editor.model, editor.shapes)
-    attentions = [each for node in editor.model.graph.nodes if (each := _Attention.of(editor, known, node, growths))]
+    softmaxes = [node for node in editor.model.graph.nodes if node.is_op("Softmax")]
+    attentions = [each for node in softmaxes if (each := _read_attention(editor, known, node, growths)) is not None]
     caches = [growth for each in attentions for growth in each.caches]
     rings: dict[Growth, Ring] = {}
     windows: dict[tuple[_Mask, ...], int | None] = {}
     with shared_isolation():
         for each in attentions:
-            masks = tuple(mask for place in each.masks if (mask := _joined_mask(editor, *place)) is not None)
+            masks = tuple(mask for place in each.masks if (mask := _read_mask(editor, *place)) is not None)
             if not masks or len(masks) < len(each.masks) or any(caches.count(growth) > 1 for growth in each.caches):
                 continue
             if masks not in windows:
@@ -93,23 +94,20 @@ class _Attention:
     caches: tuple[Growth, Growth]
     masks: tuple[Place, ...]
 
-    @classmethod
-    def of(
-        cls, editor: Editor, known: Mapping[Value, Dependence], softmax: Node, growths: Sequence[Growth]
-    ) -> _Attention | None:
-        """Return the inputs of a Softmax over a growing cache, None where they cannot be followed."""
-        scores, out = softmax.input(0), softmax.outputs[0] if softmax.outputs else None
-        if not softmax.is_op("Softmax") or scores is None or out is None or not (dims := editor.shapes[scores].dims):
-            return None
-        if softmax.attr("axis", -1) not in (-1, len(dims) - 1):
-            return None
-        by_joined: dict[Value | None, Growth] = {
-            each.concat_out: each for each in growths if each.concat_out is not None
-        }
-        trace = _Trace(editor, known, dims[-1], by_joined)
-        keys, masks = trace.scores(scores)
-        key, value = trace.cache(keys), trace.cache(trace.weighted_values(out))
-        return cls((key, value), masks) if key is not None and value is not None else None
+
+def _read_attention(
+    editor: Editor, known: Mapping[Value, Dependence], softmax: Node, growths: Sequence[Growth]
+) -> _Attention | None:
+    """Return the inputs of a Softmax over a growing cache, None where they cannot be followed."""
+    scores, out = softmax.operand(0), softmax.result()
+    dims = editor.shapes[scores].dims
+    if not dims or softmax.attr("axis", -1) not in (-1, len(dims) - 1):
+        return None
+    by_joined = {each.concat_out: each for each in growths if each.concat_out is not None}
+    trace = _Trace(editor, known, dims[-1], by_joined)
+    keys, masks = trace.scores(scores)
+    key, value = trace.cache(keys), trace.cache(trace.weighted_values(out))
+    return _Attention((key, value), masks) if key is not None and value is not None else None
 
 
 class _Trace:
@@ -120,7 +118,7 @@ class _Trace:
         editor: Editor,
         known: Mapping[Value, Dependence],
         keys: Expr,
-        by_joined: Mapping[Value | None, Growth],
+        by_joined: Mapping[Value, Growth],
     ) -> None:
         self.shapes, self.known, self.keys, self.by_joined = editor.shapes, known, keys, by_joined
 
@@ -135,16 +133,15 @@ class _Trace:
                 return node.inputs[1], tuple(masks)
             if not node.is_op(*JOINING) or self._holds_keys(node):
                 break
-            masks += self._masks(node)
+            for index, operand in enumerate(node.inputs):
+                if operand is None or self._is_data(operand) or index in value_inputs(node):
+                    continue
+                dims = self.shapes[operand].dims
+                if dims is None or (
+                    dims and dims[-1].constant != 1
+                ):  # an exporter may call the number of keys otherwise
+                    masks.append((node, index))
         return None, ()
-
-    def _masks(self, node: Node) -> Iterator[Place]:
-        for index, operand in enumerate(node.inputs):
-            if operand is None or self._is_data(operand) or index in value_inputs(node):
-                continue
-            dims = self.shapes[operand].dims
-            if dims is None or (dims and dims[-1].constant != 1):  # an exporter may call the number of keys otherwise
-                yield node, index
 
     def _is_data(self, value: Value) -> bool:
         return value in self.known and self.known[value].data
@@ -157,8 +154,13 @@ class _Trace:
 
     def weighted_values(self, value: Value) -> Value | None:
         """Return the values that the probabilities of a Softmax are multiplied by, None if unknown."""
+
+        def guarded(value: Value) -> Iterator[Value | None]:
+            """Yield what replaces NaN in probabilities, casts or reshapes them."""
+            return (out for node, _ in value.consumers if node.is_op(*GUARDING) for out in node.outputs[:1])
+
         values = set[Value | None]()
-        for each in walk_breadth_first([value], _guarded_outputs):
+        for each in walk_breadth_first([value], guarded):
             for node, index in each.consumers:
                 if node.is_op("MatMul") and index == 0:
                     values.add(node.inputs[1])
@@ -199,21 +201,18 @@ class _Trace:
         return False
 
 
-def _joined_mask(editor: Editor, node: Node, index: int) -> _Mask | None:
+def _read_mask(editor: Editor, node: Node, index: int) -> _Mask | None:
     """Return the mask that a node joins to scores, None where it is joined in another way."""
-    value = node.inputs[index]
-    assert value is not None
     if node.is_op("Add"):
-        return _Mask(value, None)
+        return _Mask(node.operand(index), None)
     if not node.is_op("Where") or index != 0:
         return None
-    floors = [at for at in (1, 2) if (operand := node.inputs[at]) is not None and _is_floor(editor, operand)]
-    return _Mask(value, floors[0] == 2) if len(floors) == 1 else None
-
-
-def _is_floor(editor: Editor, value: Value) -> bool:
-    array = editor.model.array(value.constant) if value.constant is not None else None
-    return array is not None and array.size == 1 and float(array.reshape(())) <= MASKED
+    floors: list[int] = []
+    for at in (1, 2):
+        tensor = node.operand(at).constant
+        array = editor.model.array(tensor) if tensor is not None else None
+        floors += [at] if array is not None and array.size == 1 and float(array.reshape(())) <= MASKED else []
+    return _Mask(node.operand(index), floors[0] == 2) if len(floors) == 1 else None
 
 
 def _window_length(editor: Editor, masks: Sequence[_Mask], slots: int) -> int | None:
@@ -268,8 +267,3 @@ def _mask_feeds(editor: Editor, inputs: Sequence[Value], past: int) -> dict[str,
         fill = 1 if role == "mask" else past if role == "positions" else 0
         feed[name] = np.full(shape, fill, dtype_name(dtype))
     return feed
-
-
-def _guarded_outputs(probabilities: Value) -> Iterator[Value | None]:
-    """Yield the outputs of nodes that replace NaN in probabilities, or cast or reshape them."""
-    return (out for node, _ in probabilities.consumers if node.is_op(*GUARDING) for out in node.outputs[:1])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -47,7 +48,11 @@ class Slots:
         dims = editor.shapes[tokens].dims
         assert dims is not None
         self._batch, self.count = dims[:2]
-        self._batches = {self._batch, *_batch_dims(editor)}
+        self._batches = {self._batch}  # exporters may give the rows of each input a name of their own
+        for value in editor.model.roles.inputs:
+            for axis, dim in enumerate(editor.shapes[value].dims or ()):
+                if dim.atom is not None and editor.model.roles.axis(value, axis) == "batch":
+                    self._batches.add(dim)
         self._known: dict[object, str] = {}
 
     # Lengths
@@ -123,7 +128,11 @@ class Slots:
         rows = self.editor.unique_name(f"{new}_rows")
         perm = [axis, *(each for each in range(len(dims)) if each != axis)]
         nodes.append(NewNode("Transpose", [new], [rows], {"perm": perm}))
-        return [*nodes, NewNode("ScatterND", [slots, self._indices(at, count, window), rows], [out])]
+        places = self.node("Add", at, self._range(count), as_="slots")
+        if window:
+            places = self.node("Mod", places, self.number(window), as_="ring_slots")
+        indices = self.node("Unsqueeze", places, self.number(1), as_="write_at")  # [tokens, 1]
+        return [*nodes, NewNode("ScatterND", [slots, indices, rows], [out])]
 
     def read(self, slots: str, rank: int, axis: int, out: str, window: int = 0) -> NewNode:
         """Return the node that reads the slots in use, after new ones are written.
@@ -143,13 +152,6 @@ class Slots:
         slots = self._range(self.used_slots(window))
         age = self.node("Mod", self.node("Sub", self.past, slots, as_="since"), self.number(window), as_="age")
         return self.node("Sub", self.past, age, as_="ring_positions")
-
-    def _indices(self, at: str, count: str, window: int) -> str:
-        """Return the slots of the new tokens, [tokens, 1]."""
-        slots = self.node("Add", at, self._range(count), as_="slots")
-        if window:
-            slots = self.node("Mod", slots, self.number(window), as_="ring_slots")
-        return self.node("Unsqueeze", slots, self.number(1), as_="write_at")
 
     def _range(self, count: str) -> str:
         scalars = [self.node("Squeeze", each) for each in (self.number(0), count, self.number(1))]
@@ -180,15 +182,6 @@ class Slots:
             name = self._known[key] = self.editor.unique_name(f"state/{as_ or op_type.lower()}")
             self.editor.insert_first(self.editor.model.graph, NewNode(op_type, inputs, [name], attributes, name))
         return self._known[key]
-
-
-def _batch_dims(editor: Editor) -> Iterator[Expr]:
-    """Yield the dims that count rows: exporters may give that of each input a name of its own."""
-    roles = editor.model.roles
-    for value in roles.inputs:
-        for axis, dim in enumerate(editor.shapes[value].dims or ()):
-            if dim.atom is not None and roles.axis(value, axis) == "batch":
-                yield dim
 
 
 @dataclass(frozen=True)
@@ -275,18 +268,13 @@ def _moved_names(model: Model) -> tuple[Mapping[str, str], tuple[Declined, ...]]
     ports = (*model.graph.inputs, *model.graph.outputs)
     taken = names_in(model.scopes)
     names, declined = dict[str, str](), list[Declined]()
-    for name in (LENGTH, *(_slots_name(value.name) for value in ports)):
+    for name in (LENGTH, *(f"{value.name}_slots" for value in ports)):
         value = model.graph.values.get(name)
         if value is not None and value.producer is not None and value not in ports:
             names[name] = free_name(name, taken)
         elif name in taken:
             declined.append(Declined(name, "slots or their length are to have its name - rename it"))
     return names, tuple(declined)
-
-
-def _slots_name(name: str) -> str:
-    """Return the name of the slots of a mask, or of a cache without a past."""
-    return f"{name}_slots"
 
 
 class _Caches:
@@ -325,30 +313,36 @@ class _Caches:
         if not self.is_start:
             self.inputs[LENGTH] = NewInput(LENGTH, TensorProto.INT64, (const(1),), "how many slots are in use")
         mask = self._keep_mask()
-        self._count_positions(mask)
+        for value in self.positions:  # they follow from the mask, or else from the length of the past
+            self.editor.replace_all_uses(value, self.slots.positions(mask, self.shapes[value].dtype))
+            self.dropped.add(value.name)
         for growth in self.growths:
             self._replace_shapes(growth)
             self._store(growth, rings.get(growth))
-        for entry in new:
-            self._store_new(entry)
+        for entry in new:  # a decoder without a past fills the first slots
+            present, axis = entry.present, entry.axis
+            assert present is not None
+            assert axis is not None
+            slots, present_dims = f"{present.name}_slots", self.shapes[present].dims or ()
+            after = self._declare(slots, present, present_dims, axis)
+            self.dropped.add(present.name)
+            self.last += self.slots.write(slots, present.name, present_dims, axis, after)
         self._select_masks(rings)
         for entry in roles.cache:
             if roles.is_cross(entry) and entry.past is not None and entry.present is not None:
                 self.dropped.add(entry.present.name)  # it is the state as it was
         for value in self.model.graph.outputs:
             out_dims = self.shapes[value].dims
-            if (
-                roles.of(value) != "present"
-                and out_dims is not None
-                and _symbols_of_dims(out_dims) <= _symbols_of_dims(dims)
-            ):
+            if roles.of(value) != "present" and out_dims is not None and _symbols_in(out_dims) <= _symbols_in(dims):
                 self.outputs[value.name] = NewInput(value.name, self.shapes[value].dtype, out_dims)
         if rings and not self.is_start:
             self.inputs[tokens.name] = NewInput(tokens.name, self.shapes[tokens].dtype, (dims[0], const(1), *dims[2:]))
         model = with_interface(self.editor.result(), self.inputs, self.outputs, self.dropped, self.last)
-        return Outcome(
-            drop_dead_inputs(remove_dead_code(model).model), self._changes(len(self.growths) or len(new), rings)
-        )
+        caches = count_things(len(self.growths) or len(new), "cache(s)")
+        changes = [f"{caches} of {self.options.slots:,} slots"]
+        for window, count in sorted(Counter(ring.window for ring in rings.values()).items()):
+            changes.append(count_things(count, f"cache(s) in rings of {window:,} slots"))
+        return Outcome(drop_dead_inputs(remove_dead_code(model).model), tuple(changes))
 
     def _check(self, new: Sequence[CacheEntry]) -> None:
         """Decline entries that have no slots, or are not known."""
@@ -396,16 +390,9 @@ class _Caches:
                 continue
             start, end = node.attr("start", 0), node.attr("end", len(dims))
             read_parts = [part for part in parts[slice(start, end)] if part is not None]
-            self.editor.replace(
-                node,
-                NewNode(
-                    "Concat",
-                    read_parts or [self.editor.integers([], "int/none")],
-                    [node.result().name],
-                    {"axis": 0},
-                    like=node,
-                ),
-            )
+            read_parts = read_parts or [self.editor.integers([], "int/none")]
+            made = NewNode("Concat", read_parts, [node.result().name], {"axis": 0}, like=node)
+            self.editor.replace(node, made)
 
     def _store(self, growth: Growth, ring: Ring | None) -> None:
         """Write new tokens into slots, and let attention read those in use."""
@@ -424,16 +411,6 @@ class _Caches:
             read = self.slots.read(after, len(dims), growth.axis, joined.name, window)
             self.editor.replace(joined.producer, *written, read)
 
-    def _store_new(self, entry: CacheEntry) -> None:
-        """Write the present of a decoder without a past into the first slots."""
-        present, axis = entry.present, entry.axis
-        assert present is not None
-        assert axis is not None
-        dims = self.shapes[present].dims or ()
-        after = self._declare(_slots_name(present.name), present, dims, axis)
-        self.dropped.add(present.name)
-        self.last += self.slots.write(_slots_name(present.name), present.name, dims, axis, after)
-
     def _keep_mask(self) -> str | None:
         """Keep the attention mask in slots; return the mask over past and new tokens, None where there is none."""
         if not self.masks:
@@ -441,7 +418,7 @@ class _Caches:
         mask = self.masks[0]
         dims = self.shapes[mask].dims
         assert dims is not None
-        slots = _slots_name(mask.name)
+        slots = f"{mask.name}_slots"
         after = self._declare(slots, mask, dims, 1)
         self.inputs[mask.name] = NewInput(mask.name, self.shapes[mask].dtype, (dims[0], self.slots.count))
         written = self.slots.write(slots, mask.name, dims, 1, after)
@@ -453,12 +430,6 @@ class _Caches:
             self.editor.insert_first(self.model.graph, node)
         self.editor.replace_all_uses(mask, read.outputs[0])
         return read.outputs[0]
-
-    def _count_positions(self, mask: str | None) -> None:
-        """Compute positions from the mask, or else from the length of the past."""
-        for value in self.positions:
-            self.editor.replace_all_uses(value, self.slots.positions(mask, self.shapes[value].dtype))
-            self.dropped.add(value.name)
 
     def _select_masks(self, rings: Mapping[Growth, Ring]) -> None:
         """Let attention over a ring read the columns of its masks in the order of the slots."""
@@ -490,28 +461,11 @@ class _Caches:
             return const(window or self.options.slots)
         if window not in self.counts:
             name = f"{SLOTS}_{window}" if window else SLOTS
-            self.counts[window] = symbol(free_name(name, _symbols_of(self.editor)))
+            ports = (*self.model.graph.inputs, *self.model.graph.outputs)
+            taken = _symbols_in(dim for value in ports for dim in self.shapes[value].dims or ())
+            self.counts[window] = symbol(free_name(name, taken))
         return self.counts[window]
 
-    def _changes(self, count: int, rings: Mapping[Growth, Ring]) -> tuple[str, ...]:
-        changes = [f"{count_things(count, 'cache(s)')} of {self.options.slots:,} slots"]
-        windows = sorted({ring.window for ring in rings.values()})
-        changes += [
-            count_things(
-                sum(ring.window == window for ring in rings.values()), f"cache(s) in rings of {window:,} slots"
-            )
-            for window in windows
-        ]
-        return tuple(changes)
 
-
-def _symbols_of(editor: Editor) -> frozenset[str]:
-    """Return the symbols in the dims of inputs and outputs."""
-    graph = editor.model.graph
-    return frozenset().union(
-        *(_symbols_of_dims(editor.shapes[value].dims or ()) for value in (*graph.inputs, *graph.outputs))
-    )
-
-
-def _symbols_of_dims(dims: Sequence[Expr]) -> frozenset[str]:
+def _symbols_in(dims: Iterable[Expr]) -> frozenset[str]:
     return frozenset().union(*(dim.symbols for dim in dims))
