@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from graphkit.graph.names import count_things
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.options import FOLD_LIMIT, FoldingOptions
+from graphkit.options import FoldingOptions
 from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds, DropZeroStates, EliminateIdentity
 from graphkit.passes.clean_up.exporter_idioms import CastlikeToCast, SequenceToSplit
 from graphkit.passes.clean_up.fold_constants import FoldConstants, FoldShapes
@@ -28,7 +28,7 @@ from graphkit.rewrite.fixpoint import Counts, describe_counts
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.shapes.graph_inputs import Inputs
 
-__all__ = ["FOLDING", "FOLD_LIMIT", "fold"]
+__all__ = ["FOLDING", "fold"]
 
 FOLDING: tuple[type[Rewrite], ...] = (
     EliminateIdentity,

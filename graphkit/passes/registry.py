@@ -64,7 +64,7 @@ from graphkit.rewrite import Pass, Rewrite
 from graphkit.rewrite.pass_options import read_option
 from graphkit.suggest import did_you_mean
 
-__all__ = ["NPU_PASSES", "PASSES", "find_pass", "import_pass", "parse_pipeline", "pass_help"]
+__all__ = ["NPU_PASSES", "PASSES", "find_pass", "parse_pipeline", "pass_help"]
 
 # What a fold does to raise ranks is not among them.
 NPU_PASSES: tuple[type[Rewrite], ...] = (
@@ -152,27 +152,18 @@ def import_pass(name: str) -> type[Pass]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise PassError.of(name, f"the import of '{place}' failed", error) from error
-        hint = f"is it in a folder of PYTHONPATH or in the current one?{_without_suffix(place)}"
+        hint = "is it in a folder of PYTHONPATH or in the current one?"
+        hint += f" Write {place.removesuffix('.py')}, without .py." if place.endswith(".py") else ""
         raise PassError(name, f"there is no module '{error.name}'", hint) from error
     except (Exception, SystemExit) as error:  # a module is anybody's code
         raise PassError.of(name, f"the import of '{place}' failed", error) from error
     member = getattr(module, kind, None)
     if not isinstance(member, type) or not issubclass(member, Pass):
-        raise PassError(name, *_no_pass(module.__dict__, place, kind, member))
+        members = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Pass)]
+        passes = ", ".join(each.__name__ for each in members if each.__module__ == place)
+        hint = f"its passes are: {passes}" if passes else "derive a class from graphkit.Pass or graphkit.Rewrite"
+        raise PassError(name, f"'{place}' has no '{kind}'" if member is None else f"'{kind}' is no Pass", hint)
     return member
-
-
-def _without_suffix(place: str) -> str:
-    return f" Write {place.removesuffix('.py')}, without .py." if place.endswith(".py") else ""
-
-
-def _no_pass(names: dict[str, object], place: str, kind: str, member: object) -> tuple[str, str]:
-    """Return why a name in a module is no pass, and which passes the module has instead."""
-    passes = [
-        n for n, obj in names.items() if isinstance(obj, type) and issubclass(obj, Pass) and obj.__module__ == place
-    ]
-    hint = f"its passes are: {', '.join(passes)}" if passes else "derive a class from graphkit.Pass or graphkit.Rewrite"
-    return (f"'{place}' has no '{kind}'" if member is None else f"'{kind}' is no Pass"), hint
 
 
 NAME = r"[a-z0-9-]+|\w+(?:\.\w+)*:\w+"
@@ -243,9 +234,14 @@ def _build_pass(step: str, options: str) -> Pass:
         name = key.replace("-", "_")
         if not separator or name not in fields:
             raise UsageError(f"{step}: has no option '{key}' - {did_you_mean(name, fields)}")
-        values[name] = _convert_option(step, name, _annotation_text(fields[name].type), value)
-    missing = [name for name, field in fields.items() if name not in values and not _has_default(field)]
-    if missing:
+        kinds = fields[name].type  # a module without `from __future__ import annotations` has types, not texts
+        text = kinds.__name__ if isinstance(kinds, type) else str(kinds)
+        optional = OPTIONAL.fullmatch(text)
+        text = f"{optional[1]} | None" if optional is not None else text
+        values[name] = _convert_option(step, name, text, value)
+    none = dataclasses.MISSING
+    required = (name for name, field in fields.items() if field.default is none and field.default_factory is none)
+    if missing := [name for name in required if name not in values]:
         raise UsageError(f"{step}: option '{missing[0]}' is missing - write {step}{{{missing[0]}=...}}")
     try:
         return kind(**values)
@@ -255,17 +251,6 @@ def _build_pass(step: str, options: str) -> Pass:
         if ":" not in step:
             raise
         raise PassError.of(step, "cannot be made: its code failed", error) from error
-
-
-def _has_default(field: dataclasses.Field[object]) -> bool:
-    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-
-
-def _annotation_text(type_: object) -> str:
-    """Return a type as text: a module without `from __future__ import annotations` has types, not texts."""
-    text = type_.__name__ if isinstance(type_, type) else str(type_)
-    optional = OPTIONAL.fullmatch(text)
-    return f"{optional[1]} | None" if optional is not None else text
 
 
 def _convert_option(step: str, name: str, annotation: str, text: str) -> object:

@@ -48,7 +48,13 @@ def clean_proto(proto: onnx.ModelProto) -> int:
         keep_members(
             function.value_info, [info.name in needs.names and info.name in defined for info in function.value_info]
         )
-    _clean_functions(proto)
+    while proto.functions:  # those go that nothing calls, or only such as go
+        graphs = [proto.graph.node, *(function.node for function in proto.functions)]
+        called = set().union(*map(_operators_of, graphs))
+        stays = [(function.domain, function.name) in called for function in proto.functions]
+        if all(stays):
+            break
+        keep_members(proto.functions, stays)
     return removed
 
 
@@ -138,17 +144,6 @@ def _clean_nodes(nodes: MutableSequence[onnx.NodeProto], needs: _Needs) -> int:
 def _count_nodes(node: onnx.NodeProto) -> int:
     """Return the number of nodes that a node is, those of its bodies included."""
     return 1 + sum(_count_nodes(inner) for _, body in body_graphs(node) for inner in body.node)
-
-
-def _clean_functions(proto: onnx.ModelProto) -> None:
-    """Remove the functions that nothing calls, those that only such functions call included."""
-    while proto.functions:
-        graphs = [proto.graph.node, *(function.node for function in proto.functions)]
-        called = set().union(*map(_operators_of, graphs))
-        stays = [(function.domain, function.name) in called for function in proto.functions]
-        if all(stays):
-            return
-        keep_members(proto.functions, stays)
 
 
 def _operators_of(nodes: Iterable[onnx.NodeProto]) -> set[tuple[str, str]]:

@@ -23,7 +23,6 @@ __all__ = [
     "Key",
     "NewNode",
     "NodeInput",
-    "add_functions",
     "all_nodes",
     "attributes_of",
     "domain_of",

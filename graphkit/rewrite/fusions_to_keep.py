@@ -22,10 +22,7 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.tensors import inline_array
 from graphkit.ops.tensor import Dims
 
-__all__ = [
-    "causal_attention", "fused_nodes", "masked_attention", "relative_attention", "scaled_attention", "spoils_product",
-    "transposes_into_product",
-]  # fmt: skip
+__all__ = ["fused_nodes", "spoils_product", "transposes_into_product"]
 
 DimsOf = Callable[[Value], Dims | None]  # the dims of a value, None where its rank is not known
 Finder = Callable[[Node, DimsOf], Iterator[Node]]

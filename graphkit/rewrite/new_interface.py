@@ -128,21 +128,17 @@ def with_inputs(model: Model, replaced: Mapping[Value, NewInput]) -> Model:
         for index, name in enumerate(node.input):
             if name in names:
                 node.input[index] = names[name]
-    _give_outputs(proto, names, names_in(model.scopes) | set(names.values()))
+    free = names_in(model.scopes) | set(names.values())
+    for name in dict.fromkeys(info.name for info in proto.graph.output if info.name in names):  # which inputs give now
+        before = free_name(f"{name}_before", free)
+        for node in proto.graph.node:
+            node.output[:] = [before if out == name else out for out in node.output]
+        proto.graph.node.append(helper.make_node("Identity", [names[name]], [name]))
     taken = {info.name for info in proto.graph.input}
     for new in dict.fromkeys(new.name for new in replaced.values()):
         if new not in taken:
             proto.graph.input.append(next(new_input for new_input in replaced.values() if new_input.name == new).info())
     return remove_dead_code(model.with_proto(proto)).model
-
-
-def _give_outputs(proto: onnx.ModelProto, names: Mapping[str, str], taken: Collection[str]) -> None:
-    """Let outputs that inputs replace be given by these."""
-    for name in dict.fromkeys(info.name for info in proto.graph.output if info.name in names):
-        before = free_name(f"{name}_before", taken)
-        for node in proto.graph.node:
-            node.output[:] = [before if out == name else out for out in node.output]
-        proto.graph.node.append(helper.make_node("Identity", [names[name]], [name]))
 
 
 def with_constants(model: Model, arrays: Mapping[str, np.ndarray]) -> Model:

@@ -17,7 +17,6 @@ from graphkit.rewrite.base import MatchFailure
 
 __all__ = [
     "columns_of",
-    "dequantize_weight",
     "dequantized_blocks",
     "join_weights",
     "read_elements",
@@ -88,27 +87,20 @@ def _factor_part(factor: np.ndarray, part: slice) -> np.ndarray:
     return factor if factor.shape[0] == 1 else factor[part]
 
 
-def scale_weight(weight: np.ndarray, dtype: int, *factors: np.ndarray) -> Iterator[bytes]:
-    """Yield the bytes of a weight times factors that are broadcast to it.
+def scale_weight(
+    weight: np.ndarray, dtype: int, *factors: np.ndarray, zero: np.ndarray | None = None
+) -> Iterator[bytes]:
+    """Yield the bytes of a weight, without zero points, times factors; all are broadcast to the weight.
 
     Raises:
-        MatchFailure: See `rounded`.
+        MatchFailure: See `round_numbers`.
     """
     for part in _first_axis_slices(weight):
         numbers = weight[part].astype(np.float64)
+        if zero is not None:
+            numbers -= _factor_part(zero, part)
         for factor in factors:
             numbers *= _factor_part(factor, part)
-        yield round_numbers(numbers, dtype).tobytes()
-
-
-def dequantize_weight(weight: np.ndarray, dtype: int, zero: np.ndarray, scale: np.ndarray) -> Iterator[bytes]:
-    """Yield the bytes of `(weight - zero) * scale`, where zero points and scales are broadcast to the weight.
-
-    Raises:
-        MatchFailure: See `rounded`.
-    """
-    for part in _first_axis_slices(weight):
-        numbers = (weight[part].astype(np.float64) - _factor_part(zero, part)) * _factor_part(scale, part)
         yield round_numbers(numbers, dtype).tobytes()
 
 
@@ -126,7 +118,7 @@ def dequantized_blocks(
         scale: Scales, `[columns, blocks]`.
 
     Raises:
-        MatchFailure: See `rounded`.
+        MatchFailure: See `round_numbers`.
     """
     columns, blocks, size = codes.shape[0], codes.shape[1], codes.shape[2] * 8 // bits
     step = max(PART // max(columns * size, 1), 1)

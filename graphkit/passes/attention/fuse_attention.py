@@ -31,7 +31,7 @@ from graphkit.shapes import Expr, const
 from graphkit.symbolic.algebra import divide_exactly
 from graphkit.symbolic.expr import TooComplexError
 
-__all__ = ["DOMAIN", "NAME", "FuseAttention", "attention_function"]
+__all__ = ["NAME", "FuseAttention", "attention_function"]
 
 MOVERS = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 SCALING = ("Mul", "Div")

@@ -73,18 +73,19 @@ class Scores:
         Raises:
             MatchFailure: It does not.
         """
-        for each in walk_postorder([value], self._passed_on):
+
+        def passed_on(value: Value) -> Sequence[Value | None]:
+            uses = score_readers(value) if value not in self._reaches else ()
+            passing = [node for node, _ in uses if node.is_op(*PASSING) and node.scope is value.scope]
+            return [out for node in passing for out in node.outputs[:1]]
+
+        for each in walk_postorder([value], passed_on):
             if each not in self._reaches:
                 try:
                     self._reaches[each] = self._compute_reach(each)
                 except MatchFailure as failure:
                     self._reaches[each] = failure
         return self._reach(value)
-
-    def _passed_on(self, value: Value) -> Sequence[Value | None]:
-        """Return the values that nodes make of a value on the way to a Softmax."""
-        passing = [] if value in self._reaches else [node for node, _ in score_readers(value) if node.is_op(*PASSING)]
-        return [out for node in passing for out in node.outputs[:1] if node.scope is value.scope]
 
     def _reach(self, value: Value) -> Reach:
         """Return how a value reaches a Softmax, once that is computed."""
@@ -311,7 +312,13 @@ class _Masks:
                     self._boolean_mask(node)
             elif (side := self._fill_side(node)) is not None:
                 with self.editor.matching(node):
-                    self._replace(node, side, self._legal_reach(node, side))
+                    reach, fill, scores = self._legal_reach(node, side), node.operand(side), node.operand(3 - side)
+                    dtype = self.editor.shapes[fill].dtype
+                    floor = floor_of(self.floor, dtype, reach)
+                    mask, made = self.mask(node.operand(0), dtype, fills_true=side == 1, floor=floor)
+                    added = NewNode("Add", [scores, mask], [node.result().name], like=node)
+                    self.editor.replace(node, *made, added)
+                    self.editor.note("fill(s) of masked scores turned into additions")
 
     # Where(cond, fill, scores)
 
@@ -376,13 +383,6 @@ class _Masks:
         if before is None or after is None or broadcast_dims([before, over]) != after:
             raise MatchFailure("its fill may be larger than its scores and its condition")
 
-    def _replace(self, node: Node, side: int, reach: Reach) -> None:
-        cond, fill, scores, out = node.operand(0), node.operand(side), node.operand(3 - side), node.result()
-        dtype = self.editor.shapes[fill].dtype
-        mask, made = self.mask(cond, dtype, fills_true=side == 1, floor=floor_of(self.floor, dtype, reach))
-        self.editor.replace(node, *made, NewNode("Add", [scores, mask], [out.name], like=node))
-        self.editor.note("fill(s) of masked scores turned into additions")
-
     def mask(self, cond: Value, dtype: int, *, fills_true: bool, floor: float) -> tuple[str, list[NewNode]]:
         """Return the name of an additive mask, and the nodes that make it where none does yet."""
         key = (cond, fills_true, dtype, floor)
@@ -402,29 +402,25 @@ class _Masks:
     # Attention(query, key, value, boolean mask)
 
     def _boolean_mask(self, node: Node) -> None:
-        mask, query = node.input(3), node.input(0)
-        if mask is None or query is None or self.editor.shapes[mask].dtype != TensorProto.BOOL:
+        mask, query, shapes = node.input(3), node.input(0), self.editor.shapes
+        if mask is None or query is None or shapes[mask].dtype != TensorProto.BOOL:
             return
-        dtype = self.editor.shapes[query].dtype
-        self._check_mask(node, mask, dtype)
-        name, made = self.mask(mask, dtype, fills_true=False, floor=floor_of(self.floor, dtype))
-        if made:
-            self.editor.insert_before(node, *made)
-        self.editor.set_inputs(node, {3: name})
-        self.editor.note("boolean mask(s) of Attentions made additive")
-
-    def _check_mask(self, node: Node, mask: Value, dtype: int) -> None:
+        dtype, known, dims = shapes[query].dtype, self.editor.dependences.get(mask), shapes[mask].dims
         if node.scope.path:
             raise MatchFailure("it is in a body of another node; inline that first")
-        known, dims = self.editor.dependences.get(mask), self.editor.shapes[mask].dims
         if known is not None and known.data:
             raise MatchFailure("its boolean mask depends on data")
         if dtype not in FLOATS:
             raise MatchFailure("the dtype of its scores is not known, or has no additive masks here")
         if dims is None:
-            raise MatchFailure(f"the shape of its boolean mask is not known: {self.editor.shapes.reason(mask)}")
+            raise MatchFailure(f"the shape of its boolean mask is not known: {shapes.reason(mask)}")
         if dims and dims[-1] == 1:
             raise MatchFailure("its boolean mask masks whole rows, which an addition does not")
+        name, made = self.mask(mask, dtype, fills_true=False, floor=floor_of(self.floor, dtype))
+        if made:
+            self.editor.insert_before(node, *made)
+        self.editor.set_inputs(node, {3: name})
+        self.editor.note("boolean mask(s) of Attentions made additive")
 
     # Masks that are added
 

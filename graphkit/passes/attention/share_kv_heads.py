@@ -261,35 +261,31 @@ class ShareKvHeads(NodeRewrite):
             return
         if readers.failures:
             raise readers.failures[0]
-        _share_heads(editor, repeat, readers)
-
-
-def _share_heads(editor: Editor, repeat: Repeat, readers: RepeatReaders) -> None:
-    """Let the readers of the copies read each head once."""
-    shared: dict[Value | None, NodeInput] = {
-        repeat.node.outputs[0]: _unrepeated_heads(editor, repeat, readers.once or ())
-    }
-    for mover in readers.movers:
-        out = mover.result()
-        shared[out] = name = editor.unique_name(f"{out.name}_shared")
-        inputs = [shared.get(value, value) for value in mover.inputs]
-        editor.insert_before(mover, NewNode(mover.op_type, inputs, [name], attributes_of(mover), like=mover))
-    for product in readers.products:
-        _multiply_rows(editor, product, shared[product.node.inputs[1]], repeat)
-    for shape in readers.shapes:
-        _measure_without_copies(editor, shape, shared[shape.inputs[0]], repeat.count)
-    editor.note("repeat(s) of heads removed")
-
-
-def _unrepeated_heads(editor: Editor, repeat: Repeat, once: tuple[int, ...]) -> NodeInput:
-    """Return the tensor of unrepeated heads; the nodes that repeat them stay until nothing reads them."""
-    if editor.shapes[repeat.source].dims == repeat.dims:
-        editor.take(repeat.node)
-        return repeat.source
-    name = editor.unique_name(f"{repeat.source.name}_heads")
-    shape = editor.integers(once, f"{name}_shape")
-    editor.insert_before(repeat.node, NewNode("Reshape", [repeat.source, shape], [name], like=repeat.node))
-    return name
+        heads: NodeInput = repeat.source
+        if editor.shapes[repeat.source].dims == repeat.dims:
+            editor.take(repeat.node)  # the nodes that repeat stay until nothing reads them
+        else:
+            heads = editor.unique_name(f"{repeat.source.name}_heads")
+            shape = editor.integers(readers.once or (), f"{heads}_shape")
+            editor.insert_before(repeat.node, NewNode("Reshape", [repeat.source, shape], [heads], like=repeat.node))
+        shared: dict[Value | None, NodeInput] = {repeat.node.outputs[0]: heads}
+        for mover in readers.movers:
+            out = mover.result()
+            shared[out] = name = editor.unique_name(f"{out.name}_shared")
+            inputs = [shared.get(value, value) for value in mover.inputs]
+            editor.insert_before(mover, NewNode(mover.op_type, inputs, [name], attributes_of(mover), like=mover))
+        for product in readers.products:
+            _multiply_rows(editor, product, shared[product.node.inputs[1]], repeat)
+        for reader in readers.shapes:  # of the copies: their dims are given without them
+            out = reader.result()
+            once = editor.unique_name(f"{out.name}_once")
+            times = [1, repeat.count, *[1] * (RANK - MATRIX)][reader.attr("start", 0) : reader.attr("end", RANK)]
+            editor.replace(
+                reader,
+                NewNode("Shape", [shared[reader.inputs[0]]], [once], attributes_of(reader), like=reader),
+                NewNode("Mul", [once, editor.integers(times, f"{out.name}_times")], [out.name]),
+            )
+        editor.note("repeat(s) of heads removed")
 
 
 def _multiply_rows(editor: Editor, product: Product, heads: NodeInput, repeat: Repeat) -> None:
@@ -298,43 +294,24 @@ def _multiply_rows(editor: Editor, product: Product, heads: NodeInput, repeat: R
     rows, made = editor.unique_name(f"{left.name}_rows"), editor.unique_name(f"{out.name}_rows")
     sizes: list[NewNode] = []
     if product.rows is not None and product.back is not None:
-        to_rows, to_heads = (
-            editor.integers(product.rows, f"{rows}_shape"),
-            editor.integers(product.back, f"{out.name}_shape"),
-        )
-    else:
+        to_rows = editor.integers(product.rows, f"{rows}_shape")
+        to_heads = editor.integers(product.back, f"{out.name}_shape")
+    else:  # nodes give the shapes `[0, heads, queries * count, 0]` and `[0, heads * count, queries, 0]`
         to_rows, to_heads = editor.unique_name(f"{rows}_shape"), editor.unique_name(f"{out.name}_shape")
-        sizes = _shape_nodes(editor, left, repeat, to_rows, to_heads)
+        queries, many_rows = editor.unique_name(f"{to_rows}_queries"), editor.unique_name(f"{to_rows}_rows")
+        last = editor.integers([0], f"{to_rows}_last")
+        few = editor.integers([0, repeat.heads], f"{to_rows}_heads")
+        many = editor.integers([0, repeat.heads * repeat.count], f"{to_heads}_heads")
+        sizes = [
+            NewNode("Shape", [left], [queries], {"start": MATRIX, "end": MATRIX + 1}),
+            NewNode("Mul", [queries, editor.integers([repeat.count], f"{to_rows}_count")], [many_rows]),
+            NewNode("Concat", [few, many_rows, last], [to_rows], {"axis": 0}),
+            NewNode("Concat", [many, queries, last], [to_heads], {"axis": 0}),
+        ]
     editor.replace(
         product.node,
         *sizes,
         NewNode("Reshape", [left, to_rows], [rows]),
         NewNode("MatMul", [rows, heads], [made], like=product.node),
         NewNode("Reshape", [made, to_heads], [out.name]),
-    )
-
-
-def _shape_nodes(editor: Editor, left: Value, repeat: Repeat, to_rows: str, to_heads: str) -> list[NewNode]:
-    """Return nodes that give the shapes `[0, heads, queries * count, 0]` and `[0, heads * count, queries, 0]`."""
-    queries, rows = editor.unique_name(f"{to_rows}_queries"), editor.unique_name(f"{to_rows}_rows")
-    last = editor.integers([0], f"{to_rows}_last")
-    few = editor.integers([0, repeat.heads], f"{to_rows}_heads")
-    many = editor.integers([0, repeat.heads * repeat.count], f"{to_heads}_heads")
-    return [
-        NewNode("Shape", [left], [queries], {"start": MATRIX, "end": MATRIX + 1}),
-        NewNode("Mul", [queries, editor.integers([repeat.count], f"{to_rows}_count")], [rows]),
-        NewNode("Concat", [few, rows, last], [to_rows], {"axis": 0}),
-        NewNode("Concat", [many, queries, last], [to_heads], {"axis": 0}),
-    ]
-
-
-def _measure_without_copies(editor: Editor, node: Node, source: NodeInput, count: int) -> None:
-    """Let a Shape of the copies give their dims without them."""
-    out = node.result()
-    once = editor.unique_name(f"{out.name}_once")
-    times = [1, count, *[1] * (RANK - MATRIX)][node.attr("start", 0) : node.attr("end", RANK)]
-    editor.replace(
-        node,
-        NewNode("Shape", [source], [once], attributes_of(node), like=node),
-        NewNode("Mul", [once, editor.integers(times, f"{out.name}_times")], [out.name]),
     )

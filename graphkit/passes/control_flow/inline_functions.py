@@ -25,7 +25,7 @@ from graphkit.rewrite import Declined, Outcome, Pass, copy_proto, keep_members
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.edits import Functions, Key, all_nodes, domain_of, functions_of, key_of, with_bodies
 
-__all__ = ["InlineFunctions", "find_obstacle", "leave_out", "make_explicit"]
+__all__ = ["InlineFunctions"]
 
 Nodes = Sequence[onnx.NodeProto]
 MAX_NODES = 1_000_000  # of a model without functions

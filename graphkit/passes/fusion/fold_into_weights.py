@@ -21,7 +21,7 @@ from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput,
 from graphkit.rewrite.weight_arithmetic import read_elements, round_numbers, scale_weight, spread_along_axes, sum_weight
 from graphkit.shapes import Shapes
 
-__all__ = ["FoldIntoWeights", "move_channels"]
+__all__ = ["FoldIntoWeights"]
 
 MOVING = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 

@@ -200,8 +200,17 @@ class MergeSiblingMatmuls(Rewrite):
         waiting: set[object] = set()
         for scope in editor.scopes:
             for node in scope.nodes:
-                if node.is_op("MatMul", "Gemm") and len(node.inputs) > 1 and node.scope.opset() >= ANY_SIZES_SINCE:
-                    _sort_into_groups(editor, node, groups, waiting)
+                if not node.is_op("MatMul", "Gemm") or len(node.inputs) < 2 or scope.opset() < ANY_SIZES_SINCE:
+                    continue
+                key = (scope, node.inputs[0], node.op_type, node.attr("transA", 0), node.attr("transB", 0))
+                try:
+                    sibling = _read_sibling(editor, node)
+                except MatchFailure:
+                    sibling = None
+                if editor.is_taken(node) or (sibling and sibling.add is not None and editor.is_taken(sibling.add)):
+                    waiting.add(key)  # a node of the group is being changed
+                elif sibling is not None:
+                    groups[key, sibling.linear.tensor.data_type].append(sibling)
         ready = [siblings for key, siblings in groups.items() if key[0] not in waiting]
         for layers in _by_weights(ready):
             adds = [sum(sibling.add is not None for sibling in siblings) for siblings in layers]
@@ -230,21 +239,6 @@ class _Sibling:
     add: Node | None
     bias: np.ndarray | None
     out: Value
-
-
-def _sort_into_groups(
-    editor: Editor, node: Node, groups: dict[tuple[object, int], list[_Sibling]], waiting: set[object]
-) -> None:
-    """Put a node to those that can be merged with it; note a group of which a node is being changed."""
-    key = (node.scope, node.inputs[0], node.op_type, node.attr("transA", 0), node.attr("transB", 0))
-    try:
-        sibling = _read_sibling(editor, node)
-    except MatchFailure:
-        sibling = None
-    if editor.is_taken(node) or (sibling is not None and sibling.add is not None and editor.is_taken(sibling.add)):
-        waiting.add(key)
-    elif sibling is not None:
-        groups[key, sibling.linear.tensor.data_type].append(sibling)
 
 
 def _read_sibling(editor: Editor, node: Node) -> _Sibling:
@@ -300,7 +294,14 @@ def _merge_siblings(editor: Editor, siblings: Sequence[_Sibling], weight: str) -
     """Put one operator, and a Split, in the place of the first of several."""
     first = min((sibling.linear for sibling in siblings), key=lambda linear: linear.node.index)
     has_bias = any(sibling.bias is not None for sibling in siblings)
-    bias = [_joined_bias(editor, siblings)] if has_bias else []
+    bias: list[str] = []
+    if has_bias:
+        full = [
+            np.broadcast_to(np.zeros(1) if each.bias is None else each.bias, (each.linear.result.count,))
+            for each in siblings
+        ]
+        numbers = round_numbers(np.concatenate(full).astype(np.float64), siblings[0].linear.tensor.data_type)
+        bias.append(editor.constant(numbers, f"{siblings[0].out.name}_bias"))
     label = siblings[0].out.name
     whole = editor.unique_name(f"{label}_joined")
     source = first.node.inputs[0]
@@ -336,11 +337,3 @@ def _joined_weight(editor: Editor, siblings: Sequence[_Sibling]) -> str:
     return editor.weight(
         f"{siblings[0].weight.name}_joined", linears[0].tensor.data_type, dims, join_weights(weights, axis)
     )
-
-
-def _joined_bias(editor: Editor, siblings: Sequence[_Sibling]) -> str:
-    counts = [sibling.linear.result.count for sibling in siblings]
-    biases = [np.zeros(1) if sibling.bias is None else sibling.bias for sibling in siblings]
-    full = [np.broadcast_to(bias, (count,)) for bias, count in zip(biases, counts, strict=True)]
-    numbers = round_numbers(np.concatenate(full).astype(np.float64), siblings[0].linear.tensor.data_type)
-    return editor.constant(numbers, f"{siblings[0].out.name}_bias")

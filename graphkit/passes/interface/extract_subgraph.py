@@ -23,7 +23,7 @@ from graphkit.rewrite.new_interface import drop_dead_inputs
 from graphkit.rewrite.pass_options import Names
 from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
 
-__all__ = ["ExtractSubgraph", "cut_values"]
+__all__ = ["ExtractSubgraph"]
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,7 @@ from graphkit.rewrite.pass_options import Renames
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import SymbolSizes
 
-__all__ = [
-    "Growth",
-    "ReduceCacheRank",
-    "ReducedCache",
-    "SplitCrossKv",
-    "StackCaches",
-    "StackedPort",
-    "StaticKvCache",
-    "find_growths",
-]
+__all__ = ["Growth", "ReduceCacheRank", "SplitCrossKv", "StackCaches", "StackedPort", "StaticKvCache", "find_growths"]
 
 FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 MOVES = RESHAPING | operator_set("Cast Gather Identity Slice Split Transpose")

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
-from graphkit.rewrite.weight_arithmetic import dequantize_weight, dequantized_blocks, read_elements, unpack_codes
+from graphkit.rewrite.weight_arithmetic import dequantized_blocks, read_elements, scale_weight, unpack_codes
 
 __all__ = ["Dequantize"]
 
@@ -129,7 +129,7 @@ class FloatWeights:
         )
         if factor is None or offset is None:
             raise MatchFailure("its scales or zero points are not one for each channel of its result")
-        parts = dequantize_weight(read_elements(self.editor.model, tensor).reshape(dims), dtype, offset, factor)
+        parts = scale_weight(read_elements(self.editor.model, tensor).reshape(dims), dtype, factor, zero=offset)
         self.made[key] = self.editor.weight(f"{weight.name}_float", dtype, tuple(tensor.dims), parts)
         return self.made[key]
 

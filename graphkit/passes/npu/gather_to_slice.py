@@ -17,7 +17,7 @@ from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, 
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
 
-__all__ = ["GatherPattern", "GatherToSlice", "gather_pattern_of"]
+__all__ = ["GatherToSlice"]
 
 MAX_INDICES = 1 << 16
 

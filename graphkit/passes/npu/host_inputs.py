@@ -39,12 +39,10 @@ from graphkit.shapes import Expr, Shapes, const, infer
 
 __all__ = [
     "DequantizeAfterGather",
-    "Embedding",
     "ExtractEmbedding",
     "ExtractHostValues",
     "HostInput",
     "InsertAttentionMask",
-    "MissingMask",
     "PoolRowByOneHot",
     "freezable_symbols",
     "id_input",

@@ -27,7 +27,7 @@ from graphkit.rewrite import Declined, Editor, MatchFailure, Outcome, Pass, copy
 from graphkit.rewrite.base import ROUNDING
 from graphkit.runtime.external_tools import ToolError, convert_bytes
 
-__all__ = ["NEWEST", "ConvertOpset", "Step", "conversion_steps", "converted_by_onnx", "declare_version"]
+__all__ = ["NEWEST", "ConvertOpset", "Step", "conversion_steps", "converted_by_onnx"]
 
 NEWEST = 24  # the newest version whose steps were read
 OLDEST = 7  # before it, operators broadcast otherwise

@@ -130,17 +130,14 @@ def _attributes_to_integers(*names: str) -> Adapter:
 
 
 def _attributes_to_floats(**indices: int) -> Adapter:
-    """Attributes became inputs of the dtype of the data."""
+    """Attributes became inputs of float32."""
 
     def adapt(draft: Draft) -> None:
-        if draft.editor.shapes[draft.first()].dtype != TensorProto.FLOAT:
-            raise MatchFailure("its data is not known to be float32")
         for name, index in indices.items():
             number = draft.take_attribute(name)
             if number is not None:
-                draft.give(
-                    index, draft.editor.constant(np.array(number, np.float32), f"{draft.op_type.lower()}_{name}")
-                )
+                text = f"{draft.op_type.lower()}_{name}"
+                draft.give(index, draft.editor.constant(np.array(number, np.float32), text))
 
     return adapt
 
@@ -170,17 +167,6 @@ def _equal_parts(draft: Draft) -> None:
         draft.attributes["num_outputs"] = len(draft.outputs)
 
 
-def _drop_default(name: str, default: int) -> Adapter:
-    """An attribute is gone, and what was its default holds."""
-
-    def adapt(draft: Draft) -> None:
-        if draft.node.attr(name, default) != default:
-            raise MatchFailure(f"its attribute '{name}' is gone")
-        draft.take_attribute(name)
-
-    return adapt
-
-
 def _keep_first_output(draft: Draft) -> None:
     """Only its first output is the same as before."""
     used = [value for value in draft.node.outputs[1:] if value is not None]
@@ -189,13 +175,6 @@ def _keep_first_output(draft: Draft) -> None:
     if len(draft.node.outputs) > 1:
         draft.begin()
         draft.outputs = draft.outputs[:1]
-
-
-def _ratio_to_input(draft: Draft) -> None:
-    """How much a Dropout drops in training is an input."""
-    ratio = draft.take_attribute("ratio")
-    if ratio is not None:
-        draft.give(1, draft.editor.constant(np.array(ratio, np.float32), "dropout_ratio"))
 
 
 def _leave_out_empty(draft: Draft) -> None:
@@ -208,38 +187,10 @@ def _leave_out_empty(draft: Draft) -> None:
             draft.inputs[index] = None
 
 
-def _pixel_corner(draft: Draft) -> None:
-    draft.begin()
-    draft.attributes.setdefault("coordinate_transformation_mode", "output_half_pixel")
-
-
-def _check_windows(draft: Draft) -> None:
-    """Check that windows do not count padding past the end, which opset 19 does otherwise."""
-    if draft.node.attr("ceil_mode", 0) != 0 and draft.node.attr("count_include_pad", 0) != 0:
-        raise MatchFailure("it counts padding in windows that go past the end (ceil_mode), which has changed")
-
-
-def _floats_only(draft: Draft) -> None:
-    if draft.editor.shapes[draft.first()].dtype not in FLOATS:
-        raise MatchFailure("its data is not known to be of a float dtype")
-
-
-def _adapt_pad(draft: Draft) -> None:
-    _attributes_to_floats(value=2)(draft)
-    _attributes_to_integers("pads")(draft)
-
-
 def _rename_operator(draft: Draft) -> None:
     """The operator has another name: an Upsample is a Resize whose scales are at least 1."""
     draft.begin()
     draft.op_type = {"Scatter": "ScatterElements", "Upsample": "Resize"}[draft.op_type]
-
-
-def _adapt_upsample(draft: Draft) -> None:
-    scales = draft.take_attribute("scales")
-    if scales is None:
-        raise MatchFailure("it has no scales")
-    draft.give(1, draft.editor.constant(np.array(scales, np.float32), "upsample_scales"))
 
 
 def _asymmetric_resize(draft: Draft) -> None:
@@ -478,12 +429,6 @@ def _ratio_to_attribute(draft: Draft) -> None:
     _inputs_to_attributes("ratio")(draft)
 
 
-def _adapt_clip(draft: Draft) -> None:
-    if draft.editor.shapes[draft.first()].dtype != TensorProto.FLOAT:
-        raise MatchFailure("its data is not known to be float32")
-    _inputs_to_attributes("min", "max")(draft)
-
-
 def _adapt_slice(draft: Draft) -> None:
     steps = _constant_elements(draft, 4)
     if steps is not None and (steps != 1).any():
@@ -512,15 +457,6 @@ def _empty_inputs(draft: Draft) -> None:
     draft.inputs = [empty if index in (1, 2) and value is None else value for index, value in enumerate(draft.inputs)]
 
 
-def _of_tensor(draft: Draft) -> None:
-    """One scale for the whole tensor."""
-    scale = draft.node.input(1)
-    dims = draft.editor.shapes[scale].dims if scale is not None else None
-    if dims not in ((), (1,)):
-        raise MatchFailure("its scale is not known to be one number")
-    draft.take_attribute("axis")
-
-
 def _adapt_constant(draft: Draft) -> None:
     """A Constant had a tensor."""
     tensor = constant_tensor(draft.node.attributes)
@@ -544,22 +480,50 @@ def _rename_modes(default: str, names: Mapping[str, str]) -> Adapter:
     return adapt
 
 
-def _half_pixel_only(draft: Draft) -> None:
-    if draft.node.attr("coordinate_transformation_mode", "half_pixel") != "output_half_pixel":
-        raise MatchFailure("its coordinate_transformation_mode came with opset 16")
-    draft.take_attribute("coordinate_transformation_mode")
+def _require(reason: str, holds: Callable[[Draft], bool], drop: str = "") -> Adapter:
+    """What must hold of a node, which has an attribute less then."""
+
+    def adapt(draft: Draft) -> None:
+        if not holds(draft):
+            raise MatchFailure(reason)
+        draft.take_attribute(drop)
+
+    return adapt
 
 
-def _equal_shapes(draft: Draft) -> None:
-    dims = {draft.editor.shapes[value].dims for value in draft.node.operands}
-    if len(dims) > 1 or None in dims:
-        raise MatchFailure("its inputs are not known to have one shape")
+def _pixel_corner(draft: Draft) -> None:
+    draft.begin()
+    draft.attributes.setdefault("coordinate_transformation_mode", "output_half_pixel")
 
 
-def _keep_node(_: Draft) -> None:
-    """It says nothing that the older one does not."""
+def _first_dtype(draft: Draft) -> int:
+    return draft.editor.shapes[draft.first()].dtype
 
 
+def _in_turn(*adapters: Adapter) -> Adapter:
+    def adapt(draft: Draft) -> None:
+        for adapter in adapters:
+            adapter(draft)
+
+    return adapt
+
+
+IS_FLOAT32 = _require("its data is not known to be float32", lambda draft: _first_dtype(draft) == TensorProto.FLOAT)
+WINDOWS = _require(
+    "it counts padding in windows that go past the end (ceil_mode), which has changed",
+    lambda draft: draft.node.attr("ceil_mode", 0) == 0 or draft.node.attr("count_include_pad", 0) == 0,
+)
+OF_TENSOR = _require(
+    "its scale is not known to be one number",
+    lambda draft: draft.editor.shapes[draft.node.input(1)].dims in ((), (1,)),
+    drop="axis",
+)
+ONE_SHAPE = _require(
+    "its inputs are not known to have one shape",
+    lambda draft: (
+        None not in (dims := {draft.editor.shapes[each].dims for each in draft.node.operands}) and len(dims) < 2
+    ),
+)
 # Operator and the version since which attributes of integers are inputs, the first of them input 1.
 MOVED: Mapping[tuple[str, int], tuple[str, ...]] = {
     (name, since): names for name, (since, names) in BECAME_INPUTS.items() if name not in ("Clip", "Pad")
@@ -568,22 +532,26 @@ MOVED: Mapping[tuple[str, int], tuple[str, ...]] = {
 NEWER: Mapping[tuple[str, int], Adapter] = {
     **{place: _attributes_to_integers(*names) for place, names in MOVED.items()},
     **{(name, 13): _over_one_axis for name in ("Softmax", "LogSoftmax", "Hardmax")},
-    ("AveragePool", 19): _check_windows,
-    ("BatchNormalization", 9): _drop_default("spatial", 1),
+    ("AveragePool", 19): WINDOWS,
+    ("BatchNormalization", 9): _require(
+        "its attribute 'spatial' is gone", lambda draft: draft.node.attr("spatial", 1) == 1, drop="spatial"
+    ),
     ("BatchNormalization", 14): _keep_first_output,
-    ("Clip", 11): _attributes_to_floats(min=1, max=2),
+    ("Clip", 11): _in_turn(IS_FLOAT32, _attributes_to_floats(min=1, max=2)),
     ("Dropout", 10): _keep_first_output,
-    ("Dropout", 12): _ratio_to_input,
-    ("Erf", 13): _floats_only,
+    ("Dropout", 12): _attributes_to_floats(ratio=1),
+    ("Erf", 13): _require("its data is not known to be of a float dtype", lambda draft: _first_dtype(draft) in FLOATS),
     ("GridSample", 20): _rename_modes("bilinear", {"bilinear": "linear", "bicubic": "cubic"}),
     ("GroupNormalization", 21): _groups_to_channels,
-    ("Pad", 11): _adapt_pad,
+    ("Pad", 11): _in_turn(IS_FLOAT32, _attributes_to_floats(value=2), _attributes_to_integers("pads")),
     ("Resize", 11): _asymmetric_resize,
     ("Resize", 13): _leave_out_empty,
     ("RoiAlign", 16): _pixel_corner,
     ("Scatter", 11): _rename_operator,
     ("Split", 18): _equal_parts,
-    ("Upsample", 9): _adapt_upsample,
+    ("Upsample", 9): _in_turn(
+        _require("it has no scales", lambda draft: "scales" in draft.node.attributes), _attributes_to_floats(scales=1)
+    ),
     ("Upsample", 10): _rename_operator,
 }
 # Operator and the version since which it is another one -> how a node is spelled before it.
@@ -591,20 +559,24 @@ OLDER: Mapping[tuple[str, int], Adapter] = {
     **{place: _inputs_to_attributes(*names) for place, names in MOVED.items()},
     **{place: _reduction_axes for place in MOVED if place[0] in REDUCTIONS},
     **{(name, 13): _last_axis for name in ("Softmax", "LogSoftmax", "Hardmax")},
-    **{(name, 13): _of_tensor for name in ("QuantizeLinear", "DequantizeLinear")},
-    **{(name, 8): _equal_shapes for name in ("Max", "Mean", "Min", "Sum")},
-    ("AveragePool", 19): _check_windows,
-    ("BatchNormalization", 9): _keep_node,
+    **{(name, 13): OF_TENSOR for name in ("QuantizeLinear", "DequantizeLinear")},
+    **{(name, 8): ONE_SHAPE for name in ("Max", "Mean", "Min", "Sum")},
+    ("AveragePool", 19): WINDOWS,
+    ("BatchNormalization", 9): _in_turn(),
     ("BatchNormalization", 14): _keep_first_output,
-    ("Clip", 11): _adapt_clip,
+    ("Clip", 11): _in_turn(IS_FLOAT32, _inputs_to_attributes("min", "max")),
     ("Constant", 12): _adapt_constant,
     ("Dropout", 10): _keep_first_output,
     ("Dropout", 12): _ratio_to_attribute,
-    ("Erf", 13): _keep_node,
+    ("Erf", 13): _in_turn(),
     ("GridSample", 20): _rename_modes("linear", {"linear": "bilinear", "cubic": "bicubic"}),
     ("Pad", 11): _inputs_to_attributes("pads", "value"),
     ("Resize", 13): _empty_inputs,
-    ("RoiAlign", 16): _half_pixel_only,
+    ("RoiAlign", 16): _require(
+        "its coordinate_transformation_mode came with opset 16",
+        lambda draft: draft.node.attr("coordinate_transformation_mode", "half_pixel") == "output_half_pixel",
+        drop="coordinate_transformation_mode",
+    ),
     ("Slice", 10): _adapt_slice,
     ("Slice", 11): _sliced_axes,
     ("Split", 18): _unequal_parts,

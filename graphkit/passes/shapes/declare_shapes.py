@@ -28,15 +28,7 @@ from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible_si
 from graphkit.shapes.graph_inputs import DimSpec, Inputs, InputShapes, SymbolRanges, SymbolSizes
 from graphkit.shapes.input_dims import DeclaredInputs, declare_dim, declared_inputs, read_dim
 
-__all__ = [
-    "DeclareShapes",
-    "FreezeDims",
-    "InferOutputShapes",
-    "SetDims",
-    "declare_outputs",
-    "hide_frozen_dims",
-    "with_shapes",
-]
+__all__ = ["DeclareShapes", "FreezeDims", "InferOutputShapes", "SetDims", "with_shapes"]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from graphkit.rewrite.fusions_to_keep import spoils_product
 from graphkit.rewrite.reshape_spec import merged_dims, reshape_spec
 from graphkit.shapes import lower
 
-__all__ = ["FlatRegions", "FlattenFreeMatmul", "Region", "Spec"]
+__all__ = ["FlattenFreeMatmul"]
 
 Spec = tuple[int, ...]
 Nodes = dict[Node, None]  # in graph order

@@ -18,7 +18,7 @@ from graphkit.shapes import Expr, Shapes, const, lower, upper
 from graphkit.shapes.value_range_analysis import Affine, ValueRangeAnalysis
 from graphkit.symbolic.expr import Call
 
-__all__ = ["Box", "SimplifyScatter", "dead_after_removal", "find_box"]
+__all__ = ["SimplifyScatter"]
 
 
 def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Value]) -> set[Node]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -57,20 +56,16 @@ class CanonicalizeSlice(Rewrite):
                 if editor.bypass(node, data):
                     editor.note("Slice(s) without effect removed")
                 continue
-            for index, side in ((1, 0), (2, 1)):
-                _set_constant(editor, node, index, [pair[side] for pair in bounds])
-
-
-def _set_constant(editor: Editor, node: Node, index: int, numbers: Sequence[Expr | int]) -> None:
-    value, out = node.input(index), node.outputs[0]
-    if value is None or value.is_constant or not all(isinstance(n, int) for n in numbers):
-        return
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(editor.shapes[value].dtype))  # that of the other inputs
-    most = int(np.iinfo(dtype).max)
-    array = np.array([min(int(n), most) for n in numbers], dtype)
-    name = f"{out.name if out is not None else node.label}_{'starts' if index == 1 else 'ends'}"
-    editor.set_inputs(node, {index: editor.constant(array, name)})
-    editor.note("bound(s) of Slices made constant")
+            for index, name in ((1, "starts"), (2, "ends")):
+                value, out = node.input(index), node.outputs[0]
+                numbers = [number for pair in bounds if isinstance(number := pair[index - 1], int)]
+                if value is None or value.is_constant or len(numbers) < len(bounds):
+                    continue
+                dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(editor.shapes[value].dtype))  # that of the others
+                array = np.array([min(number, int(np.iinfo(dtype).max)) for number in numbers], dtype)
+                label = out.name if out is not None else node.label
+                editor.set_inputs(node, {index: editor.constant(array, f"{label}_{name}")})
+                editor.note("bound(s) of Slices made constant")
 
 
 def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | int]] | None:
@@ -147,19 +142,23 @@ class MergeSlices(Rewrite):
             cuts = _constant_bounds(editor, first)
             if cuts is None or not any(reader.is_op("Slice") for reader, _ in between.consumers):
                 continue
-            merged = {reader: _merge_bounds(editor, cuts, reader, index) for reader, index in between.consumers}
-            if all(merged.values()):
-                for reader, both in merged.items():
-                    _make_slice(editor, reader, source, both or {})
-                editor.note("Slice(s) merged with the one before", len(merged))
-
-
-def _merge_bounds(editor: Editor, cuts: Bounds, reader: Node, index: int) -> Bounds | None:
-    """Return the joint bounds of a Slice and the one that reads it; None if it is no Slice, or cuts the same axes."""
-    if index != 0 or not reader.is_op("Slice") or not editor.is_free(reader):
-        return None
-    reader_bounds = _constant_bounds(editor, reader)
-    return None if reader_bounds is None or reader_bounds.keys() & cuts.keys() else {**cuts, **reader_bounds}
+            merged: dict[Node, Bounds] = {}
+            for reader, index in between.consumers:
+                is_mergeable = index == 0 and reader.is_op("Slice") and editor.is_free(reader)
+                bounds = _constant_bounds(editor, reader) if is_mergeable else None
+                if bounds is not None and not bounds.keys() & cuts.keys():
+                    merged[reader] = {**cuts, **bounds}
+            if len(merged) < len(between.consumers):
+                continue
+            for reader, both in merged.items():
+                rows = [(*cut[:2], axis, cut[2]) for axis, cut in sorted(both.items())]
+                columns = dict(zip(("starts", "ends", "axes", "steps"), zip(*rows, strict=True), strict=True))
+                if set(columns["steps"]) == {1}:
+                    del columns["steps"]
+                base = reader.result().name
+                inputs = [editor.constant(np.array(c, np.int64), f"{base}_{name}") for name, c in columns.items()]
+                editor.replace(reader, NewNode("Slice", [source, *inputs], [base], like=reader))
+            editor.note("Slice(s) merged with the one before", len(merged))
 
 
 def _constant_bounds(editor: Editor, node: Node) -> Bounds | None:
@@ -183,20 +182,6 @@ def _constant_integers(editor: Editor, value: Value | None) -> list[int] | None:
         return None
     integers = [int(number) for number in array]
     return integers if all(-INT64_MAX - 1 <= number <= INT64_MAX for number in integers) else None
-
-
-def _make_slice(editor: Editor, node: Node, source: Value, bounds: Bounds) -> None:
-    out = node.result()
-    names = ("starts", "ends", "axes", "steps")
-    rows = [(*cut[:2], axis, cut[2]) for axis, cut in sorted(bounds.items())]
-    columns = list(zip(*rows, strict=True))
-    if set(columns[3]) == {1}:
-        columns.pop()
-    inputs = [
-        editor.constant(np.array(column, np.int64), f"{out.name}_{name}")
-        for name, column in zip(names, columns, strict=False)
-    ]
-    editor.replace(node, NewNode("Slice", [source, *inputs], [out.name], like=node))
 
 
 @dataclass(frozen=True)
