@@ -17,19 +17,12 @@ Kind = Callable[[Value], Hashable]
 
 @dataclass(frozen=True, eq=False)
 class Ports:
-    """The inputs, or the outputs, of two models.
+    """The inputs, or the outputs, of two models."""
 
-    Attributes:
-        pairs: Those of A, with those of B that they are.
-        lost: Those that B lacks.
-        new: Those that A lacks.
-        order_a, order_b: What both have, as it is called in B, in the order of each.
-    """
-
-    pairs: tuple[tuple[Value, Value], ...]
-    lost: tuple[Value, ...]
-    new: tuple[Value, ...]
-    order_a: tuple[str, ...]
+    pairs: tuple[tuple[Value, Value], ...]  # those of A, with those of B that they are
+    lost: tuple[Value, ...]  # those that B lacks
+    new: tuple[Value, ...]  # those that A lacks
+    order_a: tuple[str, ...]  # what both have, as it is called in B, in the order of each
     order_b: tuple[str, ...]
 
     @cached_property

@@ -64,18 +64,12 @@ def live_names(graph: onnx.GraphProto) -> Collection[str]:
 
 
 class _Needs(NamedTuple):
-    """The nodes and tensors that the outputs of a graph need.
+    """The nodes and tensors that the outputs of a graph need."""
 
-    Attributes:
-        nodes: Whether they need it, for each node.
-        names: The values that they need, those of graphs around this one included.
-        made: The outputs of all nodes.
-        bodies: The bodies of the nodes that they need, and what the outputs of these need, by the node's position.
-    """
-
-    nodes: list[bool]
-    names: set[str]
-    made: Collection[str]
+    nodes: list[bool]  # whether they need it, for each node
+    names: set[str]  # the values that they need, those of graphs around this one included
+    made: Collection[str]  # the outputs of all nodes
+    # the bodies of the nodes that they need, and what the outputs of these need, by the node's position
     bodies: dict[int, list[tuple[onnx.GraphProto, _Needs]]]
 
 

@@ -29,17 +29,12 @@ OF_HOST: tuple[Role, ...] = ("tokens", "encoder tokens", "positions", "token typ
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """The inputs that a value is computed from.
+    """The inputs that a value is computed from."""
 
-    Attributes:
-        data: Whether it depends on activations, a cache or other floating-point inputs.
-        inputs: The integer and boolean inputs whose elements it depends on: masks, positions, token ids.
-        symbols: The dims that it depends on.
-    """
-
-    data: bool = False
+    data: bool = False  # whether it depends on activations, a cache or other floating-point inputs
+    # the integer and boolean inputs whose elements it depends on: masks, positions, token ids
     inputs: frozenset[str] = frozenset()
-    symbols: frozenset[str] = frozenset()
+    symbols: frozenset[str] = frozenset()  # the dims that it depends on
 
     def __or__(self, other: Dependence) -> Dependence:
         return Dependence(self.data or other.data, self.inputs | other.inputs, self.symbols | other.symbols)
@@ -47,15 +42,11 @@ class Dependence:
 
 @dataclass(frozen=True, slots=True)
 class HostValue:
-    """A value that depends on no data, where it meets data.
-
-    Attributes:
-        uses: The nodes that depend on data, and which input of theirs it is.
-    """
+    """A value that depends on no data, where it meets data."""
 
     value: Value
     dependence: Dependence
-    uses: tuple[tuple[Node, int], ...]
+    uses: tuple[tuple[Node, int], ...]  # the nodes that depend on data, and which input of theirs it is
 
 
 CONSTANT, DATA = Dependence(), Dependence(data=True)

@@ -30,21 +30,14 @@ UNKNOWN = range(9, 14)
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """The heads of an attention.
+    """The heads of an attention."""
 
-    Attributes:
-        heads, groups: Of queries, and of keys and values.
-        size, value_size: Of a head of queries and keys, and of values.
-        is_flat: Whether heads lie side by side, `[batch, length, heads * size]`.
-        is_packed: Whether queries, keys and values do so too.
-    """
-
-    heads: int
+    heads: int  # of queries, and of keys and values
     groups: int
-    size: int
+    size: int  # of a head of queries and keys, and of values
     value_size: int
-    is_flat: bool
-    is_packed: bool
+    is_flat: bool  # whether heads lie side by side, `[batch, length, heads * size]`
+    is_packed: bool  # whether queries, keys and values do so too
 
 
 class _MaskBounds(ElementBounds):

@@ -43,17 +43,11 @@ Kind = Literal["batch", "row", "column"]
 
 @dataclass(frozen=True)
 class Atom:
-    """A dim, or a factor of one.
+    """A dim, or a factor of one."""
 
-    Attributes:
-        kind: The thing that it counts.
-        size: How many there are.
-        stride: How far apart they are, counted in single batches, rows or columns.
-    """
-
-    kind: Kind
-    size: Expr
-    stride: int = 1
+    kind: Kind  # the thing that it counts
+    size: Expr  # how many there are
+    stride: int = 1  # how far apart they are, counted in single batches, rows or columns
 
 
 Group = tuple[Atom, ...]
@@ -61,17 +55,11 @@ Group = tuple[Atom, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """The meaning of a tensor's dims.
+    """The meaning of a tensor's dims."""
 
-    Attributes:
-        dims: The atoms of each dim, none for a dim of 1.
-        first: The first column; the others are counted from it.
-        scale: What all elements are multiplied by.
-    """
-
-    dims: tuple[Group, ...]
-    first: int = 0
-    scale: float = 1.0
+    dims: tuple[Group, ...]  # the atoms of each dim, none for a dim of 1
+    first: int = 0  # the first column; the others are counted from it
+    scale: float = 1.0  # what all elements are multiplied by
 
     def transpose_layout(self, perm: Sequence[int]) -> Layout | None:
         """Return that of a transposed tensor."""
@@ -194,23 +182,14 @@ def _layout_after_part(editor: Editor, node: Node, out: Value, dims: Dims, befor
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """Queries, keys or values: columns of the product of a tensor and a constant weight.
+    """Queries, keys or values: columns of the product of a tensor and a constant weight."""
 
-    Attributes:
-        linear: The MatMul.
-        weight: Its weight.
-        add: The node that adds a bias, where one does.
-        shift: The bias, one number for each column or one.
-        layout: How the columns lie in the operand.
-        nodes: All nodes from the MatMul to the operand.
-    """
-
-    linear: Linear
-    weight: Value
-    add: Node | None
-    shift: np.ndarray
-    layout: Layout
-    nodes: tuple[Node, ...]
+    linear: Linear  # the MatMul
+    weight: Value  # its weight
+    add: Node | None  # the node that adds a bias, where one does
+    shift: np.ndarray  # the bias, one number for each column or one
+    layout: Layout  # how the columns lie in the operand
+    nodes: tuple[Node, ...]  # all nodes from the MatMul to the operand
 
 
 def batch_and_rows(editor: Editor, data: Value, *, is_turned: bool) -> tuple[Group, Group]:
@@ -293,19 +272,12 @@ ROLES = ("queries", "keys", "values")
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """The result of an attention, its heads joined.
+    """The result of an attention, its heads joined."""
 
-    Attributes:
-        value: The value.
-        nodes: Those between the product and it.
-        is_turned: Whether rows come before the batch.
-        spec: The shape that makes it of `[batch, rows, hidden]`, None where it has these dims.
-    """
-
-    value: Value
-    nodes: tuple[Node, ...]
-    is_turned: bool
-    spec: tuple[int, ...] | None
+    value: Value  # the value
+    nodes: tuple[Node, ...]  # those between the product and it
+    is_turned: bool  # whether rows come before the batch
+    spec: tuple[int, ...] | None  # the shape that makes it of `[batch, rows, hidden]`, None where it has these dims
 
 
 def self_attention(editor: Editor, softmax: Node) -> SelfAttention:

@@ -42,17 +42,11 @@ NEGLIGIBLE = -1e4  # what is filled in for scores that do not count is at most t
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How scores reach a Softmax.
+    """How scores reach a Softmax."""
 
-    Attributes:
-        axis: Over which it sums, counted from the end.
-        scale: The factor of scores on the way, the least of all ways.
-        is_half: Whether they are float16 somewhere on the way.
-    """
-
-    axis: int
-    scale: float = 1.0
-    is_half: bool = False
+    axis: int  # over which it sums, counted from the end
+    scale: float = 1.0  # the factor of scores on the way, the least of all ways
+    is_half: bool = False  # whether they are float16 somewhere on the way
 
 
 class Scores:

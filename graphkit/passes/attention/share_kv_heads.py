@@ -21,20 +21,13 @@ COPYING = ("Reshape", "Expand", "Tile", "Concat", "Gather")  # what may be the l
 
 @dataclass(frozen=True)
 class Repeat:
-    """A tensor `[batch, heads * count, ...]` in which each head comes `count` times.
+    """A tensor `[batch, heads * count, ...]` in which each head comes `count` times."""
 
-    Attributes:
-        node: The node that gives it.
-        source: The heads once, in the order of elements of `dims`.
-        dims: `[batch, heads, ...]`.
-        count: How often each head comes.
-        is_in_turn: Whether all heads come in turn (0, 1, 0, 1), instead of each one and its copies (0, 0, 1, 1).
-    """
-
-    node: Node
-    source: Value
-    dims: Dims
-    count: int
+    node: Node  # the node that gives it
+    source: Value  # the heads once, in the order of elements of `dims`
+    dims: Dims  # `[batch, heads, ...]`
+    count: int  # how often each head comes
+    # whether all heads come in turn (0, 1, 0, 1), instead of each one and its copies (0, 0, 1, 1)
     is_in_turn: bool = False
 
     @property
@@ -105,16 +98,11 @@ MATRIX = 2  # the first axis of a matrix, behind batch and heads
 
 @dataclass(frozen=True)
 class Product:
-    """A MatMul whose right operand is repeated.
+    """A MatMul whose right operand is repeated."""
 
-    Attributes:
-        node: The MatMul.
-        rows: The shape that makes rows of the queries of a group; None where it is not constant.
-        back: The shape that makes heads of these rows in the result; None where it is not constant.
-    """
-
-    node: Node
-    rows: tuple[int, ...] | None
+    node: Node  # the MatMul
+    rows: tuple[int, ...] | None  # the shape that makes rows of the queries of a group; None where it is not constant
+    # the shape that makes heads of these rows in the result; None where it is not constant
     back: tuple[int, ...] | None
 
 

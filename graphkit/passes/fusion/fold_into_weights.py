@@ -103,25 +103,16 @@ def _has_constant(node: Node) -> bool:
 
 @dataclass
 class _Chain:
-    """A linear operator, and the nodes before and after it that go into its weights.
+    """A linear operator, and the nodes before and after it that go into its weights."""
 
-    Attributes:
-        editor: The editor.
-        linear: The operator.
-        behind: The nodes after it up to the last one that is fused, in order; those that move elements stay.
-        before: The function of the data.
-        after: The function of the result.
-        start: The data before all that.
-        fused: The nodes that go.
-    """
-
-    editor: Editor
-    linear: Linear
+    editor: Editor  # the editor
+    linear: Linear  # the operator
+    # the nodes after it up to the last one that is fused, in order; those that move elements stay
     behind: list[Node] = field(default_factory=list)
-    before: Affine = field(default_factory=Affine.identity)
-    after: Affine = field(default_factory=Affine.identity)
-    start: Value | None = None
-    fused: list[Node] = field(default_factory=list)
+    before: Affine = field(default_factory=Affine.identity)  # the function of the data
+    after: Affine = field(default_factory=Affine.identity)  # the function of the result
+    start: Value | None = None  # the data before all that
+    fused: list[Node] = field(default_factory=list)  # the nodes that go
 
     def follow(self) -> None:
         """Find the constant arithmetic on the result."""

@@ -224,21 +224,13 @@ class MergeSiblingMatmuls(Rewrite):
 
 @dataclass(frozen=True, eq=False)
 class _Sibling:
-    """One of several operators that read the same tensor.
+    """One of several operators that read the same tensor."""
 
-    Attributes:
-        linear: The operator.
-        weight: Its weight.
-        add: The node that adds a bias to the product, where one does.
-        bias: That bias, or the operator's own, one number a column or one; None where it adds nothing.
-        out: Their result.
-    """
-
-    linear: Linear
-    weight: Value
-    add: Node | None
-    bias: np.ndarray | None
-    out: Value
+    linear: Linear  # the operator
+    weight: Value  # its weight
+    add: Node | None  # the node that adds a bias to the product, where one does
+    bias: np.ndarray | None  # that bias, or the operator's own, one number a column or one; None where it adds nothing
+    out: Value  # their result
 
 
 def _read_sibling(editor: Editor, node: Node) -> _Sibling:

@@ -87,22 +87,14 @@ class FuseLayerNorm(NodeRewrite):
 
 @dataclass
 class _Norm:
-    """A layer normalization.
+    """A layer normalization."""
 
-    Attributes:
-        nodes: All its nodes; the last one gives the result.
-        data: The tensor that is normalized.
-        axes: The dims that are normalized, the last ones of the data.
-        scale: None for ones.
-        bias: None for zeros.
-    """
-
-    nodes: list[Node]
-    data: Value
-    axes: Dims
+    nodes: list[Node]  # all its nodes; the last one gives the result
+    data: Value  # the tensor that is normalized
+    axes: Dims  # the dims that are normalized, the last ones of the data
     epsilon: float
-    scale: Value | None = None
-    bias: Value | None = None
+    scale: Value | None = None  # none for ones
+    bias: Value | None = None  # none for zeros
     dtype: int = TensorProto.FLOAT
 
     @property

@@ -25,14 +25,10 @@ EPSILON = 1e-5
 
 @dataclass(frozen=True)
 class Channels:
-    """The axis of a tensor along which each number of a constant counts for one slice.
-
-    Attributes:
-        axis: Not negative; None where the channels are scattered, so that only one number for all will do.
-    """
+    """The axis of a tensor along which each number of a constant counts for one slice."""
 
     rank: int
-    axis: int | None
+    axis: int | None  # not negative; None where the channels are scattered, so that only one number for all will do
     count: int
 
 
@@ -155,29 +151,19 @@ BROADCAST_BIAS_SINCE = 7  # Gemm: before, an attribute says whether its bias is 
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A node that gives `weight * data + bias`.
-
-    Attributes:
-        data: Which of its inputs is the data.
-        weight: Which one is the weight.
-        view: Dims that the weight is looked at with: groups get a dim of their own.
-        takes: The axes of the view that count the channels of the data, in order.
-        gives: Those that count the channels of the result.
-        bias: Which input is the bias, None for an operator that has none.
-        is_padded: Whether it reads, or makes up, elements that are not in its data.
-    """
+    """A node that gives `weight * data + bias`."""
 
     node: Node
-    data: int
-    weight: int
+    data: int  # which of its inputs is the data
+    weight: int  # which one is the weight
     tensor: TensorProto
-    view: tuple[int, ...]
-    takes: Axes
-    gives: Axes
+    view: tuple[int, ...]  # dims that the weight is looked at with: groups get a dim of their own
+    takes: Axes  # the axes of the view that count the channels of the data, in order
+    gives: Axes  # those that count the channels of the result
     source: Channels
     result: Channels
-    bias: int | None = None
-    is_padded: bool = False
+    bias: int | None = None  # which input is the bias, None for an operator that has none
+    is_padded: bool = False  # whether it reads, or makes up, elements that are not in its data
 
 
 def linear_of(node: Node, shapes: Shapes) -> Linear:

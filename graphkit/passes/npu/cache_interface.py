@@ -441,17 +441,11 @@ def _add_integers(graph: GraphProto, name: str, numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReducedCache:
-    """A cache with fewer axes.
+    """A cache with fewer axes."""
 
-    Attributes:
-        past: The input.
-        axis: The axis of its slots now.
-        outputs: The new name of each output that is written to it.
-    """
-
-    past: str
-    axis: int
-    outputs: Mapping[str, str]
+    past: str  # the input
+    axis: int  # the axis of its slots now
+    outputs: Mapping[str, str]  # the new name of each output that is written to it
 
 
 @dataclass(frozen=True)

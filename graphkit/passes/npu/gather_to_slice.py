@@ -26,14 +26,11 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class GatherPattern:
-    """The positions that a node takes of its data.
-
-    Attributes:
-        positions: By axis, in order; of other axes it takes all. None is negative, none outside of its axis.
-    """
+    """The positions that a node takes of its data."""
 
     data: Value
     dims: Dims
+    # by axis, in order; of other axes it takes all. None is negative, none outside of its axis
     positions: Mapping[int, tuple[int, ...]]
 
     def size(self, axis: int) -> int:

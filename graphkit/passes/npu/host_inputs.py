@@ -119,21 +119,13 @@ NAMES: Mapping[Role, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A lookup of rows of a table.
+    """A lookup of rows of a table."""
 
-    Attributes:
-        node: The Gather or GatherND.
-        table: The constant of rank 2 whose rows it gives.
-        ids: The graph input that says which.
-        role: Of these ids.
-        name: The input that takes its place.
-    """
-
-    node: Node
-    table: Value
-    ids: Value
-    role: Role
-    name: str
+    node: Node  # the Gather or GatherND
+    table: Value  # the constant of rank 2 whose rows it gives
+    ids: Value  # the graph input that says which
+    role: Role  # of these ids
+    name: str  # the input that takes its place
 
 
 @dataclass(frozen=True)
@@ -367,25 +359,15 @@ Over = Literal["slots", "source"]
 
 @dataclass(frozen=True, slots=True)
 class MissingMask:
-    """An attention without a mask.
+    """An attention without a mask."""
 
-    Attributes:
-        softmax: Its Softmax.
-        over: What its keys are: the slots of a cache, or the positions of the source.
-        keys: How many.
-        sequences: The first dim of its scores.
-        rank: Of its scores.
-        dtype: Of its scores.
-        name: The input that becomes its mask; attentions alike share it.
-    """
-
-    softmax: Node
-    over: Over
-    keys: Expr
-    sequences: Expr
-    rank: int
-    dtype: int
-    name: str
+    softmax: Node  # its Softmax
+    over: Over  # what its keys are: the slots of a cache, or the positions of the source
+    keys: Expr  # how many
+    sequences: Expr  # the first dim of its scores
+    rank: int  # of its scores
+    dtype: int  # of its scores
+    name: str  # the input that becomes its mask; attentions alike share it
 
 
 @dataclass(frozen=True)

@@ -39,15 +39,10 @@ Formals = Sequence[OpSchema.FormalParameter]
 
 @dataclass(frozen=True)
 class Step:
-    """A version of an operator set in which an operator changed.
+    """A version of an operator set in which an operator changed."""
 
-    Attributes:
-        since: The version.
-        obstacle: Why a node cannot be taken over as it stands, "" where the step is plain.
-    """
-
-    since: int
-    obstacle: str
+    since: int  # the version
+    obstacle: str  # why a node cannot be taken over as it stands, "" where the step is plain
 
 
 @lru_cache(maxsize=4096)

@@ -39,27 +39,18 @@ NEW_VALUES: Mapping[tuple[str, str, bytes], int] = {
 
 @dataclass
 class Draft:
-    """A node on its way to another operator set.
+    """A node on its way to another operator set."""
 
-    Attributes:
-        editor: The editor of its model.
-        node: The node as it was.
-        version: Where it goes.
-        op_type, inputs, outputs, attributes: The node as it is so far.
-        before, after: Other nodes that it needs.
-        is_changed: Whether it has to be made again.
-    """
-
-    editor: Editor
-    node: Node
-    version: int
-    op_type: str = ""
+    editor: Editor  # the editor of its model
+    node: Node  # the node as it was
+    version: int  # where it goes
+    op_type: str = ""  # the node as it is so far
     inputs: list[NodeInput] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
-    before: list[NewNode] = field(default_factory=list)
+    before: list[NewNode] = field(default_factory=list)  # other nodes that it needs
     after: list[NewNode] = field(default_factory=list)
-    is_changed: bool = False
+    is_changed: bool = False  # whether it has to be made again
 
     def __post_init__(self) -> None:
         self.op_type, self.inputs = self.node.op_type, list(self.node.inputs)

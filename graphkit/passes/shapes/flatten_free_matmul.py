@@ -40,21 +40,14 @@ LIFTABLE -= {"Expand", "Pad", "SimplifiedLayerNormalization", "Tile"}
 
 @dataclass(frozen=True)
 class Lift:
-    """How a node is lifted: written for tensors whose leading dim is split into several.
+    """How a node is lifted: written for tensors whose leading dim is split into several."""
 
-    Attributes:
-        inputs: Which inputs have to be lifted; the others are read as they are.
-        outputs: Which outputs are lifted then; the others stay as they are.
-        axis, axes, perm: The attributes that are axes, as they count in the flat tensor.
-        arrays: The inputs that are axes, likewise, from the start.
-    """
-
-    inputs: frozenset[int]
-    outputs: Sequence[int] = (0,)
-    axis: int | None = None
+    inputs: frozenset[int]  # which inputs have to be lifted; the others are read as they are
+    outputs: Sequence[int] = (0,)  # which outputs are lifted then; the others stay as they are
+    axis: int | None = None  # the attributes that are axes, as they count in the flat tensor
     axes: Sequence[int] = ()
     perm: Sequence[int] = ()
-    arrays: Mapping[int, np.ndarray] = field(default_factory=dict)
+    arrays: Mapping[int, np.ndarray] = field(default_factory=dict)  # the inputs that are axes, likewise, from the start
 
     def attributes(self, node: Node, extra: int) -> dict[str, Any]:
         """Return the attributes of the lifted node, whose tensors have so many leading dims more."""
@@ -117,22 +110,16 @@ def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
 
 @dataclass
 class Region:
-    """Nodes to lift together.
+    """Nodes to lift together."""
 
-    Attributes:
-        lead: The dims in the place of the first one.
-        nodes: In graph order.
-        sources: For the flat value of each Reshape to the region: the shape of a Reshape that gives the lifted value of
-            the same tensor, None where that tensor is it.
-        exits: For each Reshape from the region likewise, None where the lifted value is its output.
-        saved: How many Reshapes go.
-    """
-
-    lead: Dims
-    nodes: tuple[Node, ...]
+    lead: Dims  # the dims in the place of the first one
+    nodes: tuple[Node, ...]  # in graph order
+    # for the flat value of each Reshape to the region: the shape of a Reshape that gives the lifted value of the same
+    # tensor, None where that tensor is it
     sources: dict[Value, Spec | None] = field(default_factory=dict)
+    # for each Reshape from the region likewise, None where the lifted value is its output
     exits: dict[Node, Spec | None] = field(default_factory=dict)
-    saved: int = 0
+    saved: int = 0  # how many Reshapes go
 
 
 class FlatRegions:

@@ -285,26 +285,16 @@ class CancelReshapes(Rewrite):
 
 @dataclass
 class _Region:
-    """Elementwise nodes that can work on other dims.
-
-    Attributes:
-        first: The node that reshapes their source.
-        before: The dims that they are to work on.
-        after: Those that they work on.
-        entries: Reshaped tensors of these dims, and their sources.
-        nodes: In the order in which they were found.
-        exits: Nodes that give the dims before again.
-        read: The results that something else reads.
-    """
+    """Elementwise nodes that can work on other dims."""
 
     editor: Editor
-    first: Node
-    before: Dims
-    after: Dims
-    entries: dict[Value, Value] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
-    exits: list[Node] = field(default_factory=list)
-    read: list[Value] = field(default_factory=list)
+    first: Node  # the node that reshapes their source
+    before: Dims  # the dims that they are to work on
+    after: Dims  # those that they work on
+    entries: dict[Value, Value] = field(default_factory=dict)  # reshaped tensors of these dims, and their sources
+    nodes: list[Node] = field(default_factory=list)  # in the order in which they were found
+    exits: list[Node] = field(default_factory=list)  # nodes that give the dims before again
+    read: list[Value] = field(default_factory=list)  # the results that something else reads
 
     def __post_init__(self) -> None:
         """Find all that follows the first node."""

@@ -51,16 +51,11 @@ def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Val
 
 @dataclass(frozen=True)
 class Box:
-    """Where a Scatter writes, once each place, in the order of its updates.
-
-    Attributes:
-        starts: First place, by axis of the data; never negative where the model runs.
-        sizes: How many places, by axis of the data; equal to the dims of the updates but for dims of 1.
-    """
+    """Where a Scatter writes, once each place, in the order of its updates."""
 
     dims: Dims
-    starts: Dims
-    sizes: Dims
+    starts: Dims  # first place, by axis of the data; never negative where the model runs
+    sizes: Dims  # how many places, by axis of the data; equal to the dims of the updates but for dims of 1
 
     @property
     def partial(self) -> tuple[int, ...]:

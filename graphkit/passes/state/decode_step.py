@@ -291,37 +291,24 @@ class SqueezeTokenAxis(Rewrite):
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a node works without the axis.
+    """How a node works without the axis."""
 
-    Attributes:
-        squeezed: Its inputs that lose the axis; the others are read as they are.
-        attributes: The attributes that change.
-        constants: The integer inputs that change, by index.
-    """
-
-    squeezed: tuple[Value, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    constants: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    squeezed: tuple[Value, ...]  # its inputs that lose the axis; the others are read as they are
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # the attributes that change
+    constants: Mapping[int, Sequence[int]] = field(default_factory=dict)  # the integer inputs that change, by index
 
 
 @dataclass
 class _Region:
-    """Connected nodes that can work without the axis.
-
-    Attributes:
-        plans: How each does, in graph order.
-        entries: Values with the axis that other nodes give.
-        exits: Values of the region that something reads with the axis.
-        readers: The Reshapes that read a value of the region, and the shape with which they do so without the axis.
-        products: How many products with a bias there are.
-    """
+    """Connected nodes that can work without the axis."""
 
     editor: Editor
-    plans: Mapping[Node, _Plan]
-    entries: set[Value] = field(default_factory=set)
-    exits: set[Value] = field(default_factory=set)
+    plans: Mapping[Node, _Plan]  # how each does, in graph order
+    entries: set[Value] = field(default_factory=set)  # values with the axis that other nodes give
+    exits: set[Value] = field(default_factory=set)  # values of the region that something reads with the axis
+    # the Reshapes that read a value of the region, and the shape with which they do so without the axis
     readers: dict[Node, Sequence[int]] = field(default_factory=dict)
-    products: int = 0
+    products: int = 0  # how many products with a bias there are
 
     def __post_init__(self) -> None:
         for node, plan in self.plans.items():

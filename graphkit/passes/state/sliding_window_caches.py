@@ -36,15 +36,10 @@ Place = tuple[Node, int]
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The slots and masks that an attention over a sliding window needs.
+    """The slots and masks that an attention over a sliding window needs."""
 
-    Attributes:
-        window: How many tokens count, the new one included.
-        masks: The nodes that join a mask to its scores, and which input of theirs is the mask.
-    """
-
-    window: int
-    masks: tuple[Place, ...]
+    window: int  # how many tokens count, the new one included
+    masks: tuple[Place, ...]  # the nodes that join a mask to its scores, and which input of theirs is the mask
 
 
 @dataclass(frozen=True, slots=True)
