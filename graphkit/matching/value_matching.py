@@ -307,7 +307,6 @@ def may_be_equal(dims_a: Dims, dims_b: Dims) -> bool:
 
 
 def _match_backwards(matching: Matching, a: GraphSide, b: GraphSide) -> None:
-    """Match the inputs of matched nodes, place by place."""
     for node in reversed(a.nodes):
         value = next((value for value in node.outputs if value is not None and value in matching.forth), None)
         twin = None if value is None else matching.forth[value].producer

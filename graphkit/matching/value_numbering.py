@@ -141,9 +141,7 @@ class ConstantNumbers:
             number = self._number_of_key((kind, tensor.name, tuple((e.key, e.value) for e in tensor.external_data)))
             self.unread.add(number)
             return number
-        if place is not None:
-            return self._place_number(kind, place, model, tensor)
-        return self._number_by_bytes(kind, model, tensor)
+        return self._number_by_bytes(kind, place, model, tensor)
 
     def of_bytes(self, model: Model, tensor: TensorProto) -> int:
         """Return the number of the bytes of a tensor, whatever dtype and dims it has.
@@ -151,12 +149,7 @@ class ConstantNumbers:
         Raises:
             ModelError: Its file is missing, or has shrunk since the model was read.
         """
-        place = place_of(model, tensor)
-        return (
-            self._number_by_bytes("bytes", model, tensor)
-            if place is None
-            else self._place_number("bytes", place, model, tensor)
-        )
+        return self._number_by_bytes("bytes", place_of(model, tensor), model, tensor)
 
     def of_sparse(self, model: Model, sparse: SparseTensorProto) -> int:
         """Return the number of a sparse tensor.
@@ -172,19 +165,16 @@ class ConstantNumbers:
             self._numbers[key] = next(self._fresh)
         return self._numbers[key]
 
-    def _place_number(self, kind: Hashable, place: Place, model: Model, tensor: TensorProto) -> int:
-        if (kind, place) not in self._numbers:
-            self._numbers[kind, place] = self._number_by_bytes(kind, model, tensor)
-        return self._numbers[kind, place]
-
-    def _number_by_bytes(self, kind: Hashable, model: Model, tensor: TensorProto) -> int:
-        constant = _Constant(next(self._fresh), model, tensor)
-        constants = self._kinds.setdefault(kind, [])
-        equal = next((known for known in constants if known.equals(constant)), None)
-        if equal is not None:
-            return equal.number
-        constants.append(constant)
-        return constant.number
+    def _number_by_bytes(self, kind: Hashable, place: Place | None, model: Model, tensor: TensorProto) -> int:
+        if place is not None and (kind, place) in self._numbers:
+            return self._numbers[kind, place]
+        constant, constants = _Constant(next(self._fresh), model, tensor), self._kinds.setdefault(kind, [])
+        equal = next((known for known in constants if known.equals(constant)), constant)
+        if equal is constant:
+            constants.append(constant)
+        if place is not None:
+            self._numbers[kind, place] = equal.number
+        return equal.number
 
 
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from graphkit.graph.names import count_things
-from graphkit.model import Model, ModelLike, as_model
+from graphkit.model import ModelLike, as_model
 from graphkit.options import FoldingOptions
 from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds, DropZeroStates, EliminateIdentity
 from graphkit.passes.clean_up.exporter_idioms import CastlikeToCast, SequenceToSplit
@@ -91,7 +91,11 @@ def fold(
         'freeze-dims: batch_size is 1'
     """
     model = as_model(model)
-    model, spec, changes = _freeze_model(model, spec | DimSpec.of(dims, inputs, ranges))
+    spec, declared = spec | DimSpec.of(dims, inputs, ranges), declarations(model)
+    base = InferOutputShapes().run(declared.model).model if declared.corrections else model
+    frozen = FreezeDims(spec.dims, spec.inputs, ranges=spec.ranges).run(base)
+    changes = [PassChange(change, FreezeDims.name()) for change in frozen.changes]
+    model, spec = remove_dead_code(frozen.model).model, spec.open_ranges(Inputs(base, spec).numbers)
     counts: Counts = Counter()
     keep_fusions = options.keep_fusions and not options.fuse
     rewrites = _configured_rewrites(options, without)
@@ -111,15 +115,6 @@ def fold(
             PassChange(f"{count_things(kept, 'output(s)')} kept from being quantised by onnxruntime", "fold")
         )
     return Outcome(model, (*changes, *describe_counts(counts)), outcome.declined)
-
-
-def _freeze_model(model: Model, spec: DimSpec) -> tuple[Model, DimSpec, list[PassChange]]:
-    """Return a model at the sizes and shapes of a spec, the rest of the spec, and the changes."""
-    declared = declarations(model)
-    model = InferOutputShapes().run(declared.model).model if declared.corrections else model
-    frozen = FreezeDims(spec.dims, spec.inputs, ranges=spec.ranges).run(model)
-    changes = [PassChange(change, FreezeDims.name()) for change in frozen.changes]
-    return remove_dead_code(frozen.model).model, spec.open_ranges(Inputs(model, spec).numbers), changes
 
 
 def _configured_rewrites(options: FoldingOptions, without: Collection[type[Rewrite]]) -> tuple[Rewrite, ...]:

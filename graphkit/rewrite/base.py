@@ -254,26 +254,23 @@ def run_passes(model: ModelLike, passes: Iterable[Pass]) -> Outcome:
     changes: list[str] = []
     declined: list[Declined] = []
     for step in passes:
-        outcome = _run_step(step, model)
+        is_own = type(step).__module__.partition(".")[0] == "graphkit"
+        try:
+            outcome = step.run(model)
+        except GraphkitError:
+            raise
+        except Exception as error:  # a pass that is not graphkit's own is anybody's code
+            if is_own:
+                raise
+            raise PassError.of(step.name(), "failed", error) from error
+        if not isinstance(outcome, Outcome):
+            problem = f"it returned {type(outcome).__name__}, not an Outcome"
+            raise PassError(step.name(), problem, "return one from `run`")
         sentences = outcome.changes or (("the model is another",) if outcome.model is not model else ())
         changes += [PassChange(change, step.name()) for change in sentences]
         model = outcome.model
         declined += outcome.declined
     return Outcome(model, tuple(changes), tuple(declined))
-
-
-def _run_step(step: Pass, model: Model) -> Outcome:
-    try:
-        outcome = step.run(model)
-    except GraphkitError:
-        raise
-    except Exception as error:  # a pass that is not graphkit's own is anybody's code
-        if type(step).__module__.partition(".")[0] == "graphkit":
-            raise
-        raise PassError.of(step.name(), "failed", error) from error
-    if not isinstance(outcome, Outcome):
-        raise PassError(step.name(), f"it returned {type(outcome).__name__}, not an Outcome", "return one from `run`")
-    return outcome
 
 
 def keep_members(members: MutableSequence[Any], stays: Sequence[bool]) -> None:

@@ -136,7 +136,6 @@ def _clean_nodes(nodes: MutableSequence[onnx.NodeProto], needs: _Needs) -> int:
 
 
 def _count_nodes(node: onnx.NodeProto) -> int:
-    """Return the number of nodes that a node is, those of its bodies included."""
     return 1 + sum(_count_nodes(inner) for _, body in body_graphs(node) for inner in body.node)
 
 

@@ -104,7 +104,6 @@ class Editor(Edits):
 
     @cached_property
     def _fused_nodes(self) -> Mapping[Node, str]:
-        """The nodes that fusions of onnxruntime look for."""
         operators: dict[Node, str] = {}
         for scope in self.scopes if self.keep_fusions else ():
             operators.update(fused_nodes(scope, lambda value: self.shapes[value].dims))

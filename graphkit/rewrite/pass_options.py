@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 
 from graphkit.errors import UsageError
 from graphkit.shapes import Bounds
@@ -61,24 +61,23 @@ def read_option(annotation: str, text: str) -> object:
     """
     if annotation == "Names":
         return tuple(filter(None, (name.strip() for name in text.split(";"))))
-    if annotation == "Renames":
-        return tuple(_split_pairs(text))
-    if annotation == "SymbolSizes":
-        return tuple((name, parse_size(value)) for name, value in _split_pairs(text))
-    if annotation == "InputShapes":
-        return tuple((name, parse_shape(value)) for name, value in _split_pairs(text))
-    if annotation == "SymbolRanges":
-        return tuple((name, *parse_bounds(value)) for name, value in _split_pairs(text))
-    return None
-
-
-def _split_pairs(text: str) -> Iterator[tuple[str, str]]:
-    names: set[str] = set()
+    parse = VALUES.get(annotation)
+    if parse is None:
+        return None
+    values: dict[str, tuple[object, ...]] = {}
     for item in filter(None, text.split(";")):
         name, separator, value = (part.strip() for part in item.rpartition("="))
         if not (separator and name and value):
             raise UsageError(f"'{item}' is not NAME=VALUE - write it as in batch_size=1;sequence_length=8")
-        if name in names:
+        if name in values:
             raise UsageError(f"'{name}' is given twice - give it once")
-        names.add(name)
-        yield name, value
+        values[name] = parse(value)
+    return tuple((name, *value) for name, value in values.items())
+
+
+VALUES: Mapping[str, Callable[[str], tuple[object, ...]]] = {  # how the values of a type of option are read
+    "Renames": lambda text: (text,),
+    "SymbolSizes": lambda text: (parse_size(text),),
+    "InputShapes": lambda text: (parse_shape(text),),
+    "SymbolRanges": parse_bounds,
+}

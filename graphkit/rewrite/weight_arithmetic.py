@@ -77,7 +77,6 @@ def spread_along_axes(numbers: np.ndarray, view: Sequence[int], axes: Sequence[i
 
 
 def _first_axis_slices(weight: np.ndarray) -> Iterator[slice]:
-    """Yield slices of the first axis."""
     step = max(PART // max(math.prod(weight.shape[1:]), 1), 1)
     yield from (slice(start, start + step) for start in range(0, weight.shape[0], step))
 

@@ -47,19 +47,7 @@ class _MaskBounds(ElementBounds):
         return UNBOUNDED if value.producer is None and value.constant is None else super().transfer(value)
 
 
-def _check_lengths(editor: Editor, node: Node, total: Expr | None) -> None:
-    """Check that all sequences of a GroupQueryAttention are as long as its past and the new tokens."""
-    lengths = node.input(5)
-    last = unwrap_value(lengths, ("Cast", "Expand", "Identity", *RESHAPING)) if lengths is not None else None
-    elements = editor.shapes[last].elements if last is not None else None
-    if not elements or total is None or any(element != total - 1 for element in elements):
-        raise MatchFailure(
-            "its lengths may leave out padding - where there is none, run decompose-attention{unpadded=true}"
-        )
-
-
 def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
-    """Return the heads of a node."""
     operands = [value for value in node.inputs[:3] if value is not None]
     dims = [shape for value in operands if (shape := editor.shapes[value].dims) is not None]
     is_packed, ranks = len(operands) == 1, {len(shape) for shape in dims}
@@ -82,7 +70,6 @@ def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
 
 
 def _check_parts(node: Node) -> None:
-    """Check that all parts of a node are supported here."""
     if node.scope.opset() < AXES_ARE_INPUTS_SINCE:
         raise MatchFailure(f"its operator set is below {AXES_ARE_INPUTS_SINCE}")
     if any(attribute.ref_attr_name for attribute in node.attributes.values()):
@@ -183,27 +170,30 @@ class _Parts(Builder):
         self.is_causal, self.scale = is_grouped or node.attr("is_causal", 0) == 1, scale
         self.window = max(node.attr("local_window_size", -1) or 0, 0) if is_grouped else 0
         self.tables = node.inputs[ROTARY] if is_grouped and node.attr("do_rotary", 0) else ()
-        if is_grouped and not is_unpadded:
-            _check_lengths(editor, node, self._count_keys())
-        self.may_hide_all = self.mask is not None and self._may_hide_all(self.mask, bounds)
+        if is_grouped and not is_unpadded:  # all sequences have to be as long as the past and the new tokens
+            lengths, total = node.input(5), self._count_keys()
+            last = unwrap_value(lengths, ("Cast", "Expand", "Identity", *RESHAPING)) if lengths is not None else None
+            elements = editor.shapes[last].elements
+            if not elements or total is None or any(element != total - 1 for element in elements):
+                raise MatchFailure(
+                    "its lengths may leave out padding - where there is none, run decompose-attention{unpadded=true}"
+                )
+        self.may_hide_all = False  # of a query
+        if self.mask is not None:
+            shape = editor.shapes[self.mask]
+            self.is_boolean = shape.dtype == TensorProto.BOOL
+            if not shape.dims or len(shape.dims) > 4 or shape.dtype not in (self.dtype, TensorProto.BOOL):
+                text = "its mask is not known to be of booleans, or of the dtype of its scores, and of rank 1 to 4"
+                raise MatchFailure(text)
+            self.may_hide_all = self.is_boolean or not bounds.of(self.mask).low > self.lowest
 
     def _count_keys(self) -> Expr | None:
-        """Return how many keys there are, with those of the past."""
         dims = self.editor.shapes.dims
         new = dims(self.node.input(1) or self.node.input(0))
         old = dims(self.cache[0]) if self.cache else None
         if new is None or (self.cache and old is None):
             return None
         return new[-2] + old[2] if old is not None else new[-2]
-
-    def _may_hide_all(self, mask: Value, bounds: ElementBounds) -> bool:
-        """Whether a mask may leave a query without any key."""
-        shape = self.editor.shapes[mask]
-        self.is_boolean = shape.dtype == TensorProto.BOOL
-        if not shape.dims or len(shape.dims) > 4 or shape.dtype not in (self.dtype, TensorProto.BOOL):
-            text = "its mask is not known to be of booleans, or of the dtype of its scores, and of rank 1 to 4"
-            raise MatchFailure(text)
-        return self.is_boolean or not bounds.of(mask).low > self.lowest
 
     def compute(self) -> None:
         """Add the nodes."""
@@ -212,9 +202,19 @@ class _Parts(Builder):
         self.qkv: Sequence[NodeInput] = self.node.inputs[:3]
         if sizes.is_packed:
             self.qkv = self._parts(self.node.inputs[0], [h * w for h, w in zip(heads, widths, strict=True)], "qkv")
-        query, key, value = map(self._split_heads, self.qkv, ("q", "k", "v"), heads, widths)
-        if self.tables:
-            query, key = self._rotate_both(query, key)
+        operands = list(self.qkv)
+        for index, name in enumerate("qkv" if sizes.is_flat else ""):  # [batch, heads, length, size]
+            shape = self.integers([0, 0, heads[index], widths[index]], f"{name}_heads")
+            apart = self.add("Reshape", operands[index], shape, role=f"{name}_apart")
+            operands[index] = self.add("Transpose", apart, role=name, perm=[0, 2, 1, 3])
+        query, key, value = operands
+        if self.tables:  # of cosines and sines, at the new positions
+            dims = self.editor.shapes.dims(self.tables[0])
+            half = (dims[-1].constant if dims else None) or sizes.size // 2
+            step = self._number(1, "step", TensorProto.INT64)
+            places = self.add("Range", self.past, self.total, step, role="rotary_places")
+            cos, sin = (self.add("Gather", table, places, role="angles", axis=0) for table in self.tables)
+            query, key = (self._rotate_heads(each, name, cos, sin, half) for each, name in ((query, "q"), (key, "k")))
         self.keys, self.values = self._join_past(key, 0), self._join_past(value, 1)
         values = self._repeat_heads(self.values, "values", sizes.value_size)
         mixed = self.add("MatMul", self._weights(query), values, role="mixed")
@@ -231,13 +231,6 @@ class _Parts(Builder):
         kind = helper.tensor_dtype_to_np_dtype(dtype or self.dtype)
         return self.constant(np.array(number, kind), name)
 
-    def _split_heads(self, value: NodeInput, name: str, heads: int, size: int) -> NodeInput:
-        """Return `[batch, heads, length, size]`."""
-        if not self.sizes.is_flat:
-            return value
-        apart = self.add("Reshape", value, self.integers([0, 0, heads, size], f"{name}_heads"), role=f"{name}_apart")
-        return self.add("Transpose", apart, role=name, perm=[0, 2, 1, 3])
-
     def _join_past(self, new: NodeInput, index: int) -> NodeInput:
         """Return past and new tokens joined, under the name of the output that gives them, where there is one."""
         outputs = self.node.outputs
@@ -252,7 +245,6 @@ class _Parts(Builder):
         return name
 
     def _repeat_heads(self, value: NodeInput, name: str, size: int) -> NodeInput:
-        """Return keys or values with a head for each of the queries."""
         sizes = self.sizes
         times = sizes.heads // sizes.groups
         if times == 1:
@@ -340,18 +332,7 @@ class _Parts(Builder):
         new = self._length_of(self.qkv[1], "new")
         return self.add("Add", self.past, new, role="total") if self.cache else new
 
-    def _rotate_both(self, query: NodeInput, key: NodeInput) -> tuple[str, str]:
-        """Return queries and keys turned by the cosines and sines at the new positions."""
-        dims = self.editor.shapes.dims(self.tables[0])
-        half = (dims[-1].constant if dims else None) or self.sizes.size // 2
-        step = self._number(1, "step", TensorProto.INT64)
-        places = self.add("Range", self.past, self.total, step, role="rotary_places")
-        cos, sin = (self.add("Gather", table, places, role="angles", axis=0) for table in self.tables)
-        return self._rotate_heads(query, "q", (cos, sin), half), self._rotate_heads(key, "k", (cos, sin), half)
-
-    def _rotate_heads(self, value: NodeInput, name: str, tables: tuple[str, str], half: int) -> str:
-        """Return queries or keys turned by their positions."""
-        cos, sin = tables
+    def _rotate_heads(self, value: NodeInput, name: str, cos: str, sin: str, half: int) -> str:
         rest = self.sizes.size - 2 * half
         first, second, *unturned = self._parts(value, [half, half, *([rest] if rest else [])], name)
 

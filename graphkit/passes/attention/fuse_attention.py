@@ -324,7 +324,6 @@ def _match_scores(softmax: Node) -> Node | None:
 
 
 def _match_scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[Node, ...]]:
-    """Return the factor of scores before the Softmax, and the nodes that apply it."""
     value, dims = softmax.input(0), editor.shapes[softmax.inputs[0]].dims
     if dims is None or softmax.attr("axis", -1) not in (-1, len(dims) - 1):
         raise MatchFailure("the rank of its scores is not known, or its Softmax is over another axis than the last one")
@@ -392,7 +391,6 @@ class SelfAttention:
         self._check_readers(softmax.scope)
 
     def _read_heads(self) -> tuple[int, Columns]:
-        """Return the number of heads, and which columns queries, keys and values are."""
         layouts = [projection.layout for projection in self.projections]
         query, key, value = layouts
         ranks = {len(layout.dims) for layout in layouts}
@@ -457,7 +455,6 @@ class SelfAttention:
         return Joined(out, tuple(path), is_turned, spec) if spec is not None else None
 
     def _check_readers(self, scope: Scope) -> None:
-        """Check that no tensor of an attention is needed besides its result."""
         nodes = self.nodes
         if any(node.scope is not scope for node in nodes):
             raise MatchFailure("its nodes are in several graphs")
@@ -522,7 +519,6 @@ def attention_function(opset: int) -> onnx.FunctionProto:
 
 
 def _check_function(model: Model, function: onnx.FunctionProto) -> None:
-    """Check that a model can have the function."""
     if model.proto.ir_version < INITIALIZERS_SINCE:
         raise MatchFailure(f"its IR version is below {INITIALIZERS_SINCE}, and functions need 8")
     has = functions_of(model.proto).get((DOMAIN, NAME, ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -16,7 +17,7 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.shapes.simplify_expand import broadcast_dims
-from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
+from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeRewrite
 from graphkit.shapes import Expr
 
 __all__ = ["TrilToConstant", "WhereToArithmetic"]
@@ -25,7 +26,7 @@ MAX_CONSTANT = 64 << 20  # bytes of a condition that is read
 
 
 @dataclass(frozen=True)
-class WhereToArithmetic(Rewrite):
+class WhereToArithmetic(NodeRewrite):
     """Make `Where(c, a, b)` the sum `c * a + (1 - c) * b`, with c as 0 and 1.
 
     It gives what the choice gives, except for the sign of a zero; `b + c * (a - b)` would lose digits where a and b
@@ -57,34 +58,47 @@ class WhereToArithmetic(Rewrite):
 
     of_data: bool = False
 
-    def edit(self, editor: Editor) -> None:
-        known = editor.dependences if self.of_data else {}
-        for node in list(editor.nodes("Where")):
-            dependence = known.get(node.outputs[0]) if node.outputs[0] is not None else None
-            is_whole = len(node.operands) == 3 and node.outputs[0] is not None
-            if is_whole and (dependence is None or dependence.data):
-                with editor.matching(node):
-                    _replace_choice(editor, node)
+    operators: ClassVar[tuple[str, ...]] = ("Where",)
 
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        if len(node.operands) != 3:
+            raise MatchFailure("an input is missing")
+        cond, chosen, otherwise, out = *node.operands, node.result()
+        known = editor.dependences.get(out) if self.of_data else None
+        if known is not None and not known.data:
+            return
+        if (dtype := editor.shapes[out].dtype) not in FLOATS:
+            raise MatchFailure("it chooses between integers or others that are no float32, float64 or float16")
+        for value in (chosen, otherwise):
+            if not editor.bounds.of(value).is_finite:
+                raise MatchFailure(f"'{value.name}' may be infinite or no number, and 0 times that is no number")
+        builder, kind = Builder(editor, node), helper.tensor_dtype_to_np_dtype(dtype)
+        array = editor.read_constant(cond, MAX_CONSTANT, kind.itemsize)
+        number: list[str] = []  # the condition as 0 and 1, made once
 
-def _replace_choice(editor: Editor, node: Node) -> None:
-    cond, chosen, otherwise, out = *map(node.operand, range(3)), node.result()
-    if editor.shapes[out].dtype not in FLOATS:
-        raise MatchFailure("it chooses between integers or others that are no float32, float64 or float16")
-    for value in (chosen, otherwise):
-        if not editor.bounds.of(value).is_finite:
-            raise MatchFailure(f"'{value.name}' may be infinite or no number, and 0 times that is no number")
-    choice = _Choice(editor, node, out, cond)
-    if _is_nothing(editor, otherwise, (cond, chosen), out):
-        choice.add("Mul", chosen, choice.when_true())
-    elif _is_nothing(editor, chosen, (cond, otherwise), out):
-        choice.add("Mul", otherwise, choice.when_false())
-    else:
-        true, false = choice.when_true(), choice.when_false()
-        parts = choice.add("Mul", chosen, true, role="true"), choice.add("Mul", otherwise, false, role="false")
-        choice.add("Add", *parts)
-    choice.replace()
-    editor.note("choice(s) turned into products")
+        def when_true() -> str:
+            if array is not None:
+                return editor.constant(array.astype(bool).astype(kind), f"{cond.name}_true")
+            if not number:
+                number.append(builder.add("Cast", cond, role="if", to=dtype))
+            return number[0]
+
+        def when_false() -> str:
+            if array is not None:
+                return editor.constant((~array.astype(bool)).astype(kind), f"{cond.name}_false")
+            one = editor.constant(np.ones((), kind), "one")
+            return builder.add("Sub", one, when_true(), role="else")
+
+        if _is_nothing(editor, otherwise, (cond, chosen), out):
+            builder.add("Mul", chosen, when_true())
+        elif _is_nothing(editor, chosen, (cond, otherwise), out):
+            builder.add("Mul", otherwise, when_false())
+        else:
+            true, false = when_true(), when_false()
+            parts = builder.add("Mul", chosen, true, role="true"), builder.add("Mul", otherwise, false, role="false")
+            builder.add("Add", *parts)
+        builder.replace()
+        editor.note("choice(s) turned into products")
 
 
 def _is_nothing(editor: Editor, value: Value, others: tuple[Value, Value], out: Value) -> bool:
@@ -98,33 +112,6 @@ def _is_nothing(editor: Editor, value: Value, others: tuple[Value, Value], out: 
         and broadcast_dims(known) is not None
         and broadcast_dims(known) == editor.shapes[out].dims
     )
-
-
-class _Choice(Builder):
-    """The products that take the place of a choice, with its condition and the opposite as numbers."""
-
-    def __init__(self, editor: Editor, node: Node, out: Value, cond: Value) -> None:
-        super().__init__(editor, node)
-        self.cond, self.dtype = cond, editor.shapes[out].dtype
-        self.kind = helper.tensor_dtype_to_np_dtype(self.dtype)
-        array = editor.read_constant(cond, MAX_CONSTANT, self.kind.itemsize)
-        self.array = array.astype(bool) if array is not None else None
-        self.number: NodeInput = None
-
-    def when_true(self) -> NodeInput:
-        """Return 1 where the condition holds, 0 elsewhere."""
-        if self.array is not None:
-            return self.editor.constant(self.array.astype(self.kind), f"{self.cond.name}_true")
-        if self.number is None:
-            self.number = self.add("Cast", self.cond, role="if", to=self.dtype)
-        return self.number
-
-    def when_false(self) -> NodeInput:
-        """Return 0 where the condition holds, 1 elsewhere."""
-        if self.array is not None:
-            return self.editor.constant((~self.array).astype(self.kind), f"{self.cond.name}_false")
-        one = self.editor.constant(np.ones((), self.kind), "one")
-        return self.add("Sub", one, self.when_true(), role="else")
 
 
 SOURCES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Range", "Trilu")
@@ -177,10 +164,7 @@ class TrilToConstant(FoldConstants):
 
     def _edit_trilu(self, editor: Editor, node: Node) -> None:
         """Replace a Trilu, other than those for the folding of constants."""
-        data, out = node.input(0), node.outputs[0]
-        if data is None or out is None:
-            raise MatchFailure("it has no data")
-        diagonal = _read_diagonal(editor, node.input(1))
+        data, out, diagonal = node.operand(0), node.result(), _read_diagonal(editor, node.input(1))
         if diagonal is None or node.attr("upper", 1) is None:
             raise MatchFailure("its diagonal is not a constant")
         if data.is_constant:
@@ -233,7 +217,6 @@ def _read_diagonal(editor: Editor, value: Value | None) -> int | None:
 
 
 def _triangle_mask(node: Node, sizes: tuple[int, int], diagonal: int) -> np.ndarray:
-    """Return which elements of a matrix a Trilu keeps."""
     rows, columns = sizes
     shift = max(-rows - 1, min(columns + 1, diagonal))  # further out it is all or nothing
     over = np.arange(columns) - np.arange(rows)[:, None]

@@ -82,7 +82,6 @@ class Scores:
         return self._reach(value)
 
     def _reach(self, value: Value) -> Reach:
-        """Return how a value reaches a Softmax, once that is computed."""
         reach = self._reaches[value]
         if isinstance(reach, MatchFailure):
             raise MatchFailure(reach.reason)

@@ -180,7 +180,6 @@ def _names_output(editor: Editor, node: Node) -> bool:
 
 
 def _use_results(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None:
-    """Let constants stand for the outputs of a node."""
     outputs: list[NewNode] = []
     for value, array in arrays.items():
         name = editor.constant(array, f"{value.name}_value")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -80,19 +80,16 @@ class _Inliner:
     def __init__(self, scopes: tuple[Scope, ...], decisions: Mapping[Node, Scope]) -> None:
         self.decisions = decisions
         inlined = set(decisions.values())
-        self.used = {name for kept in self._kept(scopes) if kept not in inlined for name in kept.values}
+        pending, self.used = list(scopes), set[str]()
+        while pending:  # the scopes that stay, those of undecided Ifs included
+            scope = pending.pop()
+            self.used.update(() if scope in inlined else scope.values)
+            for node in scope.nodes:
+                chosen = decisions.get(node)
+                pending += [chosen] if chosen is not None else list(node.bodies.values())
         self.final: dict[Value, str] = {}
         for scope in scopes:
             self._assign_names(scope)
-
-    def _kept(self, scopes: tuple[Scope, ...]) -> Iterator[Scope]:
-        todo = list(scopes)
-        while todo:
-            scope = todo.pop()
-            yield scope
-            for node in scope.nodes:
-                chosen = self.decisions.get(node)
-                todo += [chosen] if chosen is not None else list(node.bodies.values())
 
     def _assign_names(self, scope: Scope) -> None:
         """Name the values of the branches that are inlined into a scope, and of those inlined into these."""

@@ -164,7 +164,6 @@ def _choose_decoder(model: Model, condition: str | None) -> MergedDecoder:
 
 
 def _why_not(model: Model) -> str:
-    """Return why no If of a model is that of a merged decoder."""
     ifs = [node for node in all_nodes(model.scopes[:1]) if node.is_op("If")]
     if not ifs:
         return "there is no If in it"

@@ -67,7 +67,6 @@ class FusePads(NodeRewrite):
 
 
 def _joined_pads(editor: Editor, pad: Node, conv: Node) -> list[int]:
-    """Return the pads of a Conv with those of the Pad before it."""
     data = conv.inputs[0]
     rank = editor.shapes[data].rank
     if rank is None or rank < 3:

@@ -75,25 +75,19 @@ def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype:
         raise MatchFailure
     index = 0 if node.inputs[0] is value else 1
     number = _channel_vector(model, node.inputs[1 - index], channels, dtype)
+    if node.op_type == "Div" and index == 1:
+        raise MatchFailure("it divides a constant by the tensor")
+    one, zero = np.ones(1), np.zeros(1)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        affine = _affine_of_arithmetic(node.op_type, number, index)
+        affine = {
+            "Mul": lambda: Affine(number, zero),
+            "Div": lambda: Affine(one / number, zero),
+            "Add": lambda: Affine(one, number),
+            "Sub": lambda: Affine(one, -number) if index == 0 else Affine(-one, number),
+        }[node.op_type]()
     if not (np.isfinite(affine.scale).all() and np.isfinite(affine.shift).all()):
         raise MatchFailure("its constant has elements that are not finite, or divides by 0")
     return affine
-
-
-def _affine_of_arithmetic(op_type: str, number: np.ndarray, index: int) -> Affine:
-    """Return the function of the operand at an index, the other one being constant."""
-    one, zero = np.ones(1), np.zeros(1)
-    if op_type == "Mul":
-        return Affine(number, zero)
-    if op_type == "Div" and index == 1:
-        raise MatchFailure("it divides a constant by the tensor")
-    if op_type == "Div":
-        return Affine(one / number, zero)
-    if op_type == "Add":
-        return Affine(one, number)
-    return Affine(one, -number) if index == 0 else Affine(-one, number)
 
 
 def _channel_vector(model: Model, value: Value | None, channels: Channels, dtype: int) -> np.ndarray:

@@ -140,7 +140,6 @@ def _is_seen(scope: Scope, other: Scope) -> bool:
 
 
 def _with_dims(model: Model, renames: Renames) -> tuple[Model, list[str]]:
-    """Return a model with other names of dims, and notes about them."""
     placed = _with_places(model, [old for old, _ in renames])
     symbols, notes = _new_symbols(placed, renames)
     placed = _with_places(placed, symbols)

@@ -76,7 +76,7 @@ def find_growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tupl
         readers = [node for node, _ in past.consumers if not node.is_op("Shape")]
         if not any(node.is_op("Concat") for node in readers):
             try:
-                _Moved(past, present, axis, shapes).check()
+                _check_moved(past, present, axis, shapes)
                 caches.append(Growth(past, present, axis, None, new_name))
             except MatchFailure as failure:
                 declined.append(Declined(past.name, failure.reason))
@@ -94,74 +94,50 @@ def find_growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tupl
     return tuple(caches)
 
 
-class _Moved:
-    """A cache that is moved before new tokens join it: transposed, cast, or split into layers and stacked again."""
+def _check_moved(past: Value, present: Value, axis: int, shapes: Shapes) -> None:
+    """Check that the new part of a present is all that is new, though its past is moved before new tokens join it.
 
-    def __init__(self, past: Value, present: Value, axis: int, shapes: Shapes) -> None:
-        self.past, self.present, self.axis, self.shapes = past, present, axis, shapes
-        dims = shapes[past].dims
-        self.length = dims[axis] if dims is not None else None
+    It may be transposed, cast, or split into layers and stacked again.
 
-    def check(self) -> None:
-        """Check that the new part of the present is all that is new.
+    Raises:
+        MatchFailure: It is not.
+    """
 
-        Raises:
-            MatchFailure: It is not.
-        """
-        before, after = self.shapes[self.past].dims, self.shapes[self.present].dims
-        if self.length is None or not self.length.symbols or before is None or after is None:
-            raise MatchFailure("its dims are not known")
-        others = [(*dims[: self.axis], *dims[self.axis + 1 :]) for dims in (before, after)]
-        if len(before) != len(after) or others[0] != others[1]:
-            raise MatchFailure("what it becomes has another shape")
-        if self.shapes[self.past].dtype != self.shapes[self.present].dtype:
-            raise MatchFailure("what it becomes has another dtype")
-        joined = set()
-        for node, value in self._cache_readers():
-            dims = self.shapes[value].dims
-            is_join = node.is_op("Concat") and len(node.inputs) == 2 and node.inputs[0] is value and dims
-            if not is_join or not dims or dims[(node.attr("axis", 0) or 0) % len(dims)] != self.length:
+    def is_move(node: Node, index: int, value: Value) -> bool:
+        return node.operator in MOVES and index == 0 and node.scope is value.scope
+
+    def moved(value: Value) -> Iterator[Value | None]:
+        return (out for node, index in value.consumers if is_move(node, index, value) for out in node.outputs)
+
+    def before(value: Value) -> Sequence[Value | None]:
+        node = value.producer
+        if node is None or node in joined:
+            return ()
+        return node.inputs if node.is_op("Concat") else node.inputs[:1] if node.operator in MOVES else ()
+
+    dims, after = shapes[past].dims, shapes[present].dims
+    if dims is None or after is None or not dims[axis].symbols:
+        raise MatchFailure("its dims are not known")
+    if len(dims) != len(after) or any(dims[at] != after[at] for at in range(len(dims)) if at != axis):
+        raise MatchFailure("what it becomes has another shape")
+    if shapes[past].dtype != shapes[present].dtype:
+        raise MatchFailure("what it becomes has another dtype")
+    joined = set[Node]()
+    for value in walk_breadth_first([past], moved):  # the cache, and parts of it
+        for node, index in value.consumers:
+            if is_move(node, index, value) or node.is_op("Shape"):
+                continue
+            part = shapes[value].dims
+            is_join = node.is_op("Concat") and len(node.inputs) == 2 and node.inputs[0] is value and part
+            if not is_join or not part or part[(node.attr("axis", 0) or 0) % len(part)] != dims[axis]:
                 raise MatchFailure(f"'{node.label}' ({node.operator}) reads it before what is new joins it")
             joined.add(node)
-        if not joined:
-            raise MatchFailure("nothing new joins it")
-        foreign = next((value for value in self._sources(joined) if value is not None), None)
-        if foreign is not None:
-            raise MatchFailure(f"its present is also made of '{foreign.name}'")
-
-    def _cache_readers(self) -> Iterator[tuple[Node, Value]]:
-        """Yield the readers of the cache, or of parts of it, other than moves."""
-
-        def moved_values(value: Value) -> Iterator[Value | None]:
-            return (
-                out for node, index in value.consumers if _moves_elements(node, index, value) for out in node.outputs
-            )
-
-        for value in walk_breadth_first([self.past], moved_values):
-            for node, index in value.consumers:
-                if not _moves_elements(node, index, value) and not node.is_op("Shape"):
-                    yield node, value
-
-    def _sources(self, joined: set[Node]) -> Iterator[Value]:
-        """Yield the sources of the present, other than the results of these nodes, through moves and stacking."""
-
-        def before(value: Value) -> Sequence[Value | None]:
-            node = value.producer
-            if node is None or node in joined:
-                return ()
-            if node.is_op("Concat"):
-                return node.inputs
-            return node.inputs[:1] if node.operator in MOVES else ()
-
-        for value in walk_breadth_first([self.present], before):
-            node = value.producer
-            if node is None or (node not in joined and node.operator not in MOVES and not node.is_op("Concat")):
-                yield value
-
-
-def _moves_elements(node: Node, index: int, value: Value) -> bool:
-    """Whether a node only moves the elements of the value that it reads at an index."""
-    return node.operator in MOVES and index == 0 and node.scope is value.scope
+    if not joined:
+        raise MatchFailure("nothing new joins it")
+    for value in walk_breadth_first([present], before):
+        maker = value.producer
+        if maker is None or (maker not in joined and maker.operator not in MOVES and not maker.is_op("Concat")):
+            raise MatchFailure(f"its present is also made of '{value.name}'")
 
 
 @dataclass(frozen=True)
@@ -412,7 +388,6 @@ def _split_stack(graph: GraphProto, name: str, stack: _Stack) -> list[onnx.NodeP
 
 
 def _join_stack(graph: GraphProto, name: str, stack: _Stack) -> None:
-    """Add the nodes that stack the outputs of the layers."""
     batch, heads, slots, size = stack.dims
     dims = _add_integers(graph, f"{name}_join", [1, batch, slots, heads * size])
     out, parts = f"{name}_new", []

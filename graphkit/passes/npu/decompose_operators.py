@@ -312,7 +312,6 @@ def _spell_gelu(editor: Editor, node: Node) -> None:
 
 
 def _add_tanh(builder: Builder, x: Value) -> str:
-    """Add the nodes that compute the tanh, and return its name."""
     dtype, add = FLOATS[builder.editor.shapes[x].dtype], builder.add
     cubic = builder.constant(np.array([ROOT * CUBIC], dtype), "cubic")
     linear = builder.constant(np.array([ROOT], dtype), "linear")

@@ -149,19 +149,16 @@ class FloatWeights:
             raise MatchFailure("its weight does not have the size that its attributes say")
         try:
             factor = self.editor.model.array(scale).astype(np.float64).reshape(columns, blocks)
-            offset = self._zeros(zero, bits, columns, blocks)
+            offset = np.full((columns, blocks), float(1 << (bits - 1)))
+            if zero is not None:
+                points = self.editor.model.array(zero)
+                if points.dtype == np.uint8:  # packed as the weight is
+                    points = unpack_codes(points.reshape(columns, -1), bits)[:, :blocks]
+                offset = points.astype(np.float64).reshape(columns, blocks)
             parts = dequantized_blocks(array.reshape(columns, blocks, -1), bits, rows, dtype, offset, factor)
             return self.editor.weight(f"{weight.name}_float", dtype, (rows, columns), parts)
         except ValueError as error:  # scales or zero points of another size
             raise MatchFailure(str(error)) from error
-
-    def _zeros(self, zero: TensorProto | None, bits: int, columns: int, blocks: int) -> np.ndarray:
-        if zero is None:
-            return np.full((columns, blocks), float(1 << (bits - 1)))
-        array = self.editor.model.array(zero)
-        if array.dtype == np.uint8:  # packed as the weight is
-            array = unpack_codes(array.reshape(columns, -1), bits)[:, :blocks]
-        return array.astype(np.float64).reshape(columns, blocks)
 
 
 def _multiply_constants(editor: Editor, tensors: Sequence[TensorProto]) -> np.ndarray:

@@ -18,6 +18,7 @@ from graphkit.graph.roles import Role
 from graphkit.graph.traversal import chain_end, follow_chain
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
+from graphkit.ops.tensor import Tensor
 from graphkit.passes.attention.masks import score_readers
 from graphkit.rewrite import (
     Builder,
@@ -520,14 +521,24 @@ class PoolRowByOneHot(Pass):
             return Outcome(model)
         editor, inputs, new = Editor(model), dict(self.inputs), dict[str, NewInput]()
         for row, states in self.rows:
-            name = inputs.get(row, "")
-            new[name] = self._input(editor, name, row, states)
+            name, tensors = inputs.get(row, ""), dict[str, Tensor]()
+            for value in (states, row):
+                tensors[value] = editor.shapes[find_value(model.scopes, value, model.label)]
+            dims, of_row = (tensors[value].dims or () for value in (states, row))
+            is_row = len(dims) == 3 and len(of_row) in (2, 3) and of_row[-1:] == dims[-1:]
+            if not name or name in model.graph.values or not is_row:
+                raise UsageError(
+                    f"{model.label}: {self.name()}: '{row}' is {tensors[row]}, no row of '{states}', "
+                    f"{tensors[states]}, or has no new input - name a row, its states and an input"
+                )
+            text = "1 at the place of the row, 0 elsewhere"
+            new[name] = NewInput(name, tensors[states].dtype, (dims[0], 1, dims[1]), text)
             node = find_value(model.scopes, row, model.label).producer
             if node is None or node.scope is not model.graph or len(node.outputs) != 1:
                 raise UsageError(f"{model.label}: {self.name()}: no node gives '{row}' alone - name such a row")
             builder = Builder(editor, node)
             product = builder.add("MatMul", name, model.graph.values[states], role="product")
-            if len(editor.shapes[model.graph.values[row]].dims or ()) == 2:
+            if len(of_row) == 2:
                 builder.add("Squeeze", product, builder.integers([1], "axes"))
             builder.replace()
         made = drop_dead_inputs(with_interface(editor.result(clean=True), new, {}))
@@ -535,15 +546,3 @@ class PoolRowByOneHot(Pass):
             f"'{row}' is the product of '{inputs[row]}', made by the host, and the states" for row, _ in self.rows
         )
         return Outcome(made, tuple(changes))
-
-    def _input(self, editor: Editor, name: str, row: str, states: str) -> NewInput:
-        """Return the input that says which row of some states is meant."""
-        tensors = [editor.shapes[find_value(editor.model.scopes, value, editor.model.label)] for value in (states, row)]
-        dims, of_row = (tensor.dims or () for tensor in tensors)
-        is_row = len(dims) == 3 and len(of_row) in (2, 3) and of_row[-1:] == dims[-1:]
-        if not name or name in editor.model.graph.values or not is_row:
-            raise UsageError(
-                f"{editor.model.label}: {self.name()}: '{row}' is {tensors[1]}, no row of '{states}', {tensors[0]}, or "
-                "has no new input - name a row, its states and an input"
-            )
-        return NewInput(name, tensors[0].dtype, (dims[0], 1, dims[1]), "1 at the place of the row, 0 elsewhere")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -58,24 +58,35 @@ def fold_axes(tensors: Sequence[Sizes], kinds: Sequence[int], rank: int) -> Axes
     Raises:
         MatchFailure: They need more.
     """
-    groups: list[tuple[int, ...]] = [(axis,) for axis in range(len(kinds))]
-    single = [all(dims[axis] == 1 for dims in tensors) for axis in range(len(groups))]
-    for axis, kind in enumerate(kinds):
-        if len(groups) > rank and kind == FREE and single[axis]:
-            groups.remove((axis,))
+    single = [all(dims[axis] == 1 for dims in tensors) for axis in range(len(kinds))]
+
+    def may_merge(one: Sequence[int], two: Sequence[int], _: Sequence[int]) -> bool:
+        first, second = (next((axis for axis in group if not single[axis]), group[0]) for group in (one, two))
+        is_alike = single[first] or single[second] or all((dims[first] == 1) == (dims[second] == 1) for dims in tensors)
+        return kinds[first] == kinds[second] != OWN and is_alike
+
+    groups = _join_groups(rank, [single[axis] and kind == FREE for axis, kind in enumerate(kinds)], may_merge)
+    if len(groups) > rank:
+        raise MatchFailure(f"{len(groups)} of its axes can neither go nor merge")
+    return Axes(groups)
+
+
+def _join_groups(
+    rank: int, may_go: Sequence[bool], may_merge: Callable[[Sequence[int], Sequence[int], Sequence[int]], bool]
+) -> Blocks:
+    """Return groups of neighbouring axes, as few as `rank` if that can be; axes that may go do so from the first on."""
+    axes = list(range(len(may_go)))
+    for axis, is_open in enumerate(may_go):
+        if is_open and len(axes) > rank:
+            axes.remove(axis)
+    groups: list[tuple[int, ...]] = [(axis,) for axis in axes]
     index = 0
     while len(groups) > rank and index + 1 < len(groups):
-        first, second = (
-            next((axis for axis in group if not single[axis]), group[0]) for group in groups[index : index + 2]
-        )
-        is_alike = single[first] or single[second] or all((dims[first] == 1) == (dims[second] == 1) for dims in tensors)
-        if kinds[first] == kinds[second] != OWN and is_alike:
+        if may_merge(groups[index], groups[index + 1], axes):
             groups[index] += groups.pop(index + 1)
         else:
             index += 1
-    if len(groups) > rank:
-        raise MatchFailure(f"{len(groups)} of its axes can neither go nor merge")
-    return Axes(tuple(groups))
+    return tuple(groups)
 
 
 def sizes_of(editor: Editor, value: Value | None) -> Sizes:
@@ -129,21 +140,14 @@ def _join_axes(dims: Sequence[int], perm: Sequence[int], rank: int) -> tuple[Blo
 
     Axes of 1 are left out from the first on, then neighbours that stay neighbours are one block.
     """
-    left_out: set[int] = set()
-    for axis, dim in enumerate(dims):
-        if dim == 1 and len(dims) - len(left_out) > rank:
-            left_out.add(axis)
-    blocks = [[axis] for axis in range(len(dims)) if axis not in left_out]
-    after = [axis for axis in perm if axis not in left_out]
-    index = 0
-    while index + 1 < len(blocks) and len(blocks) > rank:
-        last, first = blocks[index][-1], blocks[index + 1][0]
-        if after.index(first) == after.index(last) + 1:
-            blocks[index] += blocks.pop(index + 1)
-        else:
-            index += 1
+
+    def may_merge(one: Sequence[int], two: Sequence[int], axes: Sequence[int]) -> bool:
+        after = [axis for axis in perm if axis in axes]
+        return after.index(two[0]) == after.index(one[-1]) + 1
+
+    blocks = _join_groups(rank, [dim == 1 for dim in dims], may_merge)
     heads = [block[0] for block in blocks]
-    return tuple(map(tuple, blocks)), tuple(heads.index(axis) for axis in after if axis in heads)
+    return blocks, tuple(heads.index(axis) for axis in perm if axis in heads)
 
 
 @lru_cache(maxsize=256)

@@ -96,7 +96,6 @@ def _reading_product(editor: Editor, concat: Node) -> tuple[Node, Value]:
 def _make_nodes(
     editor: Editor, concat: Node, sources: list[Value | None], product: Node, rotated: Value
 ) -> list[NewNode]:
-    """Return the nodes that replace the Mul."""
     joined, out = concat.outputs[0], product.outputs[0]
     table = next((value for value in product.inputs if value is not rotated), None)
     if joined is None or out is None or table is None:

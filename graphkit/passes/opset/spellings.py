@@ -275,7 +275,6 @@ def _draft_attributes(draft: Draft) -> dict[str, Any]:
 
 
 def _default_of(schema: OpSchema, name: str) -> Any:
-    """Return the default of an attribute, None where it has none."""
     attribute = schema.attributes.get(name)
     if attribute is None or attribute.default_value.type == onnx.AttributeProto.UNDEFINED:
         return None

@@ -426,7 +426,6 @@ def _lift_region(editor: Editor, regions: FlatRegions, region: Region) -> None:
 
 
 def _make_reshape(editor: Editor, node: Node, source: NodeInput, name: str, spec: Spec) -> NewNode:
-    """Return a Reshape in the place of another one."""
     return NewNode("Reshape", [source, editor.integers(spec, f"{name}_shape")], [name], like=node)
 
 

@@ -12,7 +12,7 @@ from graphkit.graph.operator_traits import BROADCASTING, RESHAPING, UNARY
 from graphkit.graph.traversal import follow_chain
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims
-from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite, attributes_of
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, lower, symbol
 from graphkit.symbolic.expr import Atom
@@ -75,7 +75,7 @@ RESHAPE_SINCE, AXES_ARE_INPUTS_SINCE = 5, 13
 
 
 @dataclass(frozen=True)
-class MergeChains(Rewrite):
+class MergeChains(NodeRewrite):
     """Merge consecutive Reshape, Squeeze, Unsqueeze and Flatten into one Reshape, and Transposes into one.
 
     A chain that changes nothing is removed. Legality: the last shape can be written as a constant in the dims of the
@@ -102,35 +102,44 @@ class MergeChains(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for node in editor.nodes(*sorted(RESHAPING)):
-            _merge_reshapes(editor, node)
-        for node in editor.nodes("Transpose"):
-            if _is_reshaping(editor, node):
-                _merge_reshapes(editor, node)
-            else:
-                _merge_transposes(editor, node)
+    operators: ClassVar[tuple[str, ...]] = (*sorted(RESHAPING), "Transpose")
 
-
-def _merge_reshapes(editor: Editor, node: Node) -> None:
-    out, chain = node.outputs[0], _chain_starts(editor, node)
-    after = editor.shapes.dims(out)
-    if out is None or after is None or not chain or node.scope.opset() < RESHAPE_SINCE:
-        return
-    for source in reversed(chain):
-        before = editor.shapes[source].dims
-        if before == after:
-            if editor.bypass(node, source):
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        if not _is_reshaping(editor, node):
+            self._merge_transposes(editor, node)
+            return
+        out, chain = node.result(), _chain_starts(editor, node)
+        after = editor.shapes[out].dims
+        if after is None or node.scope.opset() < RESHAPE_SINCE:
+            return
+        if (start := next((each for each in reversed(chain) if editor.shapes[each].dims == after), None)) is not None:
+            if editor.bypass(node, start):
                 editor.note("chain(s) of reshapes without effect removed")
             return
-    first = 0 if node.is_op("Transpose") else 1
-    inner = list(itertools.takewhile(lambda value: editor.only_reader(value) is not None, chain))
-    for source in reversed(chain[first : len(inner) + 1]):  # nothing else reads what is in between
-        new = _spell_chain(editor, node, source, [out, *chain[: chain.index(source)]])
-        if new is not None:
-            editor.replace(node, new)
-            editor.note(f"chain(s) of reshapes merged into one {new.op_type}")
+        first = 0 if node.is_op("Transpose") else 1
+        inner = list(itertools.takewhile(lambda value: editor.only_reader(value) is not None, chain))
+        for source in reversed(chain[first : len(inner) + 1]):  # nothing else reads what is in between
+            new = _spell_chain(editor, node, source, [out, *chain[: chain.index(source)]])
+            if new is not None:
+                editor.replace(node, new)
+                editor.note(f"chain(s) of reshapes merged into one {new.op_type}")
+                return
+
+    def _merge_transposes(self, editor: Editor, node: Node) -> None:
+        source, out = node.operand(0), node.result()
+        maker = source.producer
+        if maker is None or not maker.is_op("Transpose") or maker.scope is not node.scope:
             return
+        first, second = maker.attr("perm", tuple), node.attr("perm", tuple)
+        if first is None or second is None or len(first) != len(second):
+            return
+        perm, start = [first[axis] for axis in second], maker.operand(0)
+        if perm == sorted(perm):
+            if editor.bypass(node, start):
+                editor.note("pair(s) of inverse Transposes removed")
+        elif editor.only_reader(source) is node:
+            editor.replace(node, NewNode("Transpose", [start], [out.name], {"perm": perm}, like=node))
+            editor.note("pair(s) of Transposes merged")
 
 
 def _spell_chain(editor: Editor, node: Node, source: Value, made: Sequence[Value]) -> NewNode | None:
@@ -219,28 +228,11 @@ def _is_reshaping(editor: Editor, node: Node) -> bool:
     return dims is not None and moved == sorted(moved)
 
 
-def _merge_transposes(editor: Editor, node: Node) -> None:
-    source, out = node.input(0), node.outputs[0]
-    producer = source.producer if source is not None else None
-    if out is None or producer is None or not producer.is_op("Transpose") or producer.scope is not node.scope:
-        return
-    first, second = producer.attr("perm", tuple), node.attr("perm", tuple)
-    if first is None or second is None or len(first) != len(second):
-        return
-    perm = [first[axis] for axis in second]
-    if perm == sorted(perm):
-        if (start := producer.input(0)) is not None and editor.bypass(node, start):
-            editor.note("pair(s) of inverse Transposes removed")
-    elif source is not None and editor.only_reader(source) is node:
-        editor.replace(node, NewNode("Transpose", [producer.input(0)], [out.name], {"perm": perm}, like=node))
-        editor.note("pair(s) of Transposes merged")
-
-
 ELEMENTWISE_SINCE = 7  # before, a node with two inputs needs an attribute to broadcast
 
 
 @dataclass(frozen=True)
-class CancelReshapes(Rewrite):
+class CancelReshapes(NodeRewrite):
     """Remove Reshapes, Squeezes and Unsqueezes around elementwise nodes, which work on any dims.
 
     GPT-2 turns `[b, s, h]` into `[b*s, h]` for each Gemm, and back for each Gelu.
@@ -271,16 +263,16 @@ class CancelReshapes(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for node in editor.nodes(*sorted(RESHAPING)):
-            source, out = node.input(0), node.outputs[0]
-            before, after = (editor.shapes[value].dims for value in (source, out))
-            if before is None or after is None or before == after or node.scope.opset() < RESHAPE_SINCE:
-                continue
-            region = _Region(editor, node, before, after)
-            if region.saved_nodes > 0:
-                region.write()
-                editor.note("Reshape(s) around elementwise nodes removed", region.saved_nodes)
+    operators: ClassVar[tuple[str, ...]] = tuple(sorted(RESHAPING))
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        before, after = (editor.shapes[value].dims for value in (node.operand(0), node.result()))
+        if before is None or after is None or before == after or node.scope.opset() < RESHAPE_SINCE:
+            return
+        region = _Region(editor, node, before, after)
+        if region.saved_nodes > 0:
+            region.write()
+            editor.note("Reshape(s) around elementwise nodes removed", region.saved_nodes)
 
 
 @dataclass

@@ -20,7 +20,7 @@ __all__ = ["CanonicalizeSlice", "DropEmptyParts", "JoinBeforeReshape", "MergeCon
 
 
 @dataclass(frozen=True)
-class CanonicalizeSlice(Rewrite):
+class CanonicalizeSlice(NodeRewrite):
     """Give each Slice of step 1 constant bounds, or remove it if it cuts nothing off.
 
     An end at or after the dim becomes the largest int64, and a bound that is the dim minus a number becomes negative.
@@ -47,25 +47,24 @@ class CanonicalizeSlice(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for node in editor.nodes("Slice"):
-            data, bounds = node.input(0), slice_bounds(editor, node)
-            if has_attributes_only(node) or data is None or bounds is None:
+    operators: ClassVar[tuple[str, ...]] = ("Slice",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        bounds = slice_bounds(editor, node)
+        if has_attributes_only(node) or bounds is None:
+            return
+        if all((start, end) == (0, INT64_MAX) for start, end in bounds):
+            if editor.bypass(node, node.operand(0)):
+                editor.note("Slice(s) without effect removed")
+            return
+        for index, name in ((1, "starts"), (2, "ends")):
+            value, numbers = node.operand(index), [n for pair in bounds if isinstance(n := pair[index - 1], int)]
+            if value.is_constant or len(numbers) < len(bounds):
                 continue
-            if all((start, end) == (0, INT64_MAX) for start, end in bounds):
-                if editor.bypass(node, data):
-                    editor.note("Slice(s) without effect removed")
-                continue
-            for index, name in ((1, "starts"), (2, "ends")):
-                value, out = node.input(index), node.outputs[0]
-                numbers = [number for pair in bounds if isinstance(number := pair[index - 1], int)]
-                if value is None or value.is_constant or len(numbers) < len(bounds):
-                    continue
-                dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(editor.shapes[value].dtype))  # that of the others
-                array = np.array([min(number, int(np.iinfo(dtype).max)) for number in numbers], dtype)
-                label = out.name if out is not None else node.label
-                editor.set_inputs(node, {index: editor.constant(array, f"{label}_{name}")})
-                editor.note("bound(s) of Slices made constant")
+            dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(editor.shapes[value].dtype))  # that of the others
+            array = np.array([min(number, int(np.iinfo(dtype).max)) for number in numbers], dtype)
+            editor.set_inputs(node, {index: editor.constant(array, f"{node.result().name}_{name}")})
+            editor.note("bound(s) of Slices made constant")
 
 
 def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | int]] | None:
@@ -162,7 +161,6 @@ class MergeSlices(Rewrite):
 
 
 def _constant_bounds(editor: Editor, node: Node) -> Bounds | None:
-    """Return the bounds of a Slice, None if they are not all constant."""
     rank = editor.shapes[node.inputs[0]].rank
     starts, ends, axes, steps = (_constant_integers(editor, node.input(index)) for index in range(1, 5))
     if has_attributes_only(node) or rank is None or not starts or ends is None:
@@ -291,7 +289,6 @@ def _continues_concat(editor: Editor, inner: Node, joined: Value, reader: Node) 
 
 
 def _merged_parts(inner: Node, joined: Value, reader: Node) -> list[Value | None]:
-    """Return the parts of a reader with those of the inner Concat in its place."""
     return [part for value in reader.inputs for part in (inner.inputs if value is joined else (value,))]
 
 

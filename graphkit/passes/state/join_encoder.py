@@ -13,7 +13,6 @@ import onnx.numpy_helper
 
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.rewrite import Editor, Matched, NewNode, Pass, copy_proto
 from graphkit.rewrite.new_interface import NewInput, declared_dims_in, drop_dead_inputs, with_interface, with_names
@@ -42,7 +41,17 @@ def compose_models(first: Model, second: Model, links: Mapping[str, str], prefix
     _tell_dims_apart(ahead.graph, second.proto.graph, links, prefix)
     proto = onnx.ModelProto()
     proto.CopyFrom(second.proto)
-    _merge_opsets(first, ahead, second, proto)
+    versions = {entry.domain: entry.version for entry in proto.opset_import}
+    for entry in ahead.opset_import:
+        if entry.domain not in versions:
+            proto.opset_import.append(entry)
+        elif versions[entry.domain] != entry.version:
+            domain, other = entry.domain or "ai.onnx", versions[entry.domain]
+            raise UsageError(
+                f"{first.name} has opset {entry.version} of {domain}, {second.name} has {other} - "
+                "convert one with convert-opset"
+            )
+    proto.ir_version = max(proto.ir_version, ahead.ir_version)
     pairs = [(f"{prefix}{source}", name) for name, source in links.items()]
     graph = second.proto.graph
     try:
@@ -93,20 +102,6 @@ def _annotate_quantization(merged: onnx.GraphProto, graph: onnx.GraphProto, name
             made.quant_parameter_tensor_names.add(key=entry.key, value=name(entry.value))
 
 
-def _merge_opsets(first: Model, ahead: onnx.ModelProto, second: Model, proto: onnx.ModelProto) -> None:
-    versions = {entry.domain: entry.version for entry in proto.opset_import}
-    for entry in ahead.opset_import:
-        if versions.setdefault(entry.domain, entry.version) != entry.version:
-            domain = entry.domain or "ai.onnx"
-            raise UsageError(
-                f"{first.name} has opset {entry.version} of {domain}, {second.name} has {versions[entry.domain]} - "
-                "convert one with convert-opset"
-            )
-    present = {entry.domain for entry in proto.opset_import}
-    proto.opset_import.extend(entry for entry in ahead.opset_import if entry.domain not in present)
-    proto.ir_version = max(proto.ir_version, ahead.ir_version)
-
-
 PREFIX = "encoder/"
 
 
@@ -148,7 +143,13 @@ class JoinEncoder(Pass):
         if cross_mask is not None and mask is not None:
             cross = renamed[cross_mask.name] = mask.name
         elif cross_mask is not None:
-            first, cross = _all_count(first, cross_mask, states[0])
+            editor = Editor(first)  # in which the mask is ones for the first two axes of the states
+            shape, cross = (editor.unique_name(f"{cross_mask.name}_{part}") for part in ("shape", "ones"))
+            fill = onnx.numpy_helper.from_array(np.ones(1, dtype_name(editor.shapes[cross_mask].dtype)))
+            editor.insert_first(first.graph, NewNode("Shape", [states[0]], [shape], {"start": 0, "end": 2}))
+            editor.insert_first(first.graph, NewNode("ConstantOfShape", [shape], [cross], {"value": fill}))
+            editor.replace_all_uses(cross_mask, cross)
+            first = drop_dead_inputs(editor.result())
         linked = {states[0].name, cross_mask.name if cross_mask is not None else ""}
         of_decoder = {value.name for value in first.graph.inputs} - linked
         if both := sorted(of_decoder & {value.name for value in encoder.graph.inputs}):
@@ -167,18 +168,6 @@ class JoinEncoder(Pass):
         changes = ("the encoder and the first step of the decoder are one model",)
         matches = tuple((f"{name}_kept", name) for name in kept)
         return Matched(_keep_values(with_names(whole, renamed), kept), changes, matches=matches)
-
-
-def _all_count(model: Model, mask: Value, like: Value) -> tuple[Model, str]:
-    """Return a model in which a mask is ones for the first two axes of an input, and the name of these."""
-    editor = Editor(model)
-    dtype = dtype_name(editor.shapes[mask].dtype)
-    shape, ones = editor.unique_name(f"{mask.name}_shape"), editor.unique_name(f"{mask.name}_ones")
-    fill = onnx.numpy_helper.from_array(np.ones(1, dtype))
-    editor.insert_first(model.graph, NewNode("Shape", [like], [shape], {"start": 0, "end": 2}))
-    editor.insert_first(model.graph, NewNode("ConstantOfShape", [shape], [ones], {"value": fill}))
-    editor.replace_all_uses(mask, ones)
-    return drop_dead_inputs(editor.result()), ones
 
 
 def _keep_values(model: Model, kept: Mapping[str, str]) -> Model:

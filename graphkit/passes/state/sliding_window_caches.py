@@ -180,7 +180,6 @@ class _Trace:
         return node.input(0) if node.is_op("Concat") else self._data(value)
 
     def _is_measured(self, value: Value) -> bool:
-        """Whether something reads the shape of a value."""
         return any(node.is_op("Shape", "Size") for node, _ in value.consumers)
 
     def _holds_keys(self, node: Node) -> bool:
