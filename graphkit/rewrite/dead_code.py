@@ -96,7 +96,8 @@ def _follow_needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _N
             continue
         needed.nodes[index] = True
         names += nodes[index].input
-        bodies = [(body, _follow_needs(body.node, _info_names(body.output))) for _, body in body_graphs(nodes[index])]
+        graphs = body_graphs(nodes[index]) if nodes[index].attribute else ()
+        bodies = [(body, _follow_needs(body.node, _info_names(body.output))) for _, body in graphs]
         for body, needs in bodies:
             names += needs.names.difference(needs.made, _defined_names(body))
         if bodies:

@@ -164,7 +164,7 @@ def _merge_duplicates(editor: Editor, scope: Scope, known: ChainMap[Key, Value |
         for body in node.bodies.values():
             _merge_duplicates(editor, body, known.new_child())
         key = _node_key(editor, node)
-        if key is None or any(editor.is_output(value) and not value.consumers for value in node.results):
+        if key is None or any(not value.consumers and editor.is_output(value) for value in node.results):
             continue
         twin = known.setdefault(key, node)
         if not isinstance(twin, Node) or twin is node or editor.is_fused(node):
