@@ -148,14 +148,14 @@ class Linear:
     """A node that gives `weight * data + bias`."""
 
     node: Node
-    data: int  # which of its inputs is the data
-    weight: int  # which one is the weight
     tensor: TensorProto
     view: tuple[int, ...]  # dims that the weight is looked at with: groups get a dim of their own
     takes: Axes  # the axes of the view that count the channels of the data, in order
     gives: Axes  # those that count the channels of the result
     source: Channels
     result: Channels
+    data: int = 0  # which of its inputs is the data
+    weight: int = 1  # which one is the weight
     bias: int | None = None  # which input is the bias, None for an operator that has none
     is_padded: bool = False  # whether it reads, or makes up, elements that are not in its data
 
@@ -201,7 +201,7 @@ def _read_convolution(node: Node, _: Shapes) -> Linear:
     pads, automatic = node.attr("pads", ()), node.attr("auto_pad", "NOTSET")
     is_padded = is_transposed or pads is None or any(pads) or automatic not in ("NOTSET", "VALID")
     source, result = Channels(rank, 1, incoming), Channels(rank, 1, outgoing)
-    return Linear(node, 0, 1, tensor, view, takes, gives, source, result, bias=2, is_padded=is_padded)
+    return Linear(node, tensor, view, takes, gives, source=source, result=result, bias=2, is_padded=is_padded)
 
 
 def _read_gemm(node: Node, _: Shapes) -> Linear:
@@ -211,7 +211,7 @@ def _read_gemm(node: Node, _: Shapes) -> Linear:
     takes, gives = (1, 0) if node.attr("transB", 0) else (0, 1)
     dims = tuple(tensor.dims)
     source, result = Channels(2, 0 if node.attr("transA", 0) else 1, dims[takes]), Channels(2, 1, dims[gives])
-    return Linear(node, 0, 1, tensor, dims, (takes,), (gives,), source, result, bias=2)
+    return Linear(node, tensor, dims, (takes,), (gives,), source=source, result=result, bias=2)
 
 
 def _read_matmul(node: Node, shapes: Shapes) -> Linear:
@@ -235,7 +235,7 @@ def _read_matmul(node: Node, shapes: Shapes) -> Linear:
     takes, gives = (before, last) if is_right else (last, before)
     whole, axis = max(rank, len(dims)), -1 if is_right else -2
     source, result = Channels(rank, rank + axis, dims[takes]), Channels(whole, whole + axis, dims[gives])
-    return Linear(node, data, weight, tensor, dims, (takes,), (gives,), source, result)
+    return Linear(node, tensor, dims, (takes,), (gives,), source=source, result=result, data=data, weight=weight)
 
 
 Reader = Callable[[Node, Shapes], Linear]
