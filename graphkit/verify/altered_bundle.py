@@ -39,22 +39,18 @@ class IsolatedBundle(Bundle):
 
 
 class AlteredBundle(IsolatedBundle):
-    """A bundle that runs models in the place of its files.
+    """A bundle that runs other models in the place of its files.
 
     Args:
         folder: The bundle.
         contract: What it does.
-        models: What runs, by file.
-        optimize: Whether onnxruntime may fuse operators.
+        sessions: What runs, by file.
     """
 
-    def __init__(
-        self, folder: Path, contract: BundleContract, models: Mapping[str, Model], *, optimize: bool = False
-    ) -> None:
-        super().__init__(folder, optimize=optimize, prepack=False, unchecked=True)
+    def __init__(self, folder: Path, contract: BundleContract, sessions: Mapping[str, IsolatedSession]) -> None:
+        super().__init__(folder, prepack=False, unchecked=True)
         self.contract = contract
-        opened = {file: IsolatedSession(model, optimize=optimize, prepack=False) for file, model in models.items()}
-        self._sessions.opened.update(opened)
+        self._sessions.opened.update(sessions)
         self._begin(self._fresh(self._state.initial))
 
 
@@ -67,7 +63,9 @@ class WideBundle(NamedTuple):
 
     def open(self, folder: Path, *, optimize: bool) -> AlteredBundle:
         """Return the bundle in float32."""
-        return AlteredBundle(folder, self.contract, self.models, optimize=optimize)
+        models = self.models.items()
+        sessions = {file: IsolatedSession(model, optimize=optimize, prepack=False) for file, model in models}
+        return AlteredBundle(folder, self.contract, sessions)
 
 
 def widen_model(model: Model) -> Model:

@@ -11,7 +11,7 @@ import numpy as np
 from bundle_faults import Edit, Inject, each_of, graph, weight
 
 BEGINS = "No simple cause; it "
-KEPT = "Each call is right on the state of the export: "
+KEPT = "No simple cause; the logits of "  # and what it keeps is not
 POSITIONS, MASK = "Positions are wrong: ", "The mask of tokens "
 SOURCE = "The mask of the source is wrong: "
 SLOTS = "New slots are not written behind those in use"
