@@ -70,7 +70,7 @@ def check_equivalence(
     seed: int = 0,
     dims: DimNames = "related",
     computed: Sequence[str] = (),
-    compared: ConstantNumbers | None = None,
+    numbers: ConstantNumbers | None = None,
 ) -> Equivalence:
     """Check whether a rewritten model gives the outputs of its original, at every size and for every input.
 
@@ -89,7 +89,7 @@ def check_equivalence(
         seed: Of the sizes at which the shape engine is compared with onnxruntime.
         dims: Which dims of the inputs that have one name are one size: see `graphkit.shapes.input_dims`.
         computed: Inputs of the original whose dims are those of its other ones, by their names.
-        compared: Large weights that another check has compared, which are not read again.
+        numbers: Those of large weights that another check has compared, which are not read again.
 
     Returns:
         For each output whether it is proven, or why it is unknown.
@@ -106,7 +106,7 @@ def check_equivalence(
     before, after = map(inline_model, models)
     try:
         declared = read_alike(before, after, names, dims=dims, computed=computed)
-        constants = Constants(Terms(), (before, after), compared=compared)
+        constants = Constants(Terms(), numbers)
         fixed = {*(values or ()), *unread}
         faults = [
             *input_faults(before, after, names, fixed, constants, narrower=narrower, free=free),

@@ -205,7 +205,7 @@ def limited_equivalence(
     """
     from graphkit.matching.value_numbering import ConstantNumbers  # which a report without a proof needs not
 
-    compared = ConstantNumbers()
+    numbers = ConstantNumbers()
 
     from graphkit.equivalence.check import check_equivalence
 
@@ -222,7 +222,7 @@ def limited_equivalence(
                     dims=dims,
                     seed=seed,
                     computed=computed,
-                    compared=compared,
+                    numbers=numbers,
                 )
         except (ModelError, OutOfTimeError) as error:
             return Equivalence.unknown((value.name for value in rewritten.graph.outputs), str(error))

@@ -62,7 +62,7 @@ def _shared_pairs(
     shapes = common_shapes(*models, names_in_a, None, narrower=True, spec=spec)
     if any(inputs_fault(node) for each in models for node in all_nodes(each.scopes)):
         return
-    constants = Constants(Terms(), models, numbers)
+    constants = Constants(Terms(), numbers)
     tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
     exact = read_pair(models, shapes, tools, names_in_a, EXACT)
     for first, second in (exact, read_pair(models, shapes, tools, names_in_a, REAL, exact)):

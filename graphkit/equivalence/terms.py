@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 from graphkit.dtypes import FLOATS
 from graphkit.equivalence.result import ComparedConstants
 from graphkit.errors import ModelError
 from graphkit.io.byte_source import external_extent
-from graphkit.io.tensors import payload_size, walk_tensors
-from graphkit.matching.value_numbering import ConstantNumbers
+from graphkit.io.tensors import payload_size
+from graphkit.matching.value_numbering import ConstantNumbers, place_of
 from graphkit.model import Model
 from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims, sizes_of
@@ -120,38 +118,22 @@ def without_reshape(term: Term | None) -> Term | None:
     return term.args[0] if term is not None and term.op == "Reshape" else term
 
 
-# Constants by their bytes: equal where they lie at one place of one file, else compared, or by hash.
+# Constants by their bytes: small ones by their hash, large ones compared.
 
 
-BLOCK = 1 << 20
-MAX_HASHED = 1 << 16  # bytes of a tensor in a file that is read at once
+MAX_HASHED = 1 << 16  # bytes
 MAX_COMPARED = 1 << 18  # elements of a constant that is searched for repeats
 MAX_ARRAY = 1 << 24  # bytes of a constant that nodes are run on
-Place = tuple[Path, int, int]
 
 
 class Constants:
     """The constants of both models as terms.
 
-    A large tensor is known by its place alone, and is read only where the rewritten model has a tensor of its size at a
-    place that the original does not have, or where nodes of constants give as many bytes; where there are numbers of
-    constants, it is known by its number.
+    A large tensor is read as far as another one has as many bytes and the same ones at both ends, and lies elsewhere.
     """
 
-    def __init__(
-        self,
-        terms: Terms,
-        models: tuple[Model, Model] | None = None,
-        numbers: ConstantNumbers | None = None,
-        compared: ConstantNumbers | None = None,
-    ) -> None:
-        self.terms, self.numbers = terms, numbers
-        self.read_sizes = frozenset[int]() if models is None else _sizes_of_new_places(*models)
-        self.places: dict[Place, bytes] = {}  # the identity of what lies there
-        self.unhashed: dict[int, list[Place]] = {}  # by size, what is known by its place, or its number
-        self.hashed: dict[bytes, bytes] = {}  # the identity of such a tensor by the hash of its bytes
-        self.compared = compared or ConstantNumbers()  # of large tensors that are read
-        self.computed_sizes: set[int] = set()  # in bytes, of arrays that no model holds
+    def __init__(self, terms: Terms, numbers: ConstantNumbers | None = None) -> None:
+        self.terms, self.numbers = terms, numbers or ConstantNumbers()
         self.bare: dict[Term, Term] = {}  # without repeats
         self.periodic: dict[Term, list[list[int]] | None] = {}
         self.bases: dict[Term, Term] = {}  # what a constant was reshaped from
@@ -161,16 +143,26 @@ class Constants:
 
     def of_tensor(self, model: Model, tensor: TensorProto) -> Term:
         """Return the term of a tensor."""
-        if tensor.data_location == TensorProto.EXTERNAL:
-            identity = self._place_tensor(model, tensor)
-        elif tensor.data_type == TensorProto.STRING:
-            identity = _hash_bytes(b"".join(b"%d:%s" % (len(s), s) for s in tensor.string_data))
-        else:
-            identity = _hash_bytes(model.payload(tensor))
+        identity = self._identity_of(model, tensor)
         term = self._make_term(tensor.data_type, tuple(tensor.dims), identity)
         self.sources.setdefault(term, (model, tensor))
         self.read.add(identity)
         return term
+
+    def _identity_of(self, model: Model, tensor: TensorProto) -> bytes:
+        """Return what stands for the bytes of a tensor: where they should be, if its file is missing."""
+        if tensor.data_type == TensorProto.STRING and tensor.data_location != TensorProto.EXTERNAL:
+            return _hash_bytes(b"".join(b"%d:%s" % (len(s), s) for s in tensor.string_data))
+        try:
+            place_of(model, tensor)
+        except ModelError:
+            named = external_extent(tensor)
+            beside = model.lineage if model.path is None else str(model.path)
+            return repr((beside, named.location, named.offset, named.length)).encode()
+        size = payload_size(tensor)
+        if size is None or size > MAX_HASHED:
+            return b"bytes %d" % self.numbers.of_bytes(model, tensor)
+        return _hash_bytes(model.payload(tensor))
 
     def of_array(self, array: np.ndarray, dtype: int, *, is_computed: bool = False) -> Term:
         """Return the term of an array.
@@ -180,12 +172,17 @@ class Constants:
             dtype: Its dtype.
             is_computed: Whether another order of its steps may give another one.
         """
-        identity = self._as_placed(array.nbytes, _hash_bytes(np.ascontiguousarray(array).tobytes()))
+        content = np.ascontiguousarray(array).tobytes()
+        identity = _hash_bytes(content) if len(content) <= MAX_HASHED else self._compared_identity(content)
         term = self._make_term(dtype, array.shape, identity)
         self.terms.arrays[term] = array
         if is_computed:
             self.computed.add(identity)
         return term
+
+    def _compared_identity(self, content: bytes) -> bytes:
+        tensor = TensorProto(data_type=TensorProto.UINT8, dims=[len(content)], raw_data=content)
+        return b"bytes %d" % self.numbers.of_bytes(Model.from_proto(ModelProto()), tensor)
 
     def is_computed(self, term: Term) -> bool:
         """Whether a node of constants gives its elements, and no model holds them."""
@@ -291,59 +288,6 @@ class Constants:
     def _make_term(self, dtype: int, dims: tuple[int, ...], identity: bytes) -> Term:
         return self.terms.make("Constant", (dtype, dims, identity), (), dtype, dims)
 
-    def _place_tensor(self, model: Model, tensor: TensorProto) -> bytes:
-        place = _tensor_place(model, tensor)
-        if not isinstance(place, tuple):
-            return place
-        if place not in self.places:
-            self.places[place] = self._tensor_identity(model, tensor, place)
-        return self.places[place]
-
-    def _tensor_identity(self, model: Model, tensor: TensorProto, place: Place) -> bytes:
-        size = place[2]
-        if size <= MAX_HASHED or size in self.computed_sizes:
-            digest = _hashed_file(place)
-            return self.hashed.get(digest, digest)
-        self.unhashed.setdefault(size, []).append(place)
-        if self.numbers is not None:
-            return b"number %d" % self.numbers.of(model, tensor)
-        if size in self.read_sizes:
-            return b"bytes %d" % self.compared.of_bytes(model, tensor)
-        return repr(place).encode()
-
-    def _as_placed(self, size: int, digest: bytes) -> bytes:
-        """Return the identity of bytes by their hash: that of a large tensor which has them, if there is one."""
-        if size > MAX_HASHED:
-            self.computed_sizes.add(size)
-            for place in self.unhashed.pop(size, ()):
-                self.hashed[_hashed_file(place)] = self.places[place]
-        return self.hashed.get(digest, digest)
-
-
-def _sizes_of_new_places(original: Model, rewritten: Model) -> frozenset[int]:
-    """Return the sizes in bytes of the tensors of a rewritten model that do not lie where the original has one."""
-    known, new = set[Place | bytes](), set[int]()
-    for tensor, _ in walk_tensors(original.proto):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            known.add(_tensor_place(original, tensor))
-    for tensor, _ in walk_tensors(rewritten.proto):
-        if tensor.data_location != TensorProto.EXTERNAL:
-            new.add(payload_size(tensor) or 0)
-        elif (place := _tensor_place(rewritten, tensor)) not in known and isinstance(place, tuple):
-            new.add(place[2])
-    return frozenset(new)
-
-
-def _tensor_place(model: Model, tensor: TensorProto) -> Place | bytes:
-    """Return where an external tensor lies; where it should be, as all that is known of it, if its file is missing."""
-    try:
-        path, offset, length = model.piece(tensor)
-    except ModelError:
-        named = external_extent(tensor)
-        beside = model.lineage if model.path is None else str(model.path)
-        return repr((beside, named.location, named.offset, named.length)).encode()
-    return Path(os.path.realpath(path)), offset, length
-
 
 def _split_period(bits: np.ndarray, axis: int) -> list[int]:
     """Return the size of an axis, as two where the elements repeat after some; those that are all the same do not."""
@@ -360,16 +304,6 @@ def _is_plain(dtype: int) -> bool:
 
 def _hash_bytes(content: bytes | memoryview) -> bytes:
     return hashlib.blake2b(content, digest_size=32).digest()
-
-
-def _hashed_file(place: Place) -> bytes:
-    path, offset, length = place
-    found = hashlib.blake2b(digest_size=32)
-    with path.open("rb", buffering=0) as file:
-        file.seek(offset)
-        for at in range(0, length, BLOCK):
-            found.update(file.read(min(BLOCK, length - at)))
-    return found.digest()
 
 
 # Constants of real arithmetic: what was computed is one constant where it agrees with its exact value to 1e-6.

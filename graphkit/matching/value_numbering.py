@@ -101,11 +101,8 @@ class _Constant:
 
     def equals(self, other: _Constant) -> bool:
         """Whether the bytes are those of another constant."""
-        if self.sample != other.sample:
-            return False
-        if self.sample[0] <= SAMPLE:
-            return True
-        return first_difference(self.model, self.tensor, other.model, other.tensor) is None
+        is_alike = self.sample == other.sample
+        return is_alike and first_difference(self.model, self.tensor, other.model, other.tensor) is None
 
 
 class ConstantNumbers:
@@ -118,7 +115,7 @@ class ConstantNumbers:
     def __init__(self) -> None:
         self.unread: set[int] = set()
         self._numbers: dict[Hashable, int] = {}
-        self._kinds: dict[Hashable, list[_Constant]] = {}
+        self._large: dict[int, list[_Constant]] = {}  # by how many bytes they have
         self._fresh = itertools.count()
 
     def of(self, model: Model, tensor: TensorProto) -> int:
@@ -136,12 +133,12 @@ class ConstantNumbers:
             plain.ClearField("name")
             return self._number_of_key((kind, plain.SerializeToString(deterministic=True)))
         try:
-            place = place_of(model, tensor)
+            place_of(model, tensor)
         except ModelError:  # the file is missing
             number = self._number_of_key((kind, tensor.name, tuple((e.key, e.value) for e in tensor.external_data)))
             self.unread.add(number)
             return number
-        return self._number_by_bytes(kind, place, model, tensor)
+        return self._number_of_key((kind, self.of_bytes(model, tensor)))
 
     def of_bytes(self, model: Model, tensor: TensorProto) -> int:
         """Return the number of the bytes of a tensor, whatever dtype and dims it has.
@@ -149,7 +146,22 @@ class ConstantNumbers:
         Raises:
             ModelError: Its file is missing, or has shrunk since the model was read.
         """
-        return self._number_by_bytes("bytes", place_of(model, tensor), model, tensor)
+        place = place_of(model, tensor)
+        if place is not None and place in self._numbers:
+            return self._numbers[place]
+        constant = _Constant(next(self._fresh), model, tensor)
+        size, content, _ = constant.sample
+        if size <= SAMPLE:
+            number = self._number_of_key(("bytes", content))
+        else:
+            constants = self._large.setdefault(size, [])
+            equal = next((known for known in constants if known.equals(constant)), constant)
+            if equal is constant:
+                constants.append(constant)
+            number = equal.number
+        if place is not None:
+            self._numbers[place] = number
+        return number
 
     def of_sparse(self, model: Model, sparse: SparseTensorProto) -> int:
         """Return the number of a sparse tensor.
@@ -165,16 +177,6 @@ class ConstantNumbers:
             self._numbers[key] = next(self._fresh)
         return self._numbers[key]
 
-    def _number_by_bytes(self, kind: Hashable, place: Place | None, model: Model, tensor: TensorProto) -> int:
-        if place is not None and (kind, place) in self._numbers:
-            return self._numbers[kind, place]
-        constant, constants = _Constant(next(self._fresh), model, tensor), self._kinds.setdefault(kind, [])
-        equal = next((known for known in constants if known.equals(constant)), constant)
-        if equal is constant:
-            constants.append(constant)
-        if place is not None:
-            self._numbers[kind, place] = equal.number
-        return equal.number
 
 
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
