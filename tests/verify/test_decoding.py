@@ -10,8 +10,9 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.shapes.constraints.symbol_sizes import Sizes
-from graphkit.verify.decoding import Decoder, decode
+from graphkit.verify.decoding import Decoder
 from graphkit.verify.input_generator import InputGenerator
+from graphkit.verify.oracle import decode
 
 RealModel = Callable[[str], Model]
 PROMPT = Sizes(batch=2, sequence=3, encoder=5)
