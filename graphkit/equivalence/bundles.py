@@ -346,7 +346,10 @@ def port_faults(
     ports = {port.name: port for port in (*method.inputs, *method.outputs)}
 
     def is_all_slots(name: str, axis: int, claim: int) -> bool:
-        return _is_slots(claim, axis, states.get(ports[name].state))
+        """Whether a number is that of all slots, which a method gets where they are no prefix."""
+        state = states.get(ports[name].state)
+        is_whole = state is not None and state.update == "slots" and not state.prefix
+        return is_whole and state is not None and axis == state.axis and state.shape[axis] == claim
 
     for ends, theirs in ((model.graph.inputs, method.inputs), (model.graph.outputs, method.outputs)):
         names = {value.name for value in ends}, {port.name for port in theirs}
@@ -389,13 +392,6 @@ def _shape_faults(values: Collection[Value], ports: Mapping[str, BundlePort], sh
     for size, dims in told.items():
         if size in known and size not in dims:
             yield f"'{size}' to a host is {' and '.join(sorted(map(str, dims)))} in its model"
-
-
-def _is_slots(claim: int, axis: int, state: StateTensor | None) -> bool:
-    """Whether a number is that of all slots, which a method gets where they are no prefix."""
-    if state is None or state.update != "slots" or state.prefix:
-        return False
-    return axis == state.axis and state.shape[axis] == claim
 
 
 ALL_METHODS = "its methods"  # in the place of their names, where there was no time to compare them
@@ -459,7 +455,9 @@ def _check_method(originals: Originals, contract: BundleContract, method: Bundle
     found = check_equivalence(
         *pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free, dims="named"
     )
-    found = found.up_to(_largest_size(contract, method))
+    dims = (dim for port in (*method.inputs, *method.outputs) for dim in port.shape)
+    sizes = [*(size for state in contract.states for size in state.shape), *(d for d in dims if isinstance(d, int))]
+    found = found.up_to(max(sizes, default=0))
     ports = dict(zip(adapter.shown, method.outputs, strict=True))
     kept = [f"{port.name} = {ALL_KEPT}" for port in method.sources.get("kept", ())]
     return replace(
@@ -467,12 +465,6 @@ def _check_method(originals: Originals, contract: BundleContract, method: Bundle
         outputs=tuple(replace(each, name=ports[each.name].name) for each in found.outputs),
         conditions=(*found.conditions, *kept),
     )
-
-
-def _largest_size(contract: BundleContract, method: BundleMethod) -> int:
-    """Return the largest size that any dim may have in a bundle."""
-    shapes = [*(state.shape for state in contract.states), *(port.shape for port in (*method.inputs, *method.outputs))]
-    return max((dim for shape in shapes for dim in shape if isinstance(dim, int)), default=0)
 
 
 class _Adapter:

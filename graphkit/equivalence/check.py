@@ -244,14 +244,10 @@ def _size_conditions(rewritten: Shapes) -> tuple[str, ...]:
         for dim, text in zip(dims or (), declared_dims(value) or (), strict=False):
             called = text if isinstance(text, str) and dim.name else None  # one name of dims that may differ
             found |= {(called or each.name, each.lower, each.upper) for each in dim.walk_symbols()}
-    return tuple(_bounds_text(*each) for each in sorted(found))
-
-
-def _bounds_text(name: str, low: Bound, high: Bound) -> str:
-    """Return the sizes of a dim, such as `n >= 1`, `1 <= n <= 8` or `n = 4`."""
-    if low == high:
-        return f"{name} = {low}"
-    return f"{name} >= {low}" if high == INF else f"{low} <= {name} <= {high}"
+    return tuple(
+        f"{name} = {low}" if low == high else f"{name} >= {low}" if high == INF else f"{low} <= {name} <= {high}"
+        for name, low, high in sorted(found)
+    )
 
 
 def _shared_dims(shapes: Shapes, read: Container[str]) -> tuple[str, ...]:

@@ -153,17 +153,14 @@ class EquivalenceSummary:
 
     def _real_sentences(self) -> Iterator[str]:
         """Yield what a proof in exact arithmetic took, and what it leaves to the runs."""
-        if used := [f"{name} ({_times_text(count)})" for name, count in self.axioms.items() if name in _real_axioms()]:
+        from graphkit.equivalence.linear import REAL_AXIOMS
+
+        real = {axiom.name for axiom in REAL_AXIOMS}
+        if used := [f"{name} ({_times_text(count)})" for name, count in self.axioms.items() if name in real]:
             yield f"Equalities of exact arithmetic: {', '.join(used)}."
         if self.constants.count:
             yield f"{self.constants}."
         yield "Of rounding, overflow, NaN, infinities and signs of zeros, only the runs tell."
-
-
-def _real_axioms() -> frozenset[str]:
-    from graphkit.equivalence.linear import REAL_AXIOMS
-
-    return frozenset(axiom.name for axiom in REAL_AXIOMS)
 
 
 def _times_text(count: int) -> str:

@@ -19,7 +19,6 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.equivalence import cutting
 from graphkit.equivalence.application import Application, Reading, Run, version_of
 from graphkit.equivalence.axioms import copies_zeros
-from graphkit.equivalence.cutting import ends_by_axis
 from graphkit.equivalence.movement import count_elements
 from graphkit.equivalence.reader import broadcast_dims
 from graphkit.equivalence.terms import Term
@@ -29,7 +28,7 @@ from graphkit.graph.operator_traits import DIVIDING, REDUCTIONS, UNARY, broadcas
 from graphkit.graph.view import Node, Scope
 from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import is_known
-from graphkit.shapes import Expr, const, lower, upper
+from graphkit.shapes import const, lower, upper
 from graphkit.symbolic.algebra import is_nonzero
 
 __all__ = ["branch_faults", "new_failures"]
@@ -93,15 +92,11 @@ def _always_broadcasts(app: Application) -> bool:
         return False  # floats have no remainder of integers
     if op in ("Pow", "BitShift") and not kinds <= FLOATS.keys():
         return False
-    if op in ("Div", "Mod") and not kinds <= FLOATS.keys() and not all(map(_always_divides, app.elements(1))):
-        return False
+    divisors = app.elements(1) if op in ("Div", "Mod") and not kinds <= FLOATS.keys() else ()
+    if any(lower(each) <= -1 <= upper(each) or not is_nonzero(each) for each in divisors):
+        return False  # the least integer has no quotient by -1
     columns = zip_longest(*(shape[::-1] for shape in shapes), fillvalue=const(1))
     return all(len({dim for dim in column if dim != 1}) < 2 for column in columns)
-
-
-def _always_divides(divisor: Expr) -> bool:
-    """Whether integers may be divided by a number: the least one of a dtype has no quotient by -1."""
-    return is_nonzero(divisor) and not lower(divisor) <= -1 <= upper(divisor)
 
 
 def _always_reshapes(app: Application) -> bool:
@@ -207,12 +202,8 @@ def _always_pads(app: Application) -> bool:
     """Whether it adds a number of elements along axes that are known; other modes need elements to copy."""
     if not app.operand(0).shape or app.opset < 11 or any(lower(each) < 0 for each in app.elements(1)):
         return False
-    ends_by_axis(app)
+    cutting.ends_by_axis(app)
     return app.attr("mode", "constant") == "constant" and (app.arg(2) is None or app.operand(2).dims == ())
-
-
-def _always_casts(app: Application) -> bool:
-    return {app.operand(0).dtype, app.dtype} <= {*INTEGERS, *FLOATS}
 
 
 def _always_ranges(app: Application) -> bool:
@@ -230,22 +221,12 @@ def _always_scatters(app: Application) -> bool:
     return data.dtype == app.operand(2 if is_nd else 1).dtype and isinstance(write(app), Term)
 
 
-def _always_fills(app: Application) -> bool:
-    """The dims that are asked for are known, and no size makes one of them negative."""
-    return all(lower(each) >= 0 for each in app.elements(0))
-
-
 def is_biased(app: Application) -> bool:
     """Whether the bias of a Conv has a number for each channel."""
     weight, bias = app.arg(1), app.arg(2)
     if weight is None or not weight.dims or bias is None:
         return bias is None
     return bias.dims == weight.dims[:1] and bias.dtype == weight.dtype
-
-
-def _always_clips(app: Application) -> bool:
-    kinds = {term.dtype for term in app.args if term is not None}
-    return len(kinds) == 1 and all(term is None or term.dims == () for term in app.args[1:])
 
 
 def _is_float(app: Application) -> bool:
@@ -255,11 +236,6 @@ def _is_float(app: Application) -> bool:
 def _always_softmaxes(app: Application) -> bool:
     app.axis(app.attr("axis", -1 if app.opset >= 13 else 1), len(app.operand(0).shape))
     return _is_float(app)
-
-
-def _always_flattens(app: Application) -> bool:
-    rank = len(app.operand(0).shape)
-    return -rank <= app.attr("axis", 1) <= rank
 
 
 def _always_transposes(app: Application) -> bool:
@@ -291,14 +267,16 @@ RULES: Mapping[str, Callable[[Application], bool]] = {
     **dict.fromkeys(("Softmax", "LogSoftmax"), _always_softmaxes),
     **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceL2"), _always_reduces),
     **dict.fromkeys(("ScatterND", "TensorScatter"), _always_scatters),
-    "Cast": _always_casts,
-    "Clip": _always_clips,
+    "Cast": lambda app: {app.operand(0).dtype, app.dtype} <= {*INTEGERS, *FLOATS},
+    "Clip": lambda app: (
+        len({term.dtype for term in app.args if term}) == 1 and all(t is None or t.dims == () for t in app.args[1:])
+    ),
     "Concat": _always_concatenates,
-    "ConstantOfShape": _always_fills,
+    "ConstantOfShape": lambda app: all(lower(each) >= 0 for each in app.elements(0)),
     "Conv": _always_convolves,
     "DynamicQuantizeLinear": _is_float,
     "Expand": _always_expands,
-    "Flatten": _always_flattens,
+    "Flatten": lambda app: abs(app.attr("axis", 1)) <= len(app.operand(0).shape),
     "Gather": _always_gathers,
     "Gemm": _multiplies_matrices,
     "LayerNormalization": _always_normalizes,
@@ -439,7 +417,13 @@ def branch_faults(original: Reading, rewritten: Reading) -> Iterator[str]:
         if term is None or term.dtype != TensorProto.BOOL or not is_one:
             yield f"the condition of {node.path} is not one bool"
         for name, body in node.bodies.items():
-            yield from (f"{name} of {node.path} {fault}" for fault in _body_faults(node, body))
+            where, count = f"{name} of {node.path}", len(node.proto.output)
+            if body.inputs:
+                yield f"{where} has inputs"
+            if len(body.outputs) != count:
+                yield f"{where} has {len(body.outputs)} outputs, not {count}"
+            outer = (value.name for value in body.outputs if value.scope is not body)
+            yield from (f"{where} gives '{value}' of the graph around" for value in outer)
         for values in zip(*(body.outputs for body in node.bodies.values()), strict=False):
             terms = [rewritten.values[value] for value in values if value in rewritten.values]
             if len({term.dtype for term in terms if term.dtype}) > 1:
@@ -484,11 +468,3 @@ def _undeclared_counters(reading: Reading) -> Iterator[tuple[Scope, int]]:
 
 def _if_nodes(reading: Reading) -> list[Node]:
     return [node for node in reading.nodes if node.is_op("If")]
-
-
-def _body_faults(node: Node, body: Scope) -> Iterator[str]:
-    if body.inputs:
-        yield "has inputs"
-    if len(body.outputs) != len(node.proto.output):
-        yield f"has {len(body.outputs)} outputs, not {len(node.proto.output)}"
-    yield from (f"gives '{value.name}' of the graph around" for value in body.outputs if value.scope is not body)

@@ -75,7 +75,13 @@ def _pair_by_term(
     for term, values in mine.items():
         others = theirs.get(term, [])
         if term.op not in KNOWN:
-            for key in (_name_and_operator, _operator_key, _name_key, _any_key):
+            keys: tuple[Callable[[Value], Hashable], ...] = (
+                lambda value: (value.name, _operator_key(value)),
+                _operator_key,
+                lambda value: value.name,
+                lambda _: None,
+            )
+            for key in keys:
                 pairs = _pair_alike(values, others, key)
                 yield from pairs.items()
                 values = [value for value in values if value not in pairs]
@@ -95,20 +101,8 @@ def _pair_alike(
     return {value: found.popleft() for value in values if (found := waiting.get(key(value)))}
 
 
-def _name_key(value: Value) -> Hashable:
-    return value.name
-
-
 def _operator_key(value: Value) -> Hashable:
     return None if value.producer is None else (value.producer.operator, len(value.producer.inputs))
-
-
-def _name_and_operator(value: Value) -> Hashable:
-    return _name_key(value), _operator_key(value)
-
-
-def _any_key(_: Value) -> Hashable:
-    return None
 
 
 def _by_term(model: Model, reading: Reading) -> dict[Term, list[Value]]:

@@ -17,7 +17,7 @@ from graphkit.model import Model
 from graphkit.ops.control_and_sequences import has_first_iteration
 from graphkit.ops.data_movement import dims_product
 from graphkit.ops.rule_context import UnknownError
-from graphkit.ops.tensor import EXACT, Ratio, Tensor, bound_up_to, exact_range, term_span
+from graphkit.ops.tensor import EXACT, Ratio, bound_up_to, exact_range, term_span
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer, parse, symbol
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
@@ -168,7 +168,8 @@ class RequiredProducts:
         for left, right in equal:
             for monomial, factor in (left - right).terms:
                 rest = (left - right) - Expr(((monomial, factor),))
-                if factor in (1, -1) and _is_product(monomial) and not _has_product(rest, monomial):
+                is_within = any(Counter(monomial) <= Counter(other) for other, _ in rest.terms)
+                if factor in (1, -1) and _is_product(monomial) and not is_within:
                     self.known.setdefault(monomial, rest * -factor)
                     break
 
@@ -202,7 +203,10 @@ class RequiredProducts:
 
     def _replace_products(self, expr: Expr) -> Expr:
         for _ in range(MOST):
-            found = [(monomial, factor, self._within(monomial)) for monomial, factor in expr.terms]
+            found = [
+                (monomial, factor, next((each for each in self.known if Counter(each) <= Counter(monomial)), ()))
+                for monomial, factor in expr.terms
+            ]
             if not any(product for _, _, product in found):
                 return expr
             expr = sum(
@@ -215,10 +219,6 @@ class RequiredProducts:
                 start=const(0),
             )
         return expr
-
-    def _within(self, monomial: Monomial) -> Monomial:
-        atoms = Counter(monomial)
-        return next((product for product in self.known if Counter(product) <= atoms), ())
 
 
 def _is_product(monomial: Monomial) -> bool:
@@ -236,10 +236,6 @@ def _ratio_to_number(expr: Expr, number: Expr) -> Expr | None:
         return None
     times = _without_product(monomial, unit) * (factor // each)
     return times if expr == number * times else None
-
-
-def _has_product(expr: Expr, product: Monomial) -> bool:
-    return any(Counter(product) <= Counter(monomial) for monomial, _ in expr.terms)
 
 
 def _without_product(monomial: Monomial, product: Monomial) -> Expr:
@@ -292,7 +288,8 @@ def _limited_expressions(shapes: Shapes) -> Iterator[tuple[Expr, int]]:
     for value, tensor in shapes.first.items():
         if value.tensor is None and tensor.may_have_data and (tensor.dtype in INTEGERS or tensor.dtype in FLOATS):
             least, most = exact_range(tensor.dtype)
-            for expr in _expressions_of(tensor):
+            parts = (each.dividend if isinstance(each, Ratio) else each for each in tensor.elements or ())
+            for expr in (each for each in parts if isinstance(each, Expr) and each.constant is None):
                 yield from ((expr, most), (-expr, -least))
     for limit in shapes.limits:
         most_of_rule = limit.right.constant
@@ -302,7 +299,10 @@ def _limited_expressions(shapes: Shapes) -> Iterator[tuple[Expr, int]]:
 
 def counting_conditions(*models: Shapes) -> tuple[str, ...]:
     """Return what else the arithmetic of some models is taken to do."""
-    return (ROUNDED,) if any(map(_computes_halves, models)) else ()
+    # onnxruntime keeps float16 in float32 up to a node that it has a kernel for
+    given = (each for shapes in models for each in shapes.first.items())
+    halves = any(value.producer is not None and tensor.dtype in HALVES for value, tensor in given)
+    return (ROUNDED,) if halves else ()
 
 
 def stacks_of_nothing(model: Model) -> Counter[tuple[int, ...]]:
@@ -318,16 +318,6 @@ def stacks_of_nothing(model: Model) -> Counter[tuple[int, ...]]:
             inferred = tuple(dim.constant or 0 for dim in known)
             found[inferred or tuple(dim if isinstance(dim, int) else 0 for dim in declared)] += 1
     return found
-
-
-def _computes_halves(shapes: Shapes) -> bool:
-    """Whether a node gives float16, which onnxruntime keeps in float32 up to a node that it has a kernel for."""
-    return any(value.producer is not None and tensor.dtype in HALVES for value, tensor in shapes.first.items())
-
-
-def _expressions_of(tensor: Tensor) -> list[Expr]:
-    parts = [each.dividend if isinstance(each, Ratio) else each for each in tensor.elements or ()]
-    return [each for each in parts if isinstance(each, Expr) and each.constant is None]
 
 
 def _is_held_in_memory(expr: Expr, most: int, parts: Sequence[Part]) -> bool:

@@ -303,7 +303,9 @@ def spell_alike(
             return attributes, list(args)
         listed += [None] * (moved[name] + 1 - len(listed))
         listed[moved[name]] = constant
-    found = _meaning_version(node, max(version, since))
+    found = max(version, since)  # of BatchNormalization with more outputs, which learns
+    if node.operator not in ONE_OUTPUT or not any(node.outputs[1:]):
+        found = max((each for each in MEANINGS.get(node.operator, ()) if each <= found), default=found)
     if listed and listed[0] is not None and listed[0].dtype in (0, *HALVES):
         found = max(found, min(version, OF_HALVES.get(op, 0)))
         found = node.scope.opset() if op in BODIES_OF_HALVES else found
@@ -312,13 +314,6 @@ def spell_alike(
     if op == "Pad" or (op == "Resize" and version >= 11):  # before, a Resize has its scales where later its region is
         _leave_out(node, listed, constants)
     return (("", 0, found), *sorted(kept, key=lambda each: each[0])), listed
-
-
-def _meaning_version(node: Node, version: int) -> int:
-    """Return the version since which an operator has its meaning."""
-    if node.operator in ONE_OUTPUT and any(node.outputs[1:]):
-        return version
-    return max((since for since in MEANINGS.get(node.operator, ()) if since <= version), default=version)
 
 
 def _attribute_constant(name: str, kind: int, content: object, data: Term | None, constants: Constants) -> Term | None:

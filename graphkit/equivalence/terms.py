@@ -173,16 +173,15 @@ class Constants:
             is_computed: Whether another order of its steps may give another one.
         """
         content = np.ascontiguousarray(array).tobytes()
-        identity = _hash_bytes(content) if len(content) <= MAX_HASHED else self._compared_identity(content)
+        identity = _hash_bytes(content)
+        if len(content) > MAX_HASHED:
+            tensor = TensorProto(data_type=TensorProto.UINT8, dims=[len(content)], raw_data=content)
+            identity = b"bytes %d" % self.numbers.of_bytes(Model.from_proto(ModelProto()), tensor)
         term = self._make_term(dtype, array.shape, identity)
         self.terms.arrays[term] = array
         if is_computed:
             self.computed.add(identity)
         return term
-
-    def _compared_identity(self, content: bytes) -> bytes:
-        tensor = TensorProto(data_type=TensorProto.UINT8, dims=[len(content)], raw_data=content)
-        return b"bytes %d" % self.numbers.of_bytes(Model.from_proto(ModelProto()), tensor)
 
     def is_computed(self, term: Term) -> bool:
         """Whether a node of constants gives its elements, and no model holds them."""
@@ -206,7 +205,8 @@ class Constants:
             return None
         repeated = np.ascontiguousarray(np.broadcast_to(array, sizes))
         made = self.of_array(repeated, term.dtype, is_computed=self.is_computed(term))
-        self.bare.setdefault(made, self.without_repeats(self._pad_dims(term, len(sizes))))
+        padded = (const(1),) * (len(sizes) - len(term.dims or ())) + (term.dims or ())
+        self.bare.setdefault(made, self.without_repeats(self.reshape_constant(term, padded) or term))
         return made
 
     def slice_constant(self, term: Term, axis: int, start: Expr, length: Expr) -> Term | None:
@@ -216,10 +216,6 @@ class Constants:
             return None
         part = array[(slice(None),) * axis + (slice(start.constant, start.constant + length.constant),)]
         return self.of_array(np.ascontiguousarray(part), term.dtype, is_computed=self.is_computed(term))
-
-    def _pad_dims(self, term: Term, rank: int) -> Term:
-        dims = term.dims or ()
-        return self.reshape_constant(term, (const(1),) * (rank - len(dims)) + dims) or term
 
     def without_repeats(self, term: Term) -> Term:
         """Return a constant with dims of 1 along the axes along which it repeats, bit by bit."""

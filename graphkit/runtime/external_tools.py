@@ -87,23 +87,15 @@ def main(memory: str, tool: str, version: str = "") -> None:
     limit_memory(allocated_bytes() + int(memory))
     model = onnx.ModelProto.FromString(sys.stdin.buffer.read())
     try:
-        result = (
-            _optimize_proto(model) if tool == "optimize" else _convert_proto(model, int(version))
-        ).SerializeToString()
+        if tool == "optimize":
+            import onnxoptimizer
+
+            result = onnxoptimizer.optimize(model).SerializeToString()
+        else:
+            from onnx import version_converter
+
+            result = version_converter.convert_version(model, int(version)).SerializeToString()
     except Exception as error:  # the exceptions of a C++ core depend on the tool
         sys.stderr.write(str(error) or type(error).__name__)
         raise SystemExit(REFUSED) from None
     sys.stdout.buffer.write(result)
-
-
-def _optimize_proto(model: onnx.ModelProto) -> onnx.ModelProto:
-    import onnxoptimizer
-
-    result: onnx.ModelProto = onnxoptimizer.optimize(model)
-    return result
-
-
-def _convert_proto(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
-    import onnx.version_converter
-
-    return onnx.version_converter.convert_version(model, version)

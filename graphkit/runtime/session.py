@@ -217,14 +217,14 @@ class BoundSession:
     def bind_input(self, name: str, array: np.ndarray) -> None:
         """Let an input be an array, which is read at each run."""
         if self._is_new(name, array):
-            self._binding.bind_input(name, "cpu", 0, _element_type(array), array.shape, array.ctypes.data)
+            self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
     def bind_output(self, name: str, array: np.ndarray) -> None:
         """Let an output be written into an array, whose shape is that of the output."""
         if self._is_new(name, array):
             self._outputs[name] = None
             self._free.discard(name)
-            self._binding.bind_output(name, "cpu", 0, _element_type(array), array.shape, array.ctypes.data)
+            self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
     def bind_value(self, array: np.ndarray, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         """Let inputs and outputs be one array, which is bound anew in any case: quicker than each by itself."""
@@ -273,11 +273,6 @@ class BoundSession:
         return True
 
 
-def _element_type(array: np.ndarray) -> type:
-    kind: type = array.dtype.type
-    return kind
-
-
 MAX_TIMEOUTS = 2  # runs of a session that may take too long, before no more are tried
 MAX_DEATHS = 4  # runs of a session that may end the process
 SMALL = 16 << 20  # bytes of a model whose operators are so short that threads mostly wait
@@ -314,7 +309,7 @@ class IsolatedSession:
         is_here = isinstance(source, Model) or source_of(Path(source)).is_local
         self._source, self._number = source if is_here else model, next(NUMBERS)
         check_files(model)
-        self._weights = _model_bytes(model)
+        self._weights = sum(source_of(path).size for path in model.files)
         spin = self._weights >= SMALL
         self._options = {"optimize": optimize, "threads": threads, "prepack": prepack, "spin": spin}
         self._timeouts = self._deaths = 0
@@ -359,7 +354,14 @@ class IsolatedSession:
         return values
 
     def _run(self, arrays: Mapping[str, np.ndarray], **more: object) -> list[Any]:
-        self._check_patience()
+        for count, most, how in (
+            (self._timeouts, MAX_TIMEOUTS, "took too long"),
+            (self._deaths, MAX_DEATHS, "ended the process"),
+        ):
+            if count >= most:
+                given_up = RunError(f"not run: {count} runs before {how}", file=self.label)
+                given_up.is_final = True
+                raise self._with_death(given_up)
         if self._generation != self._process.generation:
             self._load()
         request = {"do": "run", "id": self._number, "most": self._process.limits.outputs()}
@@ -368,24 +370,18 @@ class IsolatedSession:
         except DiedError as error:
             self._timeouts += error.timed_out
             self._deaths += not error.timed_out
-            raise self._death(error, arrays) from error
+            died = RunError(error.why, file=self.label, hint=f"it ran at {_shapes_text(arrays)}")
+            died.timed_out = error.timed_out
+            self._last = None if error.timed_out else (error, arrays)
+            raise self._with_death(died) from error
         if "error" in answer:
-            raise self._failure_error(answer)
+            memory = f"the {self._process.limits.bytes():,} bytes beyond its weights that --memory allows"
+            problem = [f"it needs more memory than {memory}"] if answer["memory"] else []
+            raise RunError.of(answer["error"], self.label, *problem)
         self.took = answer["seconds"]
         values = self._process.worker.take(answer["values"])
         assert isinstance(values, list)
         return values
-
-    def _check_patience(self) -> None:
-        if self._timeouts >= MAX_TIMEOUTS:
-            raise self._given_up(f"{self._timeouts} runs before took too long")
-        if self._deaths >= MAX_DEATHS:
-            raise self._given_up(f"{self._deaths} runs before ended the process")
-
-    def _given_up(self, why: str) -> RunError:
-        error = RunError(f"not run: {why}", file=self.label)
-        error.is_final = True
-        return self._with_death(error)
 
     def _with_death(self, error: RunError) -> RunError:
         """Return an error with what is known of the last run that ended the process, if one did."""
@@ -393,19 +389,6 @@ class IsolatedSession:
             died, error.feed = self._last
             error.signal, error.message, error.model = died.signal, died.why, self._source
         return error
-
-    def _death(self, error: DiedError, arrays: Mapping[str, np.ndarray]) -> RunError:
-        died = RunError(error.why, file=self.label, hint=f"it ran at {_shapes_text(arrays)}")
-        died.timed_out = error.timed_out
-        self._last = None if error.timed_out else (error, arrays)
-        return self._with_death(died)
-
-    def _failure_error(self, answer: Message) -> RunError:
-        if not answer["memory"]:
-            return RunError.of(answer["error"], self.label)
-        memory = self._process.limits.bytes()
-        problem = f"it needs more memory than the {memory:,} bytes beyond its weights that --memory allows"
-        return RunError.of(answer["error"], self.label, problem)
 
     def _load(self) -> tuple[list[str], list[str]]:
         """Load the model into the process as it is now, and return the names of its inputs and outputs."""
@@ -492,11 +475,6 @@ def _shapes_text(arrays: Mapping[str, np.ndarray]) -> str:
     texts = [f"{name} {list(array.shape)}" for name, array in arrays.items()]
     more = f" and {len(texts) - MAX_SHAPES} more" if len(texts) > MAX_SHAPES else ""
     return (", ".join(texts[:MAX_SHAPES]) or "no inputs") + more
-
-
-def _model_bytes(model: Model) -> int:
-    """Return the bytes of a model's files."""
-    return sum(source_of(path).size for path in model.files)
 
 
 AT_ONCE = 128

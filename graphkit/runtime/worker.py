@@ -132,12 +132,17 @@ class _Server:
     def reply(self, request: Message, arena: Arena) -> Message:
         """Carry out a request."""
         try:
-            self._drop(request.get("drop", list(self.sessions)))
+            for number in request.get("drop", list(self.sessions)):
+                self.sessions.pop(number, None)
+                self.allowed.pop(number, None)
             arena.keep_blocks(request.get("blocks", ()))
             if request["do"] == "free":
                 return {}
             if request["do"] == "small models":
-                return self._run_small(request, arena)
+                self._limit_memory(request["memory"])
+                parts: Any = arena.get(request["parts"], copy=True)
+                found = [_run_small_model(content.tobytes(), feeds) for content, feeds in parts]
+                return _hold_values(found, request, arena)
             return self._load(request, arena) if request["do"] == "load" else self._run(request, arena)
         except MemoryError:
             return {"error": "memory ran out", "memory": True}
@@ -168,16 +173,6 @@ class _Server:
         began = time.perf_counter()
         values = run_model(session, feed) if outputs is None else [run_in_place(session, feed, outputs)]
         return {**_hold_values(values, request, arena), "seconds": time.perf_counter() - began}
-
-    def _run_small(self, request: Message, arena: Arena) -> Message:
-        self._limit_memory(request["memory"])
-        parts: Any = arena.get(request["parts"], copy=True)
-        return _hold_values([_run_small_model(content.tobytes(), feeds) for content, feeds in parts], request, arena)
-
-    def _drop(self, numbers: list[int]) -> None:
-        for number in numbers:
-            self.sessions.pop(number, None)
-            self.allowed.pop(number, None)
 
     def _limit_memory(self, memory: int) -> None:
         """Limit the memory this process may allocate to the amount its models may take together."""

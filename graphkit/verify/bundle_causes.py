@@ -248,7 +248,7 @@ def find_bundle_causes(
     failing: Sequence[Prompt],
     facts: Sequence[WrongPart],
     near: float,
-    convert: Callable[[Model], Model] = lambda model: model,
+    convert: Callable[[Model], Model] | None = None,
 ) -> list[str]:
     """Return the causes of wrong logits, a sentence each; none where known differences of the files explain them.
 
@@ -259,7 +259,7 @@ def find_bundle_causes(
         failing: Prompts whose logits are not those of the export.
         facts: Weights and attributes that are not, or may not be, those of the export.
         near: How far logits may be.
-        convert: Makes of a file what runs in its place.
+        convert: Makes of a file what runs in its place; None for nothing.
     """
     if originals.first is None or originals.step is None:
         return []
@@ -267,7 +267,7 @@ def find_bundle_causes(
     chosen += [prompt for prompt in failing if prompt.is_padded and prompt is not chosen[0]][:1]
     files = {method.file: load(folder / method.file) for method in contract.methods}
     right = mend_models(files, [fact for fact in facts if fact.is_sure])
-    models = {file: convert(model) for file, model in {**files, **right}.items()}
+    models = {file: model if convert is None else convert(model) for file, model in {**files, **right}.items()}
     case = Case(originals, folder, contract, models, chosen, near)
     if is_mended(case.distances()):
         return []

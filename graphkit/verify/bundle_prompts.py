@@ -31,10 +31,8 @@ __all__ = [
     "Recording",
     "Search",
     "begin_prompt",
-    "decode_given_steps",
     "decode_reordered_rows",
     "input_spec",
-    "last_alone",
     "make_prompts",
     "record_originals",
     "search_of",
@@ -255,23 +253,11 @@ Begin = Callable[[Prompt], np.ndarray]  # starts a decoder on a prompt
 Calls = Callable[[Begin, Decoding], Sequence[np.ndarray]]  # decodes, and returns the logits of each call
 
 
-def decode_given_steps(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[np.ndarray]:
-    """Decode a prompt and its steps."""
-    logits = [begins(prompt), *(decoding.step(tokens) for tokens in prompt.steps)]
-    return [prompt.counted_logits(array, number) for number, array in enumerate(logits)]
-
-
 def decode_reordered_rows(prompt: Prompt, rows: Sequence[int], begins: Begin, decoding: Decoding) -> list[np.ndarray]:
     """Decode two steps of a prompt whose rows have changed places."""
     begins(prompt)
     decoding.reorder(rows)
     return [decoding.step(tokens[rows]) for tokens in prompt.steps[:2]]
-
-
-def last_alone(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[np.ndarray]:
-    """Decode the last token of a prompt, asking for its logits alone, and a step."""
-    logits = begins(replace(prompt, all_logits=False))[:, -1:]
-    return [logits, *(decoding.step(tokens) for tokens in prompt.steps[:1])]
 
 
 def several_at_once(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[np.ndarray]:

@@ -30,7 +30,6 @@ from graphkit.verify.bundle_prompts import (
     Recording,
     begin_prompt,
     decode_reordered_rows,
-    last_alone,
     make_prompts,
     record_originals,
     search_of,
@@ -139,7 +138,9 @@ class BundleVerifier:
         at_default = portion_of(progress, 0.3, 0.4)
         self.at_default = record_originals(compared, self.short, optimize=True, progress=at_default)
         tolerance = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance
-        apart = _largest_distance(self.prompts, self.truth, self.at_default)
+        # the longest prompts come last, and ran at one level alone
+        distances = map(_prompt_distance, self.prompts, self.truth.logits, self.at_default.logits)
+        apart = max(distances, default=0.0)
         is_wide = self.wide is not None
         self.allowed = BundleTolerance.of(originals.models, apart, tolerance, exact=exact, is_wide=is_wide)
         self.half = BundleTolerance.of(originals.models, 0.0, tolerance, exact=False)
@@ -167,7 +168,9 @@ class BundleVerifier:
             facts = find_wrong_parts(self.originals.models, files)
         if failing:
             progress("looking for the cause")
-            causes = self._find_causes(failing, facts)
+            near, made = self._within(failing[0]), self if self.wide is None else self.wide
+            convert = None if self.wide is None else widen_model
+            causes = find_bundle_causes(made.originals, self.folder, made.contract, failing, facts, near, convert)
         if self.options.same_weights:
             wrong = dict.fromkeys(str(fact) for fact in facts if fact.is_sure)
             checks[SAME] = " ".join(wrong).removesuffix(".")
@@ -206,13 +209,6 @@ class BundleVerifier:
         halves = record_originals(self.originals, self.prompts, optimize=False)
         pairs = zip(self.prompts, self.truth.logits, halves.logits, strict=True)
         return [_prompt_distance(prompt, wide, half) for prompt, wide, half in pairs]
-
-    def _find_causes(self, failing: Sequence[Prompt], facts: Sequence[WrongPart]) -> list[str]:
-        near = self._within(failing[0])
-        if self.wide is None:
-            return find_bundle_causes(self.originals, self.folder, self.contract, failing, facts, near)
-        wide = self.wide.originals, self.folder, self.wide.contract
-        return find_bundle_causes(*wide, failing, facts, near, convert=widen_model)
 
     def _within(self, prompt: Prompt) -> float:
         """Return how far the logits of a prompt may be where onnxruntime fuses nothing."""
@@ -280,9 +276,9 @@ class BundleVerifier:
             checks[CHUNKS] = partial(self._check_chunks, bundle)
         long = max((prompt for prompt in self.prompts if prompt.all_logits), key=lambda prompt: prompt.tokens.size)
         if can_choose(self.contract):
-            checks["the logits of the last token alone"] = partial(_check_last, bundle, long, near)
-            if long.tokens.shape[1] > 1:
-                checks["the logits of the last two tokens"] = partial(_check_last_two, bundle, long, near)
+            for name, count in (("token alone", 1), ("two tokens", 2)):
+                if count <= long.tokens.shape[1]:
+                    checks[f"the logits of the last {name}"] = partial(_check_last, bundle, long, near, count)
         return checks
 
     def _check_chunks(self, bundle: Bundle) -> str:
@@ -312,11 +308,6 @@ def _prompt_distance(prompt: Prompt, expected: Sequence[np.ndarray], actual: Seq
     pairs = enumerate(zip(expected, actual, strict=True))
     distances = (distance_of_spread(prompt.counted_logits(x, at), prompt.counted_logits(y, at)) for at, (x, y) in pairs)
     return max(distances, default=0.0)
-
-
-def _largest_distance(prompts: Sequence[Prompt], plain: Recording, default: Recording) -> float:
-    """Return how far two recordings are apart; the longest prompts come last, and are in the first one alone."""
-    return max(map(_prompt_distance, prompts, plain.logits, default.logits), default=0.0)
 
 
 def _run_prompt(
@@ -361,17 +352,12 @@ def _repeat_calls(bundle: Bundle, calls: Calls, expected: Sequence[np.ndarray], 
     return "" if worst <= allowed else words.format(f"differ by {worst:.1e}")
 
 
-def _check_last(bundle: Bundle, prompt: Prompt, allowed: float) -> str:
-    """Ask for the logits of each token and of the last one alone; both are to leave the same state."""
-    expected = [start_bundle(bundle, prompt)[:, -1:], *(bundle.step(tokens) for tokens in prompt.steps[:1])]
-    return _repeat_calls(bundle, partial(last_alone, prompt), expected, allowed, OTHERS)
-
-
-def _check_last_two(bundle: IsolatedBundle, prompt: Prompt, allowed: float) -> str:
-    """Ask for the logits of each token and of the last two; only the last product has other sizes."""
-    expected = [start_bundle(bundle, prompt)[:, -2:]]
-    two = bundle.start_keeping(2, prompt.tokens, prompt.mask if prompt.has_mask else None, prompt.inputs)
-    return _repeat_calls(bundle, lambda *_: [two], expected, allowed, OTHERS)
+def _check_last(bundle: IsolatedBundle, prompt: Prompt, allowed: float, count: int) -> str:
+    """Ask for the logits of each token and of so many of the last ones; both are to leave the same state."""
+    steps = prompt.steps[:1]
+    expected = [start_bundle(bundle, prompt)[:, -count:], *map(bundle.step, steps)]
+    last = bundle.start_keeping(count, prompt.tokens, prompt.mask if prompt.has_mask else None, prompt.inputs)
+    return _repeat_calls(bundle, lambda *_: [last, *map(bundle.step, steps)], expected, allowed, OTHERS)
 
 
 STEPS = 12

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.cache_entries import CacheEntry, Slot
+from graphkit.graph.cache_entries import Slot
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.session import IsolatedSession, Runner
 
@@ -78,17 +78,15 @@ class Decoder:
     ) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:
         """Run a later step with a cache and return its outputs and the next cache."""
         roles = self.later.roles
-        past = {value.name: self._take_entry(cache, entry) for value, entry in roles.pasts.items()}
+        for value, entry in roles.pasts.items():
+            if entry.slot not in cache:
+                problem = "no output of the first step gives this past"
+                raise ModelError(problem, file=self.later.label, tensor=value.name)
+        past = {value.name: cache[entry.slot] for value, entry in roles.pasts.items()}
         outputs = self.later_session.run(self._with_condition({**feed, **past}, later=True))
         changing = [(e.slot, e.present) for e in roles.cache if e.present is not None and e.present not in roles.empty]
         updates = {slot: outputs[present.name] for slot, present in changing}
         return outputs, {**cache, **updates}
-
-    def _take_entry(self, cache: Mapping[Slot, np.ndarray], entry: CacheEntry) -> np.ndarray:
-        if entry.slot not in cache:
-            name = entry.past.name if entry.past is not None else ""
-            raise ModelError("no output of the first step gives this past", file=self.later.label, tensor=name)
-        return cache[entry.slot]
 
     def _with_condition(self, feed: Mapping[str, np.ndarray], *, later: bool) -> dict[str, np.ndarray]:
         merged = self.later.roles.decoder

@@ -162,7 +162,11 @@ class LoweringProof(Result):
         if not self.stages:
             return
         yield Prose("By normal forms, each stage gives for every input what the model before it gives:")
-        rows = [(stage.model, stage.name, _share_text(stage) or "nothing", stage.unproven) for stage in self.stages]
+        rows = []
+        for stage in self.stages:
+            share = share_texts(Counter(stage.proven.values()), len(stage.outputs)) or "nothing"
+            share += "" if stage.at_every_size or not stage.proven else ", at its sizes"
+            rows.append((stage.model, stage.name, share, stage.unproven))
         yield table("Model:code | Stage | Proven | Left to the runs", rows)
         if conditions := dict.fromkeys(each for stage in self.stages for each in stage.conditions):
             yield Prose(f"That holds for {', '.join(conditions)}.")
@@ -174,12 +178,6 @@ class LoweringProof(Result):
         yield Prose("Rows of the host's tables, each beside that of the export, byte by byte:")
         rows = [(each.name, each.rows, each.proven(), each.source) for each in self.tables]
         yield table("Table:code | Rows:number | Proven | Those of:code", rows)
-
-
-def _share_text(stage: StageProof) -> str:
-    """Return how many outputs of a stage are proven, by exactness, "" for none."""
-    share = share_texts(Counter(stage.proven.values()), len(stage.outputs))
-    return share if stage.at_every_size or not share else f"{share}, at its sizes"
 
 
 def _number_text(value: float | None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.contract.bundle_contract import BundleMethod, BundlePort
+from graphkit.contract.bundle_contract import BundleMethod
 from graphkit.equivalence.originals import Originals
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import Model
@@ -184,17 +184,13 @@ class _Feeds:
 
     def of(self, method: BundleMethod) -> Arrays:
         """Return the inputs that a caller feeds, by name."""
-        fed = [port for port in method.inputs if port.kind in ("user", "tokens")]
-        return {port.name: self._draw_input(port, method) for port in fed}
-
-    def _draw_input(self, port: BundlePort, method: BundleMethod) -> np.ndarray:
-        shape = [dim if isinstance(dim, int) else self._size(dim) for dim in port.shape]
-        return self.inputs[method.name].array(input_spec(method, port), shape)
-
-    def _size(self, dim: str) -> int:
-        if dim == "batch":
-            return self.rows
-        return 1 if dim == "tokens" else min(SIZE, self.contract.sizes.get(dim, SIZE))
+        sizes = {name: min(SIZE, size) for name, size in self.contract.sizes.items()}
+        sizes |= {"batch": self.rows, "tokens": 1}
+        arrays: Arrays = {}
+        for port in (port for port in method.inputs if port.kind in ("user", "tokens")):
+            shape = [dim if isinstance(dim, int) else sizes.get(dim, SIZE) for dim in port.shape]
+            arrays[port.name] = self.inputs[method.name].array(input_spec(method, port), shape)
+        return arrays
 
 
 def _call_method(bundle: Bundle, method: BundleMethod, feed: Arrays) -> Arrays:

@@ -80,21 +80,18 @@ class Feeder:
     def flags(self) -> list[Flags]:
         """Return the combinations of flags to run, at least one."""
         names = [*(name for name, value in self.inputs.items() if is_flag(value)), *self.reading]
-        values = {name: self._flag_values(name) for name in dict.fromkeys(names)}
+        values = {
+            name: (bool(self.given[name].all()),) if name in self.given else (False, True)
+            for name in dict.fromkeys(names)
+        }
         if sum(len(choices) > 1 for choices in values.values()) > MAX_FLAGS:
             return [{name: choices[at] for name, choices in values.items()} for at in (0, -1)]
         return [dict(zip(values, flags, strict=True)) for flags in itertools.product(*values.values())]
 
-    def _flag_values(self, name: str) -> tuple[bool, ...]:
-        """Return the values that a flag gets: that of its array where one is given."""
-        return (bool(self.given[name].all()),) if name in self.given else (False, True)
-
     def legal(self, flags: Flags) -> LegalSizes:
         """Return the legal sizes with these flags."""
-        return self.sizes.for_branch(is_first=self.is_first(flags), reads_past=self._reads_past(flags))
-
-    def _reads_past(self, flags: Flags) -> bool:
-        return any(flags.get(name) == flag for name, flag in self.reading.items())
+        reads_past = any(flags.get(name) == flag for name, flag in self.reading.items())
+        return self.sizes.for_branch(is_first=self.is_first(flags), reads_past=reads_past)
 
     def is_first(self, flags: Flags) -> bool:
         """Whether a merged decoder runs its first step with these flags."""

@@ -20,7 +20,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
 from graphkit.graph.mask_polarity import mask_elements
 from graphkit.graph.operator_traits import value_inputs
-from graphkit.graph.roles import MASKS, Axis, Role
+from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes
@@ -105,10 +105,6 @@ class InputGenerator:
         self._others, self._most = tuple(others), most
 
     @cached_property
-    def _symbol_roles(self) -> dict[str, Axis]:
-        return symbol_roles(self.model)
-
-    @cached_property
     def marks(self) -> Marks:
         """The numbers that nodes compare with."""
         marks = Marks()
@@ -172,16 +168,13 @@ class InputGenerator:
         """Return how many runs show each edge of a kind at least once, 0 where no input has such edges."""
         draw, most = Draw(kind), 0
         for value in self.model.roles.inputs:
-            if value.name in shapes and self.has_edges(value, draw):
-                most = max(most, 1 if self._is_index(value) else self._edge_draws(value, shapes.get(value.name), draw))
+            declared = declared_type(value)
+            if value.name not in shapes or declared is None or not self.has_edges(value, draw):
+                continue
+            is_index = self._is_index(value) or self.bounds[value.name] is not None
+            edges = 1 if is_index else len(edges_of(declared.numpy_dtype, draw, self.marks))
+            most = max(most, -(-edges // max(math.prod(shapes[value.name] or ()), 1)))
         return most
-
-    def _edge_draws(self, value: Value, shape: tuple[int, ...] | None, draw: Draw) -> int:
-        declared = declared_type(value)
-        if declared is None or self.bounds[value.name] is not None:
-            return 1
-        edges = len(edges_of(declared.numpy_dtype, draw, self.marks))
-        return -(-edges // max(math.prod(shape or ()), 1))
 
     def make(self, sizes: Sizes, given: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
         """Return an array for each input of the model that has no default, those given as they are.
@@ -193,7 +186,7 @@ class InputGenerator:
 
     def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
         """Return the shape of each input of the model, None where its rank is not known."""
-        return input_shapes(self.model, sizes, self._symbol_roles)
+        return input_shapes(self.model, sizes, symbol_roles(self.model))
 
     def arrays(
         self,

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -277,13 +276,10 @@ class _Proof:
         expected = [self.reference.step(token) for token in tokens]
         self.allowance.learn(expected)
         steps = (
-            Step(f"step {at}", {"logits": logits}, partial(self._repeat_step, token))
+            Step(f"step {at}", {"logits": logits}, lambda token=token: {"logits": self.host.step(token)})  # type: ignore[misc]
             for at, (token, logits) in enumerate(zip(tokens, expected, strict=True), start=1)
         )
         return self._follow_steps(steps, "logits differ by {1:.1e} at {2}")
-
-    def _repeat_step(self, token: int) -> dict[str, np.ndarray]:
-        return {"logits": self.host.step(token)}
 
     def _follow_steps(self, steps: Iterable[Step], words: str) -> Agreement:
         """Let the host repeat steps of the original; an original that gives NaN proves nothing."""

@@ -39,6 +39,7 @@ ENOUGH = 5  # assignments; fewer are worth a note
 STATIC_RUNS = 3  # where all dims are fixed: other values each time
 MAX_ATTEMPTS = 40
 NUMBERS: Mapping[Padding, str] = {"above": "numbers in masks above 1", "below": "numbers in masks below 0"}
+SPECIAL: Mapping[Padding, str] = {"empty": "rows of masks that hide all", **NUMBERS}
 FURTHER, NO_TIME = "further sizes and values", "for which the limit of time leaves no time"
 MAX_EMPTY = 16  # dims that are tried at 0, and legal sizes that are looked through for each
 
@@ -186,7 +187,10 @@ def _run_edges(
                 if "empty" in draw.padding and not feeder.is_exact and any(n != finite for n, finite in counts):
                     reason = "at which the original gives no numbers"
                     continue
-                record.runs.append(Run(dims, flags, seed, expected, draw, elements=_special_elements(draw)))
+                found = [text for padding, text in SPECIAL.items() if padding in draw.padding]
+                special = ["defaults overridden"] * draw.overridden + [NAMES.get(draw.kind, ""), *found]
+                elements = next(filter(None, special), "")
+                record.runs.append(Run(dims, flags, seed, expected, draw, elements=elements))
                 if not draw.only:
                     break
             has_run = len(record.runs) > runs or reason.endswith("no numbers")
@@ -239,14 +243,6 @@ def at_both_levels(runs: Sequence[Run]) -> list[Run]:
     """Return the runs that count at the default level: fusions may treat values that are not finite as they like."""
     steady = (run for run in runs if not run.empty and run.draw.kind in ("usual", "edges"))
     return [run for run in steady if not {"empty", *NUMBERS} & {*run.draw.padding}]
-
-
-def _special_elements(draw: Draw) -> str:
-    """Return the special elements of a draw, in words."""
-    if draw.overridden:
-        return "defaults overridden"
-    masks = {"empty": "rows of masks that hide all", **NUMBERS}
-    return NAMES.get(draw.kind, next((text for padding, text in masks.items() if padding in draw.padding), ""))
 
 
 def _propose_sizes(

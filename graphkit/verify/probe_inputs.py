@@ -92,7 +92,7 @@ class InputProbe:
         """
         count = length // HIDDEN
         hidden = slice(0, count) if is_first else slice(length - count, length)
-        feed, other = (self._feed_at(length, seed) for seed in (1, 2))
+        feed, other = (self._input_maker.arrays(self._shapes(length), seed=seed) for seed in (1, 2))
         array, changed = np.full_like(feed[mask.name], elements[0]), feed[source.name].copy()
         array[:, hidden] = elements[1]
         changed[:, hidden] = other[source.name][:, hidden]
@@ -135,9 +135,6 @@ class InputProbe:
         except ModelError:
             return False
         return True
-
-    def _feed_at(self, length: int, seed: int) -> dict[str, np.ndarray]:
-        return self._input_maker.arrays(self._shapes(length), seed=seed)
 
     def _shapes(self, length: int) -> Mapping[str, tuple[int, ...] | None]:
         """Return the shapes of the inputs of one sequence in which all dims that are no numbers are a length."""

@@ -153,7 +153,7 @@ def crossed() -> Iterator[tuple[str, Fault]]:
     for name in ("qwen2-tiny", "gpt2"):
         keys = [f"past_key_values.{layer}.key" for layer in (0, 1)]
         copied = partial(bad.copied, one=keys[0], other=keys[1])
-        yield "keys of a layer written for another", Fault(name, graph("decode.onnx", copied))
+        yield "keys of a layer written for another", Fault(name, graph("decode.onnx", copied), (BEGINS, KEPT))
 
 
 def weights() -> Iterator[tuple[str, Fault]]:
