@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from graphkit.equivalence.bundles import ALL_METHODS, bundle_blocks
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary, share_texts
 from graphkit.equivalence.stages import StageProof, proven_throughout
 from graphkit.render.document_blocks import Block, Prose, table
-from graphkit.render.result import Result
 from graphkit.suggest import count_things
+from graphkit.verify.rewrite_proof import Proof
 
 __all__ = [
     "NOT_COMPARED", "BundleProof", "BundleRun", "Deviation", "LoweringProof", "SourceRun", "TableProof", "ties_note",
@@ -88,7 +87,7 @@ class TableProof:
 
 
 @dataclass(frozen=True)
-class LoweringProof(Result):
+class LoweringProof(Proof):
     """The proof that host and lowered models give the results of the originals.
 
     Attributes:
@@ -102,8 +101,6 @@ class LoweringProof(Result):
             runs tell, so that there are none where one fails, and none where weights may be others.
     """
 
-    title: ClassVar[str] = "Proof"
-    computed: ClassVar[tuple[str, ...]] = ("passed",)
     tolerance: float
     runs: tuple[SourceRun, ...]
     causes: tuple[str, ...] = ()
@@ -111,11 +108,6 @@ class LoweringProof(Result):
     caveats: tuple[str, ...] = ()
     stages: tuple[StageProof, ...] = ()
     tables: tuple[TableProof, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """Whether it ran, and nothing differs by more than the tolerance."""
-        return bool(self.runs) and not self.findings()
 
     def findings(self) -> tuple[str, ...]:
         """Return why the proof failed, a sentence each."""
@@ -247,7 +239,7 @@ class BundleRun:
 
 
 @dataclass(frozen=True)
-class BundleProof(Result):
+class BundleProof(Proof):
     """The proof that a bundle gives the results of its originals, and isolates its state.
 
     Attributes:
@@ -260,8 +252,6 @@ class BundleProof(Result):
         equivalence: The outputs of each method that are equal at every legal size and for every input.
     """
 
-    title: ClassVar[str] = "Proof"
-    computed: ClassVar[tuple[str, ...]] = ("passed",)
     tolerance: float
     fused: float
     runs: tuple[BundleRun, ...]
@@ -269,11 +259,6 @@ class BundleProof(Result):
     notes: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
     equivalence: Mapping[str, EquivalenceSummary] = field(default_factory=dict)
-
-    @property
-    def passed(self) -> bool:
-        """Whether it ran, and nothing is wrong."""
-        return bool(self.runs) and not self.findings()
 
     def findings(self) -> tuple[str, ...]:
         """Return why the proof failed, a sentence each."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -71,14 +72,11 @@ def input_changes(
         fixed_inputs: Inputs that are always one array.
         symbols: Symbols of the original by those of the rewritten model that are to stand for them.
     """
-    return [
-        *_find_gone(before, after, fixed_inputs),
-        *_find_reordered(before, after),
-        *_find_relabelled(before, after, symbols),
-    ]
+    return [*_find_gone(before, after, fixed_inputs), *_find_relabelled(before, after, symbols)]
 
 
 def _find_gone(before: Model, after: Model, fixed_inputs: Sequence[str]) -> Iterator[Change]:
+    """Yield inputs that are gone, have a default now, or come in another order."""
     ports = compare_ports(before.graph.inputs, after.graph.inputs)
     if plain := [value.name for value in ports.lost if value.tensor is None]:
         gone = ", ".join(name for name in plain if name not in fixed_inputs)
@@ -90,11 +88,8 @@ def _find_gone(before: Model, after: Model, fixed_inputs: Sequence[str]) -> Iter
     for value, twin in ports.pairs:
         if value.tensor is None and twin.tensor is not None:
             yield Change(f"input {value.name} has a default now", narrows=False)
-
-
-def _find_reordered(before: Model, after: Model) -> Iterator[Change]:
-    ports = compare_ports([*fed_inputs(before).values()], after.graph.inputs)
-    fed = compare_ports([pair[0] for pair in ports.pairs], [*fed_inputs(after).values()])
+    known = compare_ports([*fed_inputs(before).values()], after.graph.inputs).pairs
+    fed = compare_ports([value for value, _ in known], [*fed_inputs(after).values()])
     if fed.order_a != fed.order_b:
         yield Change(f"the inputs come in another order: {', '.join(fed.order_b)}", narrows=True)
 
@@ -335,21 +330,18 @@ def find_narrowing(
     if not todo:
         return []
     feeder, opened = whole(), session()
-    return [pair for pair, relation in todo if _takes_others(opened, feeder, relation, flags or feeder.flags())]
 
+    def takes_others(relation: Relation) -> bool:
+        for each in flags or feeder.flags():
+            proposals = itertools.islice(propose_assignments(feeder.legal(each), []), MAX_OTHERS)
+            others = [one.dims for one in proposals if not Values.at(one.dims).is_met(relation).all()]
+            for dims in others[:2]:
+                with suppress(RunError, TooLargeError):
+                    opened.run(feeder.feed(dims, each, 0))
+                    return True
+        return False
 
-def _takes_others(session: Runner, feeder: Feeder, relation: Relation, choices: Sequence[Flags]) -> bool:
-    """Whether a model runs at sizes that do not meet a relation."""
-    for flags in choices:
-        proposals = itertools.islice(propose_assignments(feeder.legal(flags), []), MAX_OTHERS)
-        others = [one.dims for one in proposals if not Values.at(one.dims).is_met(relation).all()]
-        for dims in others[:2]:
-            try:
-                session.run(feeder.feed(dims, flags, 0))
-            except (RunError, TooLargeError):
-                continue
-            return True
-    return False
+    return [pair for pair, relation in todo if takes_others(relation)]
 
 
 def computed_dims(model: Model, names: Sequence[str]) -> dict[str, Sequence[Expr] | None]:

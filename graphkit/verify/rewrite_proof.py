@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from graphkit.analysis.costs.cost_changes import CostChange
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary
@@ -18,6 +19,7 @@ __all__ = [
     "LevelProof",
     "LoopProof",
     "OutputProof",
+    "Proof",
     "ProvenReport",
     "RewriteProof",
     "RunProof",
@@ -30,21 +32,21 @@ __all__ = [
 ]
 
 
-class Proof(Protocol):
-    """The interface of every proof."""
+class Proof(Result):
+    """The findings of a proof: what failed, a sentence each, or else what is proven."""
+
+    title: ClassVar[str] = "Proof"
+    computed: ClassVar[tuple[str, ...]] = ("passed",)
+    runs: tuple[object, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether it holds."""
-        ...
+        """Whether something ran, and nothing is wrong."""
+        return bool(self.runs) and not self.findings()
 
+    @abstractmethod
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
-        ...
-
-    def findings(self) -> tuple[str, ...]:
-        """Return why it failed, a sentence each."""
-        ...
 
 
 def proof_outcome(done: str, proof: Proof | None, *, faults: Sequence[str] = (), unproven: str = "") -> Lines:
@@ -223,7 +225,7 @@ class OutputProof:
 
 
 @dataclass(frozen=True)
-class RewriteProof(Result):
+class RewriteProof(Proof):
     """The proof that a rewritten model gives the results of its original.
 
     Attributes:
@@ -242,8 +244,6 @@ class RewriteProof(Result):
         is_rounded: Whether the tolerance is that of rounding, as measured on the original.
     """
 
-    title: ClassVar[str] = "Proof"
-    computed: ClassVar[tuple[str, ...]] = ("passed",)
     original: str
     rewritten: str
     tolerance: float
@@ -261,11 +261,6 @@ class RewriteProof(Result):
     interface: tuple[str, ...] = ()
     equivalence: EquivalenceSummary = field(default_factory=EquivalenceSummary)
     is_rounded: bool = field(default=False, metadata={"in_json": False})
-
-    @property
-    def passed(self) -> bool:
-        """Whether both ran, and nothing differs by more than the tolerance."""
-        return bool(self.runs) and not self.failures
 
     @property
     def largest(self) -> tuple[float | None, float | None]:
@@ -391,7 +386,7 @@ class LoopProof:
 
 
 @dataclass(frozen=True)
-class SplitProof(Result):
+class SplitProof(Proof):
     """The proof that a pair of decoders gives the results of the merged one.
 
     Attributes:
@@ -400,8 +395,6 @@ class SplitProof(Result):
         loop: Both, decoding.
     """
 
-    title: ClassVar[str] = "Proof"
-    computed: ClassVar[tuple[str, ...]] = ("passed",)
     tolerance: float
     branches: tuple[RewriteProof, ...]
     loop: LoopProof

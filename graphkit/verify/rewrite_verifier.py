@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -27,7 +27,7 @@ from graphkit.dtypes import inline_array
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.equivalence.interface import cut_open
 from graphkit.equivalence.loading import loadable_copy, loading_refusal
-from graphkit.equivalence.result import Equivalence, ExprPair, OutputProof
+from graphkit.equivalence.result import Equivalence, ExprPair
 from graphkit.errors import ModelError
 from graphkit.graph.names import join_words
 from graphkit.graph.operator_traits import RANDOM
@@ -123,7 +123,7 @@ def verify_rewrite(
     with run_isolated(options.limits):
         models = _load_source(original), _load_source(rewritten)
         sources = _runtime_source(original, models[0]), _runtime_source(rewritten, models[1])
-        return RewriteVerifier.of(models, sources, spec, options, progress).run()
+        return RewriteVerifier(models, sources, spec, options, progress).run()
 
 
 def verify_extract(
@@ -163,16 +163,22 @@ def verify_extract(
         part = Part(cuts, tuple(value.name for value in after.graph.outputs))
         exposed = with_exposed(before, (*part.cuts, *part.ends))
         sources = exposed, _runtime_source(extracted, after)
-        return RewriteVerifier.of((exposed, after), sources, spec, options, progress, part).run()
+        return RewriteVerifier((exposed, after), sources, spec, options, progress, part).run()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class RewriteVerifier:
     """A proof of a rewrite to run.
 
+    Args:
+        models: The original, and what was made of it.
+        sources: What onnxruntime is to load of each.
+        spec: The known facts about the original's input dims.
+        options: How to prove it.
+        progress: Called with the name of each step before it starts.
+        part: Which part of the original the other model is; None for a rewrite of the whole.
+
     Attributes:
         two: Both models, and what makes their inputs.
-        spec: The known facts about the original's input dims.
         fixed: Dims that the rewritten model fixes.
         unsure: Dims that depend on data, which it fixes too.
         blank: The proof before anything ran.
@@ -180,43 +186,20 @@ class RewriteVerifier:
         is_default: Whether the tolerance is that of the dtypes in the model.
         gaps: What the runs do not cover, at whatever sizes.
         unlike: Runs of the original at which dims of one name differ, which a claim need not be about.
+
+    Raises:
+        UsageError: They have not the same inputs, or a symbol or input does not exist.
     """
 
-    two: TwoModels
-    spec: DimSpec
-    options: RewriteProofOptions
-    fixed: Sequence[Pair]
-    unsure: Sequence[Pair]
-    blank: RewriteProof
-    notes: Sequence[str]
-    is_default: bool
-    gaps: Sequence[str]
-    progress: Progress
-    unlike: list[Run]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         models: tuple[Model, Model],
         sources: tuple[Path | Model, Path | Model],
         spec: DimSpec,
         options: RewriteProofOptions,
         progress: Progress,
         part: Part | None = None,
-    ) -> RewriteVerifier:
-        """Find the sizes at which two models run.
-
-        Args:
-            models: The original, and what was made of it.
-            sources: What onnxruntime is to load of each.
-            spec: The known facts about the original's input dims.
-            options: How to prove it.
-            progress: Called with the name of each step before it starts.
-            part: Which part of the original the other model is; None for a rewrite of the whole.
-
-        Raises:
-            UsageError: They have not the same inputs, or a symbol or input does not exist.
-        """
+    ) -> None:
         (before, after), (source, target) = models, sources
         names = {new: old for old, new in options.names}
         after = with_names(after, names) if names else after
@@ -234,35 +217,25 @@ class RewriteVerifier:
         spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items()}) | spec
         cuts = part.cuts if part is not None else ()
         fixed, spec = fixed_by(before, after, spec, computed_dims(before, cuts))
-        unsure = unknown_pairs(fixed)
-        fixed = [pair for pair in fixed if pair not in unsure]
-        numbers, relations = solve_dims(fixed, Inputs(before, spec).numbers)
+        self.unsure = unknown_pairs(fixed)
+        self.fixed = [pair for pair in fixed if pair not in self.unsure]
+        numbers, relations = solve_dims(self.fixed, Inputs(before, spec).numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
-        is_default = options.tolerance is None and has_float16(before) and copies is None
-        tolerance = (
-            (default_tolerance(before) if is_default else 0.0) if options.tolerance is None else options.tolerance
-        )
-        of_magnitude = options.of_magnitude or is_default
-        blank = RewriteProof(*titles, tolerance=tolerance, fixed=numbers, of_magnitude=of_magnitude)
+        self.is_default = options.tolerance is None and has_float16(before) and copies is None
+        tolerance = options.tolerance or (default_tolerance(before) if self.is_default else 0.0)
+        of_magnitude = options.of_magnitude or self.is_default
+        self.blank = RewriteProof(*titles, tolerance=tolerance, fixed=numbers, of_magnitude=of_magnitude)
         legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
         kinds: Sequence[Kind] = KINDS if not tolerance else ("edges",)
         others = (after,) if part is None or part.branch is not None else ()
         is_unpadded = options.is_unpadded
         feeder = Feeder(before, legal, arrays, options.seed, others=others, kinds=kinds, is_unpadded=is_unpadded)
         input_names = frozenset(value.name for value in after.graph.inputs)
-        return cls(
-            two=TwoModels((source, target), (before, after), feeder, input_names, names, part),
-            spec=spec,
-            options=options,
-            fixed=fixed,
-            unsure=unsure,
-            blank=blank,
-            notes=(*contradictions, *([copy.note] if copy is not None else [])),
-            is_default=is_default,
-            gaps=(NO_KERNELS,) if copies is not None else (),
-            progress=progress,
-            unlike=[],
-        )
+        self.two = TwoModels((source, target), (before, after), feeder, input_names, names, part)
+        self.spec, self.options, self.progress = spec, options, progress
+        self.notes = (*contradictions, *([copy.note] if copy is not None else []))
+        self.gaps = (NO_KERNELS,) if copies is not None else ()
+        self.unlike: Sequence[Run] = ()
 
     def run(self) -> RewriteProof:
         """Run both models, and compare."""
@@ -277,7 +250,9 @@ class RewriteVerifier:
         shown = EquivalenceSummary.of(forms)
         if shown.is_exact:
             proof = self._test_runs(1, has_edges=False) if part or has_float16(before) else self._run_once()
-            if proof.passed and self._may_turn(proof):
+            feeder, ran = self.two.feeder, [dict(run.dims) for run in proof.runs]
+            edges = (find_edges(feeder, each, ran, forms.differing, only_differing=True) for each in feeder.flags())
+            if proof.passed and any(edge.choices for each in edges for edge in each):  # numbers turn at such sizes
                 proof = self._test_runs(1, has_edges=False, differing=forms.differing)
             if proof.passed and _proven_at(forms, proof) is forms:
                 return replace(proof, equivalence=shown)
@@ -335,13 +310,6 @@ class RewriteVerifier:
                     taken[join_words(run.empty)] = None
         return agrees, taken
 
-    def _may_turn(self, proof: RewriteProof) -> bool:
-        """Whether numbers turn at a size at which the models can run."""
-        feeder, ran = self.two.feeder, [dict(run.dims) for run in proof.runs]
-        differing = self.forms.differing
-        edges = (find_edges(feeder, flags, ran, differing, only_differing=True) for flags in feeder.flags())
-        return any(edge.choices for each in edges for edge in each)
-
     def _tell_step(self, share: float, step: str) -> None:
         """Tell a step, and the share of the proof that is done before it."""
         self.progress(with_share(share, f"proving: {step}"))
@@ -362,7 +330,7 @@ class RewriteVerifier:
             coverage=coverage_text(feeder, record.runs),
             caveats=(*self.gaps, *proof_caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance)),
         )
-        self.unlike[:] = record.unlike
+        self.unlike = record.unlike
         if not record.runs:
             for run, problem in record.fatal:
                 raise fatal_error(two.models[0], two.feed(run), problem)
@@ -380,12 +348,12 @@ class RewriteVerifier:
             if part is not None and part.branch is None:
                 before = cut_open(before, after, computed_dims(before, part.cuts))
         except ModelError as error:
-            return _unknown_equivalence(after, str(error))
+            return Equivalence.unknown((value.name for value in after.graph.outputs), str(error))
         if self.unsure:
             pair = self.unsure[0]
             what = "the rank" if str(pair.dim).startswith(RANK_OF) else "a dim"
             reason = f"{what} of input {pair.name} depends on data: it is not known that it is {pair.size}"
-            return _unknown_equivalence(after, reason)
+            return Equivalence.unknown((value.name for value in after.graph.outputs), reason)
         return limited_equivalence(
             before,
             after,
@@ -527,10 +495,6 @@ def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewritePr
     harmless = tuple(change.text for change in changes if not change.narrows)
     caveats = (*proof.caveats, *(change.gap for change in changes if change.gap))
     return replace(proof, interface=harmless, caveats=caveats, failures=(*proof.failures, *failures))
-
-
-def _unknown_equivalence(model: Model, reason: str) -> Equivalence:
-    return Equivalence(tuple(OutputProof(value.name, "unknown", reason=reason) for value in model.graph.outputs))
 
 
 def _unprovable_reason(before: Model, after: Model) -> str:

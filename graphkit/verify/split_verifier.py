@@ -118,7 +118,7 @@ def _prove_branch(
     part = Part((), tuple(value.name for value in model.graph.outputs), branch)
     sources = _model_path(merged), _model_path(model)
     try:
-        verifier = RewriteVerifier.of((merged, model), sources, AS_DECLARED, rewrite, progress, part)
+        verifier = RewriteVerifier((merged, model), sources, AS_DECLARED, rewrite, progress, part)
     except UsageError as error:
         return replace(blank, failures=(str(error),)), None
     return verifier.run(), verifier.two.feeder
