@@ -22,7 +22,7 @@ from graphkit.runtime.session import Runner
 from graphkit.verify.comparator import Difference, Output, element_counts
 from graphkit.verify.feeder import Run
 from graphkit.verify.original_runs import LevelRuns
-from graphkit.verify.proof_engine import Outcome, repeat_calls, yield_outcomes
+from graphkit.verify.proof_engine import repeat_calls, yield_outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, WeightProof
 from graphkit.verify.rounding import RoundingJudge
 from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
@@ -94,8 +94,16 @@ def compare_runs(
         elif run.empty and not failing:
             at_zero |= dict.fromkeys(run.empty)
         else:
-            results.append(_run_proof(outcome, failing))
-    failures = _interface_failures(list(tallies), session.outputs)
+            failure = f"{failing[0].output} {failing[0]}" if failing else outcome.failure
+            failure += f", and {len(failing) - 1} more outputs" if len(failing) > 1 else ""
+            numbers = (None, None) if outcome.failure else _largest_numbers(differences)
+            results.append(RunProof(run.dims, run.flags, run.seed, *numbers, failure, elements=run.elements))
+    before, after = list(tallies), list(session.outputs)
+    missing, new = ([name for name in a if name not in b] for a, b in ((before, after), (after, before)))
+    failures = [f"output {', '.join(missing)} is missing"] if missing else []
+    failures += [f"output {', '.join(new)} is none of the original's"] if new else []
+    if not failures and before != after:
+        failures.append(f"the outputs come in another order: {', '.join(after)}")
     if failed := [run for run in results if run.failure]:
         count = f"{len(failed)} of {len(results)} runs differ"
         failures.append(f"{count}, the first at {failed[0]}: {failed[0].failure}")
@@ -169,23 +177,6 @@ def _largest_numbers(differences: Sequence[Difference]) -> tuple[float | None, f
     return max((d.absolute for d in differences), default=0.0), max((d.relative for d in differences), default=0.0)
 
 
-def _run_proof(outcome: Outcome[Run], failing: Sequence[Difference]) -> RunProof:
-    failure = f"{failing[0].output} {failing[0]}" if failing else outcome.failure
-    failure += f", and {len(failing) - 1} more outputs" if len(failing) > 1 else ""
-    numbers = (None, None) if outcome.failure else _largest_numbers(outcome.differences)
-    run = outcome.call
-    return RunProof(run.dims, run.flags, run.seed, *numbers, failure, elements=run.elements)
-
-
-def _interface_failures(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    missing, new = ([name for name in a if name not in b] for a, b in ((before, after), (after, before)))
-    failures = [f"output {', '.join(missing)} is missing"] if missing else []
-    failures += [f"output {', '.join(new)} is none of the original's"] if new else []
-    if not failures and list(before) != list(after):
-        failures.append(f"the outputs come in another order: {', '.join(after)}")
-    return failures
-
-
 def prove_level(
     tolerance: float,
     runs: Sequence[Run],
@@ -215,8 +206,9 @@ def prove_level(
         return LevelProof(0, tolerance, None, None, "", note)
     if measured.problem:
         return LevelProof(0, tolerance, None, None, measured.problem, "")
-    for copy in moved:
-        allowed = _larger_differences(allowed, _measure_levels(runs, outputs, copy))
+    for of_copy in (_measure_levels(runs, outputs, copy) for copy in moved):
+        for own, theirs, reason in zip(allowed.differences, of_copy.differences, of_copy.reasons, strict=False):
+            own.update({} if reason else {name: max(scaled, theirs.get(name, 0.0)) for name, scaled in own.items()})
     return _judge_level(runs, tolerance, measured, allowed)
 
 
@@ -246,17 +238,6 @@ def _measure_levels(
         differences.append(failed or {d.output: d.scaled for d in counting})
         reasons.append(outcome.failure)
     return _Measured(differences, reasons)
-
-
-def _larger_differences(measured: _Measured, of_copy: _Measured) -> _Measured:
-    """Return the larger differences of two that were measured for the same runs; one that does not run counts not."""
-    if of_copy.problem:
-        return measured
-    pairs = zip(measured.differences, of_copy.differences, of_copy.reasons, strict=True)
-    differences = [
-        a if reason else {name: max(scaled, b.get(name, 0.0)) for name, scaled in a.items()} for a, b, reason in pairs
-    ]
-    return _Measured(differences, measured.reasons)
 
 
 def _judge_level(runs: Sequence[Run], tolerance: float, measured: _Measured, allowed: _Measured) -> LevelProof:

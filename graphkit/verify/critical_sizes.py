@@ -48,7 +48,8 @@ def find_thresholds(model: Model) -> tuple[Threshold, ...]:
     """Return the constants that dims of a model meet, each once, in the order of nodes."""
     shapes = infer(model)
     reader = _Reader(shapes, ValueRangeAnalysis(model, lambda value: shapes[value], typical=True))
-    return tuple(dict.fromkeys(threshold for node in all_nodes(model.scopes) for threshold in reader.of(node)))
+    nodes = (node for node in all_nodes(model.scopes) if not node.domain)
+    return tuple(dict.fromkeys(threshold for node in nodes for threshold in reader.of(node)))
 
 
 @dataclass(frozen=True)
@@ -57,21 +58,16 @@ class _Reader:
     ranges: ValueRangeAnalysis
 
     def of(self, node: Node) -> Iterator[Threshold]:
-        if node.domain:
-            return
         if node.is_op(*MEETING):
-            yield from self._constants_met(node)
+            constants = [number for value in node.inputs for number in _constant_integers(value)]
+            dims = [dim for value in node.inputs if constants for dim in self._counted_dims(value)]
+            yield from (
+                threshold for dim in dims for number in constants for threshold in _threshold_of_dim(number, dim)
+            )
         elif node.is_op("Slice"):
             yield from self._cut_bounds(node)
         elif node.is_op("Gather"):
             yield from self._looked_up(node)
-
-    def _constants_met(self, node: Node) -> Iterator[Threshold]:
-        constants = [number for value in node.inputs for number in _constant_integers(value)]
-        if constants:
-            for value in node.inputs:
-                for dim in self._counted_dims(value):
-                    yield from (threshold for number in constants for threshold in _threshold_of_dim(number, dim))
 
     def _cut_bounds(self, node: Node) -> Iterator[Threshold]:
         """Yield the constant bounds of a slice of an axis that grows, or of a table by a dim."""
@@ -205,7 +201,16 @@ def _position_rows(node: Node, roles: Roles) -> Iterator[int]:
 def _are_positions(indices: Value, roles: Roles) -> bool:
     """Whether indices count positions: a Range, a CumSum of the mask, part of a constant, or an input of that role."""
     counts_positions = False
-    for value in walk_breadth_first([indices], _computed_from):
+
+    def computed_from(value: Value) -> list[Value | None]:
+        """Return the inputs that the elements of a value are computed from, if its producer does not count."""
+        node = value.producer
+        if node is None or _counts_from_zero(node):
+            return []
+        shapes = value_inputs(node)
+        return [source for index, source in enumerate(node.inputs) if index not in shapes]
+
+    for value in walk_breadth_first([indices], computed_from):
         if value.producer is None:
             counts_positions |= roles.of(value) == "positions"
         elif value.producer.is_op(*BUCKETING):
@@ -219,15 +224,6 @@ def _counts_from_zero(node: Node) -> bool:
     """Whether a node counts from 0, or cuts a part out of a constant."""
     source = node.input(0)
     return node.is_op(*POSITIONS) or (node.is_op("Slice") and source is not None and source.is_constant)
-
-
-def _computed_from(value: Value) -> list[Value | None]:
-    """Return the inputs that the elements of a value are computed from, if its producer does not count."""
-    node = value.producer
-    if node is None or _counts_from_zero(node):
-        return []
-    shapes = value_inputs(node)
-    return [source for index, source in enumerate(node.inputs) if index not in shapes]
 
 
 def _constant_number(model: Model, value: Value | None) -> float | None:

@@ -17,7 +17,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.mask_polarity import Polarity, mask_elements
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.uses import find_readers
-from graphkit.graph.view import Node, Value, all_nodes, unwrap_value
+from graphkit.graph.view import Node, all_nodes, unwrap_value
 from graphkit.model import Model
 
 __all__ = [
@@ -210,16 +210,15 @@ class Marks:
 
 def marks_of(model: Model) -> Marks:
     """Return the numbers that the nodes of a model compare with, as far as they are small constants."""
-    numbers = [
-        number for node in all_nodes(model.scopes) if node.is_op(*COMPARING) for number in _attribute_numbers(node)
-    ]
+    nodes = (node for node in all_nodes(model.scopes) if node.is_op(*COMPARING))
+    numbers = [number for node in nodes for number in _compared_numbers(node)]
     integers = _distinct_numbers(
         int(number) for number in numbers if isinstance(number, int) or float(number).is_integer()
     )
     return Marks(integers[:MAX_MARKS], _distinct_numbers(float(number) for number in numbers)[:MAX_MARKS])
 
 
-def _attribute_numbers(node: Node) -> Iterator[int | float]:
+def _compared_numbers(node: Node) -> Iterator[int | float]:
     for value in node.inputs:
         array = inline_array(value.constant) if value is not None else None
         if array is not None and array.dtype.kind in "fiu" and array.size <= MAX_MARK_ELEMENTS:
@@ -238,7 +237,12 @@ def edges_of(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
     if dtype.kind == "b":
         return np.array([False, True])
     if dtype.kind in "iu":
-        return _integer_edges(dtype, draw, marks)
+        limits = np.iinfo(dtype)
+        around = (near for number in marks.integers for near in (number, number - 1, number + 1))
+        ends = (int(limits.max), int(limits.min))
+        chosen = (*ends, *LARGE_INTEGERS) if draw.kind == "extremes" else (*INTEGERS, *around)
+        fitting = (each for each in chosen if ends[1] <= each <= ends[0] and (draw.divides or each not in (0, -1)))
+        return np.array(_distinct_numbers(fitting), dtype)
     if draw.kind == "not finite":
         return np.array(NOT_FINITE).astype(dtype)
     if draw.kind == "extremes":
@@ -250,15 +254,6 @@ def edges_of(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
     with np.errstate(over="ignore"):
         near = [number for mark in marks.floats for number in (mark, np.nextafter(mark, -np.inf), mark + 1, mark - 1)]
         return np.array((*FLOATS, *near)).astype(dtype)
-
-
-def _integer_edges(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
-    info = np.iinfo(dtype)
-    ends = (int(info.max), int(info.min))
-    around = (near for number in marks.integers for near in (number, number - 1, number + 1))
-    chosen = (*ends, *LARGE_INTEGERS) if draw.kind == "extremes" else (*INTEGERS, *around)
-    fitting = (edge for edge in chosen if info.min <= edge <= info.max and (draw.divides or edge not in (0, -1)))
-    return np.array(_distinct_numbers(fitting), dtype)
 
 
 def draw_array(usual: np.ndarray, edges: np.ndarray, rng: np.random.Generator, draw: Draw) -> np.ndarray:
@@ -404,16 +399,11 @@ def _compared_constants(model: Model) -> dict[int, list[Node]]:
     for ids in model.roles.all("tokens", "encoder tokens"):
         for node, index in find_readers(ids, lambda node, index: index == 0 and node.is_op(*MOVES)):
             compared_with = node.input(1 - index) if node.is_op(*ID_COMPARING) else None
-            for token in _constant_integers(model, compared_with):
-                nodes_by_token.setdefault(token, []).append(node)
+            tensor = unwrap_value(compared_with, MOVES).constant if compared_with is not None else None
+            is_small = tensor is not None and int(np.prod(tensor.dims)) <= MOST
+            for token in model.array(tensor).ravel() if tensor is not None and is_small else ():
+                nodes_by_token.setdefault(int(token), []).append(node)
     return nodes_by_token
-
-
-def _constant_integers(model: Model, value: Value | None) -> list[int]:
-    tensor = unwrap_value(value, MOVES).constant if value is not None else None
-    if tensor is None or int(np.prod(tensor.dims)) > MOST:
-        return []
-    return [int(number) for number in model.array(tensor).ravel()]
 
 
 def _chooses_place(node: Node) -> bool:

@@ -37,13 +37,6 @@ MASKED = 4  # runs where the caller gives masks, whose padding differs
 NOTHING = "the originals give nothing that could be compared"
 
 
-def _places_text(where: Sequence[int]) -> str:
-    """Return places, counted from 1, in words."""
-    if not where:
-        return "no place"
-    return f"{'place' if len(where) == 1 else 'places'} {' and '.join(str(place + 1) for place in where)}"
-
-
 def verify_lowering(
     originals: Originals,
     folder: Path,
@@ -136,7 +129,7 @@ class _Proof:
             findings += find_lowering_causes(self.failing, case, facts, self.rng)
         elif case is not None:
             findings += find_leaks(case, self.rng)
-        notes, caveats = [*self._left_out(lengths)], [*self._fixed_masks(), *self._padding_sentences()]
+        notes, caveats = [*self._left_out(lengths)], [*self._caveats()]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
         for token in self.special.pads:
@@ -149,14 +142,19 @@ class _Proof:
             self.tolerance, tuple(runs), tuple(findings), tuple(notes), caveats=tuple(caveats), tables=tables
         )
 
-    def _fixed_masks(self) -> Iterator[str]:
-        """Yield a sentence for each mask of the originals that nobody gives any more."""
+    def _caveats(self) -> Iterator[str]:
+        """Yield a sentence for each mask of the originals that nobody gives any more, and where padding matters."""
         models = self.reference.originals.models
         masks = {value.name for model in models for value in model.roles.polarities if value.consumers}
         for name in sorted(masks):
             became = {method.became[name] for method in self.contract.methods if name in method.became}
             if became == {FIXED}:
                 yield f"Its mask '{name}' is fixed: it hides nothing."
+        if self._pads_with_tokens and self.contract.takes_text:
+            yield f"Shorter texts are padded with token {self.reference.pad}, which no mask hides."
+        sound = self.contract.sizes.get("sound", 0)
+        if sound and not self.host.pads_sounds:
+            yield f"It takes sounds of {count_things(sound, 'place(s)')}: zeros behind shorter ones change results."
 
     @property
     def _pads_with_tokens(self) -> bool:
@@ -173,14 +171,6 @@ class _Proof:
             return [0]
         nearest = (self.reference.nearest_source(length) for length in (1, 2, max(1, source // 3), source - 1, source))
         return sorted({length for length in nearest if length is not None and 0 < length <= source})
-
-    def _padding_sentences(self) -> Iterator[str]:
-        """Yield a sentence where padding changes results."""
-        if self._pads_with_tokens and self.contract.takes_text:
-            yield f"Shorter texts are padded with token {self.reference.pad}, which no mask hides."
-        sound = self.contract.sizes.get("sound", 0)
-        if sound and not self.host.pads_sounds:
-            yield f"It takes sounds of {count_things(sound, 'place(s)')}: zeros behind shorter ones change results."
 
     def _left_out(self, lengths: Sequence[int]) -> Iterator[str]:
         source = self.contract.sizes["source"]
@@ -221,7 +211,8 @@ class _Proof:
             later = where if not length else [min(place, steps - 1) for place in where]
             tokens = place_token(token, self._draw_ids(steps), later, usual_token)
             run = self._compare_case(self._make_case(source, tokens, self._user_inputs()))
-            failure = f"at {_places_text(where)} of {length or steps}: {run.failure}" if run.failure else ""
+            places = f"place{'s' * (len(where) > 1)} {' and '.join(str(place + 1) for place in where)}"
+            failure = f"at {places if where else 'no place'} of {length or steps}: {run.failure}" if run.failure else ""
             summary = replace(
                 summary,
                 encoder=largest_measured(summary.encoder, run.encoder),

@@ -22,7 +22,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import TensorType, declared_type
 from graphkit.graph.names import names_in
-from graphkit.graph.roles import Role, dim_at
+from graphkit.graph.roles import Role, declared_rank, dim_at
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.session import IsolatedSession
@@ -71,7 +71,11 @@ class Oracle:
         self._session = None if originals.encoder is None else self._open_session(originals.encoder)
         chosen = None if originals.first is None or not can_choose else with_logits_choice(originals.first)
         self._can_choose = chosen is not None
-        self._decoder = decoder or self._decoder_of(originals, chosen)
+        self._decoder = decoder
+        if decoder is None and originals.first is not None and originals.step is not None:
+            first, step = originals.first, originals.step
+            opened = self._open_session(first, chosen)
+            self._decoder = Decoder(first, step, opened, opened if first is step else self._open_session(step))
         self.cache: dict[Slot, np.ndarray] = {}
         self.outputs: Arrays = {}
         self._states: Arrays = {}  # recurrent ones, by input
@@ -85,13 +89,6 @@ class Oracle:
     def _open_session(self, model: Model, chosen: Model | None = None) -> IsolatedSession:
         source = chosen or (model if model.path is None or self._is_changed else model.path)
         return IsolatedSession(source, optimize=self._optimize, prepack=self._prepack)
-
-    def _decoder_of(self, originals: Originals, chosen: Model | None) -> Decoder | None:
-        first, step = originals.first, originals.step
-        if first is None or step is None:
-            return None
-        opened = self._open_session(first, chosen)
-        return Decoder(first, step, opened, opened if first is step else self._open_session(step))
 
     def encode(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Empty the cache, run the encoder, and return its outputs by name; none without an encoder.
@@ -187,7 +184,10 @@ class Oracle:
         assert self._decoder is not None
         chosen = np.asarray(rows)
         model = self._decoder.later
-        batch = {entry.slot: _batch_axis(model, value) for value, entry in model.roles.pasts.items()}
+        batch: dict[Slot, int] = {}
+        for value, entry in model.roles.pasts.items():
+            axes = range(declared_rank(value) or 0)
+            batch[entry.slot] = next((axis for axis in axes if model.roles.axis(value, axis) == "batch"), 0)
         self.cache = {slot: np.take(array, chosen, batch.get(slot, 0)) for slot, array in self.cache.items()}
         self._given = {role: array[chosen] for role, array in self._given.items()}
         self._mask = self._mask[chosen]
@@ -291,12 +291,6 @@ def _zero_input(model: Model, value: Value, size: Callable[[int], int]) -> np.nd
     return np.zeros(dims, declared.numpy_dtype)
 
 
-def _batch_axis(model: Model, value: Value) -> int:
-    declared = declared_type(value)
-    axes = range(len(declared.dims or ())) if declared is not None else ()
-    return next((axis for axis in axes if model.roles.axis(value, axis) == "batch"), 0)
-
-
 def _logits_array(model: Model, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
     if model.roles.logits is None:
         raise ModelError("nothing tells which of its outputs is the logits", file=model.label, hint="name it 'logits'")
@@ -339,7 +333,10 @@ def with_logits_choice(model: Model) -> Model | None:
         outputs = graph.node[logits.producer.index].output
         outputs[list(outputs).index(logits.name)] = f"{NAME}_all"
         graph.node.append(helper.make_node("Slice", [f"{NAME}_all", *ends], [logits.name], NAME))
-    _forget_lengths(graph, {logits.name, *(name for node in head for name in node.proto.output)})
+    sliced = {logits.name, *(name for node in head for name in node.proto.output)}
+    for info in (*graph.value_info, *graph.output):
+        if info.name in sliced and len(info.type.tensor_type.shape.dim) > TOKENS:
+            info.type.tensor_type.shape.dim[TOKENS].Clear()
     return model.with_proto(proto)
 
 
@@ -373,14 +370,6 @@ def _is_alike(value: Value) -> bool:
     """Whether a value is a constant that broadcasts over tokens."""
     dims = None if value.constant is None else list(value.constant.dims)
     return dims is not None and all(dim == 1 for dim in dims[:-1]) and len(dims) <= 3
-
-
-def _forget_lengths(graph: onnx.GraphProto, names: set[str]) -> None:
-    """Take back how many tokens values are declared to have."""
-    for info in (*graph.value_info, *graph.output):
-        dims = info.type.tensor_type.shape.dim
-        if info.name in names and len(dims) > TOKENS:
-            dims[TOKENS].Clear()
 
 
 class OneSequence:
