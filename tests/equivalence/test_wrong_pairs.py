@@ -440,3 +440,11 @@ def test_a_wrong_model_is_not_proven(name: str) -> None:
     assert not [
         output for output in check_equivalence(before, after, dims="named").proven if output.exactness == "bit for bit"
     ]
+
+
+@pytest.mark.parametrize("node", ["Pad (x, p)", "Slice (x, p, p)", "Expand (x, p)", "Tile (x, p)"])
+def test_numbers_that_an_input_holds_are_not_taken_for_none(node: str) -> None:
+    head = f"g (float[n] x, int64[{1 + ('Pad' in node)}] p) => (float[k] y)"
+    read, copied = (model(f"{head} {{ y = {body} }}") for body in (node, "Identity (x)"))
+    assert not check_equivalence(read, copied).proven
+    assert not check_equivalence(copied, read).proven

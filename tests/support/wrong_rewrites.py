@@ -374,6 +374,8 @@ ROWS = {
     "positions": "g (int64[b, s] position_ids) => (float[b, s, 2] y) {{ y = Gather ({}, position_ids) }}",
     "codes": "g (int64[b, s] codes) => (float[b, s, 2] y) {{ y = Gather ({}, codes) }}",
     "codes of 32 bits": "g (int32[b, s] i) => (float[b, s, 2] y) {{ c = Cast <to = 7> (i) y = Gather ({}, c) }}",
+    "codes into what nodes compute": """g (int64[b, s] codes) => (float[b, s, 2] y) {{
+        t = Concat <axis = 0> ({0}, {0}) y = Gather (t, codes) }}""",
     "lengths": """g (float[b, s, 2] x) => (float[b, s, 2] y) {{
         n = Shape <start = 1, end = 2> (x) p = Slice ({}, zero, n, zero) y = Add (x, p) }}""",
     "counted lengths": """g (float[b, s, 2] x) => (float[b, s, 2] y) {{ n = Shape <start = 1, end = 2> (x)
