@@ -16,14 +16,14 @@ from graphkit.equivalence.application import inputs_fault
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import count_things
-from graphkit.graph.view import Scope, Value, all_nodes, all_scopes
+from graphkit.graph.view import Scope, all_nodes, all_scopes
 from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
 from graphkit.progress import check_time
 from graphkit.runtime.session import IsolatedSession
-from graphkit.shapes import Shapes, infer
+from graphkit.shapes import infer
 
 __all__ = ["loadable_copy", "loading_fault", "loading_refusal", "whole_fault"]
 
@@ -69,7 +69,8 @@ def whole_fault(original: Model, rewritten: Model, *, has_dead: bool = False) ->
     if rewritten.proto is original.proto:
         return ""
     before, after = _without_weights(original), _without_weights(rewritten)
-    if max(map(_held_bytes, (before, after))) > MOST_HELD:
+    held = (sum(payload_size(tensor) or 0 for tensor, _ in walk_tensors(each.proto)) for each in (before, after))
+    if max(held) > MOST_HELD:
         return "its bodies hold tensors too large to load it as a whole"
     error = _loading_error(after) or (_loading_error(after, optimize=True) if has_dead else "")
     return f"of the rewritten model, {error}" if error and not _loading_error(before) else ""
@@ -103,10 +104,6 @@ def _without_weights(model: Model) -> Model:
 def _is_small(tensor: TensorProto) -> bool:
     is_list = len(tensor.dims) == 1 and tensor.data_type in INTEGERS
     return tensor.data_location != TensorProto.EXTERNAL and math.prod(tensor.dims) <= (LIST if is_list else SMALL)
-
-
-def _held_bytes(model: Model) -> int:
-    return sum(payload_size(tensor) or 0 for tensor, _ in walk_tensors(model.proto))
 
 
 def loading_refusal(model: Model) -> str:
@@ -189,15 +186,11 @@ def _dead_branches(model: Model) -> dict[Scope, list[int]]:
         live, other = ("then_branch", "else_branch")[:: 1 if condition.all() else -1]
         if not {live, other} <= node.bodies.keys() or any(body.contains(node.scope) for body in dead):
             continue
-        dtypes = [_known_dtype(value, shapes) for value in node.bodies[live].outputs]
+        outputs = [(shapes[value].dtype, declared_type(value)) for value in node.bodies[live].outputs]
+        dtypes = [dtype or (0 if declared is None else declared.dtype) for dtype, declared in outputs]
         if all(dtype in BITS for dtype in dtypes):
             dead[node.bodies[other]] = dtypes
     return dead
-
-
-def _known_dtype(value: Value, shapes: Shapes) -> int:
-    declared = declared_type(value)
-    return shapes[value].dtype or (TensorProto.UNDEFINED if declared is None else declared.dtype)
 
 
 def _copy_loadable(model: Model, dead: Mapping[Scope, Sequence[int]]) -> Model:

@@ -111,7 +111,8 @@ class ValueFacts:
             self._match_unknown(tensor.dims or (), known or ())
         dims = None if tensor.dims is None else tuple(self._in_original_words(dim) for dim in tensor.dims)
         if dims is not None and known is not None and len(known) == len(dims):
-            dims = tuple(theirs if _is_own(mine) else mine for mine, theirs in zip(dims, known, strict=True))
+            own = [any(name.startswith(OWN_UNKNOWN) for name in dim.symbols) for dim in dims]
+            dims = tuple(theirs if new else mine for mine, theirs, new in zip(dims, known, own, strict=True))
         elements = None
         if data is not None and listed is not None and all(isinstance(each, (int, Expr)) for each in listed):
             exprs = tuple(self._in_original_words(Expr.of(each)) for each in listed)
@@ -135,9 +136,9 @@ class ValueFacts:
     def _match_unknown(self, mine: Sequence[object], theirs: Sequence[Expr]) -> None:
         """Take the original's expressions for those that are unknown here."""
         for each, other in zip(mine, theirs, strict=False):
-            name = _unknown_name(each)
-            if name and name not in self.symbols:
-                self.symbols[name] = other
+            atom = each.atom if isinstance(each, Expr) else None
+            if isinstance(atom, Symbol) and atom.name[:1] == "?":
+                self.symbols.setdefault(atom.name, other)
 
 
 def shaped_by(node: Node, attributes: Key, args: Sequence[Term | None], index: int) -> Hashable | None:
@@ -172,16 +173,6 @@ def broadcast_dims(args: Sequence[Term | None]) -> Hashable | None:
         return None
     shown = frozenset(each[leading_ones(each) :] for each in dims)
     return "broadcast", max(map(len, dims), default=0), shown - {()}
-
-
-def _unknown_name(each: object) -> str:
-    """Return the name of an expression that is unknown, "" for any other."""
-    atom = each.atom if isinstance(each, Expr) else None
-    return atom.name if isinstance(atom, Symbol) and atom.name[:1] == "?" else ""
-
-
-def _is_own(expr: Expr) -> bool:
-    return any(name.startswith(OWN_UNKNOWN) for name in expr.symbols)
 
 
 # The normal form of what a node gives: its term once the axioms are applied.

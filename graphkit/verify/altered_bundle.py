@@ -18,7 +18,7 @@ from graphkit.hosts.method_feeds import Inputs, Tokens
 from graphkit.model import Model, load
 from graphkit.runtime.session import IsolatedSession
 from graphkit.runtime.shared_memory import shared_zeros
-from graphkit.verify.rounding import convert_to_float32
+from graphkit.verify.rounding import in_float32
 
 __all__ = ["AlteredBundle", "IsolatedBundle", "WideBundle", "widen_bundle", "widen_model"]
 
@@ -74,7 +74,7 @@ def widen_model(model: Model) -> Model:
     Raises:
         ModelError: It is not converted.
     """
-    return convert_to_float32(model, wide_inputs=True)[0]
+    return in_float32(model, wide_inputs=True)[0]
 
 
 def widen_bundle(originals: Originals, folder: Path, contract: BundleContract) -> WideBundle | None:

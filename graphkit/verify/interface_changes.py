@@ -26,7 +26,7 @@ from graphkit.shapes import Expr, Relation, infer, is_known
 from graphkit.shapes.constraints.dim_equalities import Pair, fed_inputs
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.input_dims import DeclaredInputs, declared_inputs, read_dim
+from graphkit.shapes.input_dims import declared_inputs, read_dim
 from graphkit.verify.feeder import Feeder, Flags, Run
 from graphkit.verify.input_generator import TooLargeError
 from graphkit.verify.run_sizes import propose_assignments
@@ -134,15 +134,20 @@ def output_changes(
         runs: Of the original.
         shapes: Those of the inputs in each run.
     """
-    claims = [_Claims.of(model) for model in (before, after)]
+    claims = [*map(_Claims, (before, after))]
     known = {symbol for dims in claims[1].inputs.dims.values() for dim in dims or () for symbol in dim.symbols}
     changes = []
     for name, now in claims[1].outputs.items():
         was = claims[0].outputs.get(name)
         if now is None or was == now or name not in claims[0].outputs:
             continue
-        faults = (_contradicting_run(name, claims, run, fed) for run, fed in zip(runs, shapes, strict=True))
-        fault = next(filter(None, faults), "")
+        fault = ""  # which run contradicts it, where the original's declaration is better
+        for run, fed in zip(runs, shapes, strict=True):
+            right, odd = (claim.contradicted_axes(name, run, fed) for claim in claims)
+            array = run.expected.get(name)
+            if odd and not odd <= right and isinstance(array, np.ndarray):
+                fault = f", and is {list(array.shape)} at {run}"
+                break
         pairs = [*zip(was or (), now, strict=False)]
         # a dim that had a number or another label has one that stands for no dim of the inputs
         is_less = any(x != y and isinstance(y, str) and not claims[1].read(y).symbols <= known for x, y in pairs)
@@ -160,16 +165,12 @@ def _dims_text(dims: Sequence[Dim] | None) -> str:
     return "without dims" if dims is None else shape_text(tuple(dims))
 
 
-@dataclass(frozen=True)
 class _Claims:
     """The dims that a model declares of its inputs and outputs."""
 
-    inputs: DeclaredInputs
-    outputs: Mapping[str, tuple[Dim, ...] | None]
-
-    @classmethod
-    def of(cls, model: Model) -> _Claims:
-        return cls(declared_inputs(model), {value.name: declared_dims(value) for value in model.graph.outputs})
+    def __init__(self, model: Model) -> None:
+        self.inputs = declared_inputs(model)
+        self.outputs = {value.name: declared_dims(value) for value in model.graph.outputs}
 
     def read(self, dim: str) -> Expr:
         """Return a dim in symbols of the inputs."""
@@ -201,17 +202,6 @@ class _Claims:
             return frozenset({-1})
         axes = enumerate(zip(declared[name], shapes[name], strict=True))
         return frozenset(axis for axis, (dim, size) in axes if is_wrong(dim, size))
-
-
-def _contradicting_run(
-    name: str, claims: Sequence[_Claims], run: Run, fed: Mapping[str, tuple[int, ...] | None]
-) -> str:
-    """Return which run contradicts the declaration, "" where none does, or the original's declaration is no better."""
-    was, now = (claim.contradicted_axes(name, run, fed) for claim in claims)
-    array = run.expected.get(name)
-    if not now or now <= was or not isinstance(array, np.ndarray):
-        return ""
-    return f", and is {list(array.shape)} at {run}"
 
 
 @dataclass(frozen=True)

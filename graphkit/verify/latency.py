@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange, Lat
 from graphkit.analysis.costs.node_costs import Amount
 from graphkit.analysis.costs.typical_sizes import indexed_dims
 from graphkit.errors import GraphkitError, UsageError
-from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
@@ -112,17 +111,11 @@ def _timed_feed(model: Model, size_text: SizedModel) -> Feed:
     generator = InputGenerator(model)
     shapes = generator.shapes(sizes)
     rng = np.random.default_rng(0)
-    for value, rows in _index_inputs(size_text):
-        fixed_arrays[value.name] = generator.array(value, shapes.get(value.name), rng, bound=rows)
-    return generator.arrays(shapes, past=sizes.past, given=fixed_arrays)
-
-
-def _index_inputs(size_text: SizedModel) -> Iterator[tuple[Value, int]]:
-    """Yield the inputs that index computed tensors, such as the nodes of a graph, with how many rows these have."""
-    for value in size_text.shapes.model.roles.inputs:
+    for value in size_text.shapes.model.roles.inputs:  # what indexes computed tensors, such as the nodes of a graph
         dims = indexed_dims(value, size_text.shapes)
         if rows := [size for dim in dims if (size := Amount.of(dim).at(size_text.sizes))]:
-            yield value, min(rows)
+            fixed_arrays[value.name] = generator.array(value, shapes.get(value.name), rng, bound=min(rows))
+    return generator.arrays(shapes, past=sizes.past, given=fixed_arrays)
 
 
 def _same_or(feeds: Sequence[Feed], after: Model, result: SizedModel) -> Feed:

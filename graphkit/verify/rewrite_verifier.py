@@ -76,7 +76,7 @@ from graphkit.verify.proof_engine import fatal_error, repeat_calls, run_isolated
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun
 from graphkit.verify.rounding import RoundingJudge, bfloat16_in_float32
 from graphkit.verify.run_sizes import find_edges
-from graphkit.verify.tolerances import default_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
+from graphkit.verify.tolerances import float16_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
 from graphkit.verify.weight_comparison import changed_weights
 
 __all__ = ["RewriteVerifier", "verify_extract", "verify_rewrite"]
@@ -222,7 +222,7 @@ class RewriteVerifier:
         numbers, relations = solve_dims(self.fixed, Inputs(before, spec).numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
         self.is_default = options.tolerance is None and has_float16(before) and copies is None
-        tolerance = options.tolerance or (default_tolerance(before) if self.is_default else 0.0)
+        tolerance = options.tolerance or (float16_tolerance(before) if self.is_default else 0.0)
         of_magnitude = options.of_magnitude or self.is_default
         self.blank = RewriteProof(*titles, tolerance=tolerance, fixed=numbers, of_magnitude=of_magnitude)
         legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)

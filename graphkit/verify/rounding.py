@@ -37,7 +37,7 @@ from graphkit.verify.comparator import Difference, Output, compare_output, eleme
 from graphkit.verify.feeder import Run
 from graphkit.verify.tolerances import FLOAT32_TOLERANCE
 
-__all__ = ["FACTORS", "RoundingJudge", "bfloat16_in_float32", "convert_to_float32", "in_float32"]
+__all__ = ["FACTORS", "RoundingJudge", "bfloat16_in_float32", "in_float32"]
 
 HALF_UNITS: Mapping[int, float] = {  # of the last place, relative to a number of that dtype
     TensorProto.FLOAT16: 2.0**-11,
@@ -51,10 +51,10 @@ SINGLE = TensorProto.FLOAT
 
 def bfloat16_in_float32(model: Model) -> Model | None:
     """Return a model of bfloat16 in float32, with its inputs as they are; None for one that is not converted."""
-    conversion = in_float32(model, half=TensorProto.BFLOAT16)
-    if conversion is None:
+    try:
+        copy, names = in_float32(model, half=TensorProto.BFLOAT16)
+    except ModelError:
         return None
-    copy, names = conversion
     values = copy.graph.values
     pairs = [pair for now, was in names.items() for pair in ((values[now], was), (values[was], now))]
     return with_value_names(copy, dict(pairs))
@@ -62,42 +62,31 @@ def bfloat16_in_float32(model: Model) -> Model | None:
 
 def in_float32(
     model: Model, shaken: int | None = None, *, wide_inputs: bool = False, half: int = TensorProto.FLOAT16
-) -> tuple[Model, dict[str, str]] | None:
+) -> tuple[Model, dict[str, str]]:
     """Return a model of float16 in float32, and the names of its inputs by the names that they have now.
 
     Inputs stay float16, and weights too: a Cast follows each, so that data outside the file stays where it is.
 
     Args:
-        model: The model; nothing is returned for one with functions that cannot be inlined, or with both 16-bit dtypes.
+        model: The model.
         shaken: A seed: weights move by up to half a unit in the last place of a float16, as when they are rounded anew.
             Those that share a place on the last axis move together.
         wide_inputs: Whether inputs are float32 too, under their own names, so that models of a chain round nothing
             between them.
         half: The dtype; float32 itself for a copy that only moves.
+
+    Raises:
+        ModelError: It has functions that cannot be inlined, or both 16-bit dtypes.
     """
     model = InlineFunctions().run(model).model
     dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
     dtypes |= {info.type.tensor_type.elem_type for info in model.proto.graph.input}
     if model.proto.functions or (dtypes & {*HALVES} - {half}):
-        return None
+        raise ModelError("it has functions or bfloat16, and is not converted", file=model.label)
     proto = copy_proto(model)
     maker = _Converter(names_in(model.scopes), None if shaken is None else np.random.default_rng(shaken), half)
     names = maker.convert(proto.graph, wide_inputs=wide_inputs)
     return model.with_proto(proto), names
-
-
-def convert_to_float32(
-    model: Model, shaken: int | None = None, *, wide_inputs: bool = False
-) -> tuple[Model, dict[str, str]]:
-    """Return what `in_float32` does.
-
-    Raises:
-        ModelError: The model is not converted.
-    """
-    conversion = in_float32(model, shaken, wide_inputs=wide_inputs)
-    if conversion is None:
-        raise ModelError("it has functions or bfloat16, and is not converted", file=model.label)
-    return conversion
 
 
 class _Converter:
@@ -221,7 +210,10 @@ class RoundingJudge:
             return False
         found = self._explain_half(run, difference.output, actual, tolerance) if self.is_half else None
         if not self.is_half:
-            moves = _largest_move(difference.output, run.expected, self._outputs(run))
+            name, copies = difference.output, self._outputs(run)
+            moved = [compare_output(run.expected[name], outputs[name], name) for outputs in copies if name in outputs]
+            scaled = (each.scaled for each in moved if not each.problem and math.isfinite(each.scaled))
+            moves = max(scaled, default=0.0)
             limit = max if difference.output in self.proven else min  # where a choice flips, outputs move by any amount
             within = limit(FACTORS[False] * max(moves, UNIT), FLOAT32_TOLERANCE)
             found = (moves, difference.scaled) if difference.scaled <= max(tolerance, within) else None
@@ -306,7 +298,7 @@ class RoundingJudge:
             source = self.two.sources[0]
             original = source if isinstance(source, Model) else before
             copies = [in_float32(original, seed, wide_inputs=True, half=TensorProto.FLOAT) for seed in range(COPIES)]
-            return [(IsolatedSession(copy[0], prepack=False), True) for copy in copies if copy is not None]
+            return [(IsolatedSession(copy, prepack=False), True) for copy, _ in copies]
         except ModelError:
             return []
 
@@ -317,7 +309,7 @@ def _float32_session(model: Model, names: Mapping[str, str] | None = None, shake
     Raises:
         ModelError: It cannot be converted, or onnxruntime does not load it.
     """
-    converted, renamed = convert_to_float32(model, shaken)
+    converted, renamed = in_float32(model, shaken)
     called = {now: (names or {}).get(was, was) for now, was in renamed.items()}
     return Called(IsolatedSession(converted), {**(names or {}), **called})
 
@@ -330,13 +322,6 @@ def _rounded_anew(feed: Mapping[str, np.ndarray], seed: int) -> dict[str, np.nda
         else array
         for name, array in feed.items()
     }
-
-
-def _largest_move(name: str, expected: Outputs, moved: Sequence[Outputs]) -> float:
-    """Return how far an output moves at most in copies of the original."""
-    differences = [compare_output(expected[name], outputs[name], name) for outputs in moved if name in outputs]
-    scaled = (each.scaled for each in differences if not each.problem)
-    return max((move for move in scaled if math.isfinite(move)), default=0.0)
 
 
 def _is_finite_with(output: Output, reference: Output) -> bool:

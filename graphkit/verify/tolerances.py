@@ -32,7 +32,6 @@ __all__ = [
     "BundleTolerance",
     "ColumnTolerance",
     "computes_in_half",
-    "default_tolerance",
     "error_tolerance",
     "float16_tolerance",
     "has_bfloat16",
@@ -97,14 +96,6 @@ def level_tolerance(model: Model) -> float:
     if any(node.op_type in QUANTIZING for node in all_nodes(model.scopes)):
         return QUANTIZED_TOLERANCE
     return FLOAT16_TOLERANCE if has_float16(model) else FLOAT32_TOLERANCE
-
-
-def default_tolerance(model: Model) -> float:
-    """Return the tolerance for rewrites that change no arithmetic: 0, unless onnxruntime decides where to round.
-
-    Then it is relative to the largest magnitude in an output: see `float16_tolerance`.
-    """
-    return float16_tolerance(model) if has_float16(model) else 0.0
 
 
 def error_tolerance(model: Model, error: float) -> float:

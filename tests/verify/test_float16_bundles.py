@@ -19,8 +19,9 @@ from rewriting import model_of
 import graphkit
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.equivalence.originals import Originals
+from graphkit.errors import ModelError
 from graphkit.runtime.isolation import shared_isolation
-from graphkit.verify import bundle_verifier, rounding, tolerances
+from graphkit.verify import altered_bundle, bundle_verifier, tolerances
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.rounding import in_float32
@@ -159,9 +160,7 @@ def test_a_bundle_that_rounds_more_than_its_export_is_seen_in_float16_alone(
 
 def test_models_of_a_chain_round_nothing_between_them() -> None:
     text = "g (float16[n] x, int64[n] i) => (float16[n] y) { y = Mul (x, w) }"
-    made = in_float32(model_of(text, w=np.float16(3)), wide_inputs=True)
-    assert made is not None
-    model, names = made
+    model, names = in_float32(model_of(text, w=np.float16(3)), wide_inputs=True)
     assert names == {}
     types = [info.type.tensor_type.elem_type for info in model.proto.graph.input]
     assert types == [TensorProto.FLOAT, TensorProto.INT64]
@@ -169,5 +168,8 @@ def test_models_of_a_chain_round_nothing_between_them() -> None:
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_converted_explains_nothing(bundled: Bundled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounding, "in_float32", lambda *_, **__: None)
+    def refuse(*_: object, **__: object) -> None:
+        raise ModelError("it is not converted")
+
+    monkeypatch.setattr(altered_bundle, "in_float32", refuse)
     assert not proof_of(bundled).passed
