@@ -16,6 +16,7 @@ __all__ = [
     "COMPLEX",
     "FLOATS",
     "HALVES",
+    "HELD",
     "INT32_MAX",
     "INT64_MAX",
     "INTEGERS",
@@ -50,6 +51,7 @@ FLOATS: Mapping[int, np.dtype[Any]] = {
     TensorProto.FLOAT16: np.dtype("f2"),
 }
 HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+HELD = frozenset((*FLOATS, *INTEGERS, TensorProto.STRING))  # that onnxruntime gives to numpy and takes from it
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 NAMES = {"float": "float32", "double": "float64"}
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,8 +25,10 @@ from graphkit.verify.feeder import Run
 from graphkit.verify.original_runs import LevelRuns
 from graphkit.verify.proof_engine import repeat_calls, yield_outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, WeightProof
-from graphkit.verify.rounding import RoundingJudge
 from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
+
+if TYPE_CHECKING:
+    from graphkit.verify.rounding import RoundingJudge
 
 __all__ = [
     "compare_runs",

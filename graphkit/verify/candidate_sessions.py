@@ -11,21 +11,17 @@ from typing import TypeVar
 
 import numpy as np
 
-from graphkit.dtypes import dtype_name
+from graphkit.dtypes import HELD, dtype_name
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
-from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.progress import Progress, with_share
 from graphkit.rewrite.edits import key_of
 from graphkit.runtime.session import IsolatedSession, Runner
 from graphkit.verify.feeder import Feeder, Run
 from graphkit.verify.interface_changes import Branch
-from graphkit.verify.layers.compared_model import HELD
 from graphkit.verify.original_runs import LevelRuns
-from graphkit.verify.quantized_rounding import moved_copies
 from graphkit.verify.rewrite_proof import RewriteProof, WeightProof
-from graphkit.verify.weight_comparison import foreign_weights
 
 __all__ = ["Called", "Counted", "Part", "TwoModels", "prove_inlined", "tell_each"]
 
@@ -122,7 +118,11 @@ class Part:
 
     def weights(self, part: Model) -> WeightProof | None:
         """Compare the weights of a part of a branch with those that the branch reads; None for a subgraph."""
-        return None if self.branch is None else foreign_weights(self.branch.merged, self.branch.scopes(), part)
+        if self.branch is None:
+            return None
+        from graphkit.verify.weight_comparison import foreign_weights  # which few proofs need
+
+        return foreign_weights(self.branch.merged, self.branch.scopes(), part)
 
     def unread(self, whole: Model) -> list[str]:
         """Return the inputs of the whole that the part need not have."""
@@ -192,6 +192,7 @@ class TwoModels:
         """Return how to run copies of the original in which roundings to 8 bits meet other ties, so many times."""
         if self.part is not None:
             return []
+        from graphkit.verify.quantized_rounding import moved_copies  # which few proofs need
 
         def with_progress(model: Model) -> Runner:
             session = IsolatedSession(model, optimize=False, prepack=False, known=model)
@@ -225,6 +226,8 @@ def prove_inlined(
     called, was = _count_calls(after), _count_calls(before)
     if not proof.passed or all(count <= was[key] for key, count in called.items()):
         return proof
+    from graphkit.passes.control_flow.inline_functions import InlineFunctions  # which few proofs need
+
     progress("proving: the rewritten model with its functions inlined")
     inlined = InlineFunctions().run(after)
     if _count_calls(inlined.model):

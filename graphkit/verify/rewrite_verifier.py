@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -74,10 +75,11 @@ from graphkit.verify.original_runs import (
 )
 from graphkit.verify.proof_engine import fatal_error, repeat_calls, run_isolated
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun
-from graphkit.verify.rounding import RoundingJudge, bfloat16_in_float32
 from graphkit.verify.run_sizes import find_edges
 from graphkit.verify.tolerances import float16_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
-from graphkit.verify.weight_comparison import changed_weights
+
+if TYPE_CHECKING:
+    from graphkit.verify.rounding import RoundingJudge
 
 __all__ = ["RewriteVerifier", "verify_extract", "verify_rewrite"]
 
@@ -210,6 +212,8 @@ class RewriteVerifier:
             source = copy.model
         copies = None  # in float32, of models in bfloat16 that onnxruntime has no kernels for
         if any(map(has_bfloat16, (before, after))) and NOT_IMPLEMENTED in loading_refusal(before):
+            from graphkit.verify.rounding import bfloat16_in_float32  # which few proofs need
+
             wide = bfloat16_in_float32(before), bfloat16_in_float32(after)
             copies = None if wide[0] is None or wide[1] is None else (wide[0], wide[1])
         source, target = copies or (source, target)
@@ -379,6 +383,8 @@ class RewriteVerifier:
 
     def _compare_models(self, proof: RewriteProof, runs: Sequence[Run], changes: list[Change]) -> RewriteProof:
         """Run the rewritten model on the inputs of the original, at both levels, and compare the weights."""
+        from graphkit.verify.weight_comparison import changed_weights  # which what is proven bit for bit needs not
+
         two, (before, after), rounding, blank = self.two, self.two.models, self.rounding_judge, proof
         proof, steady = self._compare_plainly(proof, runs)
         if rounding is not None and not rounding.is_half and rounding.explained and not proof.passed:
@@ -406,6 +412,8 @@ class RewriteVerifier:
         """The judge of differences above the tolerance, None where there are none that it may excuse."""
         if self.two.part is not None:
             return None
+        from graphkit.verify.rounding import RoundingJudge  # which what is proven bit for bit needs not
+
         if self.blank.tolerance and has_float16(self.two.models[0]):
             return RoundingJudge(self.two, is_half=True, progress=self.progress)
         is_asked = self.options.exact or not (self.options.tolerance is None or self.options.of_magnitude)

@@ -19,7 +19,7 @@ import onnx
 from numpy.lib import format as npy
 from onnx import TensorProto, helper
 
-from graphkit.dtypes import dtype_name
+from graphkit.dtypes import HELD, dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.dataflow import values_read
 from graphkit.graph.declared_types import declared_type, shape_text
@@ -38,7 +38,6 @@ from graphkit.verify.run_sizes import propose_assignments
 
 __all__ = [
     "FLOATS",
-    "HELD",
     "ArrayFile",
     "Feed",
     "Pair",
@@ -50,15 +49,6 @@ __all__ = [
     "legal_feeds",
     "rename_feed",
 ]
-
-
-HELD = frozenset(
-    (
-        *(TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BOOL, TensorProto.STRING),
-        *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
-        *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
-    )
-)  # dtypes that onnxruntime gives to numpy and takes from it
 
 
 @dataclass(frozen=True, eq=False)
