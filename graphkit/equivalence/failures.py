@@ -99,16 +99,6 @@ def _always_broadcasts(app: Application) -> bool:
     return all(len({dim for dim in column if dim != 1}) < 2 for column in columns)
 
 
-def _always_reshapes(app: Application) -> bool:
-    source, target, dims = app.operand(0).shape, app.elements(1), app.shape
-    if not _is_as_large(app) or not copies_zeros(app, source) or len(target) != len(dims):
-        return False
-    if any(each not in (-1, 0, dim) for each, dim in zip(target, dims, strict=True)):
-        return False  # a number below -1 at some size
-    others = [dim for dim, element in zip(dims, target, strict=True) if element != -1]
-    return len(others) == len(dims) or (len(others) == len(dims) - 1 and all(map(is_nonzero, others)))
-
-
 def _is_as_large(app: Application) -> bool:
     """Whether the input has as many elements as the output, wherever the original runs."""
     counts = {app.tools.required.expr(count_elements(dims)) for dims in (app.operand(0).shape, app.shape)}
@@ -283,7 +273,7 @@ RULES: Mapping[str, Callable[[Application], bool]] = {
     "MatMul": _always_multiplies,
     "Pad": _always_pads,
     "Range": _always_ranges,
-    "Reshape": _always_reshapes,
+    "Reshape": lambda app: _is_as_large(app) and copies_zeros(app, app.operand(0).shape) and _says_its_dims(app),
     "Slice": _always_slices,
     "Split": _always_splits,
     "Squeeze": _always_squeezes,
@@ -362,7 +352,7 @@ def _says_its_dims(app: Application) -> bool:
     if not others:
         return True
     rest = [dim for axis, dim in enumerate(dims) if axis not in others]
-    return len(others) == 1 and target[others[0]] == -1 and all(lower(dim) >= 1 for dim in rest)
+    return len(others) == 1 and target[others[0]] == -1 and all(map(is_nonzero, rest))
 
 
 def _failure_kind(app: Application) -> object:

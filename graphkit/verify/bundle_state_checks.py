@@ -243,17 +243,21 @@ def _check_refusals(subject: Subject) -> str:
     if not _refuses_step(fork, np.ones((1, 1), np.int64)):
         return "a step before a start is taken"
     start_bundle(fork, prompt)
-    before = {name: fork.state[name].tobytes() for name in fork.state}
+
+    def held() -> dict[str, bytes]:
+        return {name: fork.state[name].tobytes() for name in fork.state}
+
+    before = held()
     rows, length = len(prompt.tokens), fork.contract.lengths[0]
     if not _refuses_step(fork, np.ones((rows + 1, 1), np.int64)):
         return "a step of other rows is taken"
-    if before != {name: fork.state[name].tobytes() for name in fork.state}:
+    if before != held():
         return "a refused step changes state"
     fork.state.lengths[length.name][0] = length.most
-    before = {name: fork.state[name].tobytes() for name in fork.state}
+    before = held()
     if not _refuses_step(fork, np.ones((rows, 1), np.int64)):
         return "a step past the last slot is taken"
-    return "" if before == {name: fork.state[name].tobytes() for name in fork.state} else "a refused step changes state"
+    return "" if before == held() else "a refused step changes state"
 
 
 def _refuses_step(bundle: Bundle, tokens: np.ndarray) -> bool:

@@ -64,18 +64,14 @@ def check_hazards(
     if not any(hazard.dims for hazard in found.hazards):
         return found
     with shared_isolation(limits):
-        return _check_model(model, found, shapes)
-
-
-def _check_model(model: Model, hazards: Hazards, shapes: Shapes | None) -> Hazards:
-    try:
-        runs = _Runs(model, infer_claimed(model, shapes))
-    except ModelError as error:
-        checks = [Check(None, _short_line(error.problem))] * len(hazards.hazards)
-    else:
-        checks = [runs.check(hazard) for hazard in hazards.hazards]
-    pairs = zip(hazards.hazards, checks, strict=True)
-    return replace(hazards, hazards=tuple(replace(hazard, check=check) for hazard, check in pairs))
+        try:
+            runs = _Runs(model, infer_claimed(model, shapes))
+        except ModelError as error:
+            checks = [Check(None, _short_line(error.problem))] * len(found.hazards)
+        else:
+            checks = [runs.check(hazard) for hazard in found.hazards]
+    pairs = zip(found.hazards, checks, strict=True)
+    return replace(found, hazards=tuple(replace(hazard, check=check) for hazard, check in pairs))
 
 
 class _Runs:
@@ -142,19 +138,19 @@ class _Runs:
             ModelError: An input's shape or type is not known, or a tensor would be too large.
         """
         self._check_size(dims)
-        shapes = {value.name: self._shape(value.name, dims) for value in self.model.roles.inputs}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for value in self.model.roles.inputs:
+            tensor = self.shapes[value]
+            if tensor.dims is None or not tensor.dtype or not tensor.is_known:
+                problem = "no input can be made for it: its shape or type is not declared"
+                raise ModelError(problem, tensor=value.name)
+            shapes[value.name] = tuple(dim.evaluate(dims) for dim in tensor.dims)
         arrays = {name: np.full(shapes[name], flag) for name, flag in flags.items() if name in shapes}
         for value, role in self.model.roles.inputs.items():
             if self.shapes[value].dtype in INTEGERS and role not in MASKS and value.name not in arrays:
                 kind = onnx.helper.tensor_dtype_to_np_dtype(self.shapes[value].dtype)
                 arrays[value.name] = np.full(shapes[value.name], TOKEN if "tokens" in role else 0, kind)
         return self.maker.arrays(shapes, given=arrays, draw=UNPADDED)
-
-    def _shape(self, name: str, dims: Mapping[str, int]) -> tuple[int, ...]:
-        tensor = self.shapes[name]
-        if tensor.dims is None or not tensor.dtype or not tensor.is_known:
-            raise ModelError("no input can be made for it: its shape or type is not declared", tensor=name)
-        return tuple(dim.evaluate(dims) for dim in tensor.dims)
 
     def _check_size(self, dims: Mapping[str, int]) -> None:
         values = Values.at(dims)
