@@ -64,6 +64,7 @@ def compare_runs(
     runs: Sequence[Run],
     session: Runner,
     feed: Feeds,
+    outputs: Sequence[str],
     empty_outputs: Collection[str] = (),
     proven: Collection[str] = (),
     rounding: RoundingJudge | None = None,
@@ -75,11 +76,12 @@ def compare_runs(
         runs: Of the original.
         session: The rewritten model.
         feed: Returns the inputs of a run.
+        outputs: Those that it has to give.
         empty_outputs: Outputs that have no elements at any size, so that their dims are all there is to compare.
         proven: Outputs that normal forms show to be equal, which need no run to be compared.
         rounding: Judges what exceeds the tolerance.
     """
-    tallies = {name: _Tally() for name in runs[0].expected}
+    tallies = {name: _Tally() for name in outputs}
     results, at_zero, refused = list[RunProof](), dict[str, None](), dict[str, None]()
     repeated = yield_outcomes(repeat_calls(runs, lambda run: session.run(feed(run)), tallies))
     for number, outcome in enumerate(repeated, start=1):

@@ -32,20 +32,18 @@ class Called:
     Args:
         session: The session.
         names: Those by which they go, by the names that they have, where these differ.
-        outputs: The outputs that it gives, by these names; None for all.
     """
 
-    def __init__(self, session: Runner, names: Mapping[str, str] = {}, outputs: Sequence[str] | None = None) -> None:
+    def __init__(self, session: Runner, names: Mapping[str, str] = {}) -> None:
         self.session, self.names, self.label = session, names, session.label
         self.own = {names.get(name, name): name for name in session.inputs}
         self.inputs: Sequence[str] = list(self.own)
-        self.outputs = [names.get(name, name) for name in session.outputs] if outputs is None else outputs
+        self.outputs = [names.get(name, name) for name in session.outputs]
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return these outputs by name."""
         found = self.session.run({self.own[name]: array for name, array in feed.items() if name in self.own})
-        arrays = {self.names.get(name, name): array for name, array in found.items()}
-        return {name: arrays[name] for name in self.outputs}
+        return {self.names.get(name, name): array for name, array in found.items()}
 
 
 Item = TypeVar("Item")
@@ -142,7 +140,6 @@ class TwoModels:
         input_names: The inputs of the rewritten model, by their names in the original.
         names: Names in the original by names in the rewritten model, where these differ.
         part: What to expose of the original, where the rewritten model is a part of it.
-        computed: What the original computed for the part, by run.
     """
 
     sources: tuple[Path | Model, Path | Model]
@@ -151,29 +148,18 @@ class TwoModels:
     input_names: frozenset[str]
     names: Mapping[str, str] = field(default_factory=dict)
     part: Part | None = None
-    computed: dict[Run, dict[str, np.ndarray]] = field(default_factory=dict)
-
-    def whole(self) -> Runner:
-        """Return a session of the original with all of its outputs, and all that a part needs of it."""
-        return self._session(0, optimize=False)
 
     def original(self, *, optimize: bool = False) -> Runner:
-        """Return a session of the original, of whose outputs the rewritten model gives all."""
-        session = self._session(0, optimize=optimize)
-        return session if self.part is None else Called(session, outputs=self.part.ends)
+        """Return a session of the original with all of its outputs, and all that a part needs of it."""
+        return self._session(0, optimize=optimize)
 
     def rewritten_session(self, *, optimize: bool = False) -> Runner:
         """Return a session of the rewritten model, by the names of the original."""
         return Called(self._session(1, optimize=optimize), self.names)
 
-    def handed_over(self, run: Run) -> Run:
-        """Return a run of the original as one of the rewritten model, whose inputs it may compute."""
-        if self.part is None:
-            return run
-        expected = {name: run.expected[name] for name in self.part.ends}
-        rewritten_run = replace(run, expected=expected)
-        self.computed[rewritten_run] = {name: run.expected[name] for name in self.part.cuts}  # type: ignore[misc]
-        return rewritten_run
+    def outputs(self, run: Run) -> Sequence[str]:
+        """Return the outputs of the original that the rewritten model has to give."""
+        return list(run.expected) if self.part is None else self.part.ends
 
     def _session(self, index: int, *, optimize: bool) -> IsolatedSession:
         source, known = self.sources[index], self.models[index]
@@ -186,7 +172,8 @@ class TwoModels:
     def known(self, run: Run) -> dict[str, np.ndarray]:
         """Return the inputs that the rewritten model still has, and the values that the original computed for it."""
         fed = {name: array for name, array in self.feed(run).items() if name in self.input_names}
-        return {**fed, **self.computed.get(run, {})}
+        cuts = self.part.cuts if self.part is not None else ()
+        return {**fed, **{name: np.asarray(run.expected[name]) for name in cuts}}
 
     def moved_originals(self, runs: int, progress: Callable[[str], None]) -> list[LevelRuns]:
         """Return how to run copies of the original in which roundings to 8 bits meet other ties, so many times."""

@@ -323,7 +323,9 @@ class RewriteVerifier:
         two, feeder = self.two, self.two.feeder
         self._tell_step(0.3, "loading the original")
         total = count * len(feeder.flags())
-        session = Counted(two.whole(), "proving: the original, plain level", total, portion_of(self.progress, 0.4, 0.6))
+        session = Counted(
+            two.original(), "proving: the original, plain level", total, portion_of(self.progress, 0.4, 0.6)
+        )
         record = run_original(session, feeder, count, has_edges=has_edges, differing=differing)
         del session  # so that the two are not in memory at once
         changes = self._input_changes()
@@ -340,8 +342,7 @@ class RewriteVerifier:
                 raise fatal_error(two.models[0], two.feed(run), problem)
             return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
         self._tell_step(0.6, "loading the rewritten model")
-        runs = [two.handed_over(run) for run in (*record.runs, *record.empty)]
-        return self._compare_models(proof, runs, changes)
+        return self._compare_models(proof, [*record.runs, *record.empty], changes)
 
     @cached_property
     def forms(self) -> Equivalence:
@@ -377,7 +378,7 @@ class RewriteVerifier:
         fixed = self.fixed  # a branch may take one size alone: a step takes one token
         if part is not None and part.branch is not None:
             fixed = [pair for pair in fixed if pair.size.constant is None]
-        if open_pairs := _find_narrowing(self.two.whole, self.two.feeder, fixed, self.spec):
+        if open_pairs := _find_narrowing(self.two.original, self.two.feeder, fixed, self.spec):
             changes.append(narrowed_change(open_pairs, before, after))
         return changes
 
@@ -456,7 +457,8 @@ class RewriteVerifier:
         """Compare at onnxruntime's default level too."""
         self._tell_step(0.85, "loading the rewritten model, default level")
         tolerance = max(level_tolerance(self.two.models[0]), self.options.tolerance or 0.0)
-        sessions, outputs = self.two.at_default(len(runs), portion_of(self.progress, 0.9, 1.0)), list(runs[0].expected)
+        sessions = self.two.at_default(len(runs), portion_of(self.progress, 0.9, 1.0))
+        outputs = self.two.outputs(runs[0])
         if self.rounding_judge is not None and self.rounding_judge.is_half:
             return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, self.rounding_judge.explains))
         moved = self.two.moved_originals(len(runs), portion_of(self.progress, 0.9, 1.0))
@@ -470,13 +472,13 @@ class RewriteVerifier:
         progress = portion_of(self.progress, 0.65, 0.8)
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
         proven = [output.name for output in self.forms.proven]
-        proof = compare_runs(proof, runs, counted_session, two.known, self.empty_outputs, proven, self.rounding_judge)
+        outputs, judge = two.outputs(runs[0]), self.rounding_judge
+        proof = compare_runs(proof, runs, counted_session, two.known, outputs, self.empty_outputs, proven, judge)
         others = self.unlike if proof.passed and two.part is None else ()
         blank = replace(self.blank, tolerance=proof.tolerance)
         for run in others:
-            (result,) = compare_runs(
-                blank, [run], session, two.known, self.empty_outputs, proven, self.rounding_judge
-            ).runs
+            compared = compare_runs(blank, [run], session, two.known, outputs, self.empty_outputs, proven, judge)
+            (result,) = compared.runs
             if result.failure:
                 gap = f"unlike sizes of dims of one name, as at {run}, where the original runs"
                 return replace(proof, caveats=(*proof.caveats, gap))
