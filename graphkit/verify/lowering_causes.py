@@ -6,11 +6,10 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import tee, zip_longest
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.lowering_case import AlteredHost, Changing, IsolatedMethods, LoweringCase, find_leaks
 from graphkit.verify.weight_comparison import WrongAttribute, WrongWeight, find_wrong_parts, mend_models
 
-__all__ = ["Facts", "WrongTable", "compared_tables", "facts_of", "find_lowering_causes"]
+__all__ = ["Facts", "compared_tables", "facts_of", "find_lowering_causes"]
 
 
 SHALLOW, FLOOR = -10.0, -1e4  # a floor that scores may be below, and one that they are not
@@ -181,49 +180,40 @@ MOST = 1 << 24  # elements of all candidates for a row
 SHOWN = 3
 
 
-class Compared(NamedTuple):
-    """The rows of a table beside those of the export.
+@dataclass(frozen=True, eq=False)
+class ComparedTable:
+    """A table of the host beside the rows of the export.
 
     Attributes:
+        name: Its name.
+        table: What it is.
         right: The rows that it should have.
         wrong: Which rows differ.
         source: The tensor of the export that has the right ones.
         compared: How many of the first rows were compared; others have nothing that they could be compared with.
     """
 
-    right: np.ndarray
-    wrong: np.ndarray
-    source: str
-    compared: int
-
-
-@dataclass(frozen=True, eq=False)
-class WrongTable:
-    """A table with rows that are not those of the export.
-
-    Attributes:
-        name: Its name.
-        table: What it is.
-        export: The rows of the export, and which of them differ.
-    """
-
     name: str
     table: np.ndarray
-    export: Compared
-
-    @property
-    def right(self) -> np.ndarray:
-        """What the table should be."""
-        return self.export.right
+    right: np.ndarray
+    wrong: np.ndarray
+    source: str = ""
+    compared: int = 0
 
     @property
     def is_sure(self) -> bool:
         """Whether most rows are right: else it may be stored in another way than the export's, and mean the same."""
-        wrong = self.export.wrong[: len(self.table)]
+        wrong = self.wrong[: len(self.table)]
         return 2 * int(wrong.sum()) <= len(wrong)
 
+    @property
+    def proof(self) -> TableProof:
+        """How far its rows are those of the export."""
+        rows = len(self.right) if self.wrong.any() else len(self.table)
+        return TableProof(self.name, rows, *((0, "") if self.wrong.any() else (self.compared, self.source)))
+
     def __str__(self) -> str:
-        rows, source = np.flatnonzero(self.export.wrong), self.export.source
+        rows, source = np.flatnonzero(self.wrong), self.source
         missing = max(0, len(self.right) - len(self.table))
         if missing == len(rows):
             lacks = f"{count_things(missing, 'row(s)')} of '{source}', from row {rows[0]:,} on"
@@ -236,8 +226,8 @@ class WrongTable:
 
 def compared_tables(
     originals: Originals, contract: Contract, tables: Mapping[str, np.ndarray]
-) -> Iterator[WrongTable | TableProof]:
-    """Yield the tables with wrong rows, and for others how many of their rows are those of the export.
+) -> Iterator[ComparedTable]:
+    """Yield the tables beside the export.
 
     A table that the export looks ids up in is compared row by row with its own lookup, run on all ids. Rows of
     positions and lengths are compared with the tensors of the export that depend on these alone: with the one that
@@ -251,18 +241,14 @@ def compared_tables(
             if model is None or source is None or source.kind not in ("embedding", "rows"):
                 continue
             table = tables[source.of]
-            comparison = _looked_up(model, table, ROLES.get(source.by, ()), is_whole=source.kind == "embedding")
-            if comparison is None and source.kind == "rows":
-                comparison = _by_number(model, contract, port, table)
-            if comparison is None:
-                yield TableProof(source.of, len(table), 0, "")
-            elif comparison.wrong.any():
-                yield WrongTable(source.of, table, comparison)
-            else:
-                yield TableProof(source.of, len(table), comparison.compared, comparison.source)
+            compared = _looked_up(model, table, ROLES.get(source.by, ()), is_whole=source.kind == "embedding")
+            if compared is None and source.kind == "rows":
+                compared = _by_number(model, contract, port, table)
+            nothing = ComparedTable(source.of, table, table, np.zeros(len(table), bool))
+            yield nothing if compared is None else replace(compared, name=source.of)
 
 
-def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role], *, is_whole: bool) -> Compared | None:
+def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role], *, is_whole: bool) -> ComparedTable | None:
     """Compare a table with the export's lookups by ids of some roles; None where these give no such rows.
 
     Args:
@@ -271,7 +257,7 @@ def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role], *, is_who
         roles: Those of the ids.
         is_whole: Whether it needs a row for each id that the export takes: only positions may end before.
     """
-    comparisons: list[Compared] = []
+    comparisons: list[ComparedTable] = []
     for ids in model.roles.all(*roles):
         for node, rows in find_lookups(ids):
             count, value = table_entries(node, rows), node.outputs[0]
@@ -283,7 +269,7 @@ def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role], *, is_who
     return min(comparisons, key=lambda comparison: int(comparison.wrong.sum()), default=None)
 
 
-def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray, count: int) -> Compared | None:
+def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray, count: int) -> ComparedTable | None:
     """Compare a table with so many rows of the export; those that it lacks are wrong."""
     declared = declared_type(ids)
     if declared is None:
@@ -300,10 +286,8 @@ def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray, count: in
     if any(array.dtype != table.dtype for array in rows) or sum(array.size for array in rows) != size:
         return None
     right = np.concatenate([array.reshape(-1, *table.shape[1:]) for array in rows])
-    missing = np.ones(count - len(table), bool)
-    return Compared(
-        right, np.concatenate([_differing_rows(right[: len(table)], table), missing]), value.name, len(table)
-    )
+    wrong = [_differing_rows(right[: len(table)], table), np.ones(count - len(table), bool)]
+    return ComparedTable("", table, right, np.concatenate(wrong), value.name, len(table))
 
 
 def _differing_rows(right: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -314,12 +298,13 @@ def _differing_rows(right: np.ndarray, table: np.ndarray) -> np.ndarray:
     return np.asarray((right_bytes != table_bytes).any(axis=1))
 
 
-def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) -> Compared | None:
+def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) -> ComparedTable | None:
     """Compare the rows of positions, or of valid lengths, with tensors of the export."""
     if port.by in ("largest_id", "first_token", "valid_length") and table[0].size == len(table):
         right = np.eye(len(table), dtype=table.dtype).reshape(table.shape)
-        if port.by != "valid_length" or 2 * _differing_rows(right, table).sum() < len(table):
-            return Compared(right, _differing_rows(right, table), "the places of a source", len(table))
+        wrong = _differing_rows(right, table)
+        if port.by != "valid_length" or 2 * wrong.sum() < len(table):
+            return ComparedTable("", table, right, wrong, "the places of a source", len(table))
     is_step = port.by == "position"
     source, most = max(1, contract.sizes["source"]), min(contract.sizes["positions"], len(table))
 
@@ -332,7 +317,7 @@ def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) 
     runs = _tensor_runs(model, range(most) if is_step else range(1, len(table) + 1), sizes, fits)
     rows = {row.tobytes() for row in table}
 
-    def known_rows(compared: Compared) -> tuple[int, int]:
+    def known_rows(compared: ComparedTable) -> tuple[int, int]:
         """Return how many rows are in their places, and how many of the right ones are anywhere."""
         return int((~compared.wrong).sum()), len(rows & {row.tobytes() for row in compared.right})
 
@@ -345,7 +330,7 @@ def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) 
 
 def _best_match(
     table: np.ndarray, arrays: Sequence[np.ndarray | None], contract: Contract, port: Port, name: str
-) -> Compared | None:
+) -> ComparedTable | None:
     right, wrong = np.array(table), np.zeros(len(table), bool)
     is_step = port.by == "position"
     for row, array in enumerate(arrays):
@@ -356,7 +341,7 @@ def _best_match(
         wrong[row] = expected_row.tobytes() != table[row].tobytes()
     if len(arrays) > 1 and not wrong.all() and all(np.array_equal(right[0], later) for later in right[1:]):
         return None  # a constant is equal to any row that is like it
-    return Compared(right, wrong, name, len(arrays))
+    return ComparedTable("", table, right, wrong, name, len(arrays))
 
 
 def _place_row(
@@ -463,7 +448,7 @@ def _data_kind(value: Value, kinds: Mapping[Value, int], model: Model) -> int:
     return 2 if is_data else 1
 
 
-Mendable = WrongTable | WrongWeight | WrongAttribute
+Mendable = ComparedTable | WrongWeight | WrongAttribute
 
 
 @dataclass(frozen=True, eq=False)
@@ -488,8 +473,8 @@ class Facts:
     def undone(self, host: AlteredHost, facts: Sequence[Mendable]) -> Iterator[None]:
         """Let a host run with these mended, besides what is mended already."""
         assert isinstance(host.run, IsolatedMethods)
-        tables = {**host.tables, **{fact.name: fact.right for fact in facts if isinstance(fact, WrongTable)}}
-        known, wrong = host.run.models, [fact for fact in facts if not isinstance(fact, WrongTable)]
+        tables = {**host.tables, **{fact.name: fact.right for fact in facts if isinstance(fact, ComparedTable)}}
+        known, wrong = host.run.models, [fact for fact in facts if not isinstance(fact, ComparedTable)]
         models = {**known, **mend_models({**self.models, **known}, wrong)}
         with with_attributes(host, tables=tables), with_attributes(host.run, models=models):
             yield
@@ -499,19 +484,11 @@ def facts_of(originals: Originals, folder: Path, contract: Contract, host: Alter
     """Compare the files of a lowering with its export."""
     models = {method.name: load(folder / method.file) for method in contract.methods}
     tables = list(compared_tables(originals, contract, host.tables))
-    differences: list[Mendable] = [table for table in tables if isinstance(table, WrongTable)]
+    differences: list[Mendable] = [table for table in tables if table.wrong.any()]
     differences += find_wrong_parts(originals.models, models.values())
     sure = tuple(fact for fact in differences if fact.is_sure)
-    return Facts(
-        sure, tuple(fact for fact in differences if not fact.is_sure), host.tables, models, _table_proofs(tables)
-    )
-
-
-def _table_proofs(tables: Iterable[WrongTable | TableProof]) -> tuple[TableProof, ...]:
-    """Return the proof of each table, of those that several methods read the least."""
-    proofs: dict[str, TableProof] = {}
-    for table in tables:
-        proof = table if isinstance(table, TableProof) else TableProof(table.name, len(table.right), 0, "")
-        known = proofs.get(proof.name)
-        proofs[proof.name] = proof if known is None or proof.compared < known.compared else known
-    return tuple(proofs.values())
+    proofs: dict[str, TableProof] = {}  # of a table that several methods read, the one that says the least
+    for proof in (table.proof for table in tables):
+        proofs[proof.name] = min(proofs.get(proof.name, proof), proof, key=lambda each: each.compared)
+    suspects = tuple(fact for fact in differences if not fact.is_sure)
+    return Facts(sure, suspects, host.tables, models, tuple(proofs.values()))
