@@ -72,21 +72,15 @@ def run_constants(app: Application) -> Result:
     arrays = [array for array in found if array is not None]
     if not arrays or sum(array.nbytes for array in arrays) > MAX_ARRAY:
         return "its constants are too large to run it"
-    if not _is_small(app):
+    count, bits = None if app.dims is None else count_elements(app.dims).constant, BITS.get(app.dtype)
+    is_small = count is not None and bits is not None and count * bits <= 8 * MAX_ARRAY
+    if not is_small and (app.dims is not None or app.node.operator not in SELECTING):
         return "what it gives may be too large to run it"
     result = _run_node(app, found)
     if result is None:
         return None
     of_computed = any(term is not None and app.tools.constants.is_computed(term) for term in args)
     return app.tools.constants.of_array(result, app.dtype, is_computed=of_computed or app.node.operator not in MOVING)
-
-
-def _is_small(app: Application) -> bool:
-    """Whether what a node of small constants gives is small, too."""
-    if app.dims is None:
-        return app.node.operator in SELECTING
-    count, bits = count_elements(app.dims).constant, BITS.get(app.dtype)
-    return count is not None and bits is not None and count * bits <= 8 * MAX_ARRAY
 
 
 def _run_node(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
@@ -133,7 +127,8 @@ def merge_elementwise(app: Application) -> Result:
     """Merge axes that all arguments have, or all but those that broadcast there; repeat the result, not arguments."""
     op = app.node.operator
     is_placed = _is_placed(app) and (not app.is_real or op == "Cast")
-    if is_placed and op == "Pow" and not _is_of_any_dims(app):
+    is_one = app.dims is not None and count_elements(app.dims) == 1  # one number, of whatever rank
+    if is_placed and op == "Pow" and not is_one and not (app.dims and lower(app.dims[-1]) > 1):
         return "its last axis may be 1, where onnxruntime computes it otherwise"
     if not app.has_sign:
         return _by_element(app, is_placed and op not in EXTREMES)
@@ -179,20 +174,10 @@ def _by_element(app: Application, is_placed: bool) -> Result:
     parts = [move.without_leading_ones(term) for term in flats]
     if op in COMMUTATIVE:
         parts.sort(key=lambda term: term.number)
-    args, merged = [*parts, *app.args[count:]], _merged_dims(natural, groups)
+    args, merged = [*parts, *app.args[count:]], merge_grouped_dims(natural, natural, groups)
     run = run_constants(replace(app, args=args, dims=merged))
     made = run if isinstance(run, Term) else app.make_term(op, args, merged)
     return move.reshape(made, app.shape) if is_whole else move.expand(move.reshape(made, natural), app.shape)
-
-
-def _merged_dims(dims: Dims, groups: Sequence[tuple[tuple[bool, ...], list[int]]]) -> Dims:
-    return tuple(count_elements([dims[axis] for axis in axes]) for _, axes in groups)
-
-
-def _is_of_any_dims(app: Application) -> bool:
-    """Whether no last axis is 1, or all that there is is one number, of whatever rank."""
-    is_one = app.dims is not None and count_elements(app.dims) == 1
-    return is_one or bool(app.dims and lower(app.dims[-1]) > 1)
 
 
 def _loses_first(app: Application) -> bool:
@@ -294,7 +279,7 @@ def multiply_matrices(app: Application) -> Result:
     flats = [move.reshape(left, (*merged[0], rows, inner)), move.reshape(right, (*merged[1], inner, columns))]
     is_each = is_lifted and not any(lower(dim) > 1 for dim in batches[1])  # nor where the right batches are all 1
     op = f"{app.node.operator} of each batch" if is_each else app.node.operator
-    made = app.make_term(op, [*flats, *app.args[2:]], (*_merged_dims(natural, groups), rows, columns))
+    made = app.make_term(op, [*flats, *app.args[2:]], (*merge_grouped_dims(natural, natural, groups), rows, columns))
     return move.reshape(made, app.shape)
 
 

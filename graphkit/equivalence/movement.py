@@ -93,7 +93,8 @@ class Movement:
             return self.reshape(term, dims)
         runs: list[list[int]] = []
         for axis in long:
-            if runs and _follows_ones(runs[-1][-1], axis, term.shape):
+            last = runs[-1][-1] if runs else axis
+            if last < axis and all(dim == 1 for dim in term.shape[last + 1 : axis]):
                 runs[-1].append(axis)
             else:
                 runs.append([axis])
@@ -240,7 +241,9 @@ class Movement:
         """
         listed: list[Term] = []
         for part in parts:
-            inner = None if _is_long(part) else self.joined(part)
+            made = without_reshape(part)
+            is_long = made is not None and made.op == "Concat" and len(made.args) > MAX_PARTS
+            inner = None if is_long else self.joined(part)
             for each in [part] if inner is None or inner[0] != axis else inner[1]:
                 if dims is not None and each.dims == _with_dim(dims, axis, const(0)):
                     continue
@@ -270,12 +273,6 @@ class Movement:
 def leading_ones(dims: Dims) -> int:
     """Return how many dims of 1 come first, which broadcasting makes anyway."""
     return next((axis for axis, dim in enumerate(dims) if dim != 1), len(dims))
-
-
-def _is_long(term: Term) -> bool:
-    """Whether a term is a Concat of very many parts."""
-    inner = without_reshape(term)
-    return inner is not None and inner.op == "Concat" and len(inner.args) > MAX_PARTS
 
 
 def _with_dim(dims: Dims, axis: int, dim: Expr) -> Dims:
@@ -334,11 +331,6 @@ def merge_grouped_dims(dims: Dims, whole: Dims, groups: Sequence[tuple[tuple[boo
 def _dim_from_back(dims: Dims, axis: int) -> Expr:
     """Return a dim counted from the back, 1 in front of the first."""
     return dims[axis] if -axis <= len(dims) else const(1)
-
-
-def _follows_ones(before: int, axis: int, dims: Dims) -> bool:
-    """Whether nothing but dims of 1 lies between two axes."""
-    return axis > before and all(dims[between] == 1 for between in range(before + 1, axis))
 
 
 def find_refinement(merged: Dims, split: Dims) -> list[list[int]] | None:

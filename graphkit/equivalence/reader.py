@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -270,15 +270,11 @@ def free_elements(shapes: Shapes) -> frozenset[str]:
         if value.tensor is not None:
             continue
         dims.update(name for dim in tensor.dims or () for name in dim.symbols if name not in free)
-        free.update(name for name in _names_of_elements(tensor) if name[:1] == "?" and name not in dims)
+        elements = tensor.elements or () if tensor.may_have_data else ()
+        for expr in (each.dividend if isinstance(each, Ratio) else each for each in elements):
+            names = expr.symbols if isinstance(expr, Expr) else ()
+            free.update(name for name in names if name[:1] == "?" and name not in dims)
     return frozenset(free)
-
-
-def _names_of_elements(tensor: Tensor) -> Iterator[str]:
-    for element in tensor.elements or () if tensor.may_have_data else ():
-        expr = element.dividend if isinstance(element, Ratio) else element
-        if isinstance(expr, Expr) and expr.constant is None:
-            yield from expr.symbols
 
 
 # The sign of zeros: which operators give the same bits for 0 and -0, and which give zeros of another sign at most.

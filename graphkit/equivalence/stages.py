@@ -158,8 +158,10 @@ def _compare_stage(stage: Stage) -> Equivalence:
     left = {info.name for info in after.proto.graph.input}
     gone = [info.name for info in stage.before.proto.graph.input if info.name not in left]
     values = {name: stage.values[name] for name in gone if name in stage.values}
-    if odd := next((name for name, array in values.items() if not _counts_or_tells(array)), ""):
-        raise ModelError(f"'{odd}' does not count from 0")
+    for name, array in values.items():  # a flag, or what counts along its last axis
+        is_flag, counted = array.dtype == bool, np.arange(array.shape[-1] if array.ndim else 0)
+        if not is_flag and not (array.ndim and np.array_equal(array, np.broadcast_to(counted, array.shape))):
+            raise ModelError(f"'{name}' does not count from 0")
     return check_equivalence(
         stage.before,
         after,
@@ -190,13 +192,6 @@ def _is_added(node: Node, value: Value, shapes: Shapes) -> bool:
         return False
     dims = shapes[others[0]].dims
     return dims is not None and all(map(is_known, dims)) and shapes[node.outputs[0]].dims == dims
-
-
-def _counts_or_tells(array: np.ndarray) -> bool:
-    """Whether an array is a flag, or counts from 0 along its last axis."""
-    if array.dtype == bool or not array.ndim:
-        return array.dtype == bool
-    return np.array_equal(array, np.broadcast_to(np.arange(array.shape[-1]), array.shape))
 
 
 def _at_its_sizes(stage: Stage) -> Stage:
