@@ -23,9 +23,18 @@ from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.altered_bundle import AlteredBundle
 from graphkit.verify.bundle_prompts import Prompt, begin_prompt
 from graphkit.verify.bundle_state_checks import start_bundle
-from graphkit.verify.cause_search import Cause, Undo, find_sole_cause, is_mended, largest_multiple, with_attributes
+from graphkit.verify.cause_search import (
+    Cause,
+    Export,
+    Undo,
+    describe_order,
+    find_sole_cause,
+    first_node,
+    is_mended,
+    largest_multiple,
+    with_attributes,
+)
 from graphkit.verify.comparator import distance_of_spread
-from graphkit.verify.first_difference import Export, describe_order, first_node
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.weight_comparison import WrongPart, mend_models
 

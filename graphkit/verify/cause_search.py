@@ -2,28 +2,47 @@
 
 A cause is a fault that a candidate may have, with a way to undo it. It is named only where undoing it mends the
 difference, clearly. Each table of causes says what a fault is called and what undoes it; what runs here is the same.
+Where there is none, the first node of another tensor, and simple relations of two arrays, tell where and how they differ.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+import onnx
+
+from graphkit.errors import ModelError
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.traversal import walk_breadth_first
+from graphkit.graph.view import Value, all_scopes
+from graphkit.model import Model
+from graphkit.runtime.session import IsolatedSession, RunError
+from graphkit.verify.comparator import compare_output
 
 __all__ = [
     "CLEAR",
     "Cause",
+    "Differ",
+    "Export",
     "Kind",
+    "Relation",
     "Undo",
+    "array_relations",
+    "describe_difference",
+    "describe_order",
     "find_first_cause",
     "find_sole_cause",
+    "first_node",
     "is_mended",
     "largest_multiple",
+    "run_part",
     "with_attributes",
 ]
 
@@ -117,3 +136,274 @@ def with_attributes(subject: object, **attributes: object) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(subject, name, value)
+
+
+# Where and how arrays differ: the first node of another tensor, another order, simple relations of two arrays.
+
+
+ROUNDING = 1e-6  # relative to the largest element
+Arrays = Mapping[str, np.ndarray]
+Differ = Callable[[np.ndarray, np.ndarray], bool]  # whether an array is not another, that being the second
+Export = tuple[Model, Arrays, str]  # a model, its inputs, and what stands before its names in what was made of it
+
+
+def first_node(
+    originals: Iterable[Export],
+    model: Model,
+    feed: Arrays,
+    differ: Differ,
+    *,
+    is_padded: bool,
+) -> str:
+    """Return the path of the first node of a model that gives something else under a name of an original.
+
+    Args:
+        originals: What it was made of, with their inputs.
+        model: The model.
+        feed: Its inputs.
+        differ: Whether an array is not another, that being the second.
+        is_padded: Whether tensors of the model may be longer, with padding behind.
+
+    Returns:
+        The path, "" where no tensor of one name differs.
+    """
+    arrays = _computed_floats(model, feed, model.graph.values, model.graph.values)
+    original_arrays: dict[str, list[np.ndarray]] = {}
+    for original, its_feed, prefix in originals:
+        names = {name.removeprefix(prefix) for name in arrays if name.startswith(prefix)}
+        for scope in all_scopes(original.scopes):  # the branches of a merged decoder have values of one name
+            for name, array in _computed_floats(original, its_feed, names, scope.values).items():
+                original_arrays.setdefault(prefix + name, []).append(array)
+
+    def is_wrong(name: str) -> bool:
+        for right in original_arrays[name]:
+            array = arrays[name]
+            if is_padded and array.ndim == right.ndim:
+                array = array[tuple(slice(size) for size in right.shape)]
+            # rounding moves the last digits alone, however large the numbers in a model are
+            is_rounding = compare_output(right, array, any_width=True).scaled <= ROUNDING
+            if array.shape != right.shape or is_rounding or not differ(array, right):
+                return False
+        return True
+
+    for node in model.graph.nodes:
+        output_names = [value.name for value in node.outputs if value is not None]
+        if any(name in arrays and name in original_arrays and is_wrong(name) for name in output_names):
+            return node.path
+    return ""
+
+
+def _computed_floats(
+    model: Model, feed: Arrays, names: Collection[str], values: Mapping[str, Value]
+) -> dict[str, np.ndarray]:
+    """Return the computed floating-point tensors of these names; nothing where they do not run."""
+    computed = [values[name] for name in values if name in names]
+    computed = [value for value in computed if value.producer is not None and not value.producer.bodies]
+
+    def feeds(inputs: Sequence[Value]) -> Iterator[Arrays]:
+        if all(value.name in feed for value in inputs):
+            yield {value.name: feed[value.name] for value in inputs}
+
+    arrays: Arrays = next(run_part(model, computed, feeds), {}) if computed else {}
+    return {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
+
+
+def run_part(
+    model: Model, values: Collection[Value], feeds: Callable[[Sequence[Value]], Iterable[Arrays]]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Run the part of a model that gives some values of one scope; end where it cannot run.
+
+    Args:
+        model: The model.
+        values: The values.
+        feeds: Makes the feeds of all runs, from the inputs that the part has.
+
+    Yields:
+        The values by name, for each feed.
+    """
+    part = _part_of(model, values)
+    if part is None:
+        return
+    try:
+        with IsolatedSession(part[0], prepack=False) as session:
+            yield from map(session.run, feeds(part[1]))
+    except (RunError, ModelError):
+        return
+
+
+def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value]] | None:
+    """Return a model that gives some values of one scope, and its inputs; None where a node with bodies is in it.
+
+    Dims of inputs are free: a lookup takes any number of ids.
+    """
+    read = list(walk_breadth_first(values, lambda value: value.producer.inputs if value.producer is not None else ()))
+    nodes = dict.fromkeys(value.producer for value in read if value.producer is not None)
+    if any(node.bodies for node in nodes):
+        return None
+    whole = model.proto
+    proto = onnx.ModelProto(ir_version=whole.ir_version, opset_import=whole.opset_import, functions=whole.functions)
+    proto.graph.name = whole.graph.name
+    ordered = sorted(nodes, key=lambda node: (node.scope.depth, node.index))
+    proto.graph.node.extend(node.proto for node in ordered)
+    inputs = [value for value in read if value.producer is None and value.tensor is None and value.sparse is None]
+    for value in read:
+        if value.producer is None and value.tensor is not None:
+            proto.graph.initializer.append(value.tensor)
+        elif value.producer is None and value.sparse is not None:
+            proto.graph.sparse_initializer.append(value.sparse)
+    for value in inputs:
+        declared = declared_type(value)
+        if declared is None:
+            return None
+        shape = None if declared.dims is None else [f"{value.name}_{axis}" for axis in range(len(declared.dims))]
+        proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name, declared.dtype, shape))
+    proto.graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in values)
+    return model.with_proto(proto), inputs
+
+
+def describe_order(name: str, state: np.ndarray, known: np.ndarray, differ: Differ) -> str:
+    """Return in what other order a state holds the cache of the original, in a sentence; "" for none.
+
+    Args:
+        name: Of the state.
+        state: What is kept, unused slots included, which hold zeros.
+        known: What the original keeps.
+        differ: Whether an array is not what it should be, that being the second.
+    """
+    right = np.zeros_like(state)
+    right[tuple(map(slice, known.shape))] = known
+    for relation in array_relations(right, state, ("the original", f"'{name}'")):
+        if relation.expected.shape == relation.actual.shape and not differ(relation.actual, relation.expected):
+            return f"{relation.text}."
+    return ""
+
+
+MAX_RANK = 5  # of arrays whose axes are permuted
+MAX_PARTS = 512  # steps and blocks along an axis
+MAX_SHOWN = 8
+MIN_OVERLAP = 2  # places along an axis that is shifted
+MAX_ELEMENTS = 1 << 23  # of a weight whose order is looked into
+Names = tuple[str, str]  # of what is right, and of what is not
+CLOSE = 1e-5  # relative to the largest magnitude, of weights in another order
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """A simple relation of two arrays.
+
+    Attributes:
+        kind: What it is.
+        text: That in a clause.
+        expected, actual: What A and B have in common if it holds.
+    """
+
+    kind: Kind
+    text: str
+    expected: np.ndarray
+    actual: np.ndarray
+
+    def may_hold(self, allowed: float) -> bool:
+        """Whether dims and a few elements agree, so that it is worth while to compare all."""
+        few = tuple(slice(0, 2) for _ in self.expected.shape)
+        is_alike = self.expected.shape == self.actual.shape
+        return is_alike and bool((np.abs(self.expected[few] - self.actual[few]) <= allowed).all())
+
+
+def array_relations(right: np.ndarray, wrong: np.ndarray, names: Names = ("A", "B")) -> Iterator[Relation]:
+    """Yield the relations that two arrays may have, the simple ones first; the caller compares what each leaves."""
+    if right.size == wrong.size:
+        yield from _find_transpositions(right, wrong, *names)
+    if right.shape != wrong.shape:
+        yield from _find_cuts(right, wrong, *names)
+        return
+    yield from _find_rotations(right, wrong, *names)
+    yield from _find_permutations(right, wrong, *names)
+
+
+def _find_transpositions(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
+    for axes in itertools.permutations(range(x.ndim)) if x.ndim <= MAX_RANK else ():
+        turned = x.transpose(axes)
+        if axes != tuple(range(x.ndim)) and turned.shape == y.shape:
+            yield Relation("transposed", f"transposed: {b} is {a} with its axes in the order {list(axes)}", turned, y)
+    if x.shape != y.shape:
+        text = f"dims: {b} has the elements of {a}, in order, as {list(y.shape)} instead of {list(x.shape)}"
+        yield Relation("dims", text, x.reshape(y.shape), y)
+    if x.ndim > 1:
+        text = f"transposed: {b} has the elements of {a}, stored column by column"
+        yield Relation("transposed", text, x.ravel(order="F").reshape(y.shape), y)
+
+
+def _find_rotations(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
+    """Yield axes that are rotated or shifted; the last one, which may hold heads side by side, by one place alone."""
+    for axis, n in enumerate(x.shape):
+        steps = (1, n - 1) if axis == x.ndim - 1 or n > MAX_PARTS else range(1, n)
+        for step in steps if n > 2 else ():
+            where = f"i + {step}" if 2 * step <= n else f"i - {n - step}"
+            text = f"rotated: along axis {axis}, {b} has at i what {a} has at {where}, modulo {n}"
+            yield Relation("shifted", text, np.roll(x, -step, axis), y)
+    for axis, n in enumerate(x.shape):
+        for step, where in ((1, "i + 1"), (-1, "i - 1")) if n > MIN_OVERLAP else ():
+            ends = slice(1, None), slice(None, -1)
+            first, last = ends if step > 0 else ends[::-1]
+            text = f"off by one: along axis {axis}, {b} has at i what {a} has at {where}"
+            yield Relation("shifted", text, np.moveaxis(x, axis, 0)[first], np.moveaxis(y, axis, 0)[last])
+
+
+def _find_permutations(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
+    """Yield axes along which the blocks of B are those of A in another order."""
+    for axis, n in enumerate(x.shape):
+        for parts in (count for count in range(2, min(n, MAX_PARTS) + 1) if n % count == 0):
+            blocks = [np.moveaxis(array, axis, 0).reshape(parts, -1) for array in (x, y)]
+            weights = np.random.default_rng(0).standard_normal(blocks[0].shape[1])
+            order_x, order_y = (np.argsort(block @ weights, kind="stable") for block in blocks)
+            sources = order_x[np.argsort(order_y)]
+            if np.array_equal(sources, np.arange(parts)):
+                continue
+            shown = ", ".join(map(str, sources[:MAX_SHOWN])) + (", ..." if parts > MAX_SHOWN else "")
+            what = f"the {parts} blocks of {n // parts} in {b}" if parts < n else f"the {parts} slices of {b}"
+            name = "permuted heads" if parts < n and x.ndim < 4 else "permuted"
+            text = f"{name}: along axis {axis}, {what} are those [{shown}] of {a}"
+            yield Relation("permuted", text, blocks[0][sources], blocks[1])
+
+
+def _find_cuts(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
+    """Yield places at which one is the other with some of its ends missing."""
+    axes = [axis for axis in range(x.ndim) if x.ndim == y.ndim and x.shape[axis] != y.shape[axis]]
+    if len(axes) != 1:
+        return
+    parts_x, parts_y = np.moveaxis(x, axes[0], 0), np.moveaxis(y, axes[0], 0)
+    missing = len(parts_x) - len(parts_y)
+    short, names = (len(parts_y), f"{b} is {a}") if missing > 0 else (len(parts_x), f"{a} is {b}")
+    is_row = axes[0] == 0 and x.ndim > 1  # of a batch
+    more = f"; {'a row is missing' if is_row else 'off by one'}" if abs(missing) == 1 else ""
+    for start in range(abs(missing) + 1 if short else 0):
+        text = f"dims: along axis {axes[0]}, {names} from {start} to {start + short}, of {short + abs(missing)}{more}"
+        part = slice(start, start + short)
+        yield Relation("dims", text, *((parts_x[part], parts_y) if missing > 0 else (parts_x, parts_y[part])))
+
+
+def describe_difference(right: np.ndarray, wrong: np.ndarray, names: Names = ("A", "B")) -> str:
+    """Return how a weight differs from the one that it should be, in a clause."""
+    if right.shape == wrong.shape and not wrong.any():
+        return "it is all zeros"
+    if right.dtype.kind != "f" or wrong.dtype.kind != "f" or right.size > MAX_ELEMENTS:
+        return "other values" if right.shape == wrong.shape else f"dims {list(wrong.shape)}, not {list(right.shape)}"
+    x, y = right.astype(np.float64), wrong.astype(np.float64)
+    allowed = CLOSE * max(float(np.abs(x).max(initial=0.0)), 1e-30)
+
+    def is_close(expected: np.ndarray, actual: np.ndarray) -> bool:
+        return bool(np.abs(expected - actual).max(initial=0.0) <= allowed)
+
+    apart = f"up to {float(np.abs(x - y).max(initial=0.0)):.3g} apart" if x.shape == y.shape else ""
+    if apart:
+        if is_close(x, y):
+            return apart
+        factor = float((x * y).sum()) / max(float((x * x).sum()), 1e-30)
+        if is_close(factor * x, y):
+            return f"scale: it is {factor:.6g} times that"
+        if len(y) > 1 and not is_close(x[1:], x[:-1]) and is_close(y[1:], y[:-1]):
+            return "all its rows are the same"
+    for relation in array_relations(x, y, names):
+        if relation.may_hold(allowed) and is_close(relation.expected, relation.actual):
+            return relation.text
+    return apart or f"dims {list(y.shape)}, not {list(x.shape)}"

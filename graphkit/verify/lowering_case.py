@@ -19,9 +19,8 @@ from graphkit.hosts.method_feeds import Inputs
 from graphkit.hosts.numpy_host import Ids, Tokens, source_and_inputs
 from graphkit.model import Model
 from graphkit.runtime.session import IsolatedSession
-from graphkit.verify.cause_search import largest_multiple, with_attributes
+from graphkit.verify.cause_search import Differ, largest_multiple, with_attributes
 from graphkit.verify.comparator import elementwise_difference
-from graphkit.verify.first_difference import Differ
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.oracle import OneSequence
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half

@@ -24,9 +24,17 @@ from graphkit.hosts.numpy_host import slots_mask
 from graphkit.model import Model, load
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.suggest import count_things
-from graphkit.verify.cause_search import Cause, find_sole_cause, is_mended, with_attributes
+from graphkit.verify.cause_search import (
+    Cause,
+    describe_difference,
+    describe_order,
+    find_sole_cause,
+    first_node,
+    is_mended,
+    run_part,
+    with_attributes,
+)
 from graphkit.verify.deployment_proofs import TableProof
-from graphkit.verify.first_difference import describe_difference, describe_order, first_node, run_part
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.lowering_case import AlteredHost, Changing, IsolatedMethods, LoweringCase, find_leaks
 from graphkit.verify.weight_comparison import WrongAttribute, WrongWeight, find_wrong_parts, mend_models

@@ -24,7 +24,7 @@ from graphkit.matching.value_numbering import ConstantNumbers, first_difference
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import SUFFIX
 from graphkit.suggest import count_things
-from graphkit.verify.first_difference import run_part
+from graphkit.verify.cause_search import run_part
 from graphkit.verify.rewrite_proof import WeightProof
 
 __all__ = [

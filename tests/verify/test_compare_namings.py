@@ -7,7 +7,7 @@ import pytest
 from builders import model_of
 
 from graphkit.model import Model
-from graphkit.verify.first_difference import array_relations, describe_difference
+from graphkit.verify.cause_search import array_relations, describe_difference
 from graphkit.workflows.compare_models import compare_models
 
 HEADS = np.random.default_rng(0).standard_normal((1, 4, 6, 8))

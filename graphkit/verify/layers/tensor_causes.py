@@ -19,9 +19,17 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.matching.value_matching import known_tensor
 from graphkit.matching.value_numbering import default_of, first_difference
-from graphkit.verify.cause_search import CLEAR, Cause, Undo, find_first_cause, largest_multiple, with_attributes
+from graphkit.verify.cause_search import (
+    CLEAR,
+    Cause,
+    Undo,
+    array_relations,
+    describe_difference,
+    find_first_cause,
+    largest_multiple,
+    with_attributes,
+)
 from graphkit.verify.comparator import elementwise_difference, largest_magnitude, odd_elements
-from graphkit.verify.first_difference import array_relations, describe_difference
 from graphkit.verify.layers.compared_model import FLOATS, ArrayFile, Pair, Side, Steps, constant_array
 from graphkit.verify.layers.measuring import FLOOR, plain_array
 
