@@ -2,7 +2,7 @@
 
 A cause is a fault that a candidate may have, with a way to undo it. It is named only where undoing it mends the
 difference, clearly. Each table of causes says what a fault is called and what undoes it; what runs here is the same.
-Where there is none, the first node of another tensor, and simple relations of two arrays, tell where and how they differ.
+Where there is none, the first node of another tensor and simple relations of two arrays tell where and how they differ.
 """
 
 from __future__ import annotations
