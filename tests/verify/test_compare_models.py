@@ -679,8 +679,8 @@ def test_a_model_that_loops_ends_in_two_timeouts(monkeypatch: pytest.MonkeyPatch
         yes=np.array(True),
     )
     ends = list[RunError]()
-    death = IsolatedSession._death
-    monkeypatch.setattr(IsolatedSession, "_death", lambda *of: ends.append(death(*of)) or ends[-1])
+    death = IsolatedSession._with_death
+    monkeypatch.setattr(IsolatedSession, "_with_death", lambda *of: ends.append(death(*of)) or ends[-1])
     with pytest.raises(ModelError, match=r"it does not finish in 0\.5 s"):
         compare_models(found, found, options=CompareOptions(limits=Limits(seconds=0.5)))
     assert [end.timed_out for end in ends] == [True] * 2  # 12 sizes would be tried
