@@ -196,15 +196,11 @@ def _end_process(process: subprocess.Popen[bytes], arena: Arena, errors: IO[byte
     process.kill()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            _close_pipe(pipe)
+            with contextlib.suppress(BrokenPipeError):  # messages that were not sent yet have no receiver
+                pipe.close()
     process.wait()
     arena.close()
     errors.close()
-
-
-def _close_pipe(pipe: IO[bytes]) -> None:
-    with contextlib.suppress(BrokenPipeError):  # messages that were not sent yet have no receiver
-        pipe.close()
 
 
 def describe_ending(code: int) -> str:

@@ -158,7 +158,9 @@ def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray, any_wid
         return (
             _equal_difference(name) if np.array_equal(expected, actual) else _problem_difference(name, "values differ")
         )
-    if not expected.size or _same_bits(expected, actual):
+    is_same_dtype = expected.dtype == actual.dtype
+    both = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (expected, actual) if is_same_dtype]
+    if not expected.size or (both and np.array_equal(*both)):
         return _equal_difference(name)
     expected, actual = widen_array(expected), widen_array(actual)
     if expected.dtype.kind not in "fiub":
@@ -171,15 +173,6 @@ def widen_array(array: np.ndarray) -> np.ndarray:
     if array.dtype.isbuiltin != USER_DEFINED:
         return array
     return array.astype(np.int16 if array.dtype.name.startswith(("int", "uint")) else np.float32)
-
-
-def _same_bits(expected: np.ndarray, actual: np.ndarray) -> bool:
-    if expected.dtype != actual.dtype:
-        return False
-    expected_bytes, actual_bytes = (
-        np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (expected, actual)
-    )
-    return np.array_equal(expected_bytes, actual_bytes)
 
 
 def _measure_difference(name: str, expected: np.ndarray, actual: np.ndarray, floor: float) -> Difference:

@@ -137,7 +137,10 @@ class ModelComparison(Result):
                 rows,
             )
             yield self._error_picture()
-        yield from self._unmatched_blocks()
+        for name, values in (("A", self.unmatched_a), ("B", self.unmatched_b)):
+            if values:
+                count = f"{len(values):,} tensors of {name} match" if len(values) > 1 else f"1 tensor of {name} matches"
+                yield Prose(f"{count} none: {family_labels(values)}.")
         yield from (Prose(note) for note in self.notes)
 
     def _error_picture(self) -> Block:
@@ -180,12 +183,6 @@ class ModelComparison(Result):
                 f" The largest difference is {measured.absolute:.3g}, {measured.relative or 0:.2g} of the magnitude."
             )
         return f"{node}{in_b}{apart}"
-
-    def _unmatched_blocks(self) -> Iterator[Block]:
-        for name, values in (("A", self.unmatched_a), ("B", self.unmatched_b)):
-            if values:
-                count = f"{len(values):,} tensors of {name} match" if len(values) > 1 else f"1 tensor of {name} matches"
-                yield Prose(f"{count} none: {family_labels(values)}.")
 
 
 def _table_row(label: str, tensors: Sequence[ComparedTensor], is_first: bool) -> tuple[str | None, ...]:
