@@ -158,9 +158,8 @@ def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray, any_wid
         return (
             _equal_difference(name) if np.array_equal(expected, actual) else _problem_difference(name, "values differ")
         )
-    is_same_dtype = expected.dtype == actual.dtype
-    both = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (expected, actual) if is_same_dtype]
-    if not expected.size or (both and np.array_equal(*both)):
+    x, y = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (expected, actual))
+    if not expected.size or (expected.dtype == actual.dtype and np.array_equal(x, y)):
         return _equal_difference(name)
     expected, actual = widen_array(expected), widen_array(actual)
     if expected.dtype.kind not in "fiub":
