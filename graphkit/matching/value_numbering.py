@@ -178,7 +178,6 @@ class ConstantNumbers:
         return self._numbers[key]
 
 
-
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 NEWEST = (1 << 31) - 1  # the largest version that onnx can be asked for
 
