@@ -296,12 +296,8 @@ class Edges:
         return min(max(COST, *(self.legal.cost(dims) for dims in self.usual)), MOST)
 
     def _edges_of_values(self, number: int) -> Iterator[Edge]:
-        sizes = (self._legal_at(row) for row in (ROOMY, SMALL))
-        roomy = next((dims for dims in sizes if dims is not None and self.legal.cost(dims) <= self.budget), None)
-        batches = [variable.name for variable in self.legal.variables if variable.role == "batch"]
-        ran = sorted(
-            self.usual, key=lambda dims: (-max((dims[name] for name in batches), default=1), self.legal.cost(dims))
-        )
+        roomy = self._first_choice([self._legal_at(ROOMY), self._legal_at(SMALL)])
+        ran = sorted(self.usual, key=lambda dims: (-self._rows(dims), self.legal.cost(dims)))
         choices = (*([roomy] if roomy is not None else []), *ran[:2]) or ({},)
         start = number % len(BY_ROW)
         mixed = (*BY_ROW[start:], *BY_ROW[:start])
@@ -318,6 +314,10 @@ class Edges:
         if maker.takes_numbers:  # no caller need give them, and the original may fail
             for padding in NUMBERS:
                 yield Edge("", choices, Draw(padding=padding, number=number - number % 3 + 1))
+
+    def _rows(self, dims: Mapping[str, int]) -> int:
+        """Return how large the batch is."""
+        return max((dims[variable.name] for variable in self.legal.variables if variable.role == "batch"), default=1)
 
     def _sizes_that_differ(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for dims in differing_sizes(self.differing, self.legal, self.usual):
@@ -364,6 +364,9 @@ class Edges:
             if len(affordable) > 1:
                 break
         return affordable
+
+    def _first_choice(self, choices: Iterable[dict[str, int] | None]) -> dict[str, int] | None:
+        return next((dims for dims in choices if dims is not None and self.legal.cost(dims) <= self.budget), None)
 
     def _legal_at(self, row: Row) -> dict[str, int] | None:
         if not self.legal.variables:
