@@ -8,6 +8,7 @@ exported at, then by changing one size of an assignment that did run.
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -207,9 +208,10 @@ def _nearest_legal(
 COST = 1_000_000  # elements that one such run may compute, or what the dearest of the usual runs computes
 TELLING = 4_000_000  # the same of one at which numbers turn
 MOST = 20_000_000  # elements that such a run computes at most
-LARGEST = (65_539, 16_411, 4_099, 1_031, 515, 259, 131, 67, 19)  # past what 16 bits count, and the lengths of tables
-LARGE_BATCHES = (67, 17, 9)
+LARGEST = (65_539, 16_411, 4_099, 1_031, 515, 259, 131, 67, 19, 9)  # past what 16 bits count, and the lengths of tables
+PARITIES = (0, 1)  # added to each of them: halves, and what wraps, differ at odd sizes alone, or at even ones
 MAX_THRESHOLDS = 4
+DRAWN_SIZES = 6
 ROOMY, SMALL = Row(24, 6, 3, 6), Row(6, 6, 3, 6)  # a length that is the batch is a trap of its own
 NUMBERS: tuple[tuple[Padding, ...], ...] = (("full", "above", "left", "above"), ("full", "below", "left", "below"))
 EMPTY: tuple[Padding, ...] = ("empty", "full", "left", "empty", "right", "full")  # a single row is empty too
@@ -325,19 +327,31 @@ class Edges:
             yield "sizes that could tell the models apart", [dims] if is_cheap else []
 
     def _large_sizes(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
-        yield "", self._affordable_sizes(Row(size, 2, 1, 3) for size in LARGE_BATCHES)
-        lengths = [size for size in LARGEST if not self.lengths.ends or size < self.lengths.ends[-1]]
-        has_sequence = any(variable.role == "sequence" for variable in self.legal.variables)
-        rows = (Row(1, size, 0, 3 if has_sequence else size) for size in lengths)
-        yield "", self._affordable_sizes(rows, others=lengths)
-        if self.has_past:
-            yield "", self._affordable_sizes(Row(2, 1, size, size) for size in lengths)
+        roles = {variable.role for variable in self.legal.variables}
+        for largest in ([size + parity for size in LARGEST] for parity in PARITIES):
+            if "batch" in roles:
+                yield "", self._affordable_sizes(Row(size, 2, 1, 3) for size in largest)
+            lengths = [size for size in largest if not self.lengths.ends or size < self.lengths.ends[-1]]
+            rows = (Row(1, size, 0, 3 if "sequence" in roles else size) for size in lengths)
+            if roles - {"batch", "past"}:
+                yield "", self._affordable_sizes(rows, others=lengths)
+            if self.has_past:
+                yield "", self._affordable_sizes(Row(2, 1, size, size) for size in lengths)
+        for size in self._drawn_sizes():
+            row = Row(1, size, 0, size) if roles - {"batch", "past"} else Row(size, 2, 1, 3)
+            yield "", self._affordable_sizes([row], others=[size])
         for row, size in ((SMALL, SMALL.batch), (SHORT, SHORT.sequence)):
             yield "", self._affordable_sizes([row], others=[size])
 
+    def _drawn_sizes(self) -> list[int]:
+        """Return sizes that nobody can foresee, the same each time for one model."""
+        names = (value.name for model in self.feeder.models for value in model.graph.values.values())
+        draw = np.random.default_rng(zlib.crc32("\n".join(names).encode()))
+        return [int(size) for size in np.exp2(draw.uniform(3, 12, DRAWN_SIZES))]
+
     def _sizes_at_thresholds(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for threshold in list(dict.fromkeys(self.feeder.thresholds))[:MAX_THRESHOLDS]:
-            for size in (threshold.size, threshold.size + 1):
+            for size in (threshold.size, threshold.size + 1, threshold.size + threshold.size // 3 + 2):
                 legal_dims = [dims for wish in self._wishes_at_threshold(threshold, size) for dims in self._legal(wish)]
                 cheap = [dims for dims in legal_dims if self.legal.cost(dims) <= self.budget]
                 if not any(size in (dims.get(name) for name in threshold.symbols) for dims in self.usual):
@@ -353,7 +367,7 @@ class Edges:
             yield {**base, name: size if len(known) < 2 else max(size - rest, 1)}
 
     def _affordable_sizes(self, rows: Iterable[Row], others: Sequence[int] = ()) -> list[dict[str, int]]:
-        """Return the first two sizes that cost little enough, and are larger than those that were tried."""
+        """Return the sizes that cost little enough and were not tried."""
         affordable: list[dict[str, int]] = []
         for place, row in enumerate(rows):
             wish = wish_of(self.legal, row, 0, self.has_past)
@@ -361,8 +375,6 @@ class Edges:
                 free = {variable.name for variable in self.legal.variables if variable.role in ("other", "space")}
                 wish.update(dict.fromkeys(free, others[place]))
             affordable += [dims for dims in self._legal(wish) if self.legal.cost(dims) <= self.budget]
-            if len(affordable) > 1:
-                break
         return affordable
 
     def _first_choice(self, choices: Iterable[dict[str, int] | None]) -> dict[str, int] | None:

@@ -211,6 +211,13 @@ SIZES: Mapping[str, tuple[str, str]] = {
     "a constant 64": (DIM.format(1, 2) + "w = Greater (d, at_64) " + TURN, "runs differ"),
     "exactly 77": (DIM.format(1, 2) + "w = Equal (d, at_77) " + TURN, "s=77"),
     "at least 300": (DIM.format(1, 2) + "w = GreaterOrEqual (d, at_300) " + TURN, "runs differ"),
+    "a batch that is the larger of two": (
+        DIM.format(0, 1) + "c = Concat <axis = 0> (at_1000, d) m = ArgMax <axis = 0> (c) w = Greater (m, at_0) " + TURN,
+        "runs differ"),
+    **{f"{what} above 300": (
+        DIM.format(axis, axis + 1) + f"m = Mod (d, at_2) e = Equal (m, at_{rest}) g = Greater (d, at_300) "
+        "w = And (e, g) " + TURN, "runs differ")
+       for what, axis, rest in (("even batches", 0, 0), ("odd batches", 0, 1), ("even lengths", 1, 0))},
     "between 40 and 45": (
         DIM.format(1, 2) + "v = Greater (d, at_40) u = Less (d, at_45) w = And (u, v) " + TURN, "s=41"),
     "multiples of 13": (DIM.format(1, 2) + "m = Mod (d, at_13) w = Equal (m, at_0) " + TURN, "s=13"),
@@ -223,7 +230,7 @@ SIZES: Mapping[str, tuple[str, str]] = {
 
 
 def sizes() -> Iterator[Pair]:
-    numbers = (0, 1, 4, 10, 13, 16, 40, 45, 50, 64, 77, 100, 300, 1000, 5000)
+    numbers = (0, 1, 2, 4, 10, 13, 16, 40, 45, 50, 64, 77, 100, 300, 1000, 5000)
     ends = {f"at_{number}": np.array([number]) for number in numbers}
     for name, (body, caught) in SIZES.items():
         constants = {**ends, "axis": np.array([1]), "axis_1": np.int64(1)}

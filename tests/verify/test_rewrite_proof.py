@@ -105,7 +105,7 @@ def test_a_changed_constant_is_found() -> None:
     found = proof(model(LINEAR, w=WEIGHT), model(LINEAR, w=changed))
     assert not found.passed
     assert found.failures == (
-        f"11 of 11 runs differ, the first at batch=1: y differs by {found.runs[0].absolute:.3g}",
+        f"18 of 18 runs differ, the first at batch=1: y differs by {found.runs[0].absolute:.3g}",
         "weight 'w' (float32[3, 2]) differs from the original's 'w', first at element [2, 1]",
     )
     assert [(output.name, bool(output.failure)) for output in found.outputs] == [("y", True), ("z", False)]
@@ -144,7 +144,7 @@ def test_a_length_that_was_baked_in_is_found() -> None:
     found = proof(original, model(baked, start=[0], end=[16], axis=[1]))
     assert 0 in dims(found, "past")
     assert [run.failure != "" for run in found.runs] == [run.dims["past"] + run.dims["s"] > 16 for run in found.runs]
-    assert 0 < sum(run.failure != "" for run in found.runs) < 7
+    assert 0 < sum(run.failure != "" for run in found.runs) < len(found.runs)
 
 
 def test_a_batch_that_was_baked_in_is_found() -> None:

@@ -149,6 +149,18 @@ def test_the_proof_tries_rows_without_keys(mask: str, tmp_path: Path) -> None:
     assert "that hide all" in report.proof.coverage
 
 
+@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("mask", ["bool[S, T] m", "float[h, S, T] m", "float[c, d] m"])
+def test_the_proof_finds_the_lengths_that_the_mask_needs(mask: str, opset: int, tmp_path: Path) -> None:
+    """A mask's own names say nothing; the node needs its last dims to be the numbers of queries and keys."""
+    inputs = f"float[N, 2, S, 4] q, float[N, 2, T, 4] k, float[N, 2, T, 6] v, {mask}"
+    model = random_model(f"g ({inputs}) => (y) {{ y = Attention (q, k, v, m) }}", opset)
+    report = rewrite_file(model, tmp_path / "out.onnx", "decompose-attention")
+    assert report.proof is not None
+    assert report.proof.passed
+    assert len(report.proof.runs) > 10
+
+
 FROM_MASK = LENGTHS.replace(
     "total = Cast <to = 6> (t)", "total = Cast <to = 6> (t) ones = ReduceSum <keepdims = 0> (attention_mask, axis)"
 )
