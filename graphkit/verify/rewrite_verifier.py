@@ -75,7 +75,7 @@ from graphkit.verify.original_runs import (
 )
 from graphkit.verify.proof_engine import fatal_error, repeat_calls, run_isolated
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun
-from graphkit.verify.run_sizes import find_edges
+from graphkit.verify.run_sizes import LARGEST, find_edges
 from graphkit.verify.tolerances import float16_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
 
 if TYPE_CHECKING:
@@ -256,8 +256,9 @@ class RewriteVerifier:
             proof = self._test_runs(1, has_edges=False) if part or has_float16(before) else self._run_once()
             feeder, ran = self.two.feeder, [dict(run.dims) for run in proof.runs]
             edges = (find_edges(feeder, each, ran, forms.differing, only_differing=True) for each in feeder.flags())
-            if proof.passed and any(edge.choices for each in edges for edge in each):  # numbers turn at such sizes
-                proof = self._test_runs(1, has_edges=False, differing=forms.differing)
+            ends_early = any(limit.most < LARGEST[0] for limit in forms.limits)  # at sizes that people have
+            if proof.passed and (ends_early or any(edge.choices for each in edges for edge in each)):  # or turns there
+                proof = self._test_runs(1, has_edges=ends_early, differing=forms.differing)
             if proof.passed and _proven_at(forms, proof) is forms:
                 return replace(proof, equivalence=shown)
         proof = self._test_runs(self.options.runs, differing=forms.differing)

@@ -26,6 +26,7 @@ from graphkit.verify.feeder import Feeder
 from graphkit.verify.input_elements import BY_ROW, FLOAT_MASKS, NAMES, Draw, Padding
 
 __all__ = [
+    "LARGEST",
     "MAX_COST",
     "MOST",
     "ONE",

@@ -120,6 +120,16 @@ def test_runs_are_at_sizes_beyond_a_limit_too(times: int) -> None:
     assert f"the first at n={times}:" in proof.failures[0]
 
 
+def test_a_model_that_turns_far_beyond_its_limit_is_tried_there() -> None:
+    """Its limit is 255, from which on a product is rounded; it differs where another number is passed as well."""
+    text = "g (float[n] x) => (int64[1] y) {{ c = Shape (x) {} }}"
+    rounded = "m = Mul (c, h) i = Cast <to = 1> (m) j = Cast <to = 7> (i) e = Equal (j, m) d = Not (e) "
+    turned = text.format(rounded + "g = Greater (c, many) w = And (d, g) k = Neg (c) y = Where (w, k, c)")
+    constants = {"h": np.array([65537]), "many": np.array([300])}
+    before, after = (model(each, **constants) for each in (turned, text.format("y = Identity (c)")))
+    assert not verify_rewrite(before, after).passed
+
+
 def test_what_is_not_followed_is_tried_where_it_wraps_around() -> None:
     before, after = wrong(301)
     assert not check_equivalence(before, after).proven
