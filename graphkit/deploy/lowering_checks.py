@@ -213,9 +213,11 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     leaks = _find_leaks(part.model, values, pair, length, {})
     of_all = [value for value in leaks if length in (infer(part.model)[value].sizes() or ())]  # not of a part of them
     if (leak := next(iter(of_all or leaks), None)) is not None and leak.producer is not None:
+        given = [f"'{port.name}'" for port in users if length in port.shape]
+        mask = f"no mask but {' and '.join(given)}, which is read in no way that is known," if given else "no mask"
         raise UsageError(
             f"{original.name}: '{leak.producer.label}' ({leak.producer.op_type}) mixes positions: what padding holds "
-            "reaches tokens that count, and no mask keeps it out. Texts shorter than the fixed length would be wrong - "
+            f"reaches tokens that count, and {mask} keeps it out. Texts shorter than the fixed length would be wrong - "
             "fold the model for each length of its own instead: graphkit fold --dim"
         )
 
@@ -262,7 +264,10 @@ def _differs_beyond(first: np.ndarray, second: np.ndarray, valid: Sequence[int |
         return False
     part = tuple(map(slice, valid))
     wide, other = first[part].astype(np.float64), second[part].astype(np.float64)
-    return bool(np.abs(wide - other).max(initial=0.0) > APART * max(1.0, np.abs(wide).max(initial=0.0)))
+    is_same = (wide == other) | (np.isnan(wide) & np.isnan(other))
+    with np.errstate(invalid="ignore"):  # infinities, and NaN, are not near anything else
+        distance = np.nan_to_num(np.where(is_same, 0.0, np.abs(wide - other)), nan=np.inf)
+    return bool(distance.max(initial=0.0) > APART * np.abs(wide[np.isfinite(wide)]).max(initial=1.0))
 
 
 MASKS = ("slots_mask", "source_mask", "rows")  # kinds of inputs that carry no activations

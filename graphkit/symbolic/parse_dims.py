@@ -103,11 +103,11 @@ def _evaluate(node: ast.expr, names: Mapping[str, str], depth: int) -> Expr:
             return prod([value(base)] * exponent, start=const(1))
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in OPERATORS:
             return OPERATORS[type(operator)](value(left), value(right))
-        case ast.Call(func=ast.Name(id=name), args=[ast.BinOp(left=dividend, op=ast.Div(), right=divisor)]):
+        case ast.Call(ast.Name(id=name), [ast.BinOp(left=dividend, op=ast.Div(), right=divisor)], []):
             rounded = ROUNDING.get(names[name].lower())
             if rounded is not None:
                 return rounded(value(dividend), value(divisor))
-        case ast.Call(func=ast.Name(id=name), args=args):
+        case ast.Call(ast.Name(id=name), args, []):
             called, values = names[name].lower(), list(map(value, args))
             if called in ROUNDING and len(values) == 1:
                 return values[0]  # floor of an integer

@@ -17,6 +17,7 @@ from small_pipelines import decoder, encoder, saved
 import graphkit.deploy.lower_model as lowering
 import graphkit.graph.roles as roles
 from graphkit.contract import read_contract
+from graphkit.deploy import lowering_checks
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.deploy.make_bundle import bundle_folder
 from graphkit.equivalence.originals import Originals
@@ -151,6 +152,13 @@ def test_a_convolution_over_padding_is_declined_by_its_name(tmp_path: Path) -> N
     with pytest.raises(UsageError) as caught:
         lowered("convbert", tmp_path)
     assert "key_conv_attn_layer/depthwise/Conv' (Conv) mixes positions: what padding holds" in str(caught.value)
+
+
+@pytest.mark.parametrize(("second", "differs"), [(-np.inf, False), (np.inf, True), (np.nan, True), (7.0, True)])
+def test_what_is_infinite_twice_is_no_leak(second: float, differs: bool) -> None:
+    first, other = (np.array([1.0, number], np.float32) for number in (-np.inf, second))
+    assert lowering_checks._differs_beyond(first, other, [None]) is differs
+    assert not lowering_checks._differs_beyond(first, other, [1])
 
 
 BEHIND = """

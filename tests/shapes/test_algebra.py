@@ -190,6 +190,8 @@ def test_exporters_expressions_are_read(text, expected):
         "x*" * 300 + "x",
         "-" * 90 + "x",
         "+",
+        "min(a, b, **c)",
+        "max(a, b, key=c)",
     ],
 )
 def test_what_is_no_expression_is_a_symbol(text):
