@@ -103,6 +103,8 @@ def infer_loop(ctx: InferenceContext) -> list[Tensor]:
     results, states = _settle_states(ctx, body, states, lambda now: [counter, condition, *now], place, runs=runs)
     known = count_iterations(limit, start, body)
     times = ctx.new_symbol("it is the number of iterations") if known is None else known
+    if times == 0:
+        states = [ctx.tensor(index) for index in range(2, len(ctx.inputs))]
     outputs = zip(body.outputs[1 + len(states) :], results[1 + len(states) :], strict=True)
     each = [tensor if runs else _without_iterations(ctx, value, tensor) for value, tensor in outputs]
     return [*states, *(_stack_outputs(times, 0, tensor) for tensor in each)]

@@ -52,6 +52,19 @@ def test_the_number_of_iterations_is_that_of_onnxruntime(before: str, inputs: st
     assert "depends on data" not in costs(model).to_text()
 
 
+def test_a_state_that_never_grows_is_as_it_was() -> None:
+    text = """g (float[R, 2] x) => (float[K, 2] y) {
+        y = Loop (, no, x) <
+            body = b (int64 i, bool on, float[P, 2] now) => (bool still, float[Q, 2] next) {
+                still = Identity (on) next = Concat <axis = 0> (now, now)
+            }
+        >
+    }"""
+    model = model_of(text, 17, no=np.array(False))
+    assert str(infer(model)["y"]) == "[R, 2]"
+    assert session_of(model).run(["y"], {"x": np.ones((3, 2), np.float32)})[0].shape == (3, 2)
+
+
 def test_a_condition_that_data_decides_is_not_known() -> None:
     text = """g (float[R, 2] x, bool flag) => (float[R, 2] y, float[K, R, 2] rows) {
         y, rows = Loop (, flag, x) <
