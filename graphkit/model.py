@@ -226,14 +226,12 @@ class Model:
         Raises:
             ModelError: The file is missing.
         """
-        place = external_extent(tensor)
-        path = self._data_path(place.location, place.offset)
+        path, offset, length = self._find_bytes(tensor)
         source = source_of(path)
         if source.is_local and not path.is_file():
             raise ModelError("its data file is missing", file=shown_path(path), tensor=tensor.name, hint="put it there")
-        length = place.length if place.length is not None else tensors.payload_size(tensor)
-        end = place.offset + length if length is not None else source.size
-        return source.local([(place.offset, end)]), place.offset, end - place.offset
+        end = offset + length if length is not None else source.size
+        return source.local([(offset, end)]), offset, end - offset
 
     def fetch(self, weights: Iterable[onnx.TensorProto]) -> None:
         """Fetch the bytes of external tensors that are on a server, together; all others are where they are.
@@ -243,31 +241,29 @@ class Model:
         """
         spans: dict[Path, list[tuple[int, int]]] = {}
         for tensor in weights:
-            place = external_extent(tensor)
-            path = self._data_path(place.location, place.offset)
-            length = place.length if place.length is not None else tensors.payload_size(tensor)
+            path, offset, length = self._find_bytes(tensor)
             if not (source := source_of(path)).is_local:
-                end = source.size if length is None else place.offset + length
-                spans.setdefault(path, []).append((place.offset, end))
+                spans.setdefault(path, []).append((offset, source.size if length is None else offset + length))
         for path, parts in spans.items():
             source_of(path).local(parts)
 
-    def _data_path(self, location: str, offset: int) -> Path:
-        if self.path is not None and self._is_left(self.path, location, offset):
-            return self.path
-        if location == self._scratch.location:
-            return self._scratch.path
-        if location in self._adopted:
-            return self._adopted[location][0]
-        return find_data_file(self.path or Path("model.onnx"), location).path
-
-    def _is_left(self, path: Path, location: str, offset: int) -> bool:
-        return location == path.name and offset in self.references
+    def _find_bytes(self, tensor: onnx.TensorProto) -> tuple[Path, int, int | None]:
+        """Return the path that an external tensor's bytes lie at, their offset and length, None for up to its end."""
+        location, offset, length = external_extent(tensor)
+        if self.path is not None and location == self.path.name and offset in self.references:
+            path = self.path
+        elif location == self._scratch.location:
+            path = self._scratch.path
+        elif location in self._adopted:
+            path = self._adopted[location][0]
+        else:
+            path = find_data_file(self.path or Path("model.onnx"), location).path
+        return path, offset, length if length is not None else tensors.payload_size(tensor)
 
     def is_inside(self, tensor: onnx.TensorProto) -> bool:
         """Whether the bytes of an external tensor are in the file of the model, where reading has left them."""
         place = external_extent(tensor)
-        return self.path is not None and self._is_left(self.path, place.location, place.offset)
+        return self.path is not None and place.location == self.path.name and place.offset in self.references
 
     def is_made(self, tensor: onnx.TensorProto) -> bool:
         """Whether `make_tensor` made a tensor, or it is another model's: no file beside this model has it."""
@@ -281,9 +277,7 @@ class Model:
         for tensor, _ in tensors.walk_tensors(proto):
             if tensor.data_location != onnx.TensorProto.EXTERNAL:
                 continue
-            place = external_extent(tensor)
-            path, offset = other._data_path(place.location, place.offset), place.offset
-            length = place.length if place.length is not None else tensors.payload_size(tensor)
+            path, offset, length = other._find_bytes(tensor)
             location = f"{self._scratch.location}:{path}"  # which no model file can claim
             self._adopted[location] = path, other
             del tensor.external_data[:]

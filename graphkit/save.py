@@ -354,12 +354,8 @@ def resolve_placement(weights: Placement, models: Iterable[Weighted]) -> Placeme
     """Return where the weights of models go, with `kept` resolved."""
     if weights != "kept":
         return weights
-    return "inline" if all(map(_is_one_file, models)) else "shared"
-
-
-def _is_one_file(model: Weighted) -> bool:
-    """Whether a model has its weights inside, and still fits into one file."""
-    return not model.source.data_files and fits_inline(model)
+    is_inside = all(not model.source.data_files and fits_inline(model) for model in models)
+    return "inline" if is_inside else "shared"
 
 
 def unused_text(names: Sequence[str]) -> str:
@@ -453,7 +449,8 @@ def _model_body(model: Weighted, data_path: Path, weights: Placement, plan: Data
     if weights == "inline":
         _check_inline(model, proto, pieces)
         return _inline_weights(model, proto, external, pieces)
-    _share_pieces(external, pieces, plan, data_path.name, files)
+    for tensor, piece in zip(external, pieces, strict=True):
+        refer_to_bytes(tensor, data_path.name, plan.place(piece, files), piece.length)
     return [proto.SerializeToString()]
 
 
@@ -470,14 +467,6 @@ def _tensor_pieces(model: Weighted, external: Sequence[onnx.TensorProto]) -> lis
         if piece.offset + piece.length > sizes[piece.path]:
             raise shrunk_file_error(piece.path, tensor.name)
     return pieces
-
-
-def _share_pieces(
-    external: Sequence[onnx.TensorProto], pieces: Sequence[Piece], plan: DataPlan, data_name: str, files: Files
-) -> None:
-    """Let tensors refer to their places in a data file."""
-    for tensor, piece in zip(external, pieces, strict=True):
-        refer_to_bytes(tensor, data_name, plan.place(piece, files), piece.length)
 
 
 def _inline_weights(

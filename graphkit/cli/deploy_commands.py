@@ -132,7 +132,7 @@ def fetched_export(name: str) -> Iterator[Path]:
     if not is_url(name) or (scheme_of(name) == "file" and "::" not in name):
         yield local_path(name) if is_url(name) else Path(name)
         return
-    from graphkit.io.stream_files import name_as_staged
+    from graphkit.io.stream_files import FETCHED, kept_in_temporary, name_as_staged
     from graphkit.model import load
 
     if not current_options().download:
@@ -141,11 +141,8 @@ def fetched_export(name: str) -> Iterator[Path]:
         raise UsageError(f"{shown_url(name)}: {problem} - {hint}")
     urls = _models_of_export(name) if is_folder(name) else [name]
     above = shown_url(urls[0]).rpartition("/")[0]
-    try:
+    with kept_in_temporary(FETCHED):
         temporary = tempfile.TemporaryDirectory(prefix="graphkit-")
-    except OSError as error:
-        problem = f"{tempfile.gettempdir()}: what is fetched is kept there, and it takes none: {error.strerror}"
-        raise OutputError(f"{problem} - name a folder with more space in TMPDIR") from error
     with temporary:
         folder = Path(temporary.name) / file_name(above)
         with name_as_staged(folder, above):

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STREAM",
-    "copied_out",
     "finish_rewrite",
     "load_model",
     "make_tolerant",
@@ -253,18 +252,6 @@ def written_out() -> Iterator[None]:
             sys.stdout = before
 
 
-def copied_out(path: Path) -> None:
-    """Copy a file to standard output.
-
-    Raises:
-        OutputError: The output cannot be written.
-    """
-    sys.stdout.flush()
-    with path.open("rb") as file, _failing_errors():
-        shutil.copyfileobj(file, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-
-
 @contextlib.contextmanager
 def _failing_errors() -> Iterator[None]:
     try:
@@ -364,7 +351,6 @@ def finish_rewrite(result: Result, format: str, files: str) -> None:
     Raises:
         OutputError: Standard output cannot be written.
     """
-    from graphkit.cli.output import copied_out
     from graphkit.io.stream_files import OUTPUT
 
     path = click.get_current_context().find_root().meta.get(OUTPUT)
@@ -375,7 +361,10 @@ def finish_rewrite(result: Result, format: str, files: str) -> None:
         print_line(f"The proof failed. {outcome}.", is_error=True)
         raise SystemExit(1)
     if path is not None:
-        copied_out(path)
+        sys.stdout.flush()
+        with path.open("rb") as file, _failing_errors():
+            shutil.copyfileobj(file, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
 
 
 def _check_output() -> None:

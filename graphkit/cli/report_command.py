@@ -102,9 +102,11 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
     """
     from graphkit.analysis.report import compare
     from graphkit.analysis.report import report as analyse
+    from graphkit.analysis.report_gate import Gate, read_baseline, read_kinds
 
     asked = options.read()
-    gate = _read_gate(asked)
+    baseline = None if asked.baseline is None else read_baseline(asked.baseline)
+    gate = Gate(asked.strict, read_kinds(asked.fail_on), baseline, asked.lock is not None)
     report_options = _report_options(asked, gate)
     chosen = format_of(format, output)
     if len(models) == 1 and not asked.recursive and os.path.isdir(models[0]):
@@ -161,13 +163,6 @@ def _exit_on_failures(result: Report | Comparison, gate: Gate) -> None:
         print_line(reason, is_error=True)
     if result.failures or reasons:
         raise SystemExit(2 if result.failures else 1)
-
-
-def _read_gate(asked: ReportFlags) -> Gate:
-    from graphkit.analysis.report_gate import Gate, read_baseline, read_kinds
-
-    baseline = None if asked.baseline is None else read_baseline(asked.baseline)
-    return Gate(asked.strict, read_kinds(asked.fail_on), baseline, asked.lock is not None)
 
 
 def _write_lock(report: Report | Comparison, lock: Path, read: Sequence[Path]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -98,35 +99,31 @@ def _pass_names() -> Iterable[str]:
     return (kind.name() for kind in PASSES)
 
 
-def _symbols(context: click.Context) -> Iterator[str]:
+def _symbols(model: Model) -> Iterable[str]:
     from graphkit.shapes.input_dims import input_dims
 
-    dims = (dim for model in _models_on_line(context) for known in input_dims(model).values() for dim in known or ())
-    return (name for dim in dims for name in sorted(dim.symbols))
+    return (name for known in input_dims(model).values() for dim in known or () for name in sorted(dim.symbols))
 
 
-def _tensor_names(context: click.Context) -> Iterator[str]:
-    return (name for model in _models_on_line(context) for name in model.graph.values)
-
-
-def _node_names(context: click.Context) -> Iterator[str]:
-    return (node.proto.name for model in _models_on_line(context) for node in model.graph.nodes)
+def _in_models(names_in: Callable[[Model], Iterable[str]], most: int | None = None) -> Names:
+    """Return what finds names in the models on the line, or in the first ones."""
+    return lambda line: (name for model in itertools.islice(_models_on_line(line), most) for name in names_in(model))
 
 
 Names = Callable[[click.Context], Iterable[str]]
 LISTS: Mapping[str, Names] = {"sections": _section_names, "kinds": _kind_names}
 PAIRS: Mapping[str, Names] = {
-    "dim": _symbols,
-    "input": lambda context: (value.name for model in _models_on_line(context) for value in model.graph.inputs),
-    "output": lambda context: (value.name for model in _models_on_line(context) for value in model.graph.outputs),
-    "pair": lambda context: next((model.graph.values for model in _models_on_line(context)), ()),  # of the first one
+    "dim": _in_models(_symbols),
+    "input": _in_models(lambda model: (value.name for value in model.graph.inputs)),
+    "output": _in_models(lambda model: (value.name for value in model.graph.outputs)),
+    "pair": _in_models(lambda model: model.graph.values, 1),
 }
 NAMES: Mapping[str, Names] = {
     "example": _example_names,
     "target": _target_names,
     "explained": lambda context: [*_pass_names(), *_kind_names(context)],
-    "tensor": _tensor_names,
-    "place": lambda context: [*_tensor_names(context), *_node_names(context)],
+    "tensor": _in_models(lambda model: model.graph.values),
+    "place": _in_models(lambda model: (*model.graph.values, *(node.proto.name for node in model.graph.nodes))),
 }
 
 

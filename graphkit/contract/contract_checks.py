@@ -16,7 +16,7 @@ from graphkit.contract.bundle_contract import (
     StateTensor,
 )
 from graphkit.contract.contract_parts import FILE_NAME, AnyContract, AnyPort, FileRecord, ProofRecord, State
-from graphkit.contract.host_contract import SIZES, Contract, Method, Port, Source
+from graphkit.contract.host_contract import SIZES, Contract, Port
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 
 __all__ = ["BYTES", "bundle_problems", "contract_problems", "record_problems"]
@@ -155,24 +155,31 @@ def _check_input(contract: Contract, place: int, port: Port) -> Iterator[str]:
         yield "is a mask over the slots of another length"
     if source.kind == "source_mask" and port.shape[-1:] != (contract.sizes["source"],):
         yield "is a mask over the source of another length"
-    if _is_of_sequences(source) and not _is_shared(_first_wide_dim(port.shape), contract):
+    is_of_sequences = source.kind in ("embedding", "source_mask", "rows") and source.by != "position"
+    if is_of_sequences and not _is_shared(next((dim for dim in port.shape if dim != 1), 1), contract):
         yield f"does not hold {contract.sequences} sequences one behind the other"
     if source.kind == "state":
         state = next((state for state in contract.states if state.name == source.of), None)
         if state is not None and (state.shape, state.dtype) != (port.shape, port.dtype):
             yield f"does not fit state '{source.of}'"
-    if source.kind == "output" and not _is_output(contract.methods[:place], source.of, port):
-        yield f"is not the output '{source.of}' of a method that runs before"
+    if source.kind == "output":
+        before = contract.methods[:place]
+        named = {f"{method.name}/{output.name}": output for method in before for output in method.outputs}
+        output = named.get(source.of)
+        if output is None or (output.shape, output.dtype) != (port.shape, port.dtype):
+            yield f"is not the output '{source.of}' of a method that runs before"
     if source.by not in CHOOSING.get(source.kind, (source.by,)):
         yield f"does not say what chooses from '{source.of}'"
     if source.by == "first_token" and contract.tokens.get("pooled") is None:
         yield "is chosen by a token, and tokens.pooled is missing"
     if source.kind in ("embedding", "rows"):
         table = next((table for table in contract.tables if table.name == source.of), None)
-        if table is None or table.dtype != port.dtype or not _is_filled(port.shape, table.shape):
+        row = math.prod(table.shape) if table is not None else 0
+        if table is None or table.dtype != port.dtype or row == 0 or math.prod(port.shape) % row:
             yield f"is not made of rows of table '{source.of}'"
-        elif source.kind == "rows" and math.prod(port.shape) // math.prod(table.shape) not in _allowed_rows(
-            contract, source
+        elif source.kind == "rows" and math.prod(port.shape) // row not in (
+            *((1,) if source.by == "position" else ()),  # one is enough for all sequences
+            contract.sequences,
         ):
             yield f"is not one row of table '{source.of}'"
         elif (
@@ -181,35 +188,9 @@ def _check_input(contract: Contract, place: int, port: Port) -> Iterator[str]:
             yield f"has more places than table '{source.of}' has rows"
 
 
-def _is_of_sequences(source: Source) -> bool:
-    """Whether an input has a part for each sequence."""
-    return source.kind in ("embedding", "source_mask", "rows") and source.by != "position"
-
-
 def _is_shared(count: int, contract: Contract) -> bool:
     """Whether so many of something are as many for each sequence, and not none."""
     return contract.sequences == 1 or (count > 0 and count % contract.sequences == 0)
-
-
-def _first_wide_dim(shape: Sequence[int]) -> int:
-    """Return the first dim that is not 1."""
-    return next((dim for dim in shape if dim != 1), 1)
-
-
-def _allowed_rows(contract: Contract, source: Source) -> tuple[int, ...]:
-    """Return how many rows an input may have: of the position one is enough for all sequences."""
-    count = contract.sequences
-    return (1, count) if source.by == "position" else (count,)
-
-
-def _is_filled(shape: Sequence[int], row: Sequence[int]) -> bool:
-    return math.prod(row) > 0 and math.prod(shape) % math.prod(row) == 0
-
-
-def _is_output(methods: Sequence[Method], of: str, port: Port) -> bool:
-    named = {f"{method.name}/{output.name}": output for method in methods for output in method.outputs}
-    output = named.get(of)
-    return output is not None and (output.shape, output.dtype) == (port.shape, port.dtype)
 
 
 def _check_output(contract: Contract, port: Port) -> Iterator[str]:
@@ -233,7 +214,9 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
     yield from _shared_problems(contract, "length", [length.name for length in contract.lengths])
     for state in contract.states:
         yield from (f"state '{state.name}' {text}" for text in _state_tensor(state, lengths, contract.arena))
-    yield from _check_overlaps(contract)
+    for before, after in itertools.pairwise(sorted(contract.states, key=lambda state: state.offset)):
+        if before.end > after.offset:
+            yield f"states '{before.name}' and '{after.name}' overlap"
     states = {state.name: state for state in contract.states}
     for method in contract.methods:
         yield from (f"{method.name}: {text}" for text in _check_method(method, states, lengths))
@@ -278,13 +261,6 @@ def _takes_prefix(state: StateTensor, methods: Sequence[BundleMethod]) -> bool:
     ports = (port for method in methods if method.when != "init" for port in (*method.inputs, *method.outputs))
     dims = [port.shape[:1] for port in ports if port.state == state.name]
     return state.axis == 0 and bool(state.length) and all(isinstance(dim, str) for (dim,) in filter(None, dims))
-
-
-def _check_overlaps(contract: BundleContract) -> Iterator[str]:
-    placed = sorted(contract.states, key=lambda state: state.offset)
-    for state, after in itertools.pairwise(placed):
-        if state.end > after.offset:
-            yield f"states '{state.name}' and '{after.name}' overlap"
 
 
 def _check_method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[str]) -> Iterator[str]:

@@ -132,7 +132,10 @@ def write_guide(contract: Contract) -> str:
     filters: dict[str, Callable[..., object]] = {
         "table": _table_lines,
         "cell": _cell_text,
-        "maker_row": lambda port: (port.name, port.dtype, str(list(port.shape)), _maker_text(port)),
+        "maker_row": lambda port: (
+            *(port.name, port.dtype, str(list(port.shape))),
+            f"{_source_words(port.source)}: {port.meaning}",
+        ),
         "output_row": lambda port: (port.name, port.dtype, str(list(port.shape)), port.meaning),
         "state_row": lambda s: (s.name, s.dtype, str(list(s.shape)), "-" if s.axis is None else f"axis {s.axis}"),
         "table_row": lambda t: (t.name, t.file, str(t.offset), t.dtype, f"{t.rows:,}", str(list(t.shape))),
@@ -181,11 +184,6 @@ def _table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
                 for title, text in zip(header, row, strict=True)
             )
             yield f"| {' | '.join(cells)} |"
-
-
-def _maker_text(port: Port) -> str:
-    assert port.source is not None
-    return f"{_source_words(port.source)}: {port.meaning}"
 
 
 def _source_words(source: Source) -> str:
@@ -244,22 +242,22 @@ def contract_constants(contract: Contract) -> dict[str, Any]:
         "target": comment_text(contract.target),
         "numbers": numbers,
         "lists": [
-            {"name": name, "meaning": meaning, "tokens": list(_listed_tokens(contract, rule))}
+            {
+                "name": name,
+                "meaning": meaning,
+                "tokens": list(getattr(contract.generation, rule) if rule else contract.ends),
+            }
             for name, (rule, meaning) in LISTS.items()
         ],
         "floor": repr(floor),
-        "floor_half": f"0x{_half_bits(floor):04x}",  # a host rounds masks to float32 first
+        # the nearest finite one, as a score that an infinity is added to may be NaN; hosts round masks to float32 first
+        "floor_half": f"0x{np.float16(np.clip(floor, -65504, 65504)).view(np.uint16):04x}",
         "max_rank": max((1, *(len(tensor.shape) for tensor in tensors))),
         "kinds": list(get_args(Kind)),
         "choices": list(get_args(By)),
         "groups": [*named, *(group for pair in pairs for group in pair)],
         "arrays": list(_array_constants(contract, named, pairs)),
     }
-
-
-def _listed_tokens(contract: Contract, rule: str) -> Sequence[int]:
-    tokens: Sequence[int] = getattr(contract.generation, rule) if rule else contract.ends
-    return tokens
 
 
 def _number_constants(contract: Contract) -> Iterator[Number]:
@@ -279,7 +277,10 @@ def _array_constants(
     """Yield the arrays of records, each with the kind of these and its identifier."""
     files = [{"name": name, "bytes": file.bytes, "sha256": file.sha256} for name, file in contract.files.items()]
     yield {"kind": "RecordedFile", "name": "files", "records": files}
-    yield {"kind": "Table", "name": named[0].name, "records": [_table_record(table) for table in contract.tables]}
+    tables = [
+        {**vars(table), "row_bytes": math.prod(table.shape) * _item_bytes(table.dtype)} for table in contract.tables
+    ]
+    yield {"kind": "Table", "name": named[0].name, "records": tables}
     yield {"kind": "State", "name": named[1].name, "records": [_state_record(state) for state in contract.states]}
     methods = []
     for method, (inputs, outputs) in zip(contract.methods, ports, strict=True):
@@ -288,10 +289,6 @@ def _array_constants(
         plain = {"name": method.name, "file": method.file, "each_step": method.when == "step"}
         methods.append({**plain, "inputs": inputs, "outputs": outputs})
     yield {"kind": "Method", "name": named[2].name, "records": methods}
-
-
-def _table_record(table: Table) -> dict[str, Any]:
-    return {**vars(table), "row_bytes": math.prod(table.shape) * _item_bytes(table.dtype)}
 
 
 def _tensor_record(tensor: Port | State) -> dict[str, Any]:
@@ -333,15 +330,6 @@ def _as_float32(number: float) -> float:
         raise UsageError(
             f"the mask floor {number:g} is not a float32 - lower again with another --mask-floor"
         ) from error
-
-
-def _half_bits(number: float) -> int:
-    try:
-        return int(struct.unpack("<H", struct.pack("<e", number))[0])
-    except OverflowError:
-        return (
-            0xFBFF if number < 0 else 0x7BFF
-        )  # the largest finite one: a score that an infinity is added to may be NaN
 
 
 def _unique_namer(reserved: Iterable[str]) -> Callable[[str], str]:
@@ -410,23 +398,13 @@ def _c_text(text: str) -> str:
     content = text.encode()
     if b"\0" in content:
         raise UsageError(f"{text!r} holds a NUL, which ends a string in C - rename it in the model")
-    return '"' + "".join(map(_c_byte, content)) + '"'
-
-
-def _c_byte(byte: int) -> str:
-    if chr(byte) in '"\\?':
-        return f"\\{chr(byte)}"
-    return chr(byte) if 0x20 <= byte < 0x7F else f"\\{byte:03o}"
+    escaped = (f"\\{chr(b)}" if b in b'"\\?' else chr(b) if 0x20 <= b < 0x7F else f"\\{b:03o}" for b in content)
+    return '"' + "".join(escaped) + '"'
 
 
 def _rust_text(text: str) -> str:
-    return '"' + "".join(map(_rust_char, text)) + '"'
-
-
-def _rust_char(char: str) -> str:
-    if char in '"\\':
-        return f"\\{char}"
-    return char if " " <= char <= "~" else f"\\u{{{ord(char):x}}}"
+    escaped = (f"\\{c}" if c in '"\\' else c if " " <= c <= "~" else f"\\u{{{ord(c):x}}}" for c in text)
+    return '"' + "".join(escaped) + '"'
 
 
 def _camel_case(name: str) -> str:

@@ -32,7 +32,7 @@ def lowering_costs(
     return tuple(
         costs_before_and_after(
             BeforeAndAfter(
-                [original := _exported_model(part)],
+                [original := next((stage.before for stage in part.stages if not stage.is_part), part.model)],
                 load(folder / part.method.file),
                 _spec_of_sizes(original, dict(options.dims)),
                 wish=_lowered_at(contract, is_step=part.method.when == "step"),
@@ -43,11 +43,6 @@ def lowering_costs(
         )
         for part in parts
     )
-
-
-def _exported_model(part: Lowered) -> Model:
-    """Return the exported model that a lowered model was made from."""
-    return next((stage.before for stage in part.stages if not stage.is_part), part.model)
 
 
 def _lowered_at(contract: Contract, *, is_step: bool) -> dict[Role, int]:

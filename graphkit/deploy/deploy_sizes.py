@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from onnx import TensorProto
 
@@ -16,7 +17,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.ops.registry import forget_on_registration
-from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, LowerOptions
+from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, DeployOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.save import check_targets
 from graphkit.shapes import infer
@@ -32,17 +33,17 @@ __all__ = [
     "DeploySizes",
     "LowerSizes",
     "Setting",
-    "SizeRequest",
     "Sound",
     "SourceLengths",
+    "check_asked_sizes",
     "check_dtypes",
+    "check_request",
     "check_source",
-    "checked_request",
     "fold_decoder",
     "missing_sizes",
     "most_positions",
+    "resolve_sizes",
     "setting_of",
-    "size_request",
 ]
 
 
@@ -66,126 +67,104 @@ class DeploySizes:
     dims: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SizeRequest:
-    """The sizes that a user asks for.
+class _Lengths(NamedTuple):
+    """The lengths that options ask for, the flags and the defaults of these, and the most; None for any number."""
 
-    Attributes:
-        batch, slots, source, dims: The sizes; None for the default number of slots.
-        slots_flag, source_flag: The options that ask for them.
-        default_slots, default_source: The default numbers, where the model has as many positions.
-        most: The most slots and positions of the source; None for any number.
-    """
-
-    batch: int
     slots: int | None
     source: int
-    dims: tuple[tuple[str, int], ...]
     slots_flag: str
     source_flag: str
     default_slots: int
     default_source: int
     most: int | None = None
 
-    def check(self) -> None:
-        """Check that no size is below 1.
 
-        Raises:
-            UsageError: One is.
-        """
-        dims = [(f"--dim {name}=", size) for name, size in self.dims]
-        lengths = ((f"{self.slots_flag} ", self.slots), (f"{self.source_flag} ", self.source))
-        for flag, size in (*lengths, ("--batch ", self.batch), *dims):
-            if size is not None and size < 1:
-                raise UsageError(f"{flag}{size}: give at least 1")
-
-    def resolve(self, models: Sequence[Model], *, encoder: Model | None, step: Model | None) -> DeploySizes:
-        """Return the sizes for a pipeline.
-
-        Args:
-            models: All of its models.
-            encoder: The encoder; None where there is none.
-            step: The decoder of later steps; None where there is none, or where it is not known.
-
-        Raises:
-            UsageError: A model has fewer positions, another fixed length, or no such symbol.
-        """
-        self._check_dims(models)
-        slots, source = self._count_slots(step), self._source(encoder)
-        for flag, size in ((self.slots_flag, slots), (self.source_flag, source)):
-            if self.most is not None and size > self.most:
-                raise UsageError(
-                    f"{flag} {size:,}: what the host feeds is computed for each - give at most {self.most:,}"
-                )
-        return DeploySizes(batch=self.batch, slots=slots, source=source, dims=dict(self.dims))
-
-    def _check_dims(self, models: Sequence[Model]) -> None:
-        """Check that symbols exist, and that none counts sequences or slots, which have options of their own."""
-        roles = [(model, symbol_roles(model)) for model in models]
-        known = sorted({name for _, symbols in roles for name in symbols})
-        for name, size in self.dims:
-            if name not in known:
-                raise UsageError(f"no input has a dim '{name}' - {did_you_mean(name, known)}")
-            for model, symbols in roles:
-                if model.roles.pasts and symbols.get(name) in ("past", "total"):
-                    raise UsageError(f"{model.name}: '{name}' grows with the cache - give {self.slots_flag}")
-                if model.roles.pasts and symbols.get(name) == "batch" and size != self.batch:
-                    raise UsageError(f"{model.name}: '{name}' is {self.batch}, not {size} - give --batch {size}")
-
-    def _count_slots(self, step: Model | None) -> int:
-        most = most_positions(step) if step is not None else None
-        if step is not None and most is not None and self.slots is not None and self.slots > most:
-            raise UsageError(
-                f"{step.name}: the model has {most} positions, so its cache has at most {most} slots - "
-                f"give {self.slots_flag} {most}"
-            )
-        return self.slots or min(self.default_slots, most or self.default_slots)
-
-    def _source(self, encoder: Model | None) -> int:
-        """Return the positions of the source, those that an export of a fixed length has."""
-        fixed = _fixed_length(encoder) if encoder is not None else None
-        if encoder is not None and fixed is None and self.source == self.default_source:
-            return self._default_source(encoder)
-        if encoder is None or fixed is None or self.source == fixed:
-            return self.source
-        if self.source != self.default_source:
-            raise UsageError(
-                f"{encoder.name} takes {fixed} tokens, not {self.source} - leave out {self.source_flag}, or export it "
-                "with a dynamic length"
-            )
-        return fixed
-
-    def _default_source(self, encoder: Model) -> int:
-        """Return the default positions of the source; of a text, no more than the encoder has."""
-        if encoder.roles.first("tokens") is None:
-            return self.source
-        return SourceLengths(encoder, self.batch, dict(self.dims)).most(self.source) or self.source
-
-
-def size_request(options: LowerOptions | BundleOptions) -> SizeRequest:
-    """Return the sizes that options ask for."""
+def _asked_lengths(options: LowerOptions | BundleOptions) -> _Lengths:
     if isinstance(options, LowerOptions):
-        return SizeRequest(
-            batch=options.batch,
-            slots=options.max_cache_len,
-            source=options.src_len,
-            dims=options.dims,
-            slots_flag="--max-cache-len",
-            source_flag="--src-len",
-            default_slots=LOWERED,
-            default_source=LOWERED,
-            most=MOST_POSITIONS,
+        flags = "--max-cache-len", "--src-len"
+        return _Lengths(options.max_cache_len, options.src_len, *flags, LOWERED, LOWERED, MOST_POSITIONS)
+    return _Lengths(options.max_cache, options.max_source, "--max-cache", "--max-source", BUNDLED, SOURCE)
+
+
+def check_asked_sizes(options: LowerOptions | BundleOptions) -> None:
+    """Check that no size is below 1.
+
+    Raises:
+        UsageError: One is.
+    """
+    asked = _asked_lengths(options)
+    lengths = ((f"{asked.slots_flag} ", asked.slots), (f"{asked.source_flag} ", asked.source))
+    dims = [(f"--dim {name}=", size) for name, size in options.dims]
+    for flag, size in (*lengths, ("--batch ", options.batch), *dims):
+        if size is not None and size < 1:
+            raise UsageError(f"{flag}{size}: give at least 1")
+
+
+def resolve_sizes(
+    options: LowerOptions | BundleOptions, models: Sequence[Model], *, encoder: Model | None, step: Model | None
+) -> DeploySizes:
+    """Return the sizes for a pipeline.
+
+    Args:
+        options: The options that ask for them.
+        models: All of its models.
+        encoder: The encoder; None where there is none.
+        step: The decoder of later steps; None where there is none, or where it is not known.
+
+    Raises:
+        UsageError: A model has fewer positions, another fixed length, or no such symbol.
+    """
+    asked = _asked_lengths(options)
+    _check_dims(options, models, asked.slots_flag)
+    slots, source = _count_slots(asked, step), _count_source(asked, options, encoder)
+    for flag, size in ((asked.slots_flag, slots), (asked.source_flag, source)):
+        if asked.most is not None and size > asked.most:
+            raise UsageError(f"{flag} {size:,}: what the host feeds is computed for each - give at most {asked.most:,}")
+    return DeploySizes(batch=options.batch, slots=slots, source=source, dims=dict(options.dims))
+
+
+def _check_dims(options: DeployOptions, models: Sequence[Model], slots_flag: str) -> None:
+    """Check that symbols exist, and that none counts sequences or slots, which have options of their own."""
+    roles = [(model, symbol_roles(model)) for model in models]
+    known = sorted({name for _, symbols in roles for name in symbols})
+    for name, size in options.dims:
+        if name not in known:
+            raise UsageError(f"no input has a dim '{name}' - {did_you_mean(name, known)}")
+        for model, symbols in roles:
+            if model.roles.pasts and symbols.get(name) in ("past", "total"):
+                raise UsageError(f"{model.name}: '{name}' grows with the cache - give {slots_flag}")
+            if model.roles.pasts and symbols.get(name) == "batch" and size != options.batch:
+                raise UsageError(f"{model.name}: '{name}' is {options.batch}, not {size} - give --batch {size}")
+
+
+def _count_slots(asked: _Lengths, step: Model | None) -> int:
+    most = most_positions(step) if step is not None else None
+    if step is not None and most is not None and asked.slots is not None and asked.slots > most:
+        raise UsageError(
+            f"{step.name}: the model has {most} positions, so its cache has at most {most} slots - "
+            f"give {asked.slots_flag} {most}"
         )
-    return SizeRequest(
-        batch=options.batch,
-        slots=options.max_cache,
-        source=options.max_source,
-        dims=options.dims,
-        slots_flag="--max-cache",
-        source_flag="--max-source",
-        default_slots=BUNDLED,
-        default_source=SOURCE,
-    )
+    return asked.slots or min(asked.default_slots, most or asked.default_slots)
+
+
+def _count_source(asked: _Lengths, options: DeployOptions, encoder: Model | None) -> int:
+    """Return the positions of the source: those that an export of a fixed length has; of a text no more than it has."""
+    if encoder is None:
+        return asked.source
+    ids = encoder.roles.first("tokens")
+    declared = declared_type(ids) if ids is not None else None
+    dims = declared.dims if declared is not None else None
+    fixed = dims[1] if dims is not None and len(dims) == 2 and isinstance(dims[1], int) and dims[1] > 0 else None
+    if fixed is None and ids is not None and asked.source == asked.default_source:
+        return SourceLengths(encoder, options.batch, dict(options.dims)).most(asked.source) or asked.source
+    if fixed is None or asked.source == fixed:
+        return asked.source
+    if asked.source != asked.default_source:
+        raise UsageError(
+            f"{encoder.name} takes {fixed} tokens, not {asked.source} - leave out {asked.source_flag}, or export it "
+            "with a dynamic length"
+        )
+    return fixed
 
 
 @lru_cache(maxsize=1)
@@ -227,10 +206,8 @@ def missing_sizes(model: Model, names: Collection[str]) -> UsageError:
     return UsageError(f"{model.name}: {quoted} {have} with {flags}{legal}")
 
 
-def checked_request(
-    path: Path, output: Path, options: LowerOptions | BundleOptions, files: Iterable[str]
-) -> SizeRequest:
-    """Return the sizes that options ask for, where these and the output can be used.
+def check_request(path: Path, output: Path, options: LowerOptions | BundleOptions, files: Iterable[str]) -> None:
+    """Check that the sizes that options ask for, and the output, can be used.
 
     Args:
         path: The export.
@@ -242,23 +219,13 @@ def checked_request(
         UsageError: A size is below 1, or the output is the folder of the export.
         OutputError: Such a file exists, and is not to be replaced.
     """
-    request = size_request(options)
-    request.check()
+    check_asked_sizes(options)
     if path.is_dir() and output.resolve() == path.resolve():
         raise UsageError(
             f"{output} is the folder of the export, whose models it would be mixed with - name another one"
         )
     if output.is_dir():
         check_targets([output / file for file in files], [], overwrite=options.overwrite)
-    return request
-
-
-def _fixed_length(model: Model) -> int | None:
-    """Return how many tokens a model takes where its export fixes that, else None."""
-    ids = model.roles.first("tokens")
-    declared = declared_type(ids) if ids is not None else None
-    dims = declared.dims if declared is not None else None
-    return dims[1] if dims is not None and len(dims) == 2 and isinstance(dims[1], int) and dims[1] > 0 else None
 
 
 def check_dtypes(models: Iterable[Model]) -> None:
@@ -397,8 +364,10 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     numbers = _needed_numbers(model, roles) | of_role | _tied_sizes(original, asked) | asked
     has_cache = bool(original.roles.pasts)
     is_padded = has_cache or (not is_decoder and bool(model.roles.all("tokens", "encoder tokens", "embeddings")))
-    if is_padded:
-        _check_dims_of_options(model, sizes.dims, of_role)
+    for name, size in sizes.dims.items() if is_padded else ():  # batch and length have options of their own
+        if size != of_role.get(name, size):
+            flag = "--batch" if symbol_roles(model)[name] == "batch" else "--src-len"
+            raise UsageError(f"{model.name}: '{name}' is {of_role[name]}, not {size} - give {flag} {size}")
     past, total = (
         frozenset(name for name, role in roles.items() if role == growing and name not in numbers)
         for growing in ("past", "total")
@@ -437,14 +406,6 @@ def _tied_sizes(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes of symbols that nodes broadcast to some of these, or need to be equal to them."""
     groups = tied_symbols(model) if dims else ()
     return {name: dims[known] for group in groups for known in sorted(group & dims.keys()) for name in group}
-
-
-def _check_dims_of_options(model: Model, dims: Mapping[str, int], of_role: Mapping[str, int]) -> None:
-    """Check that dims by name agree with the batch and the length, which have options of their own."""
-    for name, size in dims.items():
-        if size != of_role.get(name, size):
-            flag = "--batch" if symbol_roles(model)[name] == "batch" else "--src-len"
-            raise UsageError(f"{model.name}: '{name}' is {of_role[name]}, not {size} - give {flag} {size}")
 
 
 def _check_sizes(model: Model, numbers: Mapping[str, int], lengths: frozenset[str]) -> None:

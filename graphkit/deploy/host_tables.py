@@ -249,52 +249,43 @@ def with_sound(model: Model, host_inputs: Sequence[HostInput], setting: Setting)
     length = _length_of(mask, infer(model), setting)
     whole = replace(setting, source=length, is_padded=True)
     with host_part(model, made, whole) as part:
-        sound = _Steps(part, length).rule()
+        sound = _sound_rule(part, length)
     return None if sound is None else replace(whole, source=sound.positions, sound=sound)
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """The lengths of a sound at which values change."""
+def _sound_rule(part: HostPart, length: int) -> Sound | None:
+    """Return the rule by the lengths at which values change, from the longest down; None where there is none."""
 
-    part: HostPart
-    length: int
+    def values_at(valid: int) -> list[np.ndarray]:
+        return list(part.run("valid_length", valid).values())
 
-    def rule(self) -> Sound | None:
-        """Return the rule by the lengths at which values change, from the longest down; None where there is none."""
-        last = self._run_start(self.length)
-        if last == 1:
-            return Sound(self.length, self.length, self.length - 1)
-        stride = last - self._run_start(last - 1)
-        changed = [a != b for a, b in zip(self._values_at_length(last), self._values_at_length(last - 1), strict=True)]
-        sizes = {change.shape[axis] for change in changed for axis in range(change.ndim) if _varies_along(change, axis)}
-        for positions in sorted(sizes or {1}, reverse=True):
-            first = last - (positions - 1) * stride  # from which on there is a position
-            if first == 1 or self._changes_at(first):
-                return Sound(self.length, stride, positions * stride - last)
-        return None
+    def are_equal(valid: int, other: int) -> bool:
+        return all(map(np.array_equal, values_at(valid), values_at(other)))
 
-    def _run_start(self, valid: int) -> int:
+    def run_start(valid: int) -> int:
         """Return the least length with the values of this one; they change in one direction."""
         low, high = 1, valid
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._are_equal(middle, valid) else (middle + 1, high)
+            low, high = (low, middle) if are_equal(middle, valid) else (middle + 1, high)
         return low
 
-    def _changes_at(self, valid: int) -> bool:
-        return valid > 1 and not self._are_equal(valid, valid - 1)
-
-    def _are_equal(self, valid: int, other: int) -> bool:
-        return all(map(np.array_equal, self._values_at_length(valid), self._values_at_length(other)))
-
-    def _values_at_length(self, valid: int) -> list[np.ndarray]:
-        return list(self.part.run("valid_length", valid).values())
-
-
-def _varies_along(array: np.ndarray, axis: int) -> bool:
-    """Whether an array differs along an axis."""
-    return bool((array != np.take(array, [0], axis)).any())
+    last = run_start(length)
+    if last == 1:
+        return Sound(length, length, length - 1)
+    stride = last - run_start(last - 1)
+    changed = [after != before for after, before in zip(values_at(last), values_at(last - 1), strict=True)]
+    sizes = {
+        change.shape[axis]
+        for change in changed
+        for axis in range(change.ndim)
+        if (change != np.take(change, [0], axis)).any()
+    }
+    for positions in sorted(sizes or {1}, reverse=True):
+        first = last - (positions - 1) * stride  # from which on there is a position
+        if first == 1 or (first > 1 and not are_equal(first, first - 1)):
+            return Sound(length, stride, positions * stride - last)
+    return None
 
 
 def _length_of(value: Value, shapes: Shapes, setting: Setting) -> int:

@@ -17,7 +17,7 @@ from graphkit.contract import Contract, LoweredWith
 from graphkit.contract.contract_files import record_files
 from graphkit.contract.contract_writers import write_guide
 from graphkit.deploy.deploy_costs import lowering_costs
-from graphkit.deploy.deploy_sizes import LowerSizes, SizeRequest, check_dtypes, checked_request, size_request
+from graphkit.deploy.deploy_sizes import LowerSizes, check_asked_sizes, check_dtypes, check_request, resolve_sizes
 from graphkit.deploy.export_pipeline import Pipeline, changed_by, find_pipeline, has_shorter_output
 from graphkit.deploy.lower_model import lower_model
 from graphkit.deploy.lower_report import (
@@ -186,11 +186,11 @@ def lower_folder(
     path, output = Path(path), Path(output)
     for command in options.judges:
         judge_words(command)
-    request = checked_request(path, output, options, [Contract.FILE, GUIDE])
+    check_request(path, output, options, [Contract.FILE, GUIDE])
     progress("reading")
     changes = asked_changes(find_pipeline(path), options)
     with run_isolated(options.limits):
-        draft = _draft_files(changes, request, options, progress)
+        draft = _draft_files(changes, options, progress)
         progress(with_share(DRAFTED, "writing"))
         draft, proof = _write_proven(output, draft, options, portion_of(progress, DRAFTED, 1.0))
     caveat = draft.contract.generation.caveat()
@@ -237,11 +237,9 @@ class Draft:
         return DeployFolder(self.contract, models, contents, weights, DATA, self.changes.options)
 
 
-def _draft_files(
-    changes: AskedChanges, request: SizeRequest, options: LowerOptions, progress: Callable[[str], None]
-) -> Draft:
+def _draft_files(changes: AskedChanges, options: LowerOptions, progress: Callable[[str], None]) -> Draft:
     """Return the files for the sizes that were asked for, in the opset that was."""
-    sizes = _lower_sizes(changes.pipeline, request, options)
+    sizes = _lower_sizes(changes.pipeline, options)
     draft = _proven_floor(changes, sizes, options, progress)
     if options.opset is None:
         return draft
@@ -299,9 +297,13 @@ def _draft_parts(
     tables, arrays = collect_tables(parts)
     contract = build_contract(parts, pipeline, tables, sizes, options.pad)
     _check_pad(contract, sizes.pad)
-    if contract.sizes.get("sound") and _zeros_change_results(Draft(changes, parts, contract, arrays)):
-        parts = [part.with_whole_sound() for part in parts]
-        contract = build_contract(parts, pipeline, tables, sizes, options.pad)
+    if contract.sizes.get("sound"):
+        models = {part.method.name: part.model for part in parts}
+        with _host_files(Draft(changes, parts, contract, arrays)) as folder:
+            needs_whole = zeros_change_results(changes.originals, models, folder)
+        if needs_whole:
+            parts = [part.with_whole_sound() for part in parts]
+            contract = build_contract(parts, pipeline, tables, sizes, options.pad)
     used = _used_options(changes, sizes, options)
     if options.kv_layout == "stacked" and pipeline.step is not None:
         stacked, contract_of_stacks = stack_caches(parts, contract, pipeline.step, sizes.target)
@@ -310,12 +312,6 @@ def _draft_parts(
         contract = contract_of_stacks
         parts = [_stack_caches(part, made) for part, made in zip(parts, stacked, strict=True)]
     return Draft(changes, parts, replace(contract, options=used), arrays)
-
-
-def _zeros_change_results(draft: Draft) -> bool:
-    with _host_files(draft) as folder:
-        models = {part.method.name: part.model for part in draft.parts}
-        return zeros_change_results(draft.changes.originals, models, folder)
 
 
 def _used_options(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions) -> LoweredWith:
@@ -387,9 +383,9 @@ def _check_pad(contract: Contract, pad: int) -> None:
             )
 
 
-def _lower_sizes(pipeline: Pipeline, request: SizeRequest, options: LowerOptions) -> LowerSizes:
+def _lower_sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
     check_dtypes(pipeline.models)
-    sizes = request.resolve(pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
+    sizes = resolve_sizes(options, pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
     target = load_target(options.target)
     pad = options.pad if options.pad is not None else pipeline.settings.tokens["pad"] or 0
     return LowerSizes(**vars(sizes), floor=_mask_floor(pipeline, target, options.mask_floor), pad=pad, target=target)
@@ -519,11 +515,10 @@ def lower_again(
     """
     given = {name: value for name, value in vars(used).items() if value is not None}
     options = LowerOptions(**{**given, "dims": tuple(used.dims.items())}, limits=limits)
-    request = size_request(options)
-    request.check()
+    check_asked_sizes(options)
     changes = asked_changes(export, options)
     with run_isolated(limits):
-        return _draft_files(changes, request, options, progress)
+        return _draft_files(changes, options, progress)
 
 
 def prove_stages_again(

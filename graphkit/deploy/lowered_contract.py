@@ -137,7 +137,8 @@ class Interface:
         """Return the states that the host keeps for a method."""
         kept = [port for port in method.inputs if port.kind == "state"]
         return tuple(
-            State(port.name, port.dtype, port.shape, self.axes.get(port.name), _port_bytes(port)) for port in kept
+            State(p.name, p.dtype, p.shape, self.axes.get(p.name), math.prod(p.shape) * np.dtype(p.dtype).itemsize)
+            for p in kept
         )
 
     def _input(self, value: Value, shapes: Shapes) -> Port:
@@ -172,10 +173,6 @@ class Interface:
         attention = "cross-attention" if roles.is_cross(entry) else "self-attention"
         layer = ".".join(map(str, entry.slot.index))
         return f"the {entry.slot.kind} cache of the {attention}" + (f" of layer {layer}" if layer else "")
-
-
-def _port_bytes(port: Port) -> int:
-    return math.prod(port.shape) * np.dtype(port.dtype).itemsize
 
 
 def _fixed_dims(value: Value, shapes: Shapes, file: str) -> tuple[tuple[int, ...], str]:
@@ -316,10 +313,6 @@ def _cache_sizes(parts: Sequence[Lowered], pipeline: Pipeline) -> dict[str, int]
     }
 
 
-def _reads_length(port: Port) -> bool:
-    return port.kind == "source_mask" or port.by == "valid_length"
-
-
 def _loop_steps(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, has_rules: bool) -> Iterator[str]:
     once = [part.method for part in parts if part.method.when == "once"]
     step = next((part.method for part in parts if part.method.when == "step"), None)
@@ -344,7 +337,7 @@ def _loop_steps(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, 
                 "shorter one changes what the original gives, whatever its mask says."
             )
         yield f"{filled} Set {whose[0]} to `{per}."
-    elif any(_reads_length(port) for part in parts for port in part.method.inputs):
+    elif any(port.kind == "source_mask" or port.by == "valid_length" for part in parts for port in part.method.inputs):
         yield f"Set `length` to {sizes.source}: no part of the source is padding."
     for method in once:
         written = [port for port in method.outputs if port.writes]

@@ -31,11 +31,11 @@ from graphkit.deploy.bundle_methods import MethodModel, derive_methods, unpacked
 from graphkit.deploy.deploy_costs import bundling_costs
 from graphkit.deploy.deploy_sizes import (
     DeploySizes,
-    SizeRequest,
+    check_asked_sizes,
     check_dtypes,
+    check_request,
     check_source,
-    checked_request,
-    size_request,
+    resolve_sizes,
 )
 from graphkit.deploy.export_pipeline import Pipeline, TokenSettings, find_pipeline, read_token_settings
 from graphkit.deploy.write_proven import DeployFolder, write_proven
@@ -138,19 +138,15 @@ def with_initial(contract: BundleContract, initial: Initial) -> tuple[BundleCont
         if state.name not in initial:
             states.append(state)
             continue
-        array = _fitting_initial(state, initial[state.name])
+        for problem in _initial_problems(state, initial[state.name]):
+            raise UsageError(f"the initial value of state '{state.name}' {problem}")
+        array = initial[state.name].astype(state.dtype)
         is_number = array.size > 0 and bool(np.isfinite(array.flat[0])) and bool((array == array.flat[0]).all())
         if not is_number:
             arrays[state.name] = array
         number = initial[state.name].flat[0] if is_number else None  # as it was written, such as -1e38
         states.append(replace(state, initial=None if number is None else float(number)))
     return replace(contract, states=tuple(states)), arrays
-
-
-def _fitting_initial(state: StateTensor, initial: np.ndarray) -> np.ndarray:
-    for problem in _initial_problems(state, initial):
-        raise UsageError(f"the initial value of state '{state.name}' {problem}")
-    return initial.astype(state.dtype)
 
 
 def _initial_problems(state: StateTensor, initial: np.ndarray) -> Iterator[str]:
@@ -264,13 +260,13 @@ def bundle_folder(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     path, output = Path(path), Path(output)
-    request = checked_request(path, output, options, [] if options.dry_run else [BundleContract.FILE])
+    check_request(path, output, options, [] if options.dry_run else [BundleContract.FILE])
     progress("reading")
     export = BundleExport.of(path)
     progress("making the methods")
     if options.verify and not options.dry_run:
         check_dtypes(export.models)
-    draft = _draft_bundle(export, request, options)
+    draft = _draft_bundle(export, options)
     proof = None
 
     def prove(stage: Path) -> BundleProof:
@@ -316,16 +312,17 @@ def bundle_again(export: BundleExport, used: BundledWith, *, limits: Limits = DE
     """
     given = {name: value for name, value in vars(used).items() if value is not None}
     options = BundleOptions(**{**given, "dims": tuple(used.dims.items())}, limits=limits)
-    request = size_request(options)
-    request.check()
-    return _draft_bundle(export, request, options)
+    check_asked_sizes(options)
+    return _draft_bundle(export, options)
 
 
-def _draft_bundle(export: BundleExport, request: SizeRequest, options: BundleOptions) -> BundleDraft:
-    sizes = export.sizes(request)
+def _draft_bundle(export: BundleExport, options: BundleOptions) -> BundleDraft:
+    pipeline = export.pipeline
+    encoder, step = (pipeline.encoder, pipeline.step) if pipeline is not None else (None, None)
+    sizes = resolve_sizes(options, export.models, encoder=encoder, step=step)
     with run_isolated(options.limits):
         methods = export.methods(sizes, options.update)
-    contract = _make_contract(methods, export, sizes)
+    contract, arrays = with_initial(_make_contract(methods, export, sizes), export.initial)
     has_slots = any(state.update in ("slots", "ring") for state in contract.states)
     used = BundledWith(
         batch=sizes.batch,
@@ -335,7 +332,10 @@ def _draft_bundle(export: BundleExport, request: SizeRequest, options: BundleOpt
         copy_host=options.copy_host,
         dims=dict(sizes.dims),
     )
-    return BundleDraft(methods, sizes, *_complete_contract(replace(contract, options=used), methods, export.initial))
+    generated = [init_method(contract, arrays), reorder_method(contract)]  # which every bundle has
+    every = (*contract.methods, *(method for method, _ in generated))
+    models = {method.file: method.model for method in methods} | {method.file: model for method, model in generated}
+    return BundleDraft(methods, sizes, replace(contract, options=used, methods=every), models)
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,24 +380,17 @@ class BundleExport:
             return self.pipeline.models
         return [model for chain in self.chains for model in chain.models]
 
-    def sizes(self, request: SizeRequest) -> DeploySizes:
-        """Return the largest sizes."""
-        encoder, step = (self.pipeline.encoder, self.pipeline.step) if self.pipeline is not None else (None, None)
-        return request.resolve(self.models, encoder=encoder, step=step)
-
     def methods(self, sizes: DeploySizes, update: Update) -> tuple[MethodModel, ...]:
         """Return the methods that share its state."""
-        methods = self._methods(sizes, update)
-        return tuple(map(unpacked_logits, methods)) if sizes.batch == 1 else methods
-
-    def _methods(self, sizes: DeploySizes, update: Update) -> tuple[MethodModel, ...]:
         _check_masks(self.models)
         if self.pipeline is None:
-            return described_methods(self.chains, sizes.slots, update)
-        if self.pipeline.encoder is not None:
-            _check_encoder(self.pipeline.encoder, sizes)
-            check_source(self.pipeline.encoder, sizes.batch, sizes.source, sizes.dims)
-        return derive_methods(self.pipeline.with_decoders(), sizes.slots, update)
+            methods = described_methods(self.chains, sizes.slots, update)
+        else:
+            if self.pipeline.encoder is not None:
+                _check_encoder(self.pipeline.encoder, sizes)
+                check_source(self.pipeline.encoder, sizes.batch, sizes.source, sizes.dims)
+            methods = derive_methods(self.pipeline.with_decoders(), sizes.slots, update)
+        return tuple(map(unpacked_logits, methods)) if sizes.batch == 1 else methods
 
     def prove(
         self, folder: Path, options: DeploymentProofOptions, progress: Callable[[str], None], *, exact: bool
@@ -454,14 +447,3 @@ def _check_encoder(encoder: Model, sizes: DeploySizes) -> None:
         forced = {name: int(size) for name, size in forced_sizes(encoder, dims).items() if size >= 1}
         rows = {name: sizes.batch for name, role in roles.items() if role == "batch"}
         check_sizes(encoder, DimSpec.of(dims), {**rows, **forced, **dims})
-
-
-def _complete_contract(
-    contract: BundleContract, methods: Sequence[MethodModel], initial: Initial
-) -> tuple[BundleContract, dict[str, Model]]:
-    """Return the contract with initial values and the methods that every bundle has, and the model of each file."""
-    contract, arrays = with_initial(contract, initial)
-    generated = [init_method(contract, arrays), reorder_method(contract)]
-    models = {method.file: method.model for method in methods}
-    models |= {method.file: model for method, model in generated}
-    return replace(contract, methods=(*contract.methods, *(method for method, _ in generated))), models

@@ -175,7 +175,8 @@ class Bundle:
             UsageError: An input is missing or does not fit, or it is too long. The state is as before.
             RunError: onnxruntime fails.
         """
-        return self._start_sequence("encode", tokens, mask, inputs, named, all_logits=all_logits)
+        self._check_once("encode")
+        return self.start(tokens, inputs, mask=mask, all_logits=all_logits, **named)
 
     def prefill(
         self,
@@ -191,7 +192,8 @@ class Bundle:
 
         Args, results and errors are those of `encode`.
         """
-        return self._start_sequence("prefill", tokens, mask, inputs, named, all_logits=all_logits)
+        self._check_once("prefill")
+        return self.start(tokens, inputs, mask=mask, all_logits=all_logits, **named)
 
     def start(
         self,
@@ -204,9 +206,10 @@ class Bundle:
         **named: npt.ArrayLike,
     ) -> np.ndarray:
         """Start a sequence, with `encode` or `prefill`, whichever the bundle has."""
-        method = self.contract.method("once")
-        name = method.name if method is not None else "encode"
-        return self._start_sequence(name, tokens, mask, inputs, named, all_logits=all_logits)
+        method = self._method("once")
+        tokens, mask, inputs = told_apart(method, tokens, mask, inputs, named)
+        begins = self._begins_with(tokens, inputs)
+        return _first_output(self._decode(method, begins, mask, inputs, kept=0 if all_logits else 1))
 
     def step(self, tokens: Tokens, *, mask: npt.ArrayLike | None = None) -> np.ndarray:
         """Run the decoder on the next token of each row.
@@ -395,22 +398,10 @@ class Bundle:
             raise UsageError(f"the bundle has no method for '{when}'")
         return method
 
-    def _start_sequence(
-        self,
-        name: str,
-        tokens: Tokens | Inputs | None,
-        mask: npt.ArrayLike | None,
-        inputs: Inputs | None,
-        named: Inputs,
-        *,
-        all_logits: bool,
-    ) -> np.ndarray:
+    def _check_once(self, name: str) -> None:
         method = self._method("once")
         if method.name != name:
             raise UsageError(f"the bundle has no '{name}' - call {method.name}")
-        tokens, mask, inputs = told_apart(method, tokens, mask, inputs, named)
-        begins = self._begins_with(tokens, inputs)
-        return _first_output(self._decode(method, begins, mask, inputs, kept=0 if all_logits else 1))
 
     def _begins_with(self, tokens: Tokens | None, inputs: Mapping[str, npt.ArrayLike]) -> np.ndarray:
         """Return what the decoder starts with, [batch, tokens]: what is given, else what the export says."""

@@ -311,7 +311,8 @@ class Host:
             )
             return np.ascontiguousarray(np.resize(rows[np.array(chosen)], port.shape))
         count = math.prod(port.shape) // (self.batch * math.prod(rows.shape[1:]))
-        padded = [self._padded_rows(port, tokens, count) for tokens in ids]
+        pad = self.contract.tokens["pad"] or 0
+        padded = [[0] * count if port.by == "type" else [*tokens, *[pad] * (count - len(tokens))] for tokens in ids]
         for tokens in padded:
             if not 0 <= min(tokens) <= max(tokens) < len(rows):
                 raise UsageError(f"table '{source.of}' has rows 0 to {len(rows) - 1}, and the tokens are {tokens}")
@@ -325,12 +326,6 @@ class Host:
         if by == "first_token":
             return ids.index(pooled) if pooled in ids else 0
         return self.valid[row] - 1
-
-    def _padded_rows(self, port: Port, ids: list[int], count: int) -> list[int]:
-        """Return the rows that tokens choose, and behind them those that padding does."""
-        if port.by == "type":
-            return [0] * count
-        return ids + [self.contract.tokens["pad"] or 0] * (count - len(ids))
 
     def _write(self, name: str, new: np.ndarray) -> None:
         """Write a new token into the next slot, or all of a state that does not grow."""

@@ -18,9 +18,15 @@ from typing import BinaryIO
 from graphkit.errors import ModelError, OutputError
 from graphkit.io.wire import MAX_PROTO
 
-__all__ = ["INPUT", "OUTPUT", "Scratch", "copy_stream", "name_as_staged", "shown_path", "standing_for", "stream_file"]
+__all__ = [
+    "FETCHED", "INPUT", "OUTPUT", "Scratch", "copy_stream", "kept_in_temporary", "name_as_staged", "shown_path",
+    "standing_for", "stream_file",
+]  # fmt: skip
 
 INPUT, OUTPUT = "standard input", "standard output"
+STREAMED = f"a model on {INPUT} or {OUTPUT} is kept there"
+REWRITTEN = "weights that change are kept there until they are written"
+FETCHED = "what is fetched is kept there"
 CHUNK = 1 << 20
 _FOLDERS: set[Path] = set()
 _PLACES: dict[Path, Path | str] = {}  # of files and folders that messages name otherwise: by a path, or as they are
@@ -33,7 +39,7 @@ def stream_file(name: str) -> Iterator[Path]:
     Raises:
         OutputError: There is no folder for temporary files.
     """
-    with _keeping_errors():
+    with kept_in_temporary(STREAMED):
         folder = Path(tempfile.mkdtemp(prefix="graphkit-"))
     _FOLDERS.add(folder)
     try:
@@ -51,7 +57,7 @@ def copy_stream(stream: BinaryIO, path: Path) -> None:
         OutputError: There is no room for it.
     """
     size = 0
-    with _keeping_errors(), path.open("wb") as file:
+    with kept_in_temporary(STREAMED), path.open("wb") as file:
         while part := stream.read(CHUNK):
             size += len(part)
             if size > MAX_PROTO:
@@ -100,13 +106,18 @@ def name_as_staged(stage: Path, place: Path | str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _keeping_errors() -> Iterator[None]:
+def kept_in_temporary(what: str) -> Iterator[None]:
+    """Let an error of a block, which keeps something in the folder for temporary files, be told as one of that folder.
+
+    Raises:
+        OutputError: The folder takes no files.
+    """
     try:
         yield
     except OSError as error:
         raise OutputError(
-            f"{tempfile.gettempdir()}: a model on {INPUT} or {OUTPUT} is kept there, and it takes none: "
-            f"{error.strerror} - name a folder with more space in TMPDIR"
+            f"{tempfile.gettempdir()}: {what}, and it takes none: {error.strerror} - name a folder with more space in "
+            "TMPDIR"
         ) from error
 
 
@@ -135,10 +146,8 @@ class Scratch:
             OutputError: There is no folder for temporary files.
         """
         if self._folder is None:
-            try:
+            with kept_in_temporary(REWRITTEN):
                 self._folder = Path(tempfile.mkdtemp(prefix="graphkit-"))
-            except OSError as error:
-                raise _full_disk_error(error) from error
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         return self._folder / "weights"
 
@@ -148,18 +157,8 @@ class Scratch:
         Raises:
             OutputError: There is no room for them.
         """
-        try:
-            with self.path.open("ab") as file:
-                start = file.tell()
-                for part in parts:
-                    file.write(part)
-                return start, file.tell() - start
-        except OSError as error:
-            raise _full_disk_error(error) from error
-
-
-def _full_disk_error(error: OSError) -> OutputError:
-    return OutputError(
-        f"{tempfile.gettempdir()}: weights that change are kept there until they are written, and it takes none: "
-        f"{error.strerror} - name a folder with more space in TMPDIR"
-    )
+        with kept_in_temporary(REWRITTEN), self.path.open("ab") as file:
+            start = file.tell()
+            for part in parts:
+                file.write(part)
+            return start, file.tell() - start

@@ -105,7 +105,9 @@ class _Comparison:
         arrays_of_a = {name: array for name, array in arrays.items() if name in self.model.graph.values}
         failure: RunError | None = None
         given_up = 0
-        for feed in legal_feeds(self.model, b, self.spec, arrays_of_a, self._inputs_told(names), self.options.seed):
+        input_names = {value.name for value in self.model.graph.inputs}
+        told = {name: name_in_b for name, name_in_b in names.items() if name in input_names}
+        for feed in legal_feeds(self.model, b, self.spec, arrays_of_a, told, self.options.seed):
             side = Side(self.model, feed)
             theirs = None if b is None else Side(b, rename_feed(self.model, b, feed, arrays, names))
             try:
@@ -137,12 +139,12 @@ class _Comparison:
         check_given({name: file.claimed_array(name) for name in names}, self.model, b)
         return {name: file.read(name) for name in names}
 
-    def _inputs_told(self, names: Mapping[str, str]) -> dict[str, str]:
-        input_names = {value.name for value in self.model.graph.inputs}
-        return {name: name_in_b for name, name_in_b in names.items() if name in input_names}
-
     def _compare_pair(self, a: Side, b: Side | None, names: Mapping[str, str]) -> ModelComparison:
-        pairs = self._match_pairs(a, b, names)
+        if b is None:
+            pairs = match_dumps(a, self._dumped_arrays, names)
+        else:
+            matched = match_models(a, b, names, by_order=self.options.by_order)
+            pairs = [pair for pair in matched if pair.a.producer or (isinstance(pair.b, Value) and pair.b.producer)]
         tolerance = self._default_tolerance()
         reader = Reader(pairs, a, b or self._dumped_arrays, all_asked=not self.options.bisect)
         if self.options.bisect:
@@ -175,12 +177,6 @@ class _Comparison:
         """The arrays of B, where it is no model."""
         assert isinstance(self.other, ArrayFile)
         return self.other
-
-    def _match_pairs(self, a: Side, b: Side | None, names: Mapping[str, str]) -> list[Pair]:
-        if b is None:
-            return match_dumps(a, self._dumped_arrays, names)
-        pairs = match_models(a, b, names, by_order=self.options.by_order)
-        return [pair for pair in pairs if pair.a.producer or (isinstance(pair.b, Value) and pair.b.producer)]
 
     def _default_tolerance(self) -> float:
         if self.options.tolerance is not None:

@@ -237,7 +237,8 @@ class FileRewrite:
             UsageError: The options name a symbol or an input that does not exist.
             ModelError: The weights are missing, or onnxruntime cannot run the original.
         """
-        changed, gone = _interface_changes(self.model, rewritten), _outputs_gone(self.model, rewritten)
+        changed = _interface_changes(self.model, rewritten)
+        gone = [value.name for value in compare_ports(self.model.graph.outputs, rewritten.graph.outputs).lost]
         if claim.interface:
             texts = [*changed, *_are_gone("output", gone)]
             changes_text = f" ({'; '.join(texts)})" if texts else ""
@@ -304,10 +305,6 @@ def _interface_changes(before: Model, after: Model) -> list[str]:
         (new, "output", "new"),
     ]
     return [_change_sentence(names, kind, change) for names, kind, change in changes if names]
-
-
-def _outputs_gone(before: Model, after: Model) -> list[str]:
-    return [value.name for value in compare_ports(before.graph.outputs, after.graph.outputs).lost]
 
 
 def _are_gone(kind: str, names: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from graphkit.passes.shapes.declare_shapes import FreezeDims, with_shapes
 from graphkit.progress import Progress, time_limit
 from graphkit.render.document_blocks import Bars, Block, Heading, Prose
 from graphkit.rewrite.base import ROUNDING, Declined, PassChange, change_blocks, declined_blocks
-from graphkit.shapes import DimSpec, declarations
+from graphkit.shapes import declarations
 from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
@@ -126,9 +126,11 @@ def fold_file(
     rewrite.check()
     progress("folding")
     with time_limit(f"{model.label}: folding", options.limits.seconds):
-        _check_runs(model, options.spec)
+        declared = declarations(model).model
+        if sizes := Inputs(declared, options.spec).numbers:
+            check_sizes(declared, options.spec, sizes)
         outcome = fold(model, options.spec, options)
-        shown, declared = with_shapes(outcome.model)
+        shown, count = with_shapes(outcome.model)
     error = ROUNDING if options.fuse else 0.0
     written, proof = rewrite.write(shown, lambda file: rewrite.prove(file, error=error))
     changes = [change for change in outcome.changes if isinstance(change, PassChange)]
@@ -145,21 +147,9 @@ def fold_file(
         proof=proof,
         unused=tuple(path.name for path in written.unused),
         costs=rewrite.costs(outcome.model if declarations(outcome.model).model is outcome.model else None),
-        declared=declared,
+        declared=count,
         models=(model, outcome.model),
     )
-
-
-def _check_runs(model: Model, spec: DimSpec) -> None:
-    """Check that the model runs at the frozen sizes.
-
-    Raises:
-        UsageError: It does not.
-    """
-    declared = declarations(model).model
-    sizes = Inputs(declared, spec).numbers
-    if sizes:
-        check_sizes(declared, spec, sizes)
 
 
 def _count_operators(before: Model, after: Model) -> tuple[Change, ...]:

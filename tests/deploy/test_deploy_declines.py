@@ -17,7 +17,7 @@ from graphkit.analysis.blockers import blockers
 from graphkit.cli.deploy_commands import bundle, lower
 from graphkit.contract import read_contract
 from graphkit.contract.contract_files import read_bundle
-from graphkit.deploy.deploy_sizes import Setting, most_positions, size_request
+from graphkit.deploy.deploy_sizes import Setting, most_positions, resolve_sizes
 from graphkit.deploy.host_tables import HostPart, _evaluate_size
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
@@ -113,7 +113,7 @@ def test_positions_are_rows_without_those_that_an_exporter_shifts(body: str, pos
     model.graph.initializer.append(numpy_helper.from_array(np.ones((16, 8), np.float32), "table"))
     found = Model.from_proto(model)
     assert most_positions(found) == positions
-    assert size_request(BundleOptions()).resolve([found], encoder=None, step=found).slots == (positions or BUNDLED)
+    assert resolve_sizes(BundleOptions(), [found], encoder=None, step=found).slots == (positions or BUNDLED)
 
 
 def test_help_says_how_many_slots_there_are_by_default() -> None:

@@ -18,12 +18,11 @@ from typing import NamedTuple
 
 from platformdirs import user_cache_path
 
-from graphkit.errors import OutputError
 from graphkit.io.byte_source import ByteSource, register_source
 from graphkit.io.remote.server import Head, Parts, Revision, Served, Span, join_spans
 from graphkit.io.remote.urls import RemoteOptions
 from graphkit.io.remote.window import Window
-from graphkit.io.stream_files import standing_for
+from graphkit.io.stream_files import FETCHED, kept_in_temporary, standing_for
 
 __all__ = ["Entry", "RemoteFile", "cache_folder", "open_remote", "read_entry", "write_entry"]
 
@@ -124,12 +123,9 @@ def open_remote(served: Served, options: RemoteOptions) -> RemoteFile:
         ModelError: It cannot be read.
         OutputError: There is no room for what is fetched.
     """
-    try:
+    with kept_in_temporary(FETCHED):
         folder = Path(tempfile.mkdtemp(prefix="graphkit-"))
         (folder / "bytes").mkdir()
-    except OSError as error:
-        problem = f"{tempfile.gettempdir()}: what is fetched is kept there, and it takes none: {error.strerror}"
-        raise OutputError(f"{problem} - name a folder with more space in TMPDIR") from error
     owner = _Folder(folder)
     file = RemoteFile(served, owner, served.name, options)
     file.begin(FIRST, SMALL_FILE)
