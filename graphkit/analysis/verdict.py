@@ -255,24 +255,19 @@ class Facts:
         """Whether new tokens join each cache as it is, so that slots can take them."""
         roles = self.model.roles
         pasts = [entry.past for entry in roles.cache if not roles.is_cross(entry)]
-        readers = [[node for node, _ in past.consumers] if past is not None else [] for past in pasts]
-        return bool(pasts) and all(
-            any(node.is_op("Concat") for node in nodes) and all(node.is_op("Concat", "Shape") for node in nodes)
-            for nodes in readers
-        )
+        readers = [{node.operator for node, _ in past.consumers} if past is not None else set() for past in pasts]
+        return bool(pasts) and all("Concat" in each and each <= {"Concat", "Shape"} for each in readers)
 
     def within(self, option: str, default: int) -> tuple[str, ...]:
         """Return an option for a length, where the model fails at the default or has fewer positions."""
         limits = [hazard for hazard in self.hazards.hazards if hazard.kind == "limit"]
-        alone = (
-            [dims for dims in hazard.examples if sum(size > 0 for _, size in dims) == 1] or hazard.examples
-            for hazard in limits
-        )  # of past and new tokens, those of one alone tell how many fit together
-        sizes = [max(size for _, size in dims) - 1 for examples in alone for dims in examples if dims]
-        tables = (
-            table_entries(*lookup) for value in self.model.roles.all("positions") for lookup in find_lookups(value)
-        )
-        most = min([*sizes, *(rows for rows in tables if rows is not None)], default=default)
+        sizes: list[int | None] = []
+        for hazard in limits:  # of past and new tokens, those of one alone tell how many fit together
+            alone = [dims for dims in hazard.examples if sum(size > 0 for _, size in dims) == 1]
+            sizes += [max(size for _, size in dims) - 1 for dims in alone or hazard.examples if dims]
+        lookups = (lookup for value in self.model.roles.all("positions") for lookup in find_lookups(value))
+        sizes += [table_entries(*lookup) for lookup in lookups]
+        most = min((size for size in sizes if size is not None), default=default)
         return (option, str(most)) if 0 < most < default else ()
 
 

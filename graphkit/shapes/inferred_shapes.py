@@ -59,9 +59,8 @@ class Shapes:
 
         Nothing is known of an input that is left out, which is None.
         """
-        if isinstance(key, str | tuple):
-            key = self.find(key)
-        tensor = self.table.get(key) if key is not None else None
+        value = key if key is None or isinstance(key, Value) else self.find(key)
+        tensor = self.table.get(value) if value is not None else None
         return tensor or unknown_tensor("nothing leads to it")
 
     def dims(self, value: Value | None) -> Dims | None:

@@ -154,7 +154,7 @@ class SizedModel:
     def figures(self) -> CostFigures:
         """Count its costs."""
         model = self.shapes.model
-        nodes = node_costs(self.shapes, self.sizes).nodes
+        nodes = node_costs(self.shapes, self.sizes, ("macs",)).nodes
         known = [node.costs["macs"] for node in nodes if "macs" in node.costs]
         macs, peak = sum_amounts(known), PeakMemory(self.shapes).at(self.sizes)
         return CostFigures(

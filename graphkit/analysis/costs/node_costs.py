@@ -103,6 +103,7 @@ class Amount:
 
 
 NOTHING, ONCE = Amount({}), Amount.of(1)
+NO_MACS: Mapping[Measure, Amount] = {"macs": NOTHING}
 
 
 def sum_amounts(amounts: Iterable[Amount]) -> Amount:
@@ -223,14 +224,16 @@ class NodeCosts:
     sequential: list[Steps] = field(default_factory=list)
 
 
-def node_costs(shapes: Shapes, sizes: Mapping[str, int]) -> NodeCosts:
+def node_costs(shapes: Shapes, sizes: Mapping[str, int], measures: Sequence[Measure] = MEASURES) -> NodeCosts:
     """Return the costs of every node of a model that runs.
 
     Args:
         shapes: The inferred shapes of the model.
         sizes: Sizes of the symbols, at which the dearer branch of an If is found.
+        measures: What to count; all is counted where branches are compared.
     """
-    walk = _Walk(shapes, sizes)
+    compares = len(measures) < len(MEASURES) and any(node.bodies for node in all_nodes(shapes.model.scopes))
+    walk = _Walk(shapes, sizes, MEASURES if compares else measures)
     walk.costs.nodes = walk.scope(shapes.model.graph, ONCE, "")
     return walk.costs
 
@@ -272,8 +275,8 @@ def chosen_branches(shapes: Shapes, sizes: Mapping[str, int]) -> Mapping[Node, C
 class _Walk:
     """A walk over the scopes, each as often as it is called; `times` is None, with a reason, where that is unknown."""
 
-    def __init__(self, shapes: Shapes, sizes: Mapping[str, int]) -> None:
-        self.shapes, self.sizes = shapes, sizes
+    def __init__(self, shapes: Shapes, sizes: Mapping[str, int], measures: Sequence[Measure]) -> None:
+        self.shapes, self.sizes, self.measures = shapes, sizes, measures
         self.functions, self.chosen = functions_of(shapes.model), chosen_branches(shapes, sizes)
         self.running: list[Scope] = []
         self.work = 0
@@ -309,6 +312,8 @@ class _Walk:
             return _unknown_cost(node, f"how often {node.operator} runs what is inside is not known")
         if times is None:
             return _unknown_cost(node, reason)
+        if self.measures == ("macs",) and node.operator in OPERATIONS and node.operator not in MACS:
+            return NodeCost(node, NO_MACS, NOTHING_UNKNOWN)
         like = self.likeness(node)
         if times is ONCE and like in self.known:
             return NodeCost(node, self.known[like], NOTHING_UNKNOWN)
@@ -320,9 +325,9 @@ class _Walk:
         }
         costs: dict[Measure, Amount] = {}
         unknown: dict[Measure, str] = {}
-        for measure, rule in rules.items():
+        for measure in self.measures:
             try:
-                cost, why = self.amount(rule())
+                cost, why = self.amount(rules[measure]())
                 if why:
                     unknown[measure] = why
                 else:
