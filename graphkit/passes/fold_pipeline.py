@@ -107,13 +107,12 @@ def fold(
         if model is outcome.model:
             break
     model, renamed = with_unique_node_names(model)
-    if renamed:
-        changes.append(PassChange(f"{count_things(renamed, 'node(s)')} got a name that no other one has", "fold"))
     model, kept = keep_outputs_float(model)
-    if kept:
-        changes.append(
-            PassChange(f"{count_things(kept, 'output(s)')} kept from being quantised by onnxruntime", "fold")
-        )
+    for count, what, done in (
+        (renamed, "node(s)", "got a name that no other one has"),
+        (kept, "output(s)", "kept from being quantised by onnxruntime"),
+    ):
+        changes += [PassChange(f"{count_things(count, what)} {done}", "fold")] if count else []
     return Outcome(model, (*changes, *describe_counts(counts)), outcome.declined)
 
 

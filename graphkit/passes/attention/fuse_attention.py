@@ -20,7 +20,6 @@ from onnx import TensorProto
 from graphkit.graph.operator_traits import has_attributes_only
 from graphkit.graph.traversal import chain_end
 from graphkit.graph.view import Node, Scope, Value, all_nodes
-from graphkit.model import Model
 from graphkit.ops.tensor import Dims
 from graphkit.passes.fusion.linear_operators import Linear, affine_of, linear_of
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
@@ -430,8 +429,16 @@ class SelfAttention:
             if layout.dims in (plain, turned):
                 return Joined(out, tuple(path), layout.dims != plain, None)
             flat = _flatten_groups(layout.dims)
-            if flat in (_flatten_groups(plain), _flatten_groups(turned)):
-                fallback = self._reshaped_value(out, path, is_turned=flat != _flatten_groups(plain)) or fallback
+            dims = self.editor.shapes[out].dims
+            if dims is not None and flat in (_flatten_groups(plain), _flatten_groups(turned)):
+                is_turned = flat != _flatten_groups(plain)
+                batch, rows = (
+                    math.prod((a.size for a in group), start=const(1)) for group in (self._batch, self._rows)
+                )
+                count = const(len(value.columns(*value.dims)))
+                spec = reshape_spec((rows, batch, count) if is_turned else (batch, rows, count), dims)
+                if spec is not None:  # a value of other dims, which a constant shape gives
+                    fallback = Joined(out, tuple(path), is_turned, spec)
             node = out.consumers[0][0] if out.consumers else None
             moved_out = node.outputs[0] if node is not None and node.is_op(*MOVERS) else None
             if node is None or moved_out is None:
@@ -442,17 +449,6 @@ class SelfAttention:
             path.append(node)
             out, layout = moved_out, moved
         return fallback
-
-    def _reshaped_value(self, out: Value, path: Sequence[Node], *, is_turned: bool) -> Joined | None:
-        """Return a value of other dims, where a constant shape gives them."""
-        dims = self.editor.shapes[out].dims
-        if dims is None:
-            return None
-        columns = len(self.projections[2].layout.columns(*self.projections[2].layout.dims))
-        sizes = {group: math.prod((atom.size for atom in group), start=const(1)) for group in (self._batch, self._rows)}
-        order = (self._rows, self._batch) if is_turned else (self._batch, self._rows)
-        spec = reshape_spec((*(sizes[group] for group in order), const(columns)), dims)
-        return Joined(out, tuple(path), is_turned, spec) if spec is not None else None
 
     def _check_readers(self, scope: Scope) -> None:
         nodes = self.nodes
@@ -518,18 +514,6 @@ def attention_function(opset: int) -> onnx.FunctionProto:
     return function
 
 
-def _check_function(model: Model, function: onnx.FunctionProto) -> None:
-    if model.proto.ir_version < INITIALIZERS_SINCE:
-        raise MatchFailure(f"its IR version is below {INITIALIZERS_SINCE}, and functions need 8")
-    has = functions_of(model.proto).get((DOMAIN, NAME, ""))
-    if has is not None:
-        if list(has.node) != list(function.node) or list(has.input) != list(function.input):
-            raise MatchFailure(f"the model has another function '{DOMAIN}.{NAME}'")
-    elif any((node.domain, node.op_type) == (DOMAIN, NAME) for node in all_nodes(model.scopes)):
-        redefines = f"the model has nodes of {DOMAIN}.{NAME}, which the function would redefine for other runtimes"
-        raise MatchFailure(redefines)
-
-
 ROWS_AND_BATCH = (1, 0, 2)  # the order that swaps these two
 CHANGE = "attention(s) fused: onnxruntime has a kernel for the node, other runtimes inline its function"
 
@@ -586,7 +570,16 @@ class FuseAttention(NodeRewrite):
         if not all(map(editor.is_free, attention.nodes)):
             return
         function = attention_function(attention.product.scope.opset())
-        _check_function(editor.model, function)
+        if editor.model.proto.ir_version < INITIALIZERS_SINCE:
+            raise MatchFailure(f"its IR version is below {INITIALIZERS_SINCE}, and functions need 8")
+        has = functions_of(editor.model.proto).get((DOMAIN, NAME, ""))
+        if has is not None and (list(has.node) != list(function.node) or list(has.input) != list(function.input)):
+            raise MatchFailure(f"the model has another function '{DOMAIN}.{NAME}'")
+        if has is None and any(
+            (each.domain, each.op_type) == (DOMAIN, NAME) for each in all_nodes(editor.model.scopes)
+        ):
+            redefines = f"the model has nodes of {DOMAIN}.{NAME}, which the function would redefine for other runtimes"
+            raise MatchFailure(redefines)
         nodes = _make_nodes(editor, attention, _joined_weight(editor, attention), _joined_bias(editor, attention))
         last = attention.result.value.producer
         assert last is not None

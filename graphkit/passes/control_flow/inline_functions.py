@@ -78,19 +78,28 @@ class InlineFunctions(Pass):
             raise ModelError(problem, file=model.label, hint=hint) from error
         remaining = functions_of(result)
         gone = {key: function for key, function in functions.items() if key not in remaining}
-        declined = tuple(_decline_function(proto, function) for function in remaining.values())
+        versions = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
+        declined: list[Declined] = []
+        for function in remaining.values():
+            others = [
+                f"version {entry.version} of {entry.domain or 'the operators'}, the model has {versions[domain]}"
+                for entry in function.opset_import
+                if versions.get(domain := domain_of(entry.domain), entry.version) != entry.version
+            ]
+            reason = f"it needs {'; '.join(others) or 'one that is left'}"
+            declined.append(Declined(f"function {function.name}", reason))
         calls = Counter(map(key_of, all_nodes(proto)))
         called = _put_back(result, functions)
         calls.subtract(key_of(node) for function in result.functions for node in with_bodies(function.node))
         if not any(calls[key] or key not in called for key in gone):
-            return Outcome(model, declined=declined)
+            return Outcome(model, declined=tuple(declined))
         _restore_names(proto.graph.node, result.graph.node, gone, {node.name for node in all_nodes(result)})
         leave_out(result.graph)
         used = {domain_of(node.domain) for node in all_nodes(result)}
         unused = {key[0] for key in gone} - used
         keep_members(result.opset_import, [domain_of(entry.domain) not in unused for entry in result.opset_import])
         changes = (count_things(calls[key], f"call(s) of function '{key[1]}' inlined") for key in gone if calls[key])
-        return Outcome(remove_dead_code(model.with_proto(result)).model, tuple(changes), declined)
+        return Outcome(remove_dead_code(model.with_proto(result)).model, tuple(changes), tuple(declined))
 
 
 def _put_back(result: onnx.ModelProto, functions: Functions) -> set[Key]:
@@ -102,16 +111,6 @@ def _put_back(result: onnx.ModelProto, functions: Functions) -> set[Key]:
         waiting += [functions[key] for key in called]
     result.functions.extend(function for key, function in functions.items() if key in found)
     return found
-
-
-def _decline_function(proto: onnx.ModelProto, function: onnx.FunctionProto) -> Declined:
-    versions = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
-    others = [
-        f"version {entry.version} of {entry.domain or 'the operators'}, the model has {versions[domain]}"
-        for entry in function.opset_import
-        if versions.get(domain := domain_of(entry.domain), entry.version) != entry.version
-    ]
-    return Declined(f"function {function.name}", f"it needs {'; '.join(others) or 'one that is left'}")
 
 
 def _restore_names(before: Nodes, after: Nodes, functions: Functions, taken: set[str]) -> None:
@@ -177,7 +176,14 @@ def make_explicit(proto: onnx.ModelProto, functions: Functions) -> None:
             if domain_of(entry.domain) not in imported:
                 proto.opset_import.add().CopyFrom(entry)
                 imported.add(domain_of(entry.domain))
-        _copy_outputs(function)
+        taken = {name for node in with_bodies(function.node) for name in (*node.input, *node.output)}
+        taken.update(function.input)
+        for index, name in enumerate(function.output):
+            if name in function.input:  # an Identity of it
+                unique_name = next(f"{name}_{n}" for n in range(len(taken) + 1) if f"{name}_{n}" not in taken)
+                function.node.append(onnx.helper.make_node("Identity", [name], [unique_name]))
+                function.output[index] = unique_name
+                taken.add(unique_name)
         for info in function.value_info:
             for dim in info.type.tensor_type.shape.dim:
                 if dim.HasField("dim_param"):  # in a graph it would mean a dim of the graph
@@ -209,15 +215,3 @@ def leave_out(graph: onnx.GraphProto, around: frozenset[str] = frozenset()) -> N
     keep_members(
         graph.node, [not node.output or node.output[0] not in unset.difference(around, [""]) for node in graph.node]
     )
-
-
-def _copy_outputs(function: onnx.FunctionProto) -> None:
-    """Let an output that is an input be an Identity of it."""
-    taken = {name for node in with_bodies(function.node) for name in (*node.input, *node.output)}
-    taken.update(function.input)
-    for index, name in enumerate(function.output):
-        if name in function.input:
-            unique_name = next(f"{name}_{n}" for n in range(len(taken) + 1) if f"{name}_{n}" not in taken)
-            function.node.append(onnx.helper.make_node("Identity", [name], [unique_name]))
-            function.output[index] = unique_name
-            taken.add(unique_name)

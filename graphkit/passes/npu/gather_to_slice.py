@@ -169,29 +169,21 @@ class GatherToSlice(Rewrite):
                 if node.scope.opset() < SLICE_SINCE:
                     raise MatchFailure("its opset has no Slice with bounds as inputs")
                 patterns[node] = gather_pattern_of(editor, node)
-        for node in _split_all(editor, patterns):
-            del patterns[node]
+        readers: dict[tuple[Value, int], list[Node]] = defaultdict(list)
+        for node, pattern in patterns.items():
+            for axis in pattern.positions if len(pattern.positions) == 1 else ():
+                if node.is_op("Gather") and len(runs_of(pattern.positions[axis])) == 1:
+                    readers[pattern.data, axis].append(node)
+        for (source, axis), nodes in readers.items():  # which together may take all of an axis, each a part
+            if _replace_by_split(editor, source, axis, nodes, patterns):
+                for node in nodes:
+                    del patterns[node]
         for node, pattern in patterns.items():
             with editor.matching(node):
                 plan = _Plan(editor, node, pattern)
                 plan.take(self.pieces)
                 plan.replace()
                 editor.note(f"{node.op_type} node(s) with constant indices removed")
-
-
-def _split_all(editor: Editor, patterns: dict[Node, GatherPattern]) -> list[Node]:
-    """Make a Split of nodes that together take all of an axis, each a part; return them."""
-    readers: dict[tuple[Value, int], list[Node]] = defaultdict(list)
-    for node, pattern in patterns.items():
-        for axis in pattern.positions if len(pattern.positions) == 1 else ():
-            if node.op_type == "Gather" and len(runs_of(pattern.positions[axis])) == 1:
-                readers[pattern.data, axis].append(node)
-    return [
-        node
-        for (data, axis), nodes in readers.items()
-        if _replace_by_split(editor, data, axis, nodes, patterns)
-        for node in nodes
-    ]
 
 
 def _replace_by_split(

@@ -145,11 +145,7 @@ class MergeChains(NodeRewrite):
 def _spell_chain(editor: Editor, node: Node, source: Value, made: Sequence[Value]) -> NewNode | None:
     """Return one node that gives the last value of a chain, None where none does at all sizes at which the chain runs.
 
-    Args:
-        editor: The editor, which knows the dims.
-        node: The last node of the chain.
-        source: The value that the chain starts from.
-        made: The outputs of its nodes, the last one first.
+    The chain starts from `source` and ends with `node`; `made` has the outputs of its nodes, the last one first.
     """
     out = made[0]
     before, after = editor.shapes[source].dims, editor.shapes[out].dims
@@ -183,11 +179,6 @@ def _runs_where_chain_does(editor: Editor, spec: Sequence[int], made: Sequence[V
     """Whether a -1 in a shape can be inferred wherever a chain runs, also where a dim is 0 that counts as 1 or more.
 
     A Reshape in the chain that infers a -1 fails where another dim of its own is 0: that is no loss then.
-
-    Args:
-        editor: The editor, which knows the dims.
-        spec: The shape that takes the place of the chain.
-        made: The outputs of the nodes of the chain, the last one first.
     """
     zeros = _possible_zeros(editor, made[0], spec.index(-1)) if -1 in spec else set()
     for value in made:

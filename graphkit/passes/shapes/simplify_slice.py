@@ -13,7 +13,7 @@ from graphkit.dtypes import INT64_MAX
 from graphkit.graph.operator_traits import RESHAPING, has_attributes_only
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import element_number, element_numbers, is_to_the_end
-from graphkit.rewrite import Editor, NewNode, NodeRewrite, Rewrite
+from graphkit.rewrite import Editor, NewNode, NodeRewrite
 from graphkit.shapes import Expr, lower, upper
 
 __all__ = ["CanonicalizeSlice", "DropEmptyParts", "JoinBeforeReshape", "MergeConcats", "MergeSlices", "slice_bounds"]
@@ -111,7 +111,7 @@ Bounds = dict[int, tuple[int, int, int]]  # by axis: start, end, step
 
 
 @dataclass(frozen=True)
-class MergeSlices(Rewrite):
+class MergeSlices(NodeRewrite):
     """Merge a Slice and the Slices that read it into Slices of more axes, such as `x[:, ::2]` and `[:, :, 1::2]`.
 
     Legality: each cuts other axes than the one before, all bounds are constant, and nothing else reads what is in
@@ -133,31 +133,29 @@ class MergeSlices(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for first in editor.nodes("Slice"):
-            source, between = first.input(0), first.outputs[0]
-            if source is None or between is None or not between.consumers or editor.is_output(between):
-                continue
-            cuts = _constant_bounds(editor, first)
-            if cuts is None or not any(reader.is_op("Slice") for reader, _ in between.consumers):
-                continue
-            merged: dict[Node, Bounds] = {}
-            for reader, index in between.consumers:
-                is_mergeable = index == 0 and reader.is_op("Slice") and editor.is_free(reader)
-                bounds = _constant_bounds(editor, reader) if is_mergeable else None
-                if bounds is not None and not bounds.keys() & cuts.keys():
-                    merged[reader] = {**cuts, **bounds}
-            if len(merged) < len(between.consumers):
-                continue
-            for reader, both in merged.items():
-                rows = [(*cut[:2], axis, cut[2]) for axis, cut in sorted(both.items())]
-                columns = dict(zip(("starts", "ends", "axes", "steps"), zip(*rows, strict=True), strict=True))
-                if set(columns["steps"]) == {1}:
-                    del columns["steps"]
-                base = reader.result().name
-                inputs = [editor.constant(np.array(c, np.int64), f"{base}_{name}") for name, c in columns.items()]
-                editor.replace(reader, NewNode("Slice", [source, *inputs], [base], like=reader))
-            editor.note("Slice(s) merged with the one before", len(merged))
+    operators: ClassVar[tuple[str, ...]] = ("Slice",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        source, between = node.operand(0), node.result()
+        uses, cuts = between.consumers, _constant_bounds(editor, node)
+        if cuts is None or editor.is_output(between) or not any(reader.is_op("Slice") for reader, _ in uses):
+            return
+        merged: dict[Node, Bounds] = {}
+        for reader, index in uses:
+            is_mergeable = index == 0 and reader.is_op("Slice") and editor.is_free(reader)
+            bounds = _constant_bounds(editor, reader) if is_mergeable else None
+            if bounds is None or bounds.keys() & cuts.keys():
+                return
+            merged[reader] = {**cuts, **bounds}
+        for reader, both in merged.items():
+            rows = [(*cut[:2], axis, cut[2]) for axis, cut in sorted(both.items())]
+            columns = dict(zip(("starts", "ends", "axes", "steps"), zip(*rows, strict=True), strict=True))
+            if set(columns["steps"]) == {1}:
+                del columns["steps"]
+            base = reader.result().name
+            inputs = [editor.constant(np.array(c, np.int64), f"{base}_{name}") for name, c in columns.items()]
+            editor.replace(reader, NewNode("Slice", [source, *inputs], [base], like=reader))
+        editor.note("Slice(s) merged with the one before", len(merged))
 
 
 def _constant_bounds(editor: Editor, node: Node) -> Bounds | None:
@@ -235,7 +233,7 @@ MAX_PARTS = 1024  # of a Concat: where one is read twice at each of many levels,
 
 
 @dataclass(frozen=True)
-class MergeConcats(Rewrite):
+class MergeConcats(NodeRewrite):
     """Merge a Concat into the Concats that read it, all along the same axis.
 
     Exporters write nested Concats for padding, for states of several layers, and for what a model joins step by step.
@@ -258,34 +256,27 @@ class MergeConcats(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for inner in editor.nodes("Concat"):
-            joined = inner.outputs[0] if inner.outputs else None
-            if joined is None or editor.is_output(joined) or joined in editor.new_reads:
-                continue
-            readers = list(dict.fromkeys(reader for reader, _ in joined.consumers))
-            if readers and all(_continues_concat(editor, inner, joined, reader) for reader in readers):
-                for reader in readers:
-                    parts, attributes = _merged_parts(inner, joined, reader), {"axis": reader.attr("axis", int)}
-                    editor.replace(reader, NewNode("Concat", parts, [reader.result().name], attributes, like=reader))
-                editor.note("Concat(s) merged into the next one")
+    operators: ClassVar[tuple[str, ...]] = ("Concat",)
 
-
-def _continues_concat(editor: Editor, inner: Node, joined: Value, reader: Node) -> bool:
-    """Whether a reader joins the result of an inner Concat to more along the same axis."""
-    if (
-        not reader.is_op("Concat")
-        or reader.outputs[0] is None
-        or reader.scope is not inner.scope
-        or not editor.is_free(reader)
-    ):
-        return False
-    first, second = inner.attr("axis", int), reader.attr("axis", int)
-    if first is None or second is None:
-        return False
-    rank = editor.shapes[joined].rank
-    is_same_axis = first == second or bool(rank and first % rank == second % rank)
-    return is_same_axis and len(_merged_parts(inner, joined, reader)) <= MAX_PARTS
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        joined, first, rank = node.result(), node.attr("axis", int), editor.shapes[node.result()].rank
+        if editor.is_output(joined) or joined in editor.new_reads:
+            return
+        readers = dict.fromkeys(reader for reader, _ in joined.consumers)
+        for reader in readers:
+            if not reader.is_op("Concat") or reader.outputs[0] is None or reader.scope is not node.scope:
+                return
+            second = reader.attr("axis", int)
+            if first is None or second is None or not editor.is_free(reader):
+                return
+            is_same_axis = first == second or bool(rank and first % rank == second % rank)
+            if not is_same_axis or len(_merged_parts(node, joined, reader)) > MAX_PARTS:
+                return
+        for reader in readers:
+            parts, attributes = _merged_parts(node, joined, reader), {"axis": reader.attr("axis", int)}
+            editor.replace(reader, NewNode("Concat", parts, [reader.result().name], attributes, like=reader))
+        if readers:
+            editor.note("Concat(s) merged into the next one")
 
 
 def _merged_parts(inner: Node, joined: Value, reader: Node) -> list[Value | None]:

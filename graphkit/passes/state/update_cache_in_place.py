@@ -255,26 +255,19 @@ class UpdateCacheInPlace(Pass):
         if opset < SINCE[self.update]:
             reason = f"{self.update} needs opset {SINCE[self.update]}, it has {opset} - run convert-opset first"
             return Outcome(model, declined=(Declined(model.name, reason),))
-        names, declined = _moved_names(model)
+        ports, taken = (*model.graph.inputs, *model.graph.outputs), names_in(model.scopes)
+        names, declined = dict[str, str](), list[Declined]()
+        for name in (LENGTH, *(f"{value.name}_slots" for value in ports)):
+            value = model.graph.values.get(name)
+            if value is not None and value.producer is not None and value not in ports:
+                names[name] = free_name(name, taken)
+            elif name in taken:
+                declined.append(Declined(name, "slots or their length are to have its name - rename it"))
         if declined:
-            return Outcome(model, declined=declined)
+            return Outcome(model, declined=tuple(declined))
         named = with_names(model, names) if names else model
         outcome = _Caches(self, named).run()
         return outcome if outcome.model is not named else Outcome(model, declined=outcome.declined)
-
-
-def _moved_names(model: Model) -> tuple[Mapping[str, str], tuple[Declined, ...]]:
-    """Return new names for values whose names slots and lengths will take, and those that cannot be renamed."""
-    ports = (*model.graph.inputs, *model.graph.outputs)
-    taken = names_in(model.scopes)
-    names, declined = dict[str, str](), list[Declined]()
-    for name in (LENGTH, *(f"{value.name}_slots" for value in ports)):
-        value = model.graph.values.get(name)
-        if value is not None and value.producer is not None and value not in ports:
-            names[name] = free_name(name, taken)
-        elif name in taken:
-            declined.append(Declined(name, "slots or their length are to have its name - rename it"))
-    return names, tuple(declined)
 
 
 class _Caches:
