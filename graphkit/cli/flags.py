@@ -347,7 +347,7 @@ def read_sizes(dim: Sequence[str], input: Sequence[str] = (), range: Sequence[st
     """
     if not (dim or input or range):
         return as_declared()
-    from graphkit.rewrite.pass_options import parse_bounds, parse_shape, parse_size
+    from graphkit.rewrite.base import parse_bounds, parse_shape, parse_size
     from graphkit.shapes import DimSpec
 
     return DimSpec(

@@ -348,20 +348,13 @@ Alike = Callable[[Value, Value], bool]
 
 @dataclass(eq=False)
 class Matching:
-    """The matches so far, in both directions, of all graphs of two models.
+    """The matches so far, in both directions, of all graphs of two models."""
 
-    Attributes:
-        numbers: The numbers of everything in both models.
-        forth: Values of A, with those of B.
-        back: The same the other way.
-        how: How each value of A was matched.
-        equal: Nodes of graphs that compute the same, node by node: those of A with those of B.
-    """
-
-    numbers: ValueNumbers = field(default_factory=ValueNumbers)
-    forth: dict[Value, Value] = field(default_factory=dict)
-    back: dict[Value, Value] = field(default_factory=dict)
-    how: dict[Value, How] = field(default_factory=dict)
+    numbers: ValueNumbers = field(default_factory=ValueNumbers)  # the numbers of everything in both models
+    forth: dict[Value, Value] = field(default_factory=dict)  # values of A, with those of B
+    back: dict[Value, Value] = field(default_factory=dict)  # the same the other way
+    how: dict[Value, How] = field(default_factory=dict)  # how each value of A was matched
+    # nodes of graphs that compute the same, node by node: those of A with those of B
     equal: dict[Node, Node] = field(default_factory=dict)
 
     def add(self, value_a: Value, value_b: Value, how: How) -> bool:

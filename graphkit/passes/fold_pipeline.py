@@ -9,9 +9,13 @@ from graphkit.graph.names import count_things
 from graphkit.model import ModelLike, as_model
 from graphkit.options import FoldingOptions
 from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds, DropZeroStates, EliminateIdentity
-from graphkit.passes.clean_up.exporter_idioms import CastlikeToCast, SequenceToSplit
+from graphkit.passes.clean_up.exporter_idioms import (
+    CastlikeToCast,
+    SequenceToSplit,
+    keep_outputs_float,
+    with_unique_node_names,
+)
 from graphkit.passes.clean_up.fold_constants import FoldConstants, FoldShapes
-from graphkit.passes.clean_up.for_onnxruntime import keep_outputs_float, with_unique_node_names
 from graphkit.passes.clean_up.redundant_nodes import MergeCommonSubexpressions
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.shapes.declare_shapes import FreezeDims, InferOutputShapes

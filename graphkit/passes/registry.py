@@ -61,7 +61,7 @@ from graphkit.passes.shapes.simplify_slice import JoinBeforeReshape
 from graphkit.passes.state.decode_step import KeepLastLogits, SqueezeTokenAxis, UnpackLogitsWeight
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite import Pass, Rewrite
-from graphkit.rewrite.pass_options import read_option
+from graphkit.rewrite.base import read_option
 from graphkit.suggest import did_you_mean
 
 __all__ = ["NPU_PASSES", "PASSES", "find_pass", "parse_pipeline", "pass_help"]

@@ -1,4 +1,4 @@
-"""The base class of passes, their outcome, the function that runs a pipeline of them, and the failure of a matcher.
+"""The base class of passes, how options are read, their outcome, how a pipeline runs, and the failure of a matcher.
 
 A pass is a frozen dataclass whose fields are its options. It never changes the model that it is given: it
 returns another one, with what it changed, and what it declined to change and why.
@@ -9,19 +9,20 @@ from __future__ import annotations
 import copy
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 import onnx
 
-from graphkit.errors import GraphkitError, PassError
+from graphkit.errors import GraphkitError, PassError, UsageError
 from graphkit.graph.name_families import in_short, pair_families
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Node
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
+from graphkit.shapes import Bounds
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec
 
 __all__ = [
@@ -30,16 +31,22 @@ __all__ = [
     "Declined",
     "MatchFailure",
     "Matched",
+    "Names",
     "Outcome",
     "Pass",
     "PassChange",
     "Premise",
+    "Renames",
     "change_blocks",
     "copy_proto",
     "declined_blocks",
     "drop_inputs",
     "group_reasons",
     "keep_members",
+    "parse_bounds",
+    "parse_shape",
+    "parse_size",
+    "read_option",
     "run_passes",
 ]
 
@@ -305,3 +312,76 @@ class MatchFailure(Exception):
     def __init__(self, reason: str = "", node: Node | None = None) -> None:
         super().__init__(reason)
         self.reason, self.node = reason, node
+
+
+Names = tuple[str, ...]
+Renames = tuple[tuple[str, str], ...]  # (old name, new name)
+
+
+def parse_size(text: str) -> int:
+    """Return a size: `8`.
+
+    Raises:
+        UsageError: The text is something else.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise UsageError(f"'{text}' is not a size - write a number of at least 0")
+    return int(text)
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Return a shape: `1x3x800x800`, `1,3,800,800` or `[1, 3, 800, 800]`; `[]` for a scalar.
+
+    Raises:
+        UsageError: The text is something else.
+    """
+    inner = text.strip()
+    if inner.startswith("[") and inner.endswith("]"):
+        inner = inner[1:-1].strip()
+        if not inner:
+            return ()
+    return tuple(parse_size(part.strip()) for part in re.split("[x,]", inner))
+
+
+def parse_bounds(text: str) -> Bounds:
+    """Return bounds: `0:512`, `1:`, `:512`, or `8` for both.
+
+    Raises:
+        UsageError: The text is something else.
+    """
+    low, separator, high = text.partition(":")
+    least = parse_size(low) if low or not separator else None
+    most = parse_size(high) if high else None if separator else least
+    if least is not None and most is not None and least > most:
+        raise UsageError(f"'{text}' allows no size - write the smaller bound first")
+    return least, most
+
+
+def read_option(annotation: str, text: str) -> object:
+    """Return an option of names, `name;...`, or of a type with values, `name=value;...`; None for other types.
+
+    Raises:
+        UsageError: The text cannot be parsed.
+    """
+    if annotation == "Names":
+        return tuple(filter(None, (name.strip() for name in text.split(";"))))
+    parse = VALUES.get(annotation)
+    if parse is None:
+        return None
+    values: dict[str, tuple[object, ...]] = {}
+    for item in filter(None, text.split(";")):
+        name, separator, value = (part.strip() for part in item.rpartition("="))
+        if not (separator and name and value):
+            raise UsageError(f"'{item}' is not NAME=VALUE - write it as in batch_size=1;sequence_length=8")
+        if name in values:
+            raise UsageError(f"'{name}' is given twice - give it once")
+        values[name] = parse(value)
+    return tuple((name, *value) for name, value in values.items())
+
+
+VALUES: Mapping[str, Callable[[str], tuple[object, ...]]] = {  # how the values of a type of option are read
+    "Renames": lambda text: (text,),
+    "SymbolSizes": lambda text: (parse_size(text),),
+    "InputShapes": lambda text: (parse_shape(text),),
+    "SymbolRanges": parse_bounds,
+}

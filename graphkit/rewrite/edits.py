@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -218,7 +218,9 @@ class Edits:
         replaced: The nodes that take the place of a node.
         before: The nodes that come before a node.
         heads: The nodes that come first in a graph.
+        renamed: The new names of values.
         functions: What nodes call, by domain and name, where the model does not have it yet.
+        new_reads: The values that edits give new readers, which `Value.consumers` does not list.
     """
 
     def __init__(self, model: Model) -> None:
@@ -231,7 +233,7 @@ class Edits:
         self.renamed: dict[Value, str] = {}
         self.tensors: list[onnx.TensorProto] = []
         self.functions: dict[tuple[str, str], onnx.FunctionProto] = {}
-        self._new_reads: set[Value] = set()
+        self.new_reads: set[Value] = set()
         self._inner_names: dict[Scope, set[str]] = {}
 
     # Queries
@@ -244,14 +246,6 @@ class Edits:
     def is_taken(self, node: Node) -> bool:
         """Whether an edit has taken a node."""
         return node in self.replaced or node in self.inputs or node in self.before
-
-    def has_alias(self, value: Value) -> bool:
-        """Whether the consumers of a value read another one already."""
-        return value in self.aliases
-
-    def is_renamed(self, value: Value) -> bool:
-        """Whether a value gets another name."""
-        return value in self.renamed
 
     def is_visible(self, value: Value, scope: Scope) -> bool:
         """Whether a value may be read in a scope by its name, which no body inside its own scope gives to another.
@@ -277,17 +271,12 @@ class Edits:
             resolved = after
         return resolved
 
-    @property
-    def new_reads(self) -> Set[Value]:
-        """The values that edits give new readers, which `Value.consumers` does not list."""
-        return self._new_reads
-
     def only_reader(self, value: Value) -> Node | None:
         """Return the one node that reads a value, in its own graph, None where others do, or will after the edits.
 
         An output of a graph is read by what runs the graph.
         """
-        if len(value.consumers) != 1 or value in self._new_reads or value in value.scope.outputs:
+        if len(value.consumers) != 1 or value in self.new_reads or value in value.scope.outputs:
             return None
         reader = value.consumers[0][0]
         return reader if reader.scope is value.scope else None
@@ -345,4 +334,4 @@ class Edits:
             self._read(node.inputs)
 
     def _read(self, sources: Iterable[NodeInput]) -> None:
-        self._new_reads.update(source for source in sources if isinstance(source, Value))
+        self.new_reads.update(source for source in sources if isinstance(source, Value))

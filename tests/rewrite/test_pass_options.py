@@ -6,7 +6,7 @@ from graphkit.errors import UsageError
 from graphkit.passes.clean_up.fold_constants import FoldConstants, FoldShapes
 from graphkit.passes.registry import parse_pipeline
 from graphkit.passes.shapes.declare_shapes import FreezeDims
-from graphkit.rewrite.pass_options import parse_bounds, parse_shape, parse_size, read_option
+from graphkit.rewrite.base import parse_bounds, parse_shape, parse_size, read_option
 
 
 @pytest.mark.parametrize(

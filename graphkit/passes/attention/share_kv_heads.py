@@ -140,7 +140,7 @@ class RepeatReaders:
             return
         if self.editor.is_output(copies):
             self.failures.append(MatchFailure(f"'{copies.name}' is an output"))
-        self.is_waiting = self.is_waiting or self.editor.has_alias(copies)
+        self.is_waiting = self.is_waiting or copies in self.editor.aliases
         for node, index in copies.consumers:
             self.is_waiting = self.is_waiting or not self.editor.is_free(node)
             try:

@@ -13,7 +13,7 @@ from graphkit.graph.operator_traits import MOVING, value_inputs
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import moved_from
 from graphkit.graph.view import ZERO, Node, Scope, Value
-from graphkit.passes.clean_up.for_onnxruntime import is_rounded_behind
+from graphkit.passes.clean_up.exporter_idioms import is_rounded_behind
 from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
 
 __all__ = ["DropZeroAdds", "DropZeroStates", "EliminateIdentity"]
@@ -69,7 +69,7 @@ def _give_name(editor: Editor, source: Value, out: Value) -> bool:
     producer = source.producer
     if source.scope is not out.scope or producer is None or editor.is_output(source) or editor.is_taken(producer):
         return False
-    if editor.has_alias(source) or editor.is_renamed(source) or out.consumers:
+    if source in editor.aliases or source in editor.renamed or out.consumers:
         return False
     if len(source.consumers) > 1 and (not producer.is_op("Concat", "Split") or is_rounded_behind(source)):
         return False

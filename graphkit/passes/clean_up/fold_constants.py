@@ -98,7 +98,7 @@ class FoldConstants(Rewrite):
         if not self.takes(node) or not editor.is_free(node):
             return False
         inputs = node.operands
-        if not node.outputs or any(value not in constant or editor.has_alias(value) for value in inputs):
+        if not node.outputs or any(value not in constant or value in editor.aliases for value in inputs):
             return False
         sizes = [_bytes_of(editor, value) for value in node.results]
         reads = [_bytes_of(editor, value) for value in inputs]
@@ -171,7 +171,7 @@ def _needed_outputs(editor: Editor, node: Node, inside: Inside) -> list[Value]:
     def is_read_outside(value: Value) -> bool:
         return any(reader not in inside or _names_output(editor, reader) for reader, _ in value.consumers)
 
-    return [value for value in values if not editor.has_alias(value) and is_read_outside(value)]
+    return [value for value in values if value not in editor.aliases and is_read_outside(value)]
 
 
 def _names_output(editor: Editor, node: Node) -> bool:
@@ -315,7 +315,7 @@ class FoldShapes(Rewrite):
 
     def _use_elements(self, editor: Editor, node: Node, index: int, array: np.ndarray) -> None:
         value = node.outputs[index]
-        if value is None or editor.has_alias(value):
+        if value is None or value in editor.aliases:
             return
         if editor.is_output(value) and len(node.outputs) == 1:
             editor.bypass(node, editor.constant(array, f"{value.name}_value"), index)

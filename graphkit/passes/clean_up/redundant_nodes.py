@@ -156,7 +156,7 @@ def _merge_duplicates(editor: Editor, scope: Scope, known: ChainMap[Key, Value |
         if value.kind == "initializer" and value.tensor is not None and not editor.is_output(value):
             key = _tensor_key(value.tensor)
             first = known.setdefault(key, value) if key is not None else value
-            if not isinstance(first, Value) or first is value or editor.has_alias(value):
+            if not isinstance(first, Value) or first is value or value in editor.aliases:
                 continue
             if editor.replace_all_uses(value, first):
                 editor.note("duplicate constant(s) merged")
@@ -170,7 +170,7 @@ def _merge_duplicates(editor: Editor, scope: Scope, known: ChainMap[Key, Value |
         if not isinstance(twin, Node) or twin is node or editor.is_fused(node):
             continue
         pairs = [(out, same) for out, same in zip(node.outputs, twin.outputs, strict=False) if out is not None]
-        if any(editor.is_output(out) or editor.has_alias(out) for out, _ in pairs):
+        if any(editor.is_output(out) or out in editor.aliases for out, _ in pairs):
             continue
         if all(same is not None and editor.can_replace_all_uses(out, same) for out, same in pairs):
             for out, same in pairs:

@@ -54,7 +54,7 @@ class FusePads(NodeRewrite):
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         data = node.inputs[0]
-        pad = data.producer if data is not None and not editor.has_alias(data) else None
+        pad = data.producer if data is not None and data not in editor.aliases else None
         if pad is None or not pad.is_op("Pad") or pad.scope is not node.scope or not editor.is_free(pad):
             return
         if editor.is_static(node):

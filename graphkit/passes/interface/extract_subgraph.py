@@ -18,9 +18,9 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite import Outcome, Pass, copy_proto, keep_members
+from graphkit.rewrite.base import Names
 from graphkit.rewrite.dead_code import live_names, remove_dead_code
 from graphkit.rewrite.new_interface import drop_dead_inputs
-from graphkit.rewrite.pass_options import Names
 from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
 
 __all__ = ["ExtractSubgraph"]

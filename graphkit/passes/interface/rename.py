@@ -13,8 +13,8 @@ from graphkit.graph.view import Scope, Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite import Outcome, Pass, copy_proto
+from graphkit.rewrite.base import Renames
 from graphkit.rewrite.new_interface import declared_dims_in, graphs_with_scopes, with_symbols, with_value_names
-from graphkit.rewrite.pass_options import Renames
 from graphkit.shapes import Expr, infer, lower, parse, symbol, upper
 from graphkit.shapes.constraints.dim_equalities import equal_symbols, needed_size, sizes_beside
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim

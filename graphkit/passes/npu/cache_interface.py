@@ -22,9 +22,9 @@ from graphkit.passes.npu.host_inputs import freezable_symbols
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, interface_axes
 from graphkit.passes.shapes.declare_shapes import FreezeDims
 from graphkit.rewrite import Declined, Matched, MatchFailure, Pass, copy_proto
+from graphkit.rewrite.base import Renames
 from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_outputs
-from graphkit.rewrite.pass_options import Renames
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import SymbolSizes
 
@@ -40,20 +40,14 @@ Two Casts, there and back, leave a slot what the first of them made it, so that 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Where a cache grows.
+    """Where a cache grows."""
 
-    Attributes:
-        past, present: The input and the output that hold the cache.
-        axis: Along which it grows.
-        new: The new tokens, None where moves lie between the cache and its Concat: then it is the end of the present.
-        given: A free name for the output that gives it.
-    """
-
-    past: Value
+    past: Value  # the input and the output that hold the cache
     present: Value
-    axis: int
+    axis: int  # along which it grows
+    # the new tokens, None where moves lie between the cache and its Concat: then it is the end of the present
     new: Value | None
-    given: str
+    given: str  # a free name for the output that gives it
 
     @property
     def concat_out(self) -> Value | None:
@@ -240,19 +234,12 @@ def _with_ends(model: Model, moved_values: Sequence[Growth], slots: int) -> Mode
 
 @dataclass(frozen=True, slots=True)
 class StackedPort:
-    """An input or output that stands for those of several layers.
+    """An input or output that stands for those of several layers."""
 
-    Attributes:
-        stack: The name of its stack.
-        name: Its own name.
-        shape: Its dims.
-        is_output: Whether it is an output.
-    """
-
-    stack: str
-    name: str
-    shape: tuple[int, ...]
-    is_output: bool
+    stack: str  # the name of its stack
+    name: str  # its own name
+    shape: tuple[int, ...]  # its dims
+    is_output: bool  # whether it is an output
 
 
 @dataclass(frozen=True)

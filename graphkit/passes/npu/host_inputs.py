@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from onnx import TensorProto
 
@@ -32,9 +32,9 @@ from graphkit.rewrite import (
     Pass,
     run_to_fixpoint,
 )
+from graphkit.rewrite.base import Renames
 from graphkit.rewrite.host_values import Dependence, HostValue, find_dependences, host_values
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inputs, with_interface
-from graphkit.rewrite.pass_options import Renames
 from graphkit.rewrite.pattern import Op, Pattern, nodes_of
 from graphkit.shapes import Expr, Shapes, const, infer
 
@@ -156,9 +156,24 @@ class ExtractEmbedding(Pass):
     def run(self, model: Model) -> Matched[Embedding]:
         before = model
         model = run_to_fixpoint(model, [DequantizeAfterGather()]).model
-        shapes = infer(model)
-        declined: list[Declined] = []
-        embeddings = tuple(_find_embeddings(model, shapes, declined))
+        shapes, declined, embeddings = infer(model), list[Declined](), list[Embedding]()
+        replaced, names = dict[Value, NewInput](), dict[tuple[Value, Value], str]()
+        for node in model.graph.nodes:
+            if not node.is_op("Gather", "GatherND"):
+                continue
+            try:
+                table, ids, out = _read_lookup(node, shapes)
+            except MatchFailure as failure:
+                declined.append(Declined(node.path, failure.reason))
+                continue
+            if any(consumer.scope is not out.scope for consumer, _ in out.consumers):
+                continue
+            role, dims = model.roles.of(ids), shapes[out].dims
+            assert dims is not None
+            base = NAMES.get(role) or re.sub(r"[^A-Za-z0-9_]+", "_", f"{ids.name[:64]}_embeds")  # names a file too
+            name = names.setdefault((table, ids), free_name(base, {*names.values(), *names_in(model.scopes)}))
+            embeddings.append(Embedding(node, table, ids, role, name))
+            replaced[out] = NewInput(name, shapes[table].dtype, dims, f"rows of '{table.name}' at '{ids.name}'")
         for node in (node for scope in model.graph.walk() if scope is not model.graph for node in scope.nodes):
             if node.is_op("Gather", "GatherND"):
                 with suppress(MatchFailure):
@@ -167,34 +182,8 @@ class ExtractEmbedding(Pass):
                     declined.append(Declined(node.path, why))
         if not embeddings:
             return Matched(before, declined=tuple(declined))
-        replaced = {}
-        for each in embeddings:
-            value = each.node.result()
-            dims = shapes[value].dims
-            assert dims is not None
-            text = f"rows of '{each.table.name}' at '{each.ids.name}'"
-            replaced[value] = NewInput(each.name, shapes[each.table].dtype, dims, text)
         changes = tuple(f"'{each.ids.name}' is looked up by the host, as '{each.name}'" for each in embeddings)
-        return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), embeddings)
-
-
-def _find_embeddings(model: Model, shapes: Shapes, declined: list[Declined]) -> Iterator[Embedding]:
-    """Yield the lookups of rows by integer inputs, in node order; other lookups are declined with their reasons."""
-    names: dict[tuple[Value, Value], str] = {}
-    for node in model.graph.nodes:
-        if not node.is_op("Gather", "GatherND"):
-            continue
-        try:
-            table, ids, out = _read_lookup(node, shapes)
-        except MatchFailure as failure:
-            declined.append(Declined(node.path, failure.reason))
-            continue
-        if any(consumer.scope is not out.scope for consumer, _ in out.consumers):
-            continue
-        role = model.roles.of(ids)
-        base = NAMES.get(role) or re.sub(r"[^A-Za-z0-9_]+", "_", f"{ids.name[:64]}_embeds")  # names a file too
-        name = names.setdefault((table, ids), free_name(base, {*names.values(), *names_in(model.scopes)}))
-        yield Embedding(node, table, ids, role, name)
+        return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), tuple(embeddings))
 
 
 def _read_lookup(node: Node, shapes: Shapes) -> tuple[Value, Value, Value]:
@@ -248,17 +237,11 @@ ELEMENTWISE_TO_SOFTMAX = ("Add", "Mul", "Div", "Max", "Sub", "Reshape", "Transpo
 
 @dataclass(frozen=True, slots=True)
 class HostInput:
-    """A value that becomes an input.
+    """A value that becomes an input."""
 
-    Attributes:
-        source: The value, its sources, and where it meets data.
-        declared: The input that takes its place.
-        is_mask: Whether it is added to the scores of an attention.
-    """
-
-    source: HostValue
-    declared: NewInput
-    is_mask: bool
+    source: HostValue  # the value, its sources, and where it meets data
+    declared: NewInput  # the input that takes its place
+    is_mask: bool  # whether it is added to the scores of an attention
 
     @property
     def name(self) -> str:
@@ -358,16 +341,10 @@ SCORES = ("Add", "Mul", "Div", "Sub", "Reshape", "Cast", "Identity", "Where")
 Over = Literal["slots", "source"]
 
 
-@dataclass(frozen=True, slots=True)
-class MissingMask:
+class MissingMask(NamedTuple):
     """An attention without a mask."""
 
-    softmax: Node  # its Softmax
     over: Over  # what its keys are: the slots of a cache, or the positions of the source
-    keys: Expr  # how many
-    sequences: Expr  # the first dim of its scores
-    rank: int  # of its scores
-    dtype: int  # of its scores
     name: str  # the input that becomes its mask; attentions alike share it
 
 
@@ -407,54 +384,41 @@ class InsertAttentionMask(Pass):
     per_sequence: bool = False
 
     def run(self, model: Model) -> Matched[MissingMask]:
-        shapes = infer(model)
-        missing = tuple(_missing_masks(model, shapes))
+        shapes, editor, inputs, missing = infer(model), Editor(model), dict[str, NewInput](), list[MissingMask]()
+        known, frozen = find_dependences(model, shapes), freezable_symbols(model, shapes)
+        text: set[str] = set()  # dims that count tokens: some may be padding, which no part of an image is
+        for value in model.roles.inputs:
+            for at, dim in enumerate(shapes[value].dims or ()):
+                if model.roles.axis(value, at) in ("encoder", "sequence"):
+                    text |= dim.symbols
+        taken, names = names_in(model.scopes), dict[tuple[Over, Expr | None, int, int], str]()
+        for node in model.graph.nodes:
+            scores = node.input(0)
+            if not node.is_op("Softmax") or scores is None or not known[scores].data:
+                continue
+            dims, dtype = shapes[scores].dims, shapes[scores].dtype
+            axis = node.attr("axis", -1)
+            if not dims or axis is None or axis % len(dims) != len(dims) - 1 or dims[-1].constant is not None:
+                continue
+            if not _is_unmasked_product(scores, known):
+                continue
+            over: Over = "source" if dims[-1].symbols <= frozen else "slots"
+            if over == "source" and not dims[-1].symbols <= text:
+                continue
+            alike = (over, dims[0] if over == "source" else None, len(dims), dtype)
+            if alike not in names:
+                base = f"{over}_mask" if len(dims) == 4 else f"{over}_mask_{len(dims)}d"
+                names[alike] = free_name(base, {*taken, *names.values()})
+            name, masked = names[alike], editor.unique_name(f"{scores.name}_masked")
+            missing.append(MissingMask(over, name))
+            editor.insert_before(node, NewNode("Add", [scores, name], [masked]))
+            editor.set_inputs(node, {0: masked})
+            first = dims[0] if self.per_sequence and over == "source" else const(1)
+            inputs[name] = NewInput(name, dtype, (*(first, *[const(1)] * len(dims))[: len(dims) - 1], dims[-1]))
         if not missing:
             return Matched(model)
-        editor, inputs = Editor(model), dict[str, NewInput]()
-        for each in missing:
-            scores = each.softmax.operand(0)
-            masked = editor.unique_name(f"{scores.name}_masked")
-            editor.insert_before(each.softmax, NewNode("Add", [scores, each.name], [masked]))
-            editor.set_inputs(each.softmax, {0: masked})
-            first = each.sequences if self.per_sequence and each.over == "source" else const(1)
-            dims = (*(first, *[const(1)] * each.rank)[: each.rank - 1], each.keys)
-            inputs[each.name] = NewInput(each.name, each.dtype, dims)
         changes = (count_things(len(missing), "attention(s) given a mask"),)
-        return Matched(with_interface(editor.result(), inputs, {}), changes, matches=missing)
-
-
-def _missing_masks(model: Model, shapes: Shapes) -> Iterator[MissingMask]:
-    """Yield the attentions over a cache or a source that nothing masks, in node order."""
-    known = find_dependences(model, shapes)
-    frozen = freezable_symbols(model, shapes)
-    text: set[str] = set()  # dims that count tokens: some may be padding, which no part of an image is
-    for value in model.roles.inputs:
-        for at, dim in enumerate(shapes[value].dims or ()):
-            if model.roles.axis(value, at) in ("encoder", "sequence"):
-                text |= dim.symbols
-    taken, names = names_in(model.scopes), dict[tuple[Over, Expr | None, int, int], str]()
-    for node in model.graph.nodes:
-        scores = node.input(0)
-        if not node.is_op("Softmax") or scores is None or not known[scores].data:
-            continue
-        dims = shapes[scores].dims
-        axis = node.attr("axis", -1)
-        if not dims or axis is None or axis % len(dims) != len(dims) - 1 or dims[-1].constant is not None:
-            continue
-        if not _is_unmasked_product(scores, known):
-            continue
-        over: Over = "source" if dims[-1].symbols <= frozen else "slots"
-        if over == "source" and not dims[-1].symbols <= text:
-            continue
-        dtype = shapes[scores].dtype
-        alike = (over, dims[0] if over == "source" else None, len(dims), dtype)
-        if alike not in names:
-            base = f"{over}_mask" if len(dims) == 4 else f"{over}_mask_{len(dims)}d"
-            names[alike] = free_name(base, {*taken, *names.values()})
-        yield MissingMask(
-            softmax=node, over=over, keys=dims[-1], sequences=dims[0], rank=len(dims), dtype=dtype, name=names[alike]
-        )
+        return Matched(with_interface(editor.result(), inputs, {}), changes, matches=tuple(missing))
 
 
 def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bool:

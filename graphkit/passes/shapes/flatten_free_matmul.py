@@ -218,7 +218,7 @@ class FlatRegions:
         return self._is_untouched(out) and node.input(0) not in self.makers and self.editor.is_free(node)
 
     def _is_untouched(self, value: Value | None) -> bool:
-        return value is not None and not self.editor.has_alias(value) and value not in self._new_reads
+        return value is not None and value not in self.editor.aliases and value not in self._new_reads
 
     def _lift_reader(self, node: Node) -> Lift | None:
         """Return how a node is lifted that reads flat values; those that Reshapes give count where it needs them."""
@@ -258,7 +258,7 @@ class FlatRegions:
 
     def _is_exit(self, node: Node, value: Value) -> bool:
         out = node.outputs[0]
-        is_free = out is not None and self.editor.is_free(node) and not self.editor.has_alias(out)
+        is_free = out is not None and self.editor.is_free(node) and out not in self.editor.aliases
         is_last = is_free and out not in self.makers and len(self.dims(out)) > 0
         return node.is_op("Reshape") and node.input(0) is value and is_last
 

@@ -325,7 +325,7 @@ class _Region:
         )
 
     def _is_untouched(self, value: Value) -> bool:
-        return not self.editor.has_alias(value) and value not in self.editor.new_reads
+        return value not in self.editor.aliases and value not in self.editor.new_reads
 
     def _fits(self, node: Node) -> bool:
         """Whether a node can work on the dims before."""

@@ -361,7 +361,7 @@ def _plan_node(editor: Editor, node: Node) -> _Plan | None:
     """Return how a node works without the axis, None where that is not known."""
     if node.domain or len(node.outputs) != 1 or node.outputs[0] is None or not editor.is_free(node):
         return None
-    if editor.has_alias(node.result()) or node.result() in editor.new_reads or not _has_axis(editor, node.result()):
+    if node.result() in editor.aliases or node.result() in editor.new_reads or not _has_axis(editor, node.result()):
         return None
     if node.is_op("Reshape"):  # of a tensor that has other axes
         before, after = (editor.shapes[value].dims for value in (node.operand(0), node.result()))

@@ -8,7 +8,7 @@ from rewriting import model_of
 from sessions import ALL, session_of
 
 from graphkit.model import Model
-from graphkit.passes.clean_up.for_onnxruntime import keep_outputs_float
+from graphkit.passes.clean_up.exporter_idioms import keep_outputs_float
 from graphkit.passes.fold_pipeline import fold
 from graphkit.verify import verify_rewrite
 
