@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.names import count_things
-from graphkit.graph.operator_traits import value_inputs
+from graphkit.graph.operator_traits import GATHERING, value_inputs
 from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.ops.spatial import WindowFits
@@ -33,7 +33,6 @@ KINDS: dict[Kind, tuple[str, str]] = {  # what happens, and the kind of finding
     "limit": ("fails above some size", "size-limit"),
     "fit": ("fails if dims do not fit together", "dims-apart"),
 }
-BLAMED = ("Reshape", "Expand", "Tile", "Slice", "ConstantOfShape", "Range", "TopK", "Split", "Pad", "Resize")
 SHOWN = 20  # hazards in a text
 EXAMPLES = 3  # of dims, in a text
 WIDTH = 300  # characters of a problem in a text
@@ -255,8 +254,7 @@ def _make_hazard(group: Sequence[Trigger], ruled: Collection[str]) -> Hazard:
     places = {id(trigger.shared): trigger.shared for trigger in group}.values()
     also = {node_there.path: None for trigger in group for shared in trigger.also for node_there in shared.nodes}
     examples = (Sizes(each for each in trigger.dims.items() if each[0] in trigger.matters) for trigger in group)
-    names = [*value_inputs(node).values()] if node.is_op(*BLAMED) else []
-    names = ["indices"] if node.is_op("Gather", "GatherND", "GatherElements") else names
+    names = ["indices"] if node.operator in GATHERING else [*value_inputs(node).values()]
     return Hazard(
         kind=_hazard_kind(group, ruled),
         op=node.operator,

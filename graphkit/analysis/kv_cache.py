@@ -20,6 +20,7 @@ from graphkit.graph.cache_entries import CacheEntry, growing_axis
 from graphkit.graph.declared_types import Dim, TensorType, declared_type, shape_text
 from graphkit.graph.name_families import family_labels, family_pattern
 from graphkit.graph.names import count_things
+from graphkit.graph.operator_traits import PRESERVING, operator_set
 from graphkit.graph.roles import Roles, declared_rank
 from graphkit.graph.traversal import chain_end, walk_breadth_first, walk_postorder
 from graphkit.graph.view import Node, Value, all_nodes
@@ -358,7 +359,7 @@ def cache_layout(past: TensorType | None, present: TensorType | None, entry: Cac
 
 COUNTERS = ("Range", "CumSum")
 # Operators that keep which positions are counted
-KEEPING = "Tile Cast Unsqueeze Squeeze Reshape Expand Identity Slice Mul Clip Max Min".split()  # noqa: SIM905
+KEEPING = PRESERVING | operator_set("Cast Clip Max Min Mul Slice")
 QUANTIZED = (TensorProto.INT8, TensorProto.UINT8)  # dtypes of tables that are rounded to 8 bits
 
 

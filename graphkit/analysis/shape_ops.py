@@ -9,23 +9,16 @@ from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.names import count_things
-from graphkit.graph.operator_traits import value_inputs
+from graphkit.graph.operator_traits import MEASURING, SHAPE_OPERATORS, value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Bars, Block, Prose, Table, table, table_of
 from graphkit.render.result import Result, tabled
 
 __all__ = [
-    "SHAPE_OPS", "Change", "Feeds", "RemainingShape", "RemainingShapes", "ShapeOp", "ShapeOps", "ValueRead",
+    "Change", "Feeds", "RemainingShape", "RemainingShapes", "ShapeOp", "ShapeOps", "ValueRead",
     "changes_table", "remaining_shapes", "shape_ops",
 ]  # fmt: skip
-
-# Operators that move, make or measure shapes, in the order of the report.
-SHAPE_OPS = (
-    *("Shape", "Size", "Gather", "Unsqueeze", "Squeeze", "Concat", "Slice", "Reshape"),
-    *("Flatten", "Expand", "ConstantOfShape", "Range", "Tile", "Resize", "Upsample", "Where"),
-    *("Pad", "Split", "TopK", "OneHot", "CenterCropPad", "Col2Im", "AffineGrid", "MaxUnpool"),
-)
 
 
 @dataclass(frozen=True)
@@ -143,8 +136,8 @@ def shape_ops(model: ModelLike, after: ModelLike | None = None) -> ShapeOps:
     nodes = measured = 0
     for node in all_nodes(model.scopes):
         nodes += 1
-        measured += node.is_op("Shape", "Size") and any(v is not None and v.kind == "node" for v in node.inputs)
-        if node.domain or node.op_type not in SHAPE_OPS:
+        measured += node.is_op(*MEASURING) and any(v is not None and v.kind == "node" for v in node.inputs)
+        if node.domain or node.op_type not in SHAPE_OPERATORS:
             continue
         totals[node.op_type] += 1
         on_shapes[node.op_type] += tensors.works_on_shapes(node)
@@ -153,13 +146,13 @@ def shape_ops(model: ModelLike, after: ModelLike | None = None) -> ShapeOps:
     values_read = {op: tuple(ValueRead(name, *counts) for name, counts in read.items()) for op, read in reads.items()}
     ops = tuple(
         ShapeOp(op, totals[op], on_shapes[op], totals[op] - on_shapes[op], values_read.get(op, ()))
-        for op in SHAPE_OPS
+        for op in SHAPE_OPERATORS
         if totals[op]
     )
     if after is None:
         return ShapeOps(nodes, ops, measured)
     later = Counter(node.op_type for node in all_nodes(after.scopes) if not node.domain)
-    changes = tuple(Change(op, totals[op], later[op]) for op in SHAPE_OPS if totals[op] or later[op])
+    changes = tuple(Change(op, totals[op], later[op]) for op in SHAPE_OPERATORS if totals[op] or later[op])
     return ShapeOps(nodes, ops, measured, changes, sum(1 for _ in all_nodes(after.scopes)))
 
 
@@ -234,7 +227,7 @@ def remaining_shapes(model: ModelLike, *, without: Collection[str] = ()) -> Rema
     """
     model = as_model(model)
     excluded = [scope for scope in model.graph.walk() if scope.path in without]
-    nodes = [node for node in all_nodes(model.scopes) if node.is_op("Shape", "Size")]
+    nodes = [node for node in all_nodes(model.scopes) if node.is_op(*MEASURING)]
     nodes = [node for node in nodes if not any(body.contains(node.scope) for body in excluded)]
     sources = ("?" if (source := node.input(0)) is None else source.name for node in nodes)
     feeds = (tuple(_find_feeds(model, node)) for node in nodes)

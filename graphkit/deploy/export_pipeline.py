@@ -12,6 +12,7 @@ from graphkit.analysis.model_interface import first_states
 from graphkit.contract.contract_parts import Generation
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.operator_traits import COMPARING
 from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value, all_nodes
@@ -42,7 +43,6 @@ __all__ = [
 MASK_LENGTH = "source_mask_length"  # the dim of a decoder's mask that counts what the encoder's input does
 TRIED = (61, 7)  # lengths of a mask and of an output that are not equal, and no multiple of each other
 PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
-COMPARING = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 ROLES = {
     "encoder": "encoder",
     "vision": "encoder",

@@ -20,6 +20,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.names import free_name, names_in
+from graphkit.graph.operator_traits import PICKING, REARRANGING
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
@@ -34,8 +35,6 @@ from graphkit.shapes.input_dims import read_dim
 
 __all__ = ["Pooling", "pool_by_product"]
 
-CHOOSING = ("Gather", "GatherND", "Slice")
-ARRANGING = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 LENGTHS = ("encoder", "sequence", "total")
 DRAWS = 8  # of random tokens at each length
 ROWS = 2  # sequences at a time
@@ -116,7 +115,13 @@ def _find_choices(model: Model, shapes: Shapes, setting: Setting, lengths: froze
     known = find_dependences(model, shapes)
     for node in model.graph.nodes:
         data, out = node.input(0), node.outputs[0] if node.outputs else None
-        if not node.is_op(*CHOOSING) or data is None or out is None or data not in known or not known[data].data:
+        if (
+            not node.is_op(*PICKING - {"Split"})
+            or data is None
+            or out is None
+            or data not in known
+            or not known[data].data
+        ):
             continue
         states = _find_states(data, shapes, setting, lengths)
         dims = shapes[out].dims
@@ -133,7 +138,7 @@ def _find_states(value: Value, shapes: Shapes, setting: Setting, lengths: frozen
         if dims is not None and len(dims) == 3 and _is_source(dims[1], setting, lengths) and not dims[2].symbols:
             return value if shapes[value].dtype in FLOATS else None
         producer = value.producer
-        before = producer.input(0) if producer is not None and producer.is_op(*ARRANGING) else None
+        before = producer.input(0) if producer is not None and producer.is_op(*REARRANGING) else None
         if before is None:
             return None
         value = before

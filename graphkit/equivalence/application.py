@@ -12,7 +12,7 @@ from onnx import AttributeProto, NodeProto, TensorProto
 
 from graphkit.equivalence.movement import Movement
 from graphkit.equivalence.sizes import RequiredProducts
-from graphkit.equivalence.terms import Constants, Key, RealConstants, Term, Terms
+from graphkit.equivalence.terms import Constants, Key, RealConstants, Term, Terms, without_reshape
 from graphkit.graph.view import Node, Scope, T, Value
 from graphkit.model import Model
 from graphkit.ops.rule_context import UnknownError
@@ -251,8 +251,7 @@ class Run:
     @property
     def core(self) -> Term:
         """The normal form without the Reshape around it."""
-        inner = self.normal.args[0] if self.normal.op == "Reshape" else None
-        return self.normal if inner is None else inner
+        return without_reshape(self.normal) or self.normal
 
 
 @dataclass

@@ -22,9 +22,16 @@ from graphkit.equivalence.axioms import copies_zeros
 from graphkit.equivalence.movement import count_elements
 from graphkit.equivalence.reader import broadcast_dims
 from graphkit.equivalence.terms import Term
-from graphkit.graph.cache_entries import RECURRENT
 from graphkit.graph.declared_types import declared_dims
-from graphkit.graph.operator_traits import DIVIDING, REDUCTIONS, UNARY, broadcasts_inputs, operator_set
+from graphkit.graph.operator_traits import (
+    DIVIDING,
+    RECURRENT,
+    REDUCTIONS,
+    UNARY,
+    broadcasts_inputs,
+    operator_set,
+    value_inputs,
+)
 from graphkit.graph.view import Node, Scope
 from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import is_known
@@ -55,7 +62,8 @@ def cannot_fail(app: Application) -> bool:
             return is_known and len(app.args) == 1 and (op in OF_INTEGERS or _is_float(app))
         if broadcasts_inputs(app.node):
             return _always_broadcasts(app)
-        if op not in RULES or any(len(app.operand(at).shape) != 1 for at in LISTS.get(op, ()) if at < len(app.args)):
+        lists = value_inputs(app.node) if op != "Range" else ()  # which takes numbers
+        if op not in RULES or any(len(app.operand(at).shape) != 1 for at in lists):
             return False  # what has to be a list is none
         return RULES[op](app)
     except UnknownError:
@@ -129,8 +137,6 @@ def _always_slices(app: Application) -> bool:
     """Starts, ends, axes and steps must be lists of one length; of axes and steps more has to be known."""
     given = [index for index in range(1, 5) if app.arg(index) is not None]
     if app.opset < 10 or len(given) < 2 or len({len(app.elements(index)) for index in given}) > 1:
-        return False
-    if any(len(app.operand(index).shape) != 1 for index in given if index > 2):
         return False
     app.front_axes([] if 3 not in given else app.numbers(3), len(app.operand(0).shape))
     return 4 not in given or 0 not in app.numbers(4)
@@ -249,10 +255,6 @@ def _always_normalizes(app: Application) -> bool:
 
 
 ALWAYS = frozenset({"Identity", "Shape", "Size", "Constant"})
-LISTS: Mapping[str, tuple[int, ...]] = {
-    "Reshape": (1,), "Expand": (1,), "ConstantOfShape": (0,), "Tile": (1,), "Split": (1,), "Slice": (1, 2),
-    "Pad": (1, 3), "Squeeze": (1,), "Unsqueeze": (1,), "ReduceSum": (1,), "ReduceMean": (1,), "ReduceL2": (1,),
-}  # fmt: skip
 RULES: Mapping[str, Callable[[Application], bool]] = {
     **dict.fromkeys(("Softmax", "LogSoftmax"), _always_softmaxes),
     **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceL2"), _always_reduces),
@@ -286,11 +288,11 @@ MAX_NAMED = 4
 # Operators that fail by their core alone: by indices, however they are shaped, or by the axes that are padded.
 BY_CORE = {"Gather": "Gather of rows", "Pad": "Pad"}
 # Operators that fail by dtypes and dims alone, never by elements.
-BY_DIMS = operator_set(
+BY_DIMS = RECURRENT | operator_set(
     """
     MatMul MatMulInteger Gemm Conv Softmax LogSoftmax LayerNormalization RMSNormalization InstanceNormalization
     GroupNormalization BatchNormalization GlobalAveragePool MaxPool AveragePool Concat Transpose Trilu
-    LSTM GRU RNN Einsum ArgMax ArgMin NonZero DynamicQuantizeLinear DequantizeLinear QuantizeLinear ConvTranspose
+    Einsum ArgMax ArgMin NonZero DynamicQuantizeLinear DequantizeLinear QuantizeLinear ConvTranspose
     ConvInteger
     """
 )

@@ -29,8 +29,9 @@ from graphkit.equivalence.spelling import OF_KERNEL
 from graphkit.equivalence.terms import MAX_ARRAY, Term
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.operator_traits import RANDOM, UNARY, broadcasts_inputs, operator_set
+from graphkit.graph.operator_traits import RANDOM, UNARY, broadcasts_inputs, copied_inputs, operator_set
 from graphkit.model import Model
+from graphkit.ops.numerics import IN_ORDER, PLACED, PLACED_IN_DOUBLE, SWAPPING
 from graphkit.ops.tensor import Dims
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Expr, const, lower
@@ -46,13 +47,6 @@ __all__ = [
     "work_on_rows",
 ]
 
-# What gives the elements of its inputs as they are.
-MOVING = operator_set(
-    """
-    Concat Constant ConstantOfShape DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Neg Pad Reshape
-    ScatterElements ScatterND Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where
-    """
-)
 # What gives no more elements than a few for each one that it reads, and how many decides its data.
 SELECTING = operator_set("Compress NonZero Unique NonMaxSuppression")
 
@@ -80,7 +74,8 @@ def run_constants(app: Application) -> Result:
     if result is None:
         return None
     of_computed = any(term is not None and app.tools.constants.is_computed(term) for term in args)
-    return app.tools.constants.of_array(result, app.dtype, is_computed=of_computed or app.node.operator not in MOVING)
+    is_copied = bool(copied_inputs(app.node)) or app.node.is_op("Constant", "ConstantOfShape", "Neg")
+    return app.tools.constants.of_array(result, app.dtype, is_computed=of_computed or not is_copied)
 
 
 def _run_node(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
@@ -109,18 +104,10 @@ def _run_node(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarr
 
 ONE = const(1)
 ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
-# Whose digits depend on where an element stands: onnxruntime computes the last ones, or those of one exponent, by
-# another function than the others. So they are not computed once for elements that repeat.
-PLACED = operator_set("Acos Asin Atan Celu Cos Elu Exp Gelu Log Mish Pow Selu Sigmoid Sin Softplus Swish Tanh")
-PLACED |= operator_set("QuickGelu", "com.microsoft")
-PLACED_IN_DOUBLE = operator_set("Exp Gelu Sigmoid Swish Tanh") | operator_set("QuickGelu", "com.microsoft")
 EXTREMES = {"Max", "Min"}  # of 0 and -0 they give either, which depends on which of them repeats, and on dims of 1
 BOUNDED = {"HardSigmoid", "HardSwish", "Relu"}  # by Max, where onnxruntime runs the body that ONNX has for them:
 OF_BODIES = 18  # the version in which it does so for float16
-# What reduces all elements in the order in which it reduces rows.
-IN_ORDER = operator_set("ReduceMax ReduceMean ReduceMin ReduceSum")
 COMPUTED: Mapping[str, Callable[..., np.ndarray]] = {"Where": np.where, "Mul": np.multiply}  # of constants
-COMMUTATIVE = {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 
 
 def merge_elementwise(app: Application) -> Result:
@@ -172,7 +159,7 @@ def _by_element(app: Application, is_placed: bool) -> Result:
     groups = group_axes([term.shape for term in terms], natural)
     flats = [move.reshape(term, merge_grouped_dims(term.shape, natural, groups)) for term in terms]
     parts = [move.without_leading_ones(term) for term in flats]
-    if op in COMMUTATIVE:
+    if op in SWAPPING:
         parts.sort(key=lambda term: term.number)
     args, merged = [*parts, *app.args[count:]], merge_grouped_dims(natural, natural, groups)
     run = run_constants(replace(app, args=args, dims=merged))

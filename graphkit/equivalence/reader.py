@@ -20,9 +20,10 @@ from graphkit.equivalence.spelling import draws_random_numbers, spell_alike
 from graphkit.equivalence.terms import Key, Term
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.operator_traits import broadcasts_inputs, operator_set, value_inputs
+from graphkit.graph.operator_traits import COMPARING, COPIED, SHAPED, broadcasts_inputs, operator_set, value_inputs
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
+from graphkit.ops.numerics import BLIND, FAITHFUL, FAITHFUL_IN_ALL
 from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims, Ratio, Tensor
 from graphkit.progress import check_time
@@ -34,14 +35,6 @@ __all__ = ["EXACT", "REAL", "Facts", "NormalForms", "Pair", "broadcast_dims", "f
 
 # Dtype, dims and elements of a model's values, in expressions that both models share.
 
-
-# Operators whose dims depend on those of their inputs, and on the value of the others: see `VALUE_INPUTS`.
-SHAPED = operator_set(
-    """
-    AveragePool Concat ConstantOfShape Conv ConvTranspose Einsum Expand Gemm MatMul MaxPool Pad Range Reshape Resize
-    Slice Tile
-    """
-)
 
 OWN_UNKNOWN = "?rewritten:"  # before what is unknown in the rewritten model, and not known to be that of the original
 
@@ -279,29 +272,6 @@ def free_elements(shapes: Shapes) -> frozenset[str]:
 
 # The sign of zeros: which operators give the same bits for 0 and -0, and which give zeros of another sign at most.
 #
-# -0 and 0 compare equal, but 1 / x tells them apart, so that `x + 0`, which makes 0 of -0, is x for some readers alone.
-# An operator that is blind to the sign gives the same bits for both; a faithful one gives at most zeros of another
-# sign.
-
-
-COMPARISONS = operator_set("Equal Greater GreaterOrEqual Less LessOrEqual")
-BLIND = COMPARISONS | operator_set(
-    """
-    Abs Cos Cosh DynamicQuantizeLinear Exp IsInf IsNaN QuantizeLinear ReduceL1 ReduceL2 ReduceSumSquare Shape Sigmoid
-    Size Softmax Softplus
-    """
-)
-EVERY = operator_set(
-    "Add Sub Mul Sum Mean Max Min Where Concat MatMul Gemm"
-)  # faithful in all inputs, others in the first
-WRITTEN = {"ScatterND": (0, 2), "TensorScatter": (0, 1)}  # the data, and what is written into it
-FAITHFUL = EVERY | operator_set(
-    """
-    AveragePool Ceil Clip Conv Div Elu Erf Expand Flatten Floor Gather Gelu GlobalAveragePool HardSwish Identity
-    LayerNormalization LeakyRelu MaxPool Neg Pad ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Sin
-    Slice Split Sqrt Squeeze Tanh Tile Transpose Unsqueeze
-    """
-)
 CHANGING = operator_set("Add Sub Max Min Where")  # which are another term where the sign of zeros does not matter
 
 
@@ -314,7 +284,7 @@ def is_blind(app: Application, index: int) -> bool:
         return constants.has_no_zero(app.arg(1 - index))  # 0 + y and -0 + y are y
     if op in ("Cast", "QuantizeLinear"):  # a float of 8 bits has a sign of zeros, too
         return index == 0 and app.dtype in INTEGERS
-    return op in BLIND and (index == 0 or op in COMPARISONS)
+    return op in BLIND and (index == 0 or op in COMPARING)
 
 
 def is_faithful(app: Application, index: int) -> bool:
@@ -322,7 +292,9 @@ def is_faithful(app: Application, index: int) -> bool:
     op = app.node.operator
     if op == "Cast":
         return app.dtype in FLOATS
-    return index in WRITTEN.get(op, range(len(app.args)) if op in EVERY else (0,) if op in FAITHFUL else ())
+    if op in ("ScatterND", "TensorScatter"):
+        return index in COPIED[op]
+    return index in (range(len(app.args)) if op in FAITHFUL_IN_ALL else (0,) if op in FAITHFUL else ())
 
 
 Pair = tuple["_Reader", "_Reader"]  # an original and its rewrite

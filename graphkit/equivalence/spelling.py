@@ -19,9 +19,10 @@ from graphkit.dtypes import HALVES
 from graphkit.equivalence.terms import Constants, Key, Term
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import check_scopes
-from graphkit.graph.operator_traits import BECAME_INPUTS, RANDOM, REDUCTIONS, operator_set
+from graphkit.graph.operator_traits import BECAME_INPUTS, RANDOM
 from graphkit.graph.view import Node, body_graphs
 from graphkit.model import Model
+from graphkit.ops.numerics import BODIES_OF_HALVES, KERNELS_OF_HALVES, MEANINGS, NEWEST
 from graphkit.ops.rule_context import UnknownError
 from graphkit.shapes import Shapes
 
@@ -222,61 +223,7 @@ def _with_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 # One spelling of an operator, whichever version of the operator set a model has.
-#
-# Read in the changelog of the ONNX operators: https://github.com/onnx/onnx/blob/main/docs/Changelog.md. An operator
-# that is not named here keeps its version, and differs from that of any other version.
 
-
-NEWEST = 24  # the newest version that was read
-
-
-def _since_version(version: int, text: str) -> Mapping[str, tuple[int, ...]]:
-    return dict.fromkeys(operator_set(text), (version,))
-
-
-# Since which versions a node, as it stands, means what it means until the next of them. In between there are more
-# dtypes, and attributes and inputs that may be left out.
-MEANINGS: Mapping[str, tuple[int, ...]] = {
-    **_since_version(1, """
-        ArgMax ArgMin Conv DepthToSpace Flatten Gather GlobalAveragePool GlobalMaxPool Identity LRN
-        LayerNormalization Loop LpNormalization MatMul SimplifiedLayerNormalization Shape Size Softplus Softsign
-        SpaceToDepth Transpose RandomNormal RandomNormalLike RandomUniform RandomUniformLike"""),
-    **dict.fromkeys(REDUCTIONS, (1,)),
-    **_since_version(4, "Concat"),
-    **_since_version(5, "Reshape"),
-    **_since_version(6, """
-        Abs Cast Ceil Elu Exp Floor HardSigmoid InstanceNormalization LeakyRelu Log Neg Reciprocal Relu Selu Sigmoid
-        Sqrt Tanh Tile"""),
-    **_since_version(7, """
-        Acos Add And Asin Atan Cos Div Equal GRU Gemm Greater LSTM Less Mul Multinomial Or PRelu Pow RNN Sin
-        Sub Tan Xor"""),
-    **_since_version(8, "Expand Max MaxPool Mean Min Sum"),
-    **_since_version(9, """
-        Acosh Asinh Atanh BatchNormalization Compress ConstantOfShape Cosh Erf EyeLike IsNaN MeanVarianceNormalization
-        NonZero Scan Sign Sinh Where"""),
-    **_since_version(10, """
-        DequantizeLinear IsInf Mod NonMaxSuppression QLinearMatMul QuantizeLinear Slice ThresholdedRelu TopK"""),
-    **_since_version(11, """
-        Clip ConvTranspose CumSum Det GatherElements GatherND Pad Resize Round ScatterElements ScatterND SplitToSequence
-        """),
-    **_since_version(12, "GreaterOrEqual LessOrEqual"),
-    **_since_version(13, "Split Squeeze Unsqueeze"),
-    **_since_version(14, "HardSwish"),
-    **_since_version(18, "Mish"),
-    **dict.fromkeys(operator_set("Softmax LogSoftmax Hardmax"), (1, 13)),  # over all axes from one on, until 13
-    "AveragePool": (7, 19),  # which adds up in another order
-    "OneHot": (9, 11),  # of negative indices
-}  # fmt: skip
-# Since which versions onnxruntime has kernels for float16; before, it computes in float32, whose least bound is lower.
-OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "QuantizeLinear": 23}
-# Of float16, onnxruntime runs the body that ONNX has for them where the model has the version of that body, and
-# elsewhere a kernel of float32: other digits, infinities and signs of zeros.
-BODIES_OF_HALVES = operator_set(
-    """
-    Elu HardSigmoid HardSwish LeakyRelu MeanVarianceNormalization Mish PRelu ReduceL1 ReduceL2 ReduceLogSum
-    ReduceLogSumExp ReduceSumSquare Relu Selu Softplus Softsign ThresholdedRelu
-    """
-)
 ONE_OUTPUT = {"BatchNormalization"}  # which learns where it has more
 
 LISTS = {"k"}  # numbers that became lists of one
@@ -307,7 +254,7 @@ def spell_alike(
     if node.operator not in ONE_OUTPUT or not any(node.outputs[1:]):
         found = max((each for each in MEANINGS.get(node.operator, ()) if each <= found), default=found)
     if listed and listed[0] is not None and listed[0].dtype in (0, *HALVES):
-        found = max(found, min(version, OF_HALVES.get(op, 0)))
+        found = max(found, min(version, KERNELS_OF_HALVES.get(op, 0)))
         found = node.scope.opset() if op in BODIES_OF_HALVES else found
     if op == "Split" and version < 18 and len(listed) < 2:
         kept.append(("num_outputs", int(AttributeProto.INT), len(node.outputs)))

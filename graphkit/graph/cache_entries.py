@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,12 +17,12 @@ from onnx import TensorProto
 
 from graphkit.graph.declared_types import Dim, TensorType, declared_type
 from graphkit.graph.name_families import is_number
+from graphkit.graph.operator_traits import RECURRENT
 from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.uses import moved_from
+from graphkit.graph.uses import MOVES, find_readers, moved_from, moves_elements
 from graphkit.graph.view import Node, Scope, Value, unwrap_value
 
 __all__ = [
-    "RECURRENT",
     "CacheEntry",
     "Slot",
     "StateEntry",
@@ -250,7 +250,6 @@ def _is_batch(dim: Dim) -> bool:
 # it. What is ambiguous is not linked. Of names that say of nothing that it is state, such as `xx` and `xx_out`,
 # several have to go together in a step that gives something else too.
 
-RECURRENT = ("LSTM", "GRU", "RNN")
 DIRECTIONS = (
     PAST | PRESENT | {"in", "out", "input", "output", "inputs", "outputs", "init", "initial", "final", "r"}
 )  # that last one of WeNet
@@ -275,7 +274,6 @@ HIDDEN_STATES = {"hidden", "states"}  # of a transformer, together: activations
 STATES |= {"mem", "memory", "buffer", "h", "c", "hx", "cx"}
 ATTENTION = KEY | VALUE | {"kv", "kvcache", "pkv"}  # a cache of keys or values may have slots that it never fills
 CUTS = ("Slice", "Split")
-MOVES = (*CUTS, "Concat", "Gather", "Identity", "Cast", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 GROWING = {"seq", "sequence", "len", "length", "time", "past", "total", "frames"}  # words in names of dims that vary
 
 Test = tuple[Callable[[Value], Hashable], Callable[[Value], Iterable[Hashable]]]  # keys of an input and of an output
@@ -465,24 +463,12 @@ def _last_names(value: Value) -> list[Hashable]:
 def _of_recurrence(value: Value) -> Hashable:
     """Return the outputs of recurrent nodes that give the next value of an input, as the initial state of the nodes."""
     outputs = set[tuple[Node, int]]()
-    for moved in walk_breadth_first([value], _moved_from):
-        for node, index in moved.consumers:
-            if node.is_op(*RECURRENT) and index in (5, 6):
-                outputs.add((node, index - 4))
-            elif not _moves_elements(node, index):
-                return None
+    for node, index in find_readers(value, moves_elements):
+        if node.is_op(*RECURRENT) and index in (5, 6):
+            outputs.add((node, index - 4))
+        elif not moves_elements(node, index):
+            return None
     return frozenset(outputs) or None
-
-
-def _moves_elements(node: Node, index: int) -> bool:
-    return node.is_op(*MOVES) and (index == 0 or node.is_op("Concat"))
-
-
-def _moved_from(value: Value) -> Iterator[Value | None]:
-    """Yield the outputs of nodes that move the elements of a value."""
-    for node, index in value.consumers:
-        if _moves_elements(node, index):
-            yield from node.outputs
 
 
 def _from_recurrence(value: Value) -> list[Hashable]:

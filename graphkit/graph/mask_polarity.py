@@ -22,7 +22,15 @@ from onnx import TensorProto
 
 from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operator_traits import MOVING, operator_set, value_inputs
+from graphkit.graph.operator_traits import (
+    COMPARING,
+    COPYING,
+    MEASURING,
+    MOVING,
+    copied_inputs,
+    operator_set,
+    value_inputs,
+)
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import ADDED, KEPT, LENGTHS
 from graphkit.graph.view import ZERO, Node, Value, unwrap_value
@@ -153,10 +161,8 @@ def _find_sum_sites(touched: Collection[Value], facts: Mapping[float, _Elements]
             yield {number: fact.of(value).is_zero for number, fact in facts.items()}
 
 
-ALIKE = operator_set("CastLike Ceil Dropout Floor Identity ReduceMax ReduceMean ReduceMin Resize Round")
-ALIKE |= MOVING - {"Concat"}
+ALIKE = operator_set("CastLike Ceil Dropout Floor ReduceMax ReduceMean ReduceMin Resize Round")
 TOTALS = operator_set("CumSum ReduceSum")
-SHAPES = operator_set("Shape Size")
 
 
 def _made_of(value: Value) -> Iterator[Value | None]:
@@ -301,14 +307,10 @@ def _bound_clip(_: Node, inputs: Sequence[Elements]) -> Elements:
     return Elements(min(max(inputs[0].low, low), high), min(max(inputs[0].high, low), high), inputs[0].is_data)
 
 
-def _either_or_zero(*places: int, zero: bool = False) -> Transfer:
-    """Return the transfer of an operator that gives elements of some inputs, or 0 as well; of all without places."""
-
-    def transfer(_: Node, inputs: Sequence[Elements]) -> Elements:
-        facts = [inputs[place] for place in places] if places else list(inputs)
-        return functools.reduce(operator.or_, [*facts, *([NONE] if zero else [])])
-
-    return transfer
+def _bound_copies(node: Node, inputs: Sequence[Elements]) -> Elements:
+    """Return the bounds of elements of some inputs, and of 0, which a Pad or a Trilu puts beside them."""
+    facts = [inputs[index] for index in ((0,) if node.operator in ALIKE else copied_inputs(node))]
+    return functools.reduce(operator.or_, [*facts, *([NONE] if node.is_op("Pad", "Trilu") else [])] or [UNKNOWN])
 
 
 MONOTONE: Mapping[str, Callable[..., float]] = {
@@ -328,24 +330,20 @@ MONOTONE: Mapping[str, Callable[..., float]] = {
     "Sub": lambda a, b: _add_bounds(a, -b),
     "Xor": lambda a, b: bool(a) != bool(b),
 }
-TRUTHS = operator_set("And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor")
+TRUTHS = COMPARING | operator_set("And IsInf IsNaN Not Or Xor")
 TRANSFERS: Mapping[str, Transfer] = {
     **{name: _at_corners(function) for name, function in MONOTONE.items()},
     **dict.fromkeys(operator_set("Add Sum"), _bound_sum),
-    **dict.fromkeys(ALIKE, _either_or_zero(0)),
+    **dict.fromkeys(ALIKE | COPYING, _bound_copies),
     **dict.fromkeys(TOTALS, _bound_reduction),
-    **dict.fromkeys(SHAPES, lambda *_: COUNT),
+    **dict.fromkeys(MEASURING, lambda *_: COUNT),
     **dict.fromkeys(operator_set("EyeLike IsInf IsNaN"), lambda *_: EITHER),
-    **dict.fromkeys(operator_set("ScatterElements ScatterND"), _either_or_zero(0, 2)),
     "Cast": _bound_cast,
     "Clip": _bound_clip,
-    "Concat": _either_or_zero(),
     "ConstantOfShape": lambda node, _: _constant_bounds(node.attr("value", ZERO)),
     "Einsum": _einsum,
     "Equal": _bound_equal,
     "MatMul": _matrix_product,
-    "Pad": _either_or_zero(0, zero=True),
     "Range": lambda _, inputs: COUNT if inputs[0].low >= 0 and inputs[2].low > 0 else ANY,
-    "Trilu": _either_or_zero(0, zero=True),
     "Where": _bound_choice,
 }

@@ -11,7 +11,7 @@ which the parameter is an input.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from graphkit.graph.view import Node
@@ -19,17 +19,34 @@ from graphkit.graph.view import Node
 __all__ = [
     "BECAME_INPUTS",
     "BROADCASTING",
+    "COMMUTATIVE",
+    "COMPARING",
+    "COPIED",
+    "COPYING",
     "DIVIDING",
+    "GATHERING",
+    "MEASURING",
     "MOVING",
+    "NORMALIZATIONS",
+    "PICKING",
     "PRESERVING",
     "QUANTIZED",
     "RANDOM",
+    "REARRANGING",
+    "RECURRENT",
     "REDUCTIONS",
     "RESHAPING",
+    "SAME_ORDER",
+    "SCATTERING",
+    "SHAPED",
+    "SHAPE_OPERATORS",
+    "SOFTMAXES",
     "UNARY",
     "UNIDIRECTIONAL",
     "VALUE_INPUTS",
+    "VARIADIC",
     "broadcasts_inputs",
+    "copied_inputs",
     "has_attributes_only",
     "is_elementwise",
     "join_tables",
@@ -90,10 +107,38 @@ UNIDIRECTIONAL: Mapping[str, int] = {"PRelu": 7}
 
 # Data movement: every element of the outputs is an element of the first input, of a Concat one of any input.
 RESHAPING = operator_set("Flatten Reshape Squeeze Unsqueeze")  # all of them, in the same order
-PRESERVING = RESHAPING | operator_set(
-    "DepthToSpace Expand Identity ReverseSequence SpaceToDepth Tile Transpose"
-)  # all of them
-MOVING = PRESERVING | operator_set("Compress Concat Gather GatherElements GatherND Slice Split")
+SAME_ORDER = RESHAPING | {"Identity"}
+REARRANGING = SAME_ORDER | {"Transpose"}  # all of them, each once
+PRESERVING = REARRANGING | operator_set("DepthToSpace Expand ReverseSequence SpaceToDepth Tile")  # all of them
+GATHERING = operator_set("Gather GatherElements GatherND")  # those that indices choose
+PICKING = GATHERING | operator_set("Compress Slice Split")  # some of them
+MOVING = PRESERVING | PICKING | {"Concat"}
+# Further operators of which every element is an element of some inputs, or 0; those that write may add up, too.
+COPIED: Mapping[str, tuple[int, ...]] = {
+    "Pad": (0,),  # and the padding
+    "ScatterElements": (0, 2),
+    "ScatterND": (0, 2),
+    "TensorScatter": (0, 1),
+    "Trilu": (0,),
+    "Where": (1, 2),
+}
+COPYING = MOVING | COPIED.keys()
+SCATTERING = operator_set("Scatter ScatterElements ScatterND")
+MEASURING = operator_set("Shape Size")  # of a tensor, they read the dims alone
+# What moves, makes or measures shapes, in the order of reports.
+SHAPE_OPERATORS = tuple(
+    """
+    Shape Size Gather Unsqueeze Squeeze Concat Slice Reshape Flatten Expand ConstantOfShape Range Tile Resize Upsample
+    Where Pad Split TopK OneHot CenterCropPad Col2Im AffineGrid MaxUnpool
+    """.split()  # noqa: SIM905 - as all other tables
+)
+
+COMPARING = operator_set("Equal Greater GreaterOrEqual Less LessOrEqual")
+VARIADIC = operator_set("Max Mean Min Sum")  # of any number of inputs
+COMMUTATIVE = VARIADIC | operator_set("Add And Equal Mul Or Xor")
+SOFTMAXES = operator_set("Softmax LogSoftmax Hardmax")
+NORMALIZATIONS = operator_set("LayerNormalization RMSNormalization SimplifiedLayerNormalization")
+RECURRENT = operator_set("GRU LSTM RNN")
 
 REDUCTIONS = operator_set(
     """
@@ -135,6 +180,13 @@ def broadcasts_inputs(node: Node) -> bool:
     """Return whether all inputs of a node broadcast to each other."""
     since = BROADCASTING.get(node.operator)
     return since is not None and node.scope.opset() >= since
+
+
+def copied_inputs(node: Node) -> Sequence[int]:
+    """Return the inputs whose elements a node's outputs have, none where it computes others; 0 may be beside them."""
+    if node.operator in MOVING:
+        return range(len(node.inputs)) if node.is_op("Concat") else (0,)
+    return () if node.attr("reduction", "none") != "none" else COPIED.get(node.operator, ())
 
 
 def is_elementwise(node: Node) -> bool:
@@ -191,6 +243,13 @@ VALUE_INPUTS: Mapping[str, tuple[tuple[int, Mapping[int, str]], ...]] = {
     "Trilu": ((14, {1: "k"}),),
     "Upsample": ((9, {1: "scales"}),),
 }
+# Operators whose dims depend on the dims of their inputs alone, and on the inputs that are read for their value.
+SHAPED = operator_set(
+    """
+    AveragePool Concat ConstantOfShape Conv ConvTranspose Einsum Expand Gemm MatMul MaxPool Pad Range Reshape Resize
+    Slice Tile
+    """
+)
 
 
 def value_inputs(node: Node) -> Mapping[int, str]:

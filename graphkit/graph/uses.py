@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operator_traits import MOVING, RANDOM, value_inputs
+from graphkit.graph.operator_traits import (
+    COMPARING,
+    MEASURING,
+    MOVING,
+    RANDOM,
+    RECURRENT,
+    copied_inputs,
+    operator_set,
+    value_inputs,
+)
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Scope, Value, unwrap_value
 
@@ -15,13 +24,16 @@ __all__ = [
     "ADDED",
     "KEPT",
     "LENGTHS",
+    "MOVES",
     "ShapeTensors",
     "Use",
     "find_lookups",
     "find_readers",
     "find_shape_tensors",
     "find_uses",
+    "lookup_axis",
     "moved_from",
+    "moves_elements",
     "readers_beside",
     "table_entries",
 ]
@@ -33,13 +45,19 @@ BEFORE_LOOKUPS = (  # operators between a table and its lookup
     "Cast", "DequantizeLinear", "Identity", "com.microsoft.DequantizeLinear",
 )  # fmt: skip
 SHIFTS = ("Add", "Sub", "Clip", "Max", "Min", "Where")  # operators on indices before a lookup
-ROTARY = ("MatMul", "Einsum", "Mul", "Div", "Add", "Concat")  # between positions and their angles
+ROTARY = ("MatMul", "Einsum", "Mul", "Div", "Add")  # between positions and their angles
 PAIRED = ("Equal", "Sub")  # an element of a mask meets a constant here; those of positions and ids meet each other
-COMPARING = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "CumSum", "ArgMax", "Mod")
-MIXING: tuple[str, ...] = (
-"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "MatMulInteger", "ConvInteger", "QLinearMatMul",
-"QLinearConv", "LayerNormalization", "ReduceMean", "Pow", "Shape", "Size", "LSTM", "GRU", "RNN",
-)  # fmt: skip
+COUNTING = (*COMPARING - {"Equal"}, "CumSum", "ArgMax", "Mod")
+MIXING = (
+    MEASURING
+    | RECURRENT
+    | operator_set(
+        """
+    Conv ConvInteger ConvTranspose Einsum Gemm LayerNormalization MatMul MatMulInteger Pow QLinearConv QLinearMatMul
+    ReduceMean
+    """
+    )
+)
 INDEXED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are indices into a table
     "Gather": (1,),
     "com.microsoft.GatherBlockQuantized": (1,),
@@ -93,7 +111,7 @@ def moved_from(value: Value, operators: Collection[str]) -> Sequence[Value | Non
     node = value.producer
     if node is None or not node.is_op(*operators):
         return ()
-    return node.inputs if node.is_op("Concat") else node.inputs[:1]
+    return [node.inputs[index] for index in copied_inputs(node)] or node.inputs[:1]
 
 
 def find_uses(value: Value) -> frozenset[Use]:
@@ -111,21 +129,22 @@ def find_uses(value: Value) -> frozenset[Use]:
     return frozenset(kinds)
 
 
-def _moves_elements(node: Node, index: int) -> bool:
-    return node.operator in MOVES and (index == 0 or node.is_op("Concat"))
+def moves_elements(node: Node, index: int) -> bool:
+    """Whether a node moves, or casts, the elements of an input."""
+    return node.operator in MOVES and (index == 0 or index in copied_inputs(node))
 
 
 def _shifts_elements(node: Node, index: int) -> bool:
-    return _moves_elements(node, index) or (node.is_op(*SHIFTS) and not (index == 0 and node.is_op("Where")))
+    return moves_elements(node, index) or (node.is_op(*SHIFTS) and not (index == 0 and node.is_op("Where")))
 
 
 def _turns_angles(node: Node, index: int) -> bool:
-    return _moves_elements(node, index) or node.is_op(*ROTARY)
+    return moves_elements(node, index) or node.is_op(*ROTARY)
 
 
 def _keeps_mask(node: Node, index: int) -> bool:
     """Whether each element of a node's output still tells whether one position is masked."""
-    if node.domain or node.bodies or node.is_op(*MIXING, *COMPARING) or index in value_inputs(node):
+    if node.domain or node.bodies or node.is_op(*MIXING, *COUNTING) or index in value_inputs(node):
         return False
     if index in INDEXED.get(node.operator, ()):
         return False
@@ -142,10 +161,15 @@ def _is_filled(value: Value | None) -> bool:
 
 def find_lookups(value: Value) -> Iterator[tuple[Node, Value]]:
     """Yield the nodes that look up rows by a value, perhaps moved, with the table of each."""
-    for node, index in find_readers(value, _moves_elements):
+    for node, index in find_readers(value, moves_elements):
         table = node.input(0)
         if index == 1 and node.op_type in ("Gather", "GatherBlockQuantized") and table is not None:
             yield node, table
+
+
+def lookup_axis(node: Node, rank: int) -> int | None:
+    """Return the axis along which a node of `find_lookups` looks up rows."""
+    return node.axis(rank, name="axis" if node.op_type == "Gather" else "gather_axis")
 
 
 def table_entries(node: Node, table: Value) -> int | None:
@@ -154,7 +178,7 @@ def table_entries(node: Node, table: Value) -> int | None:
     declared = declared_type(table) if table.is_constant else None
     if declared is None or declared.dims is None:
         return None
-    axis = node.axis(len(declared.dims), name="axis" if node.op_type == "Gather" else "gather_axis")
+    axis = lookup_axis(node, len(declared.dims))
     size = declared.dims[axis] if axis is not None else None
     return size if isinstance(size, int) and size > 0 else None
 

@@ -17,6 +17,7 @@ from onnx import TensorProto
 
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.names import module_of
+from graphkit.graph.operator_traits import COMMUTATIVE
 from graphkit.graph.traversal import chain_end
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.matching.value_numbering import ValueNumbers
@@ -342,7 +343,6 @@ How = Literal["map", "form", "name", "structure", "order"]
 COUNTED = re.compile(
     r"(.*[/.])?([A-Za-z_:]*?[._]?\d+|[A-Z]\w*(_\d+)?_output_\d+)"
 )  # `add_3`, `123`, `/l/Add_1_output_0`
-COMMUTATIVE = ("Add", "And", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor")
 Alike = Callable[[Value, Value], bool]
 
 

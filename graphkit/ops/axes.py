@@ -11,23 +11,25 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from graphkit.graph.operator_traits import REDUCTIONS, UNARY, has_attributes_only, is_elementwise
+from graphkit.graph.operator_traits import (
+    NORMALIZATIONS,
+    REDUCTIONS,
+    SOFTMAXES,
+    UNARY,
+    has_attributes_only,
+    is_elementwise,
+)
 from graphkit.graph.view import Node
-from graphkit.ops.tensor import Dims, Tensor, element_numbers
+from graphkit.ops.rule_context import NodeFacts, UnknownError
+from graphkit.ops.tensor import Dims
 from graphkit.symbolic.expr import const
 
-__all__ = ["ALIKE", "FREE", "NORMALIZATIONS", "OWN", "RULES", "AxesUnknownError", "Layout", "NodeFacts", "find_layout"]
+__all__ = ["ALIKE", "FACTORS", "FREE", "OWN", "RULES", "Layout", "NodeFacts", "find_layout"]
 
 FREE, ALIKE, OWN = 0, 1, 2  # an axis may go, merge and be split; may merge with others of its kind; stays as it is
 ONE_AXIS_SINCE = 13  # of Softmax
 
 Groups = Sequence[Sequence[int]]
-
-
-class AxesUnknownError(Exception):
-    """It is not known how a node treats its axes; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -53,43 +55,6 @@ class Layout:
     sizes: Callable[[Groups], Mapping[int, Sequence[int]]] | None = None
 
 
-@dataclass(frozen=True)
-class NodeFacts:
-    """A node with the known facts of its tensors, None for those that are left out."""
-
-    node: Node
-    inputs: Sequence[Tensor | None]
-    outputs: Sequence[Tensor | None]
-
-    def dims(self, index: int) -> Dims:
-        """Return the dims of an input."""
-        return _known_dims(self.inputs[index], self.node.inputs[index])
-
-    def out(self, index: int = 0) -> Dims:
-        """Return the dims of an output."""
-        return _known_dims(self.outputs[index], self.node.outputs[index])
-
-    def tensor(self, index: int) -> Tensor | None:
-        """Return the known facts of an input, None where it is left out."""
-        return self.inputs[index] if index < len(self.inputs) else None
-
-    def integers(self, index: int) -> list[int]:
-        """Return the elements of an integer input."""
-        tensor = self.tensor(index)
-        array = element_numbers(tensor) if tensor is not None else None
-        if array is None:
-            raise AxesUnknownError(f"its input {index} is not a constant")
-        return [int(number) for number in np.ravel(array)]
-
-    def is_vector(self, index: int, most: int | None = None) -> bool:
-        """Whether an input is left out, or has at most one axis, and so many elements at most."""
-        tensor = self.tensor(index)
-        if tensor is None:
-            return True
-        count = tensor.count()
-        return tensor.dims is not None and len(tensor.dims) < 2 and (most is None or (count or most + 1) <= most)
-
-
 Rule = Callable[[NodeFacts], Layout]
 
 
@@ -97,19 +62,22 @@ def find_layout(facts: NodeFacts) -> Layout:
     """Return how the tensors of a node lie over its axes.
 
     Raises:
-        AxesUnknownError: No rule knows, with the reason.
+        UnknownError: No rule knows, with the reason.
     """
     node = facts.node
     rule = _of_elementwise if is_elementwise(node) else RULES.get(node.operator)
     if rule is None:
-        raise AxesUnknownError(f"no rule says how {node.operator} works with fewer axes")
+        raise UnknownError(f"no rule says how {node.operator} works with fewer axes")
     return rule(facts)
 
 
-def _known_dims(tensor: Tensor | None, value: object) -> Dims:
-    if tensor is None or tensor.dims is None:
-        raise AxesUnknownError(f"the dims of '{getattr(value, 'name', '')}' are not all numbers")
-    return tensor.dims
+def _is_vector(facts: NodeFacts, index: int, most: int | None = None) -> bool:
+    """Whether an input is left out, or has at most one axis, and so many elements at most."""
+    tensor = facts.inputs[index] if facts.has(index) else None
+    if tensor is None:
+        return True
+    count = tensor.count()
+    return tensor.dims is not None and len(tensor.dims) < 2 and (most is None or (count or most + 1) <= most)
 
 
 def _pad_dims(dims: Dims, rank: int) -> Dims:
@@ -118,7 +86,7 @@ def _pad_dims(dims: Dims, rank: int) -> Dims:
 
 def _mark_axes(rank: int, axes: Sequence[int], kind: int = OWN) -> list[int]:
     if any(not -rank <= axis < rank for axis in axes):
-        raise AxesUnknownError("it has no such axis")
+        raise UnknownError("it has no such axis")
     marked = {axis % rank for axis in axes}
     return [kind if axis in marked else FREE for axis in range(rank)]
 
@@ -130,12 +98,12 @@ def _with_ones(dims: Dims, kinds: Sequence[int]) -> Dims:
 def _read_axis(node: Node, default: int) -> int:
     axis = node.attr("axis", default)
     if axis is None:
-        raise AxesUnknownError("its axis is not known")
+        raise UnknownError("its axis is not known")
     return axis
 
 
 def _of_elementwise(facts: NodeFacts) -> Layout:
-    node, out = facts.node, facts.out()
+    node, out = facts.node, facts.output()
     read = [0] if node.operator in UNARY else [index for index, value in enumerate(node.inputs) if value is not None]
     return Layout({index: _pad_dims(facts.dims(index), len(out)) for index in read}, [out], [FREE] * len(out))
 
@@ -151,7 +119,7 @@ def _along_axis(default: int) -> Rule:
     def rule(facts: NodeFacts) -> Layout:
         node = facts.node
         axis = _read_axis(node, default)
-        outputs = [facts.out(index) for index in range(len(node.outputs))]
+        outputs = [facts.output(index) for index in range(len(node.outputs))]
         data = range(len(node.inputs)) if node.is_op("Concat") else range(1)
         inputs = {index: facts.dims(index) for index in data}
         return Layout(inputs, outputs, _mark_axes(len(outputs[0]), [axis]), axis)
@@ -178,48 +146,50 @@ def _named_axes(facts: NodeFacts, index: int) -> tuple[Sequence[int], int | None
     if (attribute := facts.node.attr("axes", tuple)) is not None:
         return attribute, None
     if facts.node.input(index) is None:
-        raise AxesUnknownError("it names no axes")
-    return facts.integers(index), index
+        raise UnknownError("it names no axes")
+    return facts.numbers(index), index
 
 
 def _of_reduction(facts: NodeFacts) -> Layout:
     dims, (axes, axes_input) = facts.dims(0), _named_axes(facts, 1)
     if not axes:
-        raise AxesUnknownError("it names no axes")
+        raise UnknownError("it names no axes")
     kinds = _mark_axes(len(dims), axes, ALIKE)
     return Layout({0: dims}, [_with_ones(dims, kinds)], kinds, None, axes, axes_input)
 
 
 def _of_running_sum(facts: NodeFacts) -> Layout:
-    dims, axes = facts.dims(0), facts.integers(1)
+    dims, axes = facts.dims(0), facts.numbers(1)
     return Layout({0: dims}, [dims], _mark_axes(len(dims), axes), None, axes, 1)
 
 
 def _of_squeeze(facts: NodeFacts) -> Layout:
     """The data with its axes of 1, or the result with those that it gets."""
     axes, axes_input = _named_axes(facts, 1)
-    dims = facts.out() if facts.node.is_op("Unsqueeze") else facts.dims(0)
+    dims = facts.output() if facts.node.is_op("Unsqueeze") else facts.dims(0)
     return Layout({0: dims}, [dims], _mark_axes(len(dims), axes), None, axes, axes_input)
 
 
 def _of_slice(facts: NodeFacts) -> Layout:
-    dims, out = facts.dims(0), facts.out()
+    dims, out = facts.dims(0), facts.output()
     if facts.node.input(3) is None and not has_attributes_only(facts.node):
-        places = range(len(facts.integers(1)))
+        places = range(len(facts.numbers(1)))
         return Layout({0: dims}, [out], _mark_axes(len(dims), places), None, places, 3)
     axes, axes_input = _named_axes(facts, 3)
     return Layout({0: dims}, [out], _mark_axes(len(dims), axes), None, axes, axes_input)
 
 
-def _matmul_rule(left: int, right: int, single: Sequence[int] = (), per_column: Sequence[int] = ()) -> Rule:
+def _matmul_rule(operator: str, single: Sequence[int] = (), per_column: Sequence[int] = ()) -> Rule:
     """Return the rule of a MatMul of two inputs, with scales and zero points of which some may be one a column."""
 
     def rule(facts: NodeFacts) -> Layout:
-        out, pair = facts.out(), {index: facts.dims(index) for index in (left, right)}
+        out, pair = facts.output(), {index: facts.dims(index) for index in FACTORS[operator]}
         if any(len(dims) < 2 for dims in (out, *pair.values())):
-            raise AxesUnknownError("it multiplies a vector")
-        if not all(facts.is_vector(index, 1) for index in single) or not all(map(facts.is_vector, per_column)):
-            raise AxesUnknownError("its scales are more than one for each column")
+            raise UnknownError("it multiplies a vector")
+        if not all(_is_vector(facts, index, 1) for index in single) or not all(
+            _is_vector(facts, index) for index in per_column
+        ):
+            raise UnknownError("its scales are more than one for each column")
         inputs = {index: _pad_dims(dims, len(out)) for index, dims in pair.items()}
         return Layout(inputs, [out], _mark_axes(len(out), [-2, -1]))
 
@@ -229,31 +199,31 @@ def _matmul_rule(left: int, right: int, single: Sequence[int] = (), per_column: 
 def _of_normalization(facts: NodeFacts) -> Layout:
     dims, axis = facts.dims(0), _read_axis(facts.node, -1)
     if any(value is not None and value.consumers for value in facts.node.outputs[1:]):
-        raise AxesUnknownError("its mean or deviation is in use")
-    if any(len(facts.dims(index)) >= len(dims) for index in (1, 2) if facts.tensor(index) is not None):
-        raise AxesUnknownError("its scale or its bias has as many axes as its data")
+        raise UnknownError("its mean or deviation is in use")
+    if any(len(facts.dims(index)) >= len(dims) for index in (1, 2) if facts.has(index)):
+        raise UnknownError("its scale or its bias has as many axes as its data")
     kinds = _mark_axes(len(dims), [axis])
     first = kinds.index(OWN)
     return Layout({0: dims}, [dims], [FREE] * first + [OWN] * (len(dims) - first), axis)
 
 
 def _of_quantized(facts: NodeFacts) -> Layout:
-    if not facts.is_vector(1) or not facts.is_vector(2) or facts.node.attr("block_size", 0):
-        raise AxesUnknownError("it has a scale for each block")
-    if facts.is_vector(1, 1):
+    if not _is_vector(facts, 1) or not _is_vector(facts, 2) or facts.node.attr("block_size", 0):
+        raise UnknownError("it has a scale for each block")
+    if _is_vector(facts, 1, 1):
         return _of_each_element(facts)
     dims, axis = facts.dims(0), _read_axis(facts.node, 1)
     return Layout({0: dims}, [dims], _mark_axes(len(dims), [axis]), axis)
 
 
 def _of_pad(facts: NodeFacts) -> Layout:
-    dims, out, node = facts.dims(0), facts.out(), facts.node
+    dims, out, node = facts.dims(0), facts.output(), facts.node
     if has_attributes_only(node):
-        raise AxesUnknownError("its opset has no pads as an input")
-    pads, has_axes = facts.integers(1), node.input(3) is not None
-    named = facts.integers(3) if has_axes else list(range(len(dims)))
+        raise UnknownError("its opset has no pads as an input")
+    pads, has_axes = facts.numbers(1), node.input(3) is not None
+    named = facts.numbers(3) if has_axes else list(range(len(dims)))
     if len(pads) != 2 * len(named):
-        raise AxesUnknownError("it has no two pads for each axis")
+        raise UnknownError("it has no two pads for each axis")
     around = {axis % len(dims): (pads[i], pads[i + len(named)]) for i, axis in enumerate(named)}
     padded = [axis for axis, pair in around.items() if any(pair)]
 
@@ -266,7 +236,7 @@ def _of_pad(facts: NodeFacts) -> Layout:
 
 
 def _of_expand(facts: NodeFacts) -> Layout:
-    out = facts.out()
+    out = facts.output()
 
     def sizes(groups: Groups) -> Mapping[int, Sequence[int]]:
         return {1: [math.prod(int(out[axis]) for axis in group) for group in groups]}
@@ -275,9 +245,9 @@ def _of_expand(facts: NodeFacts) -> Layout:
 
 
 def _of_tile(facts: NodeFacts) -> Layout:
-    dims, out, repeats = facts.dims(0), facts.out(), facts.integers(1)
+    dims, out, repeats = facts.dims(0), facts.output(), facts.numbers(1)
     if len(repeats) != len(dims):
-        raise AxesUnknownError("it has no number of repeats for each axis")
+        raise UnknownError("it has no number of repeats for each axis")
     kinds = _mark_axes(len(dims), [axis for axis, count in enumerate(repeats) if count != 1])
 
     def sizes(groups: Groups) -> Mapping[int, Sequence[int]]:
@@ -286,10 +256,10 @@ def _of_tile(facts: NodeFacts) -> Layout:
     return Layout({0: dims}, [out], kinds, sizes=sizes)
 
 
-NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+FACTORS: Mapping[str, tuple[int, int]] = {"MatMul": (0, 1), "MatMulInteger": (0, 1), "QLinearMatMul": (0, 3)}
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(sorted(REDUCTIONS), _of_reduction),
-    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _of_softmax),
+    **dict.fromkeys(SOFTMAXES, _of_softmax),
     **dict.fromkeys(("ArgMax", "ArgMin"), _of_argument),
     **dict.fromkeys(("Concat", "Split"), _along_axis(0)),
     **dict.fromkeys(NORMALIZATIONS, _of_normalization),
@@ -298,10 +268,10 @@ RULES: Mapping[str, Rule] = {
     "CumSum": _of_running_sum,
     "DynamicQuantizeLinear": _of_each_element,
     "Expand": _of_expand,
-    "MatMul": _matmul_rule(0, 1),
-    "MatMulInteger": _matmul_rule(0, 1, (2,), (3,)),
+    "MatMul": _matmul_rule("MatMul"),
+    "MatMulInteger": _matmul_rule("MatMulInteger", (2,), (3,)),
     "Pad": _of_pad,
-    "QLinearMatMul": _matmul_rule(0, 3, (1, 2, 6, 7), (4, 5)),
+    "QLinearMatMul": _matmul_rule("QLinearMatMul", (1, 2, 6, 7), (4, 5)),
     "Slice": _of_slice,
     "Tile": _of_tile,
 }

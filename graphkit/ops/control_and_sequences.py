@@ -28,6 +28,7 @@ from graphkit.ops.tensor import (
     is_same_elements,
     join_sequences,
     plain_element,
+    scalar_integer,
     unknown_tensor,
 )
 from graphkit.symbolic.algebra import ceil_div, lower, maximum, minimum
@@ -200,7 +201,7 @@ def has_first_iteration(limit: Tensor | None, start: Tensor | None) -> bool:
         limit: Its first input, None if it is left out.
         start: Its first condition, None if that is left out.
     """
-    times, is_on = _scalar_of(limit), start is None or _scalar_of(start) == 1
+    times, is_on = scalar_integer(limit), start is None or scalar_integer(start) == 1
     return is_on and (limit is None or (times is not None and lower(times) >= 1))
 
 
@@ -212,20 +213,14 @@ def count_iterations(limit: Tensor | None, start: Tensor | None, body: Scope) ->
         start: Its first condition, None if that is left out.
         body: Its body, which may end it.
     """
-    times, goes_on = _scalar_of(limit), _goes_on(body)
-    if (start is not None and _scalar_of(start) == 0) or times == 0:
+    times, goes_on = scalar_integer(limit), _goes_on(body)
+    if (start is not None and scalar_integer(start) == 0) or times == 0:
         return Expr.of(0)
-    if (start is not None and _scalar_of(start) != 1) or goes_on is None or (times is None and limit is not None):
+    if (start is not None and scalar_integer(start) != 1) or goes_on is None or (times is None and limit is not None):
         return None
     if times is None:
         return None if goes_on else ONE
     return maximum(0, times if goes_on else minimum(1, times))
-
-
-def _scalar_of(tensor: Tensor | None) -> Expr | None:
-    """Return the integer that a tensor of one element holds, None where it is not known."""
-    elements = (tensor.elements if tensor is not None else None) or ()
-    return elements[0] if len(elements) == 1 and isinstance(elements[0], Expr) else None
 
 
 def _goes_on(body: Scope) -> bool | None:
@@ -270,16 +265,6 @@ def infer_scan(ctx: InferenceContext) -> list[Tensor]:
 
 
 MAX_ITEMS = 64  # tensors of a longer sequence are not followed one by one
-
-
-def infer_construct(ctx: InferenceContext) -> Tensor:
-    """Infer SequenceConstruct: a sequence of the inputs."""
-    return TensorSequence.of(tuple(ctx.tensor(index) for index in range(len(ctx.inputs))))
-
-
-def infer_empty(ctx: InferenceContext) -> Tensor:  # noqa: ARG001 - one signature for all
-    """Infer SequenceEmpty."""
-    return TensorSequence.of(())
 
 
 def infer_insert(ctx: InferenceContext) -> Tensor:
@@ -370,11 +355,6 @@ def _split_part(tensor: Tensor, axis: int, size: Expr, is_dropped: bool) -> Tens
     return Tensor(tensor.dtype, (*dims[:axis], *(() if is_dropped else (size,)), *dims[axis + 1 :]))
 
 
-def infer_identity(ctx: InferenceContext) -> Tensor:
-    """Return the input, which may be a sequence; its elements stay unread until something asks for them."""
-    return ctx.tensor()
-
-
 def _read_sequence(ctx: InferenceContext) -> TensorSequence:
     tensor = ctx.tensor()
     if not isinstance(tensor, TensorSequence):
@@ -405,9 +385,9 @@ RULES: Mapping[str, Rule] = {
     "If": if_,
     "Loop": infer_loop,
     "Scan": infer_scan,
-    "Identity": infer_identity,
-    "SequenceConstruct": infer_construct,
-    "SequenceEmpty": infer_empty,
+    "Identity": lambda ctx: ctx.tensor(),  # which may be a sequence, and stays unread until something asks for it
+    "SequenceConstruct": lambda ctx: TensorSequence.of(tuple(map(ctx.tensor, range(len(ctx.inputs))))),
+    "SequenceEmpty": lambda _: TensorSequence.of(()),
     "SequenceInsert": infer_insert,
     "SequenceErase": infer_erase,
     "SequenceAt": infer_at,

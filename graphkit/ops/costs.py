@@ -9,58 +9,41 @@ docs/reference/costs.md has the table.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from graphkit.graph.operator_traits import (
     BROADCASTING,
+    MEASURING,
     MOVING,
+    PICKING,
     REDUCTIONS,
-    RESHAPING,
+    SAME_ORDER,
+    SCATTERING,
     UNARY,
     UNIDIRECTIONAL,
+    VARIADIC,
     join_tables,
     operator_set,
 )
-from graphkit.graph.view import Node
-from graphkit.ops.rule_context import NodeView, UnknownError
-from graphkit.ops.tensor import Dims, Tensor
+from graphkit.ops.rule_context import NodeFacts, UnknownError
+from graphkit.ops.tensor import Dims
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["MACS", "OPERATIONS", "PICKING", "SHAPE_ONLY", "UNCOUNTED", "VIEWS", "NodeDims", "Rule", "product"]
+__all__ = ["MACS", "OPERATIONS", "READ_IN_PART", "SHAPE_ONLY", "UNCOUNTED", "VIEWS", "NodeFacts", "Rule", "product"]
 
 
-class NodeDims(NodeView):
-    """A node with the dims of its inputs and outputs. An unknown dim raises UnknownError with the reason."""
-
-    def __init__(self, node: Node, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]) -> None:
-        super().__init__(node, inputs, node.attributes)
-        self.outputs = outputs
-
-    def output(self, index: int = 0) -> Dims:
-        """Return the dims of an output."""
-        tensor = self.outputs[index] if index < len(self.outputs) else None
-        if tensor is None or tensor.dims is None:
-            raise UnknownError(f"its output {index} is left out" if tensor is None else tensor.reason)
-        return tensor.dims
-
-    def dims_of_rank(self, index: int, *ranks: int) -> Dims:
-        """Return the dims of an input that must have one of these ranks."""
-        dims = self.dims(index)
-        if len(dims) not in ranks:
-            raise UnknownError(f"its input {index} has rank {len(dims)}")
-        return dims
-
-    def elements(self, index: int = 0) -> Expr:
-        """Return the number of elements of an input."""
-        return product(self.dims(index))
-
-    def results(self) -> Expr:
-        """Return the number of elements of the first output."""
-        return product(self.output())
+Rule = Callable[[NodeFacts], Expr]
 
 
-Rule = Callable[[NodeDims], Expr]
+def _count_elements(node: NodeFacts, index: int = 0) -> Expr:
+    """Return the number of elements of an input."""
+    return product(node.dims(index))
+
+
+def _count_results(node: NodeFacts) -> Expr:
+    """Return the number of elements of the first output."""
+    return product(node.output())
 
 
 def product(dims: Iterable[Expr]) -> Expr:
@@ -81,28 +64,28 @@ def _by_operator(*rows: tuple[Rule, Iterable[str]]) -> Mapping[str, Rule]:
     return join_tables(*(dict.fromkeys(operators, rule) for rule, operators in rows))
 
 
-VIEWS = RESHAPING | _ops("BitCast Dropout Identity")  # the output has the bytes of the first input
-SHAPE_ONLY = _ops("Shape Size EyeLike RandomNormalLike RandomUniformLike")  # read nothing of the first input
+VIEWS = SAME_ORDER | _ops("BitCast Dropout")  # the output has the bytes of the first input
+SHAPE_ONLY = MEASURING | _ops("EyeLike RandomNormalLike RandomUniformLike")  # read nothing of the first input
 # Read as many elements of the first input as they give
-PICKING = _ops("Compress Gather GatherElements GatherND Slice Split", "GatherBlockQuantized")
+READ_IN_PART = PICKING | _ops("", "GatherBlockQuantized")
 
 # The input that holds the past keys, [batch, heads, length, size of a head]
 PAST_KEYS = {"Attention": 4, "com.microsoft.MultiHeadAttention": 6, "com.microsoft.GroupQueryAttention": 3}
 EXPERTS: Mapping[str, tuple[int, ...]] = {"com.microsoft.MoE": (2, 4, 6), "com.microsoft.QMoE": (2, 5, 8)}  # weights
 
 
-def _matrix_product(node: NodeDims) -> Expr:
+def _matrix_product(node: NodeFacts) -> Expr:
     """Return one for each element of the output and each element of the dim that is summed over."""
     place = -2 if node.attr("transA", 0) else -1
-    return node.results() * product(node.dims(0)[place:][:1])
+    return _count_results(node) * product(node.dims(0)[place:][:1])
 
 
 def _convolution(weights: int) -> Rule:
     """Return the rule of a convolution whose weights, [output channels, channels of a group, *kernel], are an input."""
-    return lambda node: node.results() * product(node.dims(weights)[1:])
+    return lambda node: _count_results(node) * product(node.dims(weights)[1:])
 
 
-def _count_einsum(node: NodeDims) -> Expr:
+def _count_einsum(node: NodeFacts) -> Expr:
     """Return one for each combination of all indices."""
     terms = node.attr("equation", str).replace(" ", "").partition("->")[0].split(",")
     if len(terms) != len(node.inputs):
@@ -116,31 +99,31 @@ def _count_einsum(node: NodeDims) -> Expr:
     return product(indices.values())
 
 
-def _attended_positions(node: NodeDims) -> Expr:
+def _attended_positions(node: NodeFacts) -> Expr:
     """Return the number of positions that each query of an attention looks at, the past included."""
     keys = node.dims_of_rank(1 if node.has(1) else 0, 3, 4)
     length, past = keys[1] if len(keys) == 3 else keys[2], PAST_KEYS[node.node.operator]
     return length + node.dims_of_rank(past, 4)[2] if node.has(past) else length
 
 
-def _attention_macs(node: NodeDims) -> Expr:
+def _attention_macs(node: NodeFacts) -> Expr:
     """Return the products of queries and keys, and of their weights and the values."""
     queries, length = node.dims_of_rank(0, 3, 4), _attended_positions(node)
     if not node.has(1):  # queries, keys and values in one tensor: the queries are as wide as the result
         if node.node.op_type != "GroupQueryAttention" or len(queries) != 3:
             raise UnknownError("its queries, keys and values are packed into one tensor")
         queries = node.output()
-    return product(queries) * length + node.results() * length
+    return product(queries) * length + _count_results(node) * length
 
 
-def _attention_scores(node: NodeDims) -> Expr:
+def _attention_scores(node: NodeFacts) -> Expr:
     """Return a scaling and a softmax for each pair of a query and a position that it looks at."""
     queries, heads = node.dims_of_rank(0, 3, 4), "q_num_heads" if not node.node.domain else "num_heads"
     each = product(queries[:3]) if len(queries) == 4 else queries[0] * queries[1] * node.attr(heads, int)
     return each * _attended_positions(node) * (1 + SOFTMAX)
 
 
-def _packed_macs(node: NodeDims) -> Expr:
+def _packed_macs(node: NodeFacts) -> Expr:
     """Return those of an attention that makes queries, keys and values itself; its past is [2, b, heads, length, n]."""
     data, weights, result = node.dims_of_rank(0, 3), node.dims_of_rank(1, 2), node.output()
     past = node.dims_of_rank(4, 5)[3] if node.has(4) else const(0)
@@ -150,22 +133,22 @@ def _packed_macs(node: NodeDims) -> Expr:
     return data[0] * data[1] * (weights[0] * weights[1] + (data[1] + past) * (keys + result[2]))
 
 
-def _packed_scores(node: NodeDims) -> Expr:
+def _packed_scores(node: NodeFacts) -> Expr:
     data, past = node.dims_of_rank(0, 3), node.dims_of_rank(4, 5)[3] if node.has(4) else const(0)
     scores = data[0] * data[1] * (data[1] + past) * node.attr("num_heads", int)
     return scores * (1 + SOFTMAX) + data[0] * data[1] * (node.dims_of_rank(1, 2)[1] if node.has(2) else const(0))
 
 
-def _recurrent_macs(node: NodeDims) -> Expr:
+def _recurrent_macs(node: NodeFacts) -> Expr:
     """Return one for each weight, at each step of each sequence."""
     steps = node.dims_of_rank(0, 3)
-    return steps[0] * steps[1] * (node.elements(1) + node.elements(2))
+    return steps[0] * steps[1] * (_count_elements(node, 1) + _count_elements(node, 2))
 
 
 def _recurrent(gates: int, each: int) -> Rule:
     """Return so many operations for each element of the state at each step, and a bias for each gate."""
 
-    def rule(node: NodeDims) -> Expr:
+    def rule(node: NodeFacts) -> Expr:
         steps, recurrence = node.dims_of_rank(0, 3), node.dims_of_rank(2, 3)
         hidden = recurrence[2] if node.node.op_type != "DynamicQuantizeLSTM" else recurrence[1]
         return steps[0] * steps[1] * recurrence[0] * hidden * (each + gates * node.has(3))
@@ -173,7 +156,7 @@ def _recurrent(gates: int, each: int) -> Rule:
     return rule
 
 
-def _count_experts(node: NodeDims) -> Expr:
+def _count_experts(node: NodeFacts) -> Expr:
     """Return one for each weight of the experts that a token is sent to."""
     weights = const(0)
     for index in EXPERTS[node.node.operator]:
@@ -193,7 +176,7 @@ MACS = _by_operator(
     ),
     (_convolution(1), _ops("Conv ConvInteger DeformConv", "FusedConv")),
     (_convolution(3), _ops("QLinearConv", "QLinearConv")),
-    (lambda node: node.elements(0) * product(node.dims(1)[1:]), _ops("ConvTranspose")),
+    (lambda node: _count_elements(node, 0) * product(node.dims(1)[1:]), _ops("ConvTranspose")),
     (_count_einsum, _ops("Einsum")),
     (_attention_macs, PAST_KEYS),
     (_packed_macs, _ops("", "Attention")),
@@ -203,47 +186,46 @@ MACS = _by_operator(
 
 SOFTMAX = 5  # for each element: the maximum, a difference, an Exp, the sum, a division
 NEIGHBOURS = {"nearest": 0, "linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}  # along one axis, by mode
-VARIADIC = _ops("Max Mean Min Sum")
 IDENTICAL = _ops("BitCast Identity")  # of UNARY: the elements are what they were
 TWICE = _ops("ReduceL1 ReduceL2 ReduceLogSumExp ReduceSumSquare")  # of REDUCTIONS: a function of each, and a sum
 
 
 def _per_result(count: int, *optional: int) -> Rule:
     """Return so many for each element of the output, and one more for each of some inputs that is given."""
-    return lambda node: node.results() * (count + sum(map(node.has, optional)))
+    return lambda node: _count_results(node) * (count + sum(map(node.has, optional)))
 
 
 def _per_element(count: int, *optional: int) -> Rule:
     """Return the same for each element of the input."""
-    return lambda node: node.elements() * (count + sum(map(node.has, optional)))
+    return lambda node: _count_elements(node) * (count + sum(map(node.has, optional)))
 
 
-def _count_nothing(_: NodeDims) -> Expr:
+def _count_nothing(_: NodeFacts) -> Expr:
     return const(0)
 
 
-def _count_variadic(node: NodeDims) -> Expr:
+def _count_variadic(node: NodeFacts) -> Expr:
     """Return one less than there are inputs for each element of the output, and a division for a mean."""
     count = sum(value is not None for value in node.inputs)
-    return node.results() * (count if node.node.op_type == "Mean" else count - 1)
+    return _count_results(node) * (count if node.node.op_type == "Mean" else count - 1)
 
 
-def _count_gemm(node: NodeDims) -> Expr:
+def _count_gemm(node: NodeFacts) -> Expr:
     added = 1 + (node.attr("beta", 1.0) != 1.0) if node.has(2) else 0
-    return node.results() * ((node.attr("alpha", 1.0) != 1.0) + added)
+    return _count_results(node) * ((node.attr("alpha", 1.0) != 1.0) + added)
 
 
 def _pool(each: int) -> Rule:
     """Return the rule of a pooling: so many for each element of a window."""
-    return lambda node: node.results() * (each * math.prod(node.attr("kernel_shape", tuple)))
+    return lambda node: _count_results(node) * (each * math.prod(node.attr("kernel_shape", tuple)))
 
 
-def _count_unpacked(node: NodeDims) -> Expr:
+def _count_unpacked(node: NodeFacts) -> Expr:
     """Return a subtraction and a scaling for each weight of a MatMulNBits, and a bias."""
-    return const(2 * node.attr("K", int) * node.attr("N", int)) + node.results() * int(node.has(5))
+    return const(2 * node.attr("K", int) * node.attr("N", int)) + _count_results(node) * int(node.has(5))
 
 
-def _count_resize(node: NodeDims) -> Expr:
+def _count_resize(node: NodeFacts) -> Expr:
     """Return the operations of a Resize, which interpolates along the axes whose dims it changes."""
     before, after = node.dims(0), node.output()
     if len(before) != len(after):
@@ -251,12 +233,12 @@ def _count_resize(node: NodeDims) -> Expr:
     return _from_neighbours(node, "nearest", sum(old != new for old, new in zip(before, after, strict=True)))
 
 
-def _from_neighbours(node: NodeDims, default: str, axes: int) -> Expr:
+def _from_neighbours(node: NodeFacts, default: str, axes: int) -> Expr:
     """Return a multiplication and an addition for each neighbour that an element is interpolated from."""
     mode = node.attr("mode", default)
     if mode not in NEIGHBOURS:
         raise UnknownError("its attribute 'mode' is not known")
-    return node.results() * (2 * NEIGHBOURS[mode] ** axes if NEIGHBOURS[mode] else 0)
+    return _count_results(node) * (2 * NEIGHBOURS[mode] ** axes if NEIGHBOURS[mode] else 0)
 
 
 OPERATIONS = _by_operator(
@@ -281,7 +263,7 @@ OPERATIONS = _by_operator(
     (_per_element(7, 3, 4), _ops("", "SkipLayerNormalization")),
     (_per_element(5, 3), _ops("", "SkipSimplifiedLayerNormalization")),
     # The squares, their sum over a window of channels, a power and a division
-    (lambda node: node.elements() * (node.attr("size", int) + 3), _ops("LRN")),
+    (lambda node: _count_elements(node) * (node.attr("size", int) + 3), _ops("LRN")),
     (_per_element(1, 2), _ops("QuantizeLinear DequantizeLinear", "QuantizeLinear DequantizeLinear")),
     (_per_element(1, 1), _ops("", "BiasGelu FastGelu")),
     (_pool(1), _ops("AveragePool MaxPool")),
@@ -290,8 +272,8 @@ OPERATIONS = _by_operator(
     (lambda node: _from_neighbours(node, "linear", len(node.dims(0)) - 2), _ops("GridSample")),
     # One for each update that is added to, multiplied or compared with what is there
     (
-        lambda node: node.elements(2) * int(node.attr("reduction", "none") != "none"),
-        _ops("Scatter ScatterElements ScatterND"),
+        lambda node: _count_elements(node, 2) * int(node.attr("reduction", "none") != "none"),
+        SCATTERING,
     ),
     # Products: what they do besides multiplying and adding
     (_count_nothing, _ops("MatMul MatMulInteger Einsum ConvInteger", "FusedMatMul MatMulBnb4")),
@@ -301,7 +283,7 @@ OPERATIONS = _by_operator(
     (_per_result(2, 8), _ops("QLinearConv QLinearMatMul", "QLinearConv")),
     (_per_result(2, 6), _ops("", "QGemm")),
     (_per_result(1, 6), _ops("", "MatMulIntegerToFloat")),
-    (lambda node: node.elements() * 4 + _per_result(1, 4)(node), _ops("", "DynamicQuantizeMatMul")),
+    (lambda node: _count_elements(node) * 4 + _per_result(1, 4)(node), _ops("", "DynamicQuantizeMatMul")),
     (_count_unpacked, _ops("", "MatMulNBits")),
     (_attention_scores, PAST_KEYS),
     (_packed_scores, _ops("", "Attention")),
@@ -311,10 +293,10 @@ OPERATIONS = _by_operator(
     # Only moved, compared with nothing and computed from nothing
     (
         _count_nothing,
-        (MOVING | IDENTICAL)
+        (MOVING | IDENTICAL | MEASURING)
         | _ops(
             """
-            CenterCropPad Constant ConstantOfShape Dropout EyeLike MaxUnpool OneHot Pad Shape Size TensorScatter Trilu
+            CenterCropPad Constant ConstantOfShape Dropout EyeLike MaxUnpool OneHot Pad TensorScatter Trilu
             ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty
             SequenceErase SequenceInsert SequenceLength SplitToSequence
             """,

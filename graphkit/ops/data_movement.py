@@ -10,17 +10,9 @@ from math import prod
 
 import numpy as np
 
+from graphkit.graph.names import join_words
 from graphkit.graph.operator_traits import has_attributes_only
-from graphkit.ops.preconditions import (
-    FAILS,
-    FINE,
-    WRONG,
-    Bools,
-    Concatenated,
-    Ints,
-    Precondition,
-    Violation,
-)
+from graphkit.ops.preconditions import FAILS, FINE, WRONG, Bools, Ints, Precondition, Violation, failing_where
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import (
     MAX_ELEMENTS,
@@ -37,6 +29,7 @@ from graphkit.symbolic.expr import INF, Expr, const
 
 __all__ = [
     "RULES",
+    "Concatenated",
     "dims_product",
     "read_target_shape",
     "small_data",
@@ -419,6 +412,48 @@ RULES: Mapping[str, Rule] = {
     "Pad": infer_pad,
     "com.microsoft.Pad": infer_pad,
 }
+
+
+@dataclass(frozen=True)
+class Concatenated(Precondition):
+    """The inputs of a Concat that have elements have equal dims, except along the axis."""
+
+    shapes: tuple[tuple[Expr, ...], ...]
+    axis: int
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return tuple(dim for dims in self.shapes for dim in dims)
+
+    def outcome(self, values: Sequence[Ints]) -> Ints:
+        rank = len(self.shapes[0])
+        rows = [values[start : start + rank] for start in range(0, len(values), rank)]
+        clash = np.zeros(values[0].shape, np.bool_)
+        for index in range(rank):
+            if index == self.axis:
+                continue
+            common = np.full(values[0].shape, -1, np.int64)
+            for row in rows:
+                full = np.all(np.stack([*row]) != 0, axis=0)
+                clash |= full & (common >= 0) & (row[index] != common)
+                common = np.where(full, row[index], common)
+        return failing_where(clash)
+
+    def violation(self, values: Sequence[int]) -> Violation:
+        rank = len(self.shapes[0])
+        rows = [list(values[start : start + rank]) for start in range(0, len(values), rank)]
+        return Violation(
+            f"shapes that cannot be joined at axis {self.axis}: {join_words([str(row) for row in rows])}",
+            "Non concat axis dimensions must match",
+        )
+
+    @property
+    def told(self) -> tuple[Expr, ...]:
+        return tuple(dim for pair in self.equalities() for dim in pair if pair[0] != pair[1])
+
+    def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
+        first, *others = self.shapes
+        return tuple((first[i], dims[i]) for dims in others for i in range(len(first)) if i != self.axis)
 
 
 CANNOT = "cannot be reshaped to the requested shape"

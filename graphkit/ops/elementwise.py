@@ -16,6 +16,7 @@ from graphkit.graph.operator_traits import (
     DIVIDING,
     UNARY,
     UNIDIRECTIONAL,
+    VARIADIC,
     has_attributes_only,
     join_tables,
     operator_set,
@@ -27,7 +28,7 @@ from graphkit.symbolic.expr import Expr, const
 
 __all__ = ["RULES", "finish_elements", "held_in_float64"]
 
-PAIRED = frozenset(BROADCASTING) - operator_set("Max Mean Min Sum")  # operators of two inputs or more
+PAIRED = frozenset(BROADCASTING) - VARIADIC  # operators of two inputs or more
 
 
 def infer_unary(ctx: InferenceContext) -> Tensor:
@@ -150,22 +151,6 @@ def infer_dropout(ctx: InferenceContext) -> list[Tensor]:
     return [tensor.of_dtype(tensor.dtype), tensor.of_dtype(TensorProto.BOOL if ctx.opset >= 12 else tensor.dtype)]
 
 
-def infer_second(ctx: InferenceContext) -> Tensor:
-    """Return the dims of the second input of NGramRepeatBlock(ids, scores)."""
-    return Tensor(ctx.tensor(1).dtype, ctx.dims(1))
-
-
-def hash_(ctx: InferenceContext) -> Tensor:
-    """Return the dims of the input of a MurmurHash3, which gives 32 bits."""
-    return ctx.tensor().of_dtype(TensorProto.UINT32 if ctx.attr("positive", 1) else TensorProto.INT32)
-
-
-def infer_half(ctx: InferenceContext) -> Tensor:
-    """Return the dims of a BiasSplitGelu, which halves the last dim."""
-    dims = ctx.dims()
-    return Tensor(ctx.tensor().dtype, (*dims[:-1], ctx.quotient(dims[-1], const(2), "the hidden size")))
-
-
 def infer_clip(ctx: InferenceContext) -> Tensor:
     """Return the dims of the input, and its elements where the limits are known."""
     tensor = ctx.tensor()
@@ -221,8 +206,14 @@ RULES: Mapping[str, Rule] = join_tables(
         "Dropout": infer_dropout,
         "Clip": infer_clip,
         "com.microsoft.BiasDropout": infer_dropout,
-        "com.microsoft.BiasSplitGelu": infer_half,
-        "com.microsoft.MurmurHash3": hash_,
-        "com.microsoft.NGramRepeatBlock": infer_second,
+        # which halves the last dim
+        "com.microsoft.BiasSplitGelu": lambda ctx: ctx.like(
+            (*ctx.dims()[:-1], ctx.quotient(ctx.dims()[-1], const(2), "the hidden size"))
+        ),
+        # which gives 32 bits
+        "com.microsoft.MurmurHash3": lambda ctx: ctx.tensor().of_dtype(
+            TensorProto.UINT32 if ctx.attr("positive", 1) else TensorProto.INT32
+        ),
+        "com.microsoft.NGramRepeatBlock": lambda ctx: ctx.like(ctx.dims(1), 1),  # (ids, scores)
     },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -10,21 +10,16 @@ import numpy as np
 
 from graphkit.dtypes import INT32_MAX, INT64_MAX
 from graphkit.graph.operator_traits import has_attributes_only
-from graphkit.ops.data_movement import small_data, with_dims
-from graphkit.ops.preconditions import (
-    FINE,
-    WRONG,
-    Ints,
-    Precondition,
-    Violation,
-    name_value,
-)
-from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.ops.tensor import Array, Element, Tensor, array_of, element_number, is_to_the_end
+from graphkit.graph.view import Node, Value, unwrap_value
+from graphkit.ops.data_movement import dims_product, small_data, with_dims
+from graphkit.ops.preconditions import FINE, WRONG, Index, Ints, Precondition, Violation, name_value
+from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
+from graphkit.ops.tensor import Array, Element, Tensor, array_of, element_number, is_known, is_to_the_end
+from graphkit.ops.value_ranges import ValueRangeAnalysis
 from graphkit.symbolic.algebra import ceil_div, lower, maximum, minimum, upper
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "indices_inside"]
 
 Bounds = list[tuple[int, Element | None, Element | None, Element | None]]
 
@@ -215,6 +210,32 @@ def _scatter_elements(ctx: InferenceContext, array: Array) -> Array | None:
             return None
         result[place] = part
     return result
+
+
+def indices_inside(view: NodeView, ranges: ValueRangeAnalysis) -> Iterator[Precondition]:
+    """Yield the preconditions that the indices of a Gather or GatherND are inside of the axes."""
+    dims, count = view.dims(0), dims_product(view.dims(1))
+    if view.node.is_op("Gather"):
+        sizes, says = [dims[view.axis(view.attr("axis", 0), len(dims))]], "indices element out of data bounds"
+        columns: Sequence[Value | None] = view.node.inputs[1:2]
+    elif view.node.is_op("GatherND") and not view.attr("batch_dims", 0):
+        sizes, says, columns = list(dims), "invalid index found", _index_columns(view.node)
+    else:
+        return
+    for column, size in zip(columns, sizes, strict=False):
+        ends = ranges.range(column) if is_known(size) else None
+        if ends is not None and (lower(size - 1 - ends.high) < 0 or lower(ends.low + size) < 0):
+            yield Index(ends.low, ends.high, size, count if is_known(count) else const(1), says)
+
+
+def _index_columns(node: Node) -> Sequence[Value | None]:
+    """Return the parts of indices that are concatenated of one part for each axis."""
+    indices = node.input(1)
+    producer = unwrap_value(indices, ("Cast", "Identity")).producer if indices is not None else None
+    if producer is None or not producer.is_op("Concat") or producer.attr("axis", int) != -1:
+        return ()
+    parts = [value.producer if value is not None else None for value in producer.inputs]
+    return producer.inputs if all(part is not None and part.is_op("Unsqueeze") for part in parts) else ()
 
 
 RULES: Mapping[str, Rule] = {

@@ -59,22 +59,11 @@ def matmul_blocks(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, (*dims[:-1], ctx.attr("N", 0)))
 
 
-def matmul_fp_q4(ctx: InferenceContext) -> Tensor:
-    """Infer MatMulFpQ4(A, B, B_shape): the weight is packed, and the elements of the third input are its dims."""
-    return Tensor(ctx.tensor().dtype, matmul_dims(ctx, ctx.dims(), tuple(ctx.exprs(2))))
-
-
-def infer_mlp(ctx: InferenceContext) -> list[Tensor]:
-    """Infer MatMulNBitsMlp(A, skip, ...): the product of two projections to N, then the sum of input and residual."""
-    tensor, dims = ctx.tensor(), ctx.dims()
-    return [Tensor(tensor.dtype, (*dims[:-1], ctx.attr("N", 0))), Tensor(tensor.dtype, dims)]
-
-
-def infer_qkv(ctx: InferenceContext) -> list[Tensor]:
-    """Infer MatMulNBitsQkv(A, skip, ...): projections to Nq and twice to Nkv, then the sum of input and residual."""
-    tensor, dims = ctx.tensor(), ctx.dims()
-    sizes = [ctx.attr(name, 0) for name in ("Nq", "Nkv", "Nkv")]
-    return [*(Tensor(tensor.dtype, (*dims[:-1], size)) for size in sizes), Tensor(tensor.dtype, dims)]
+def _projections(*sizes: str) -> Rule:
+    """Return the rule of projections to sizes that attributes give, and of what keeps the dims of the input."""
+    return lambda ctx: [
+        *(ctx.like((*ctx.dims()[:-1], ctx.attr(size, 0))) for size in sizes), ctx.like(ctx.dims())
+    ]  # fmt: skip
 
 
 def infer_distances(ctx: InferenceContext) -> Tensor:
@@ -82,11 +71,6 @@ def infer_distances(ctx: InferenceContext) -> Tensor:
     (rows, size), (others, size_of_others) = ctx.dims(0), ctx.dims(1)
     ctx.same(size, size_of_others, "the sizes of rows")
     return Tensor(ctx.tensor().dtype, (rows, others))
-
-
-def infer_gemm(ctx: InferenceContext) -> Tensor:
-    """Infer the product of two matrices, either of which may be transposed."""
-    return Tensor(ctx.tensor().dtype, _gemm_dims(ctx, 0, 1))
 
 
 def infer_qgemm(ctx: InferenceContext) -> Tensor:
@@ -157,7 +141,7 @@ RULES: Mapping[str, Rule] = {
     "MatMul": matmul,
     "MatMulInteger": matmul_integer,
     "QLinearMatMul": _product_rule(like=7, right=3),  # a, a_scale, a_zero, b, ..., y_scale, y_zero
-    "Gemm": infer_gemm,
+    "Gemm": lambda ctx: ctx.like(_gemm_dims(ctx, 0, 1)),
     "Einsum": infer_einsum,
     "RNN": infer_recurrent,
     "GRU": infer_recurrent,
@@ -169,12 +153,14 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.TransposeMatMul": fused_matmul,
     "com.microsoft.MatMulNBits": matmul_blocks,
     "com.microsoft.MatMulBnb4": matmul_blocks,
-    "com.microsoft.MatMulFpQ4": matmul_fp_q4,
-    "com.microsoft.MatMulNBitsMlp": infer_mlp,
-    "com.microsoft.MatMulNBitsQkv": infer_qkv,
+    # (A, B, B_shape): the weight is packed, and the elements of the third input are its dims
+    "com.microsoft.MatMulFpQ4": lambda ctx: ctx.like(matmul_dims(ctx, ctx.dims(), tuple(ctx.exprs(2)))),
+    # (A, skip, ...): one projection or three, then the sum of input and residual
+    "com.microsoft.MatMulNBitsMlp": _projections("N"),
+    "com.microsoft.MatMulNBitsQkv": _projections("Nq", "Nkv", "Nkv"),
     "com.microsoft.FusedMatMulActivation": fused_matmul,
     "com.microsoft.GemmFastGelu": matmul,
-    "com.microsoft.FusedGemm": infer_gemm,
+    "com.microsoft.FusedGemm": lambda ctx: ctx.like(_gemm_dims(ctx, 0, 1)),
     "com.microsoft.QGemm": infer_qgemm,
     "com.microsoft.DynamicQuantizeLSTM": infer_recurrent,
     "com.microsoft.CDist": infer_distances,

@@ -26,15 +26,14 @@ __all__ = [
     "WRONG",
     "Bools",
     "Broadcast",
-    "Concatenated",
     "Condition",
     "Index",
     "Ints",
-    "Multiple",
     "Precondition",
     "Related",
     "Violation",
     "failing_where",
+    "has_rest",
     "is_zero",
     "name_value",
     "pair_text",
@@ -207,26 +206,9 @@ def is_zero(number: Ints, amount: Ints) -> Bools:
     return np.asarray((number == 0) & (amount != 0))
 
 
-@dataclass(frozen=True)
-class Multiple(Precondition):
-    """A dim is a multiple of a number."""
-
-    expr: Expr
-    divisor: int
-    what: str
-    says: str
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return (self.expr,)
-
-    def outcome(self, values: Sequence[Ints]) -> Ints:
-        return failing_where(values[0] % self.divisor != 0)
-
-    def violation(self, values: Sequence[int]) -> Violation:
-        return Violation(
-            f"{self.what}: {name_value(self.expr, values[0])}, not a multiple of {self.divisor}", self.says
-        )
+def has_rest(number: Ints, divisor: Ints) -> Bools:
+    """Return where a number is no multiple of another one."""
+    return np.asarray(number % divisor != 0)
 
 
 @dataclass(frozen=True)
@@ -285,45 +267,3 @@ class Broadcast(Precondition):
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
         return tuple((self.exprs_[0], expr) for expr in self.exprs_[1:])
-
-
-@dataclass(frozen=True)
-class Concatenated(Precondition):
-    """The inputs of a Concat that have elements have equal dims, except along the axis."""
-
-    shapes: tuple[tuple[Expr, ...], ...]
-    axis: int
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return tuple(dim for dims in self.shapes for dim in dims)
-
-    def outcome(self, values: Sequence[Ints]) -> Ints:
-        rank = len(self.shapes[0])
-        rows = [values[start : start + rank] for start in range(0, len(values), rank)]
-        clash = np.zeros(values[0].shape, np.bool_)
-        for index in range(rank):
-            if index == self.axis:
-                continue
-            common = np.full(values[0].shape, -1, np.int64)
-            for row in rows:
-                full = np.all(np.stack([*row]) != 0, axis=0)
-                clash |= full & (common >= 0) & (row[index] != common)
-                common = np.where(full, row[index], common)
-        return failing_where(clash)
-
-    def violation(self, values: Sequence[int]) -> Violation:
-        rank = len(self.shapes[0])
-        rows = [list(values[start : start + rank]) for start in range(0, len(values), rank)]
-        return Violation(
-            f"shapes that cannot be joined at axis {self.axis}: {join_words([str(row) for row in rows])}",
-            "Non concat axis dimensions must match",
-        )
-
-    @property
-    def told(self) -> tuple[Expr, ...]:
-        return tuple(dim for pair in self.equalities() for dim in pair if pair[0] != pair[1])
-
-    def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
-        first, *others = self.shapes
-        return tuple((first[i], dims[i]) for dims in others for i in range(len(first)) if i != self.axis)

@@ -25,12 +25,6 @@ def infer_dequantize(ctx: InferenceContext) -> Tensor:
     return ctx.tensor().of_dtype(dtype)
 
 
-def dynamic_quantize(ctx: InferenceContext) -> list[Tensor]:
-    """Return the dims of the input in uint8, a scale and a zero point."""
-    quantised = ctx.tensor().of_dtype(TensorProto.UINT8)
-    return [quantised, Tensor(TensorProto.FLOAT, ()), Tensor(TensorProto.UINT8, ())]
-
-
 def _broadcast_rule(*indices: int, like: int = 0, dtype: int | None = None) -> Rule:
     """Return the rule of inputs that broadcast, with the dtype of one, or a given one."""
 
@@ -61,7 +55,11 @@ def gather_blocks(ctx: InferenceContext) -> Tensor:
 RULES: Mapping[str, Rule] = {
     "QuantizeLinear": infer_quantize,
     "DequantizeLinear": infer_dequantize,
-    "DynamicQuantizeLinear": dynamic_quantize,
+    "DynamicQuantizeLinear": lambda ctx: [  # in uint8, a scale and a zero point
+        ctx.tensor().of_dtype(TensorProto.UINT8),
+        Tensor(TensorProto.FLOAT, ()),
+        Tensor(TensorProto.UINT8, ()),
+    ],
     "com.microsoft.QuantizeLinear": infer_quantize,
     "com.microsoft.DequantizeLinear": infer_dequantize,
     "com.microsoft.QLinearAdd": _broadcast_rule(0, 3),  # A, a_scale, a_zero, B, ...

@@ -96,11 +96,6 @@ def infer_layer_norm(ctx: InferenceContext) -> list[Tensor]:
     return [Tensor(tensor.dtype, dims), statistics, statistics]
 
 
-def infer_rms_norm(ctx: InferenceContext) -> Tensor:
-    """Return the dims of the input, with the dtype of the scale."""
-    return Tensor(ctx.tensor(1).dtype, ctx.dims())
-
-
 def infer_skip_norm(ctx: InferenceContext) -> list[Tensor]:
     """Return the dims of the input; the fourth output is the sum of input and residual."""
     result, statistics = Tensor(ctx.tensor().dtype, ctx.dims()), Tensor(TensorProto.FLOAT, (*ctx.dims()[:-1], 1))
@@ -124,12 +119,6 @@ def infer_batch_norm(ctx: InferenceContext) -> list[Tensor]:
     return [Tensor(ctx.tensor().dtype, dims), mean, variance, mean, variance]
 
 
-def infer_group_norm(ctx: InferenceContext) -> list[Tensor]:
-    """Infer SkipGroupNorm: the dims of the input, also for the sum of input and residual."""
-    result = Tensor(ctx.tensor().dtype, ctx.dims())
-    return [result, result]
-
-
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(REDUCTIONS, infer_reduce),
     "ArgMax": arg_extreme,
@@ -137,11 +126,11 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.QLinearReduceMean": infer_reduce,
     "LayerNormalization": infer_layer_norm,
     "SimplifiedLayerNormalization": infer_layer_norm,
-    "RMSNormalization": infer_rms_norm,
+    "RMSNormalization": lambda ctx: ctx.like(ctx.dims(), 1),  # of the dtype of the scale
     "BatchNormalization": infer_batch_norm,
     "com.microsoft.SkipLayerNormalization": infer_skip_norm,
     "com.microsoft.SkipSimplifiedLayerNormalization": infer_skip_norm,
-    "com.microsoft.SkipGroupNorm": infer_group_norm,
+    "com.microsoft.SkipGroupNorm": lambda ctx: [ctx.like(ctx.dims())] * 2,  # and the sum of input and residual
     "com.microsoft.EmbedLayerNormalization": infer_embedding_norm,
     "com.microsoft.QEmbedLayerNormalization": infer_embedding_norm,
 }

@@ -6,7 +6,7 @@ condition once, for inference, hazards and legal sizes alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
@@ -19,13 +19,13 @@ from graphkit.dtypes import integer_range
 from graphkit.graph.operator_traits import has_attributes_only
 from graphkit.graph.view import Node, Scope, T, Value, attribute_value
 from graphkit.model import Model
-from graphkit.ops.preconditions import BROADCAST, Broadcast, Condition, Multiple, Precondition, Related, is_zero
+from graphkit.ops.preconditions import BROADCAST, Broadcast, Condition, Precondition, Related, has_rest, is_zero
 from graphkit.ops.tensor import Array, Dims, Element, Tensor, element_number, exact_range, is_known
 from graphkit.symbolic.algebra import divide_exactly, lower, maximum, upper, without_common_factor
 from graphkit.symbolic.expr import INF, Bound, Call, Expr, TooComplexError, const, symbol
 from graphkit.symbolic.relations import Relation, Requirement
 
-__all__ = ["Engine", "Finding", "InferenceContext", "NodeView", "Notes", "Rule", "UnknownError"]
+__all__ = ["Engine", "Finding", "InferenceContext", "NodeFacts", "NodeView", "Notes", "Rule", "UnknownError"]
 
 
 class UnknownError(Exception):
@@ -105,6 +105,10 @@ class NodeView:
             raise UnknownError(f"{self.name(index)} is not a single number")
         return values[0]
 
+    def like(self, dims: Iterable[Expr | int], index: int = 0) -> Tensor:
+        """Return a tensor of these dims and the dtype of an input."""
+        return Tensor(self.tensor(index).dtype, dims)
+
     # Attributes
 
     def attr(self, name: str, default: T | type[T]) -> T:
@@ -126,6 +130,28 @@ class NodeView:
         if not -rank <= value < rank:
             raise UnknownError(f"axis {value} is out of range")
         return value % rank
+
+
+class NodeFacts(NodeView):
+    """A node with the known facts of its inputs and outputs."""
+
+    def __init__(self, node: Node, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]) -> None:
+        super().__init__(node, inputs, node.attributes)
+        self.outputs = outputs
+
+    def output(self, index: int = 0) -> Dims:
+        """Return the dims of an output."""
+        tensor = self.outputs[index] if index < len(self.outputs) else None
+        if tensor is None or tensor.dims is None:
+            raise UnknownError(f"its output {index} is left out" if tensor is None else tensor.reason)
+        return tensor.dims
+
+    def dims_of_rank(self, index: int, *ranks: int) -> Dims:
+        """Return the dims of an input that must have one of these ranks."""
+        dims = self.dims(index)
+        if len(dims) not in ranks:
+            raise UnknownError(f"its input {index} has rank {len(dims)}")
+        return dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +386,8 @@ class InferenceContext(NodeView):
             raise UnknownError(f"{what} is divided by 0")
         size, total = divisor.constant, dividend.constant
         if says is not None and size is not None:
-            self.require(Multiple(dividend, size, what, says))
+            problem = f"{what}: {{0}}, not a multiple of {size}"
+            self.require(Condition((dividend, divisor), has_rest, problem, says))
         if size is not None and total is not None and total % size:
             self.note_fault(f"{what}: {total} is not a multiple of {size}")
         return divide_exactly(dividend, divisor)

@@ -250,22 +250,6 @@ def roi_align(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, (ctx.dims(1)[0], ctx.dims(0)[1], *sizes))
 
 
-def infer_crop(ctx: InferenceContext) -> Tensor:
-    """Infer CropAndResize(X, rois, batch_indices, crop_size): regions, channels, the crop's height and width."""
-    return Tensor(ctx.tensor().dtype, (ctx.dims(1)[0], ctx.dims(0)[1], *ctx.exprs(3)))
-
-
-def grid_sample(ctx: InferenceContext) -> Tensor:
-    """Return batch and channels of the input, and the spatial dims of the grid."""
-    return Tensor(ctx.tensor().dtype, (*ctx.dims(0)[:2], *ctx.dims(1)[1:-1]))
-
-
-def reorder_output(ctx: InferenceContext) -> Tensor:
-    """Return the channels without the padding of the blocked layout."""
-    dims = ctx.dims()
-    return _make_image(ctx, dims[0], ctx.attr("channels", 0), dims[2:])
-
-
 def col_to_image(ctx: InferenceContext) -> Tensor:
     """Infer Col2Im(input, image_shape, block_shape): batch, channels, the shape of the image."""
     dims = ctx.dims()
@@ -273,6 +257,7 @@ def col_to_image(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, (dims[0], channels, *ctx.exprs(1)))
 
 
+_GRID_SAMPLE: Rule = lambda ctx: ctx.like((*ctx.dims()[:2], *ctx.dims(1)[1:-1]))  # noqa: E731 - of two domains
 QLINEAR_CONV = _conv_rule(3, like=7)  # x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, ...
 
 
@@ -306,11 +291,6 @@ def infer_dft(ctx: InferenceContext) -> Tensor:
     return Tensor(ctx.tensor().dtype, dims)
 
 
-def infer_window(ctx: InferenceContext) -> Tensor:
-    """Return as many elements as the input says."""
-    return Tensor(ctx.attr("output_datatype", TensorProto.FLOAT), (ctx.size(0),))
-
-
 def infer_unfold(ctx: InferenceContext) -> Tensor:
     """Infer UnfoldTensor: windows along a dim, with their elements in a new last dim."""
     dims, size, step = list(ctx.dims()), ctx.attr("size", 1), ctx.attr("step", 1)
@@ -335,28 +315,33 @@ RULES: Mapping[str, Rule] = {
     "Upsample": infer_resize,
     "RoiAlign": roi_align,
     "MaxRoiPool": roi_align,
-    "GridSample": grid_sample,
+    "GridSample": _GRID_SAMPLE,
     "Col2Im": col_to_image,
     "com.microsoft.QLinearConv": QLINEAR_CONV,
     "com.microsoft.QLinearAveragePool": infer_pool,
     "com.microsoft.QLinearGlobalAveragePool": global_pool,
     "com.microsoft.FusedConv": _conv_rule(),
-    "com.microsoft.GridSample": grid_sample,
+    "com.microsoft.GridSample": _GRID_SAMPLE,
     "com.microsoft.NhwcConv": _conv_rule(),
     "com.microsoft.NhwcFusedConv": _conv_rule(),
     "com.microsoft.NhwcMaxPool": infer_pool,
-    "com.microsoft.CropAndResize": infer_crop,
+    # (X, rois, batch_indices, crop_size): regions, channels, height and width
+    "com.microsoft.CropAndResize": lambda ctx: ctx.like((ctx.dims(1)[0], ctx.dims()[1], *ctx.exprs(3))),
     "com.microsoft.nchwc.Conv": _conv_rule(),
     "com.microsoft.nchwc.MaxPool": infer_pool,
     "com.microsoft.nchwc.AveragePool": infer_pool,
     "com.microsoft.nchwc.GlobalAveragePool": global_pool,
     "com.microsoft.nchwc.GlobalMaxPool": global_pool,
-    "com.microsoft.nchwc.ReorderOutput": reorder_output,
+    # the channels without the padding of the blocked layout
+    "com.microsoft.nchwc.ReorderOutput": lambda ctx: _make_image(
+        ctx, ctx.dims()[0], ctx.attr("channels", 0), ctx.dims()[2:]
+    ),
     "STFT": infer_stft,
     "DFT": infer_dft,
-    "BlackmanWindow": infer_window,
-    "HammingWindow": infer_window,
-    "HannWindow": infer_window,
+    **dict.fromkeys(
+        ("BlackmanWindow", "HammingWindow", "HannWindow"),
+        lambda ctx: Tensor(ctx.attr("output_datatype", TensorProto.FLOAT), (ctx.size(0),)),
+    ),
     "com.microsoft.UnfoldTensor": infer_unfold,
 }
 

@@ -59,6 +59,7 @@ __all__ = [
     "join_sequences",
     "plain_dims",
     "plain_element",
+    "scalar_integer",
     "sizes_of",
     "term_span",
     "unknown_tensor",
@@ -264,6 +265,12 @@ def element_number(element: Element) -> int | None:
     if isinstance(element, int):
         return element
     return element.constant if isinstance(element, Expr) else None
+
+
+def scalar_integer(tensor: Tensor | None) -> Expr | None:
+    """Return the integer that a tensor of one element holds, None where it is not known."""
+    elements = (tensor.elements if tensor is not None else None) or ()
+    return elements[0] if len(elements) == 1 and isinstance(elements[0], Expr) else None
 
 
 def _data_text(data: Array) -> str:

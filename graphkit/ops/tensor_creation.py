@@ -164,11 +164,6 @@ def infer_like(ctx: InferenceContext) -> Tensor:
     return ctx.tensor().of_dtype(ctx.attr("dtype", ctx.tensor().dtype))
 
 
-def infer_random(ctx: InferenceContext) -> Tensor:
-    """Return the dims that the attribute gives."""
-    return Tensor(ctx.attr("dtype", TensorProto.FLOAT), ctx.attr("shape", ()))
-
-
 def infer_compress(ctx: InferenceContext) -> Tensor:
     """Keep as many along the axis as the condition has True."""
     count = ctx.new_symbol(f"it is how many elements of {ctx.name(1)} are True")
@@ -199,11 +194,6 @@ def unique_vector(ctx: InferenceContext) -> list[Tensor]:
     return [Tensor(ctx.tensor().dtype, (count,)), *(Tensor(TensorProto.INT64, (n,)) for n in (total, count))]
 
 
-def infer_multinomial(ctx: InferenceContext) -> Tensor:
-    """Return a row of samples for each batch."""
-    return Tensor(ctx.attr("dtype", TensorProto.INT32), (ctx.dims()[0], ctx.attr("sample_size", 1)))
-
-
 RULES: Mapping[str, Rule] = {
     "Shape": infer_shape,
     "Size": infer_size,
@@ -218,10 +208,14 @@ RULES: Mapping[str, Rule] = {
     "Compress": infer_compress,
     "Unique": infer_unique,
     "com.microsoft.Unique": unique_vector,
-    "Multinomial": infer_multinomial,
+    "Multinomial": lambda ctx: Tensor(  # a row of samples for each batch
+        ctx.attr("dtype", TensorProto.INT32), (ctx.dims()[0], ctx.attr("sample_size", 1))
+    ),
     "Bernoulli": infer_like,
     "RandomNormalLike": infer_like,
     "RandomUniformLike": infer_like,
-    "RandomNormal": infer_random,
-    "RandomUniform": infer_random,
+    **dict.fromkeys(
+        ("RandomNormal", "RandomUniform"),
+        lambda ctx: Tensor(ctx.attr("dtype", TensorProto.FLOAT), ctx.attr("shape", ())),
+    ),
 }

@@ -14,7 +14,7 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS, INTEGERS, integer_range
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import ForwardAnalysis
-from graphkit.graph.operator_traits import MOVING
+from graphkit.graph.operator_traits import copied_inputs
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import ZERO, Node, Value
 from graphkit.io.tensors import payload_size
@@ -122,7 +122,7 @@ class ElementBounds(ForwardAnalysis[Interval]):
         kind = node.operator
         if node.bodies:
             return _of_dtype(dtype)
-        if kind in MOVING - {"Concat"} or kind in EXTREMES or kind in ("Cast", "Dropout"):
+        if kind in EXTREMES or kind in ("Cast", "Dropout"):
             return self.of(node.input(0))
         if kind in ("ArgMax", "ArgMin"):
             dims = self.shapes.dims(node.input(0)) or ()
@@ -142,14 +142,11 @@ class ElementBounds(ForwardAnalysis[Interval]):
             return UNBOUNDED if fill is None else self._of_tensor(fill)
         if kind in ARITHMETIC:
             return ARITHMETIC[kind]([self.of(each) for each in node.operands])
-        if kind in ("Concat", "Where", "ScatterND", "ScatterElements"):
-            read = {"Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2)}.get(kind, range(len(node.inputs)))
-            if node.attr("reduction", "none") != "none":
-                return _of_dtype(dtype)
-            return reduce(or_, (self.of(node.input(index)) for index in read))
         if kind in ("Trilu", "Relu", "Pad"):
             padding = node.input(2) if kind == "Pad" else None
             return self.of(node.input(0)) | (Interval(0, 0) if padding is None else self.of(padding))
+        if read := copied_inputs(node):
+            return reduce(or_, (self.of(node.input(index)) for index in read))
         return _of_dtype(dtype)
 
 

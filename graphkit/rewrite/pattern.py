@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from graphkit.graph.operator_traits import COMMUTATIVE
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 
 __all__ = ["Match", "Number", "Op", "Pattern", "nodes_of"]
 
-COMMUTATIVE = ("Add", "And", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor")
 Match = Mapping["Pattern", Value]  # the values of the parts of a pattern
 
 

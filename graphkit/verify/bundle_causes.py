@@ -17,6 +17,7 @@ from graphkit.contract.bundle_contract import BundleContract, StateTensor
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import GraphkitError
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.operator_traits import SAME_ORDER
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
 from graphkit.runtime.session import IsolatedSession
@@ -246,7 +247,6 @@ ROLES = {
     "encoder tokens": "The tokens of the source are wrong",
     "token types": "The types of tokens are wrong",
 }
-LAYOUT = ("Reshape", "Unsqueeze", "Squeeze", "Identity", "Flatten")
 Place = tuple[int, int]  # of a node, and of its input
 
 
@@ -320,9 +320,9 @@ def _input_places(model: Model, values: Sequence[Value]) -> Iterator[Place]:
         if output is None or reader.bodies or reader.is_op("Shape", "Size"):
             continue
         node = outputs.get(output.name)
-        if node is not None and index < len(node.inputs) and (is_first or node.is_op(*LAYOUT)):
+        if node is not None and index < len(node.inputs) and (is_first or node.is_op(*SAME_ORDER)):
             yield node.index, index
-        elif node is None and reader.is_op(*LAYOUT) and index == 0:
+        elif node is None and reader.is_op(*SAME_ORDER) and index == 0:
             todo += [(*use, False) for use in output.consumers]
 
 

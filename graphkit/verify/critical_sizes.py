@@ -19,8 +19,8 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.tensor import is_known
+from graphkit.ops.value_ranges import ValueRangeAnalysis
 from graphkit.shapes import Shapes, infer
-from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 from graphkit.symbolic.expr import Expr
 
 __all__ = ["LEAST", "MARGIN", "Lengths", "Threshold", "find_thresholds", "lengths_of"]

@@ -15,7 +15,7 @@ from ml_dtypes import finfo
 from graphkit.dtypes import inline_array
 from graphkit.errors import ModelError
 from graphkit.graph.mask_polarity import Polarity, mask_elements
-from graphkit.graph.operator_traits import value_inputs
+from graphkit.graph.operator_traits import COMPARING, PICKING, PRESERVING, operator_set, value_inputs
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, all_nodes, unwrap_value
 from graphkit.model import Model
@@ -177,18 +177,7 @@ LARGE_INTEGERS = (
     2**62 + 1, -(2**62) - 1, 2**31, -(2**31) - 1, 2**24 + 1, -(2**24) - 1, 2**32 + 1, 2**53 + 1, 2**63 - 1, -(2**63),
     2**31 - 1, -(2**31), 32767, -32768, 65535, 127, -128,
 )  # fmt: skip
-COMPARING = (
-    "Equal",
-    "Less",
-    "LessOrEqual",
-    "Greater",
-    "GreaterOrEqual",
-    "Clip",
-    "Min",
-    "Max",
-    "Mod",
-    "ThresholdedRelu",
-)
+LIMITING = COMPARING | operator_set("Clip Max Min Mod ThresholdedRelu")
 MAX_MARKS = 24
 MAX_MARK_ELEMENTS = 8
 T = TypeVar("T")
@@ -210,7 +199,7 @@ class Marks:
 
 def marks_of(model: Model) -> Marks:
     """Return the numbers that the nodes of a model compare with, as far as they are small constants."""
-    nodes = (node for node in all_nodes(model.scopes) if node.is_op(*COMPARING))
+    nodes = (node for node in all_nodes(model.scopes) if node.is_op(*LIMITING))
     numbers = [number for node in nodes for number in _compared_numbers(node)]
     integers = _distinct_numbers(
         int(number) for number in numbers if isinstance(number, int) or float(number).is_integer()
@@ -348,8 +337,7 @@ def _overriding_array(array: np.ndarray, rng: np.random.Generator) -> np.ndarray
 
 
 MOST = 16  # tokens: some tokenizers add hundreds
-MOVES = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
-ID_COMPARING = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+MOVES = PRESERVING | PICKING | {"Cast"}
 CHOOSING = ("ArgMax", "ArgMin", "TopK")
 CONFIGURATIONS = ("generation_config.json", "config.json")
 TOKEN_FIELDS = ("_token_id", "_token_index")
@@ -398,7 +386,7 @@ def _compared_constants(model: Model) -> dict[int, list[Node]]:
     nodes_by_token: dict[int, list[Node]] = {}
     for ids in model.roles.all("tokens", "encoder tokens"):
         for node, index in find_readers(ids, lambda node, index: index == 0 and node.is_op(*MOVES)):
-            compared_with = node.input(1 - index) if node.is_op(*ID_COMPARING) else None
+            compared_with = node.input(1 - index) if node.is_op(*COMPARING) else None
             tensor = unwrap_value(compared_with, MOVES).constant if compared_with is not None else None
             is_small = tensor is not None and int(np.prod(tensor.dims)) <= MOST
             for token in model.array(tensor).ravel() if tensor is not None and is_small else ():

@@ -19,10 +19,10 @@ from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
 from graphkit.graph.mask_polarity import mask_elements
-from graphkit.graph.operator_traits import value_inputs
+from graphkit.graph.operator_traits import MEASURING, value_inputs
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.uses import find_lookups, table_entries
+from graphkit.graph.uses import find_lookups, lookup_axis, table_entries
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.limits import DEFAULT_LIMITS
@@ -443,11 +443,10 @@ def index_bound(value: Value, model: Model) -> int | None:
 def _computed_entries(model: Model, node: Node, table: Value) -> int | None:
     """Return how many entries a table has that nodes compute, such as those of a Range, None where that varies."""
     dims = infer(model)[table].dims or ()
-    axis = node.axis(len(dims), name="axis" if node.op_type == "Gather" else "gather_axis")
+    axis = lookup_axis(node, len(dims))
     return dims[axis].constant or None if axis is not None and dims else None
 
 
-SHAPE_ONLY = ("Shape", "Size")  # what they give does not depend on elements
 HARMLESS = ("axis", "axes", "starts", "ends")  # onnxruntime refuses, or clamps, those that do not exist
 UNCHECKED = ("MaxUnpool", "RotaryEmbedding", "TensorScatter")  # what onnxruntime may not check the indices of
 
@@ -458,7 +457,7 @@ def steers_sizes(value: Value) -> bool:
     is_integer = declared is not None and declared.dtype in INTEGERS
 
     def computed_with(reached: Value) -> Iterator[Value | None]:
-        return (out for node, _ in reached.consumers if not node.is_op(*SHAPE_ONLY) for out in node.outputs)
+        return (out for node, _ in reached.consumers if not node.is_op(*MEASURING) for out in node.outputs)
 
     uses = (use for reached in walk_breadth_first([value], computed_with) for use in reached.consumers)
     return any(_decides_runs(node, index) or (is_integer and _trusts_indices(node)) for node, index in uses)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
-from graphkit.analysis.shape_ops import SHAPE_OPS, Change, RemainingShapes, changes_table, remaining_shapes
+from graphkit.analysis.shape_ops import Change, RemainingShapes, changes_table, remaining_shapes
 from graphkit.graph.names import count_things
+from graphkit.graph.operator_traits import SHAPE_OPERATORS
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FoldOptions
@@ -155,11 +156,11 @@ def fold_file(
 def _count_operators(before: Model, after: Model) -> tuple[Change, ...]:
     graphs = [list(all_nodes((model.graph,))) for model in (before, after)]
     was, now = (Counter(node.op_type for node in nodes if not node.domain) for nodes in graphs)
-    rows = [Change(op, was[op], now[op]) for op in (*SHAPE_OPS, *OTHERS) if was[op] or now[op]]
+    rows = [Change(op, was[op], now[op]) for op in (*SHAPE_OPERATORS, *OTHERS) if was[op] or now[op]]
     if before.proto.functions or after.proto.functions:
         rows.append(Change("nodes of functions", *(sum(1 for _ in all_nodes(m.scopes[1:])) for m in (before, after))))
     plumbing = (
-        sum(node.is_op(*SHAPE_OPS) and model.shape_tensors.works_on_shapes(node) for node in nodes)
+        sum(node.is_op(*SHAPE_OPERATORS) and model.shape_tensors.works_on_shapes(node) for node in nodes)
         for model, nodes in zip((before, after), graphs, strict=True)
     )
     return (*rows, Change("nodes that compute shapes", *plumbing), Change("all nodes", *map(len, graphs)))

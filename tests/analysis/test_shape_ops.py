@@ -8,7 +8,6 @@ import pytest
 from builders import model_of
 
 from graphkit.analysis.shape_ops import (
-    SHAPE_OPS,
     Change,
     Feeds,
     RemainingShape,
@@ -18,6 +17,7 @@ from graphkit.analysis.shape_ops import (
     remaining_shapes,
     shape_ops,
 )
+from graphkit.graph.operator_traits import SHAPE_OPERATORS
 from graphkit.model import Model
 from graphkit.runtime.external_tools import optimized
 
@@ -209,7 +209,7 @@ def test_detr_reads_most_shapes_of_reshape_dynamically(detr: ShapeOps) -> None:
 
 @pytest.mark.slow
 def test_operators_come_in_the_order_of_the_report(detr: ShapeOps) -> None:
-    positions = [SHAPE_OPS.index(op.op) for op in detr.ops]
+    positions = [SHAPE_OPERATORS.index(op.op) for op in detr.ops]
     assert positions == sorted(positions)
 
 

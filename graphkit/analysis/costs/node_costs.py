@@ -16,10 +16,12 @@ from typing import Literal, NamedTuple
 
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.dataflow import in_order
+from graphkit.graph.operator_traits import RECURRENT
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.control_and_sequences import count_iterations
-from graphkit.ops.costs import MACS, OPERATIONS, PICKING, SHAPE_ONLY, UNCOUNTED, VIEWS, NodeDims, Rule, product
+from graphkit.ops.costs import MACS, OPERATIONS, READ_IN_PART, SHAPE_ONLY, UNCOUNTED, VIEWS, Rule, product
+from graphkit.ops.rule_context import NodeFacts
 from graphkit.ops.tensor import Dims, TensorSequence, element_number
 from graphkit.progress import check_time
 from graphkit.shapes import Expr, Shapes, UnknownError, ceil_div, const
@@ -36,7 +38,6 @@ NOTHING_UNKNOWN: Mapping[Measure, str] = {}
 MAX_TERMS = 1000  # of a product, and of a text
 MAX_CALLS = 30  # functions in functions, as for shapes
 MAX_WORK = 200_000  # nodes of bodies and functions, as often as they are called
-RECURRENT = ("GRU", "LSTM", "RNN")
 FAILURES = (UnknownError, TooComplexError, ArithmeticError, LookupError, ValueError)
 
 
@@ -155,17 +156,17 @@ def _bytes_moved(node: Node, shapes: Shapes) -> Expr:
         return const(0)
     read = list[Value]()
     for index, value in enumerate(node.inputs):
-        if index == 0 and node.operator in PICKING:
+        if index == 0 and node.operator in READ_IN_PART:
             read += node.results
         elif value is not None and not (index == 0 and node.operator in SHAPE_ONLY):
             read.append(value)
     return sum((bytes_of(value, shapes) for value in (*read, *node.results)), start=const(0))
 
 
-def node_dims(node: Node, shapes: Shapes) -> NodeDims:
+def node_dims(node: Node, shapes: Shapes) -> NodeFacts:
     """Return a node with the dims of its inputs and outputs."""
     inputs, outputs = ([None if each is None else shapes[each] for each in x] for x in (node.inputs, node.outputs))
-    return NodeDims(node, inputs, outputs)
+    return NodeFacts(node, inputs, outputs)
 
 
 def count_macs(node: Node, shapes: Shapes) -> Expr | None:
@@ -438,7 +439,7 @@ def _unknown_cost(node: Node, reason: str) -> NodeCost:
     return NodeCost(node, {}, dict.fromkeys(MEASURES, reason))
 
 
-def _count_by_rule(sizes: NodeDims, rules: Mapping[str, Rule]) -> Expr:
+def _count_by_rule(sizes: NodeFacts, rules: Mapping[str, Rule]) -> Expr:
     operator = sizes.node.operator
     if operator in UNCOUNTED and rules is OPERATIONS:
         raise UnknownError(UNCOUNTED[operator])

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from graphkit.graph.cache_entries import split_name
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operator_traits import MOVING
+from graphkit.graph.operator_traits import GATHERING, SCATTERING, copied_inputs
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
@@ -106,7 +106,6 @@ SAMPLES = 16_000  # of a second of speech
 NODES, EDGES = 128, 512
 PIXELS = 224
 AUDIO = {"audio", "wav", "waveform", "waveforms", "speech", "samples"}
-INDEXING = ("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND")
 
 
 def sizes_by_input(shapes: Shapes) -> dict[str, int]:
@@ -138,7 +137,7 @@ def _symbols_of(dims: Iterable[Expr]) -> list[str]:
 def indexed_dims(value: Value, shapes: Shapes) -> Iterator[Expr]:
     """Yield the dims along which the elements of an input index computed tensors: they are below each."""
     for node, index in find_readers(value, _passes_elements):
-        table = node.input(0) if index == 1 and node.is_op(*INDEXING) else None
+        table = node.input(0) if index == 1 and node.operator in GATHERING | SCATTERING else None
         dims = shapes.dims(table) if table is not None and not table.is_constant else None
         is_nd, size = node.op_type.endswith("ND"), (shapes.dims(node.input(1)) or (None,))[-1]
         axis = node.axis(len(dims or ()), name="batch_dims" if is_nd else "axis")
@@ -148,6 +147,5 @@ def indexed_dims(value: Value, shapes: Shapes) -> Iterator[Expr]:
 
 
 def _passes_elements(node: Node, index: int) -> bool:
-    if node.is_op("Where"):  # negative indices count from the end
-        return index > 0
-    return node.operator in (*MOVING, "Cast") and (index == 0 or node.is_op("Concat"))
+    """Whether a node moves or chooses the elements of an input, as of indices that may count from the end."""
+    return index in copied_inputs(node) or (node.is_op("Cast") and index == 0)

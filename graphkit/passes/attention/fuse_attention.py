@@ -17,7 +17,7 @@ import onnx
 import onnx.parser
 from onnx import TensorProto
 
-from graphkit.graph.operator_traits import has_attributes_only
+from graphkit.graph.operator_traits import REARRANGING, SAME_ORDER, has_attributes_only
 from graphkit.graph.traversal import chain_end
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.ops.tensor import Dims
@@ -32,10 +32,8 @@ from graphkit.symbolic.expr import TooComplexError
 
 __all__ = ["NAME", "FuseAttention", "attention_function"]
 
-MOVERS = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 SCALING = ("Mul", "Div")
 TAKING = ("Split", "Slice", "Gather")
-REGROUPING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 Kind = Literal["batch", "row", "column"]
 
@@ -149,7 +147,7 @@ def layout_after(editor: Editor, node: Node, value: Value, out: Value, before: L
         return None
     if node.is_op("Transpose"):
         return before.transpose_layout(node.attr("perm", tuple(reversed(range(len(dims))))) or ())
-    if node.is_op(*REGROUPING):
+    if node.is_op(*SAME_ORDER):
         return before.reshape_layout(dims)
     return _layout_after_part(editor, node, out, dims, before) if node.is_op(*TAKING) else None
 
@@ -212,7 +210,7 @@ def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: 
         MatchFailure: It is none of them.
     """
     path: list[tuple[Node, Value, Value]] = []
-    while value is not None and value.producer is not None and value.producer.is_op(*MOVERS, *SCALING, *TAKING):
+    while value is not None and value.producer is not None and value.producer.is_op(*REARRANGING, *SCALING, *TAKING):
         source = moved_operand(value.producer)
         if source is None:
             raise MatchFailure(f"its {role} are constant")
@@ -440,7 +438,7 @@ class SelfAttention:
                 if spec is not None:  # a value of other dims, which a constant shape gives
                     fallback = Joined(out, tuple(path), is_turned, spec)
             node = out.consumers[0][0] if out.consumers else None
-            moved_out = node.outputs[0] if node is not None and node.is_op(*MOVERS) else None
+            moved_out = node.outputs[0] if node is not None and node.is_op(*REARRANGING) else None
             if node is None or moved_out is None:
                 break
             moved = layout_after(self.editor, node, out, moved_out, layout)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operator_traits import operator_set
+from graphkit.graph.operator_traits import COMPARING, COPYING, operator_set, value_inputs
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.passes.clean_up.fold_constants import FoldConstants
@@ -114,11 +114,8 @@ def _is_nothing(editor: Editor, value: Value, others: tuple[Value, Value], out: 
     )
 
 
-SOURCES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Range", "Trilu")
-FOLLOWING = operator_set(
-    "Add And Cast Concat ConstantOfShape Expand Mul Neg Not Or Reshape ScatterElements ScatterND Slice Squeeze Sub "
-    "Transpose Unsqueeze Where Xor"
-)
+SOURCES = COMPARING | operator_set("Range Trilu")
+FOLLOWING = COPYING | operator_set("Add And Cast ConstantOfShape Mul Neg Not Or Sub Xor")
 
 
 @dataclass(frozen=True)
@@ -247,7 +244,7 @@ def _is_computed_of_constants(value: Value) -> bool:
         node = value.producer
         if node is None or value.is_constant or node.is_op("ConstantOfShape", "Range"):
             return ()  # which say only how many there are
-        return node.inputs[:1] if node.is_op("Expand", "Reshape", "Slice", "Unsqueeze") else node.inputs
+        return [source for index, source in enumerate(node.inputs) if index not in value_inputs(node)]
 
     return all(
         source.is_constant or (source.producer is not None and source.producer.is_op(*SOURCES, *FOLLOWING))

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import UsageError
-from graphkit.graph.operator_traits import MOVING, RESHAPING
+from graphkit.graph.operator_traits import COPYING, PICKING, PRESERVING, REARRANGING, RESHAPING
 from graphkit.graph.traversal import walk_breadth_first, walk_postorder
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.passes.shapes.simplify_expand import broadcast_dims
@@ -173,7 +173,7 @@ def is_product(value: Value) -> bool:
         node = value.producer
         if node is not None and node.is_op(*ELEMENTWISE):
             return node.inputs[node.is_op("Where") :]
-        return node.inputs[:1] if node is not None and node.is_op(*RESHAPING, "Transpose", "Slice") else ()
+        return node.inputs[:1] if node is not None and node.is_op(*REARRANGING, *PICKING) else ()
 
     sources = walk_breadth_first([value], scaled)
     return any(source.producer is not None and source.producer.operator in PRODUCTS for source in sources)
@@ -186,9 +186,8 @@ LEAST_QUANTIZED = -1e3  # with less, scores that are close to each other share a
 NO_BFLOAT16 = "it masks in bfloat16, of which no constants are made here"
 HALF_FLOOR = -3e4  # a sum of it and of scores is finite in float16
 MAX_CONSTANT = 64 << 20  # bytes of a mask that is computed here
-KEEPS_WHOLE = ("Cast", "Sub", "Mul", "Expand", "Reshape", "Unsqueeze", "Slice", "Squeeze")
-MASKING = MOVING | {"Add", "Cast", "Clip", "ConstantOfShape", "Max", "Min", "Mul", "ScatterElements", "ScatterND"}
-MASKING |= {"Sub", "Sum", "Trilu", "Where"}
+KEEPS_WHOLE = PRESERVING | PICKING | {"Cast", "Mul", "Sub"}
+MASKING = COPYING | {"Add", "Cast", "Clip", "ConstantOfShape", "Max", "Min", "Mul", "Sub", "Sum"}
 
 
 def floor_of(floor: float, dtype: int, reach: Reach | None = None) -> float:
@@ -325,7 +324,7 @@ class _Masks:
                 return None
             if fill is None or scores is None or scores.is_constant:
                 continue
-            if not _is_made_here(unwrap_value(fill, ("Expand", "Cast", "Reshape", "Unsqueeze"))):
+            if not _is_made_here(unwrap_value(fill, PRESERVING | {"Cast"})):
                 continue
             if self.editor.bounds.of(fill).high < 0 and (node.scope.path or self.scores.are(scores)):
                 return side

@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.operator_traits import MOVING, value_inputs
+from graphkit.graph.operator_traits import MOVING, RECURRENT, VARIADIC, value_inputs
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import moved_from
 from graphkit.graph.view import ZERO, Node, Scope, Value
+from graphkit.ops.numerics import BLIND, FAITHFUL
 from graphkit.passes.clean_up.exporter_idioms import is_rounded_behind
 from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
 
@@ -150,9 +151,7 @@ RULES: Mapping[str, Rule] = {
     "Add": _neutral_rule(0, 0, 1, sign=-1),
     "And": _neutral_rule(1, 0, 1),
     "Cast": _match_cast,
-    **dict.fromkeys(
-        ("Concat", "Max", "Mean", "Min", "Sum"), lambda _, node: node.input(0) if len(node.inputs) == 1 else None
-    ),
+    **dict.fromkeys(sorted(VARIADIC | {"Concat"}), lambda _, node: node.input(0) if len(node.inputs) == 1 else None),
     "Div": _neutral_rule(1, 0),
     "Dropout": _match_dropout,
     "Identity": lambda _, node: node.input(0),
@@ -169,16 +168,17 @@ RULES: Mapping[str, Rule] = {
 
 ZERO_FLOATS = {*FLOATS, onnx.TensorProto.BFLOAT16}
 
-# Operators whose result is the same for 0.0 and -0.0, including the sign of a zero.
-BLIND = {"Abs", "ArgMax", "ArgMin", "Cos", "Cosh", "DynamicQuantizeLinear", "Equal", "Exp", "Greater", "GreaterOrEqual"}
-BLIND |= {"IsInf", "IsNaN", "Less", "LessOrEqual", "NonZero", "QuantizeLinear", "ReduceL1", "ReduceL2"}
-BLIND |= {"ReduceSumSquare", "Shape", "Sigmoid", "Size", "Softmax", "Softplus"}
-# Operators whose result for 0.0 and -0.0 differs at most in the sign of a zero.
-FAITHFUL = MOVING | {"Add", "AveragePool", "Cast", "Ceil", "Clip", "Conv", "CumSum", "Einsum", "Elu", "Erf", "Floor"}
-FAITHFUL |= {"Gelu", "Gemm", "GlobalAveragePool", "HardSwish", "LayerNormalization", "LeakyRelu", "MatMul", "Max"}
-FAITHFUL |= {"ConvTranspose", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization"}
-FAITHFUL |= {"MaxPool", "Mean", "Min", "Mul", "Neg", "PRelu", "Pad", "ReduceMax", "ReduceMean", "ReduceMin"}
-FAITHFUL |= {"ReduceSum", "Relu", "Resize", "Round", "ScatterND", "Sin", "Sqrt", "Sub", "Sum", "Tanh", "Where"}
+# Operators whose result is the same for 0.0 and -0.0, or differs at most in the sign of a zero, in all inputs.
+BLIND_HERE = BLIND | {"ArgMax", "ArgMin", "NonZero"}
+FAITHFUL_HERE = (FAITHFUL - {"Div"}) | {
+    "Cast",
+    "ConvTranspose",
+    "CumSum",
+    "Einsum",
+    "GlobalMaxPool",
+    "GroupNormalization",
+}
+FAITHFUL_HERE |= {"InstanceNormalization", "PRelu", "Resize", "ScatterND"}
 
 DEPENDS = "it adds zeros, but a later node may depend on the sign of a zero"
 SIGNS = "it adds zeros, which makes 0 of -0 in an output; with `--fuse` it goes"
@@ -261,7 +261,7 @@ def _exposes_sign(editor: Editor, node: Node, index: int, is_open: bool) -> bool
         return True
     if node.is_op("QuantizeLinear") and (index or editor.shapes[node.outputs[0]].dtype not in INTEGERS):
         return bool(index) or is_open  # a float of 8 bits has a sign of zeros, too
-    if node.op_type in BLIND:
+    if node.op_type in BLIND_HERE:
         return False
     if node.is_op("Pow") and index == 0:
         power = editor.uniform(node.operand(1))
@@ -269,7 +269,7 @@ def _exposes_sign(editor: Editor, node: Node, index: int, is_open: bool) -> bool
             return False
     if node.is_op("Cast") and node.attr("to", int) in (None, onnx.TensorProto.STRING):
         return True
-    return is_open or not (node.op_type in FAITHFUL or (node.op_type == "Div" and index == 0))
+    return is_open or not (node.op_type in FAITHFUL_HERE or (node.op_type == "Div" and index == 0))
 
 
 def _has_signs(editor: Editor, value: Value, *, negative: bool) -> bool:
@@ -281,8 +281,6 @@ def _has_signs(editor: Editor, value: Value, *, negative: bool) -> bool:
 
 
 STATES = (5, 6)  # of an LSTM, which index holds the hidden and which the cell state; a GRU and an RNN have the first
-MOVES = ("Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose")
-MOVED = (*MOVES, "Unsqueeze")
 
 
 @dataclass(frozen=True)
@@ -313,7 +311,7 @@ class DropZeroStates(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        for node in editor.nodes("LSTM", "GRU", "RNN"):
+        for node in editor.nodes(*sorted(RECURRENT)):
             zeros = [index for index in STATES if (value := node.input(index)) is not None and _is_zero(editor, value)]
             if zeros:
                 inputs = [None if index in zeros else value for index, value in enumerate(node.inputs)]
@@ -332,9 +330,9 @@ def _is_zero(editor: Editor, value: Value) -> bool:
         if value.is_constant:
             return _has_signs(editor, value, negative=False)
         if node is None or not node.is_op("ConstantOfShape"):
-            return node is not None and node.is_op(*MOVED)
+            return node is not None and node.is_op(*MOVING)
         tensor = node.attr("value", ZERO)
         array = editor.model.array(tensor) if tensor is not None and tensor.data_type in FLOATS else None
         return array is not None and not array.any() and not np.signbit(array).any()
 
-    return all(map(is_zero_source, walk_breadth_first([value], lambda each: moved_from(each, MOVED))))
+    return all(map(is_zero_source, walk_breadth_first([value], lambda each: moved_from(each, MOVING))))

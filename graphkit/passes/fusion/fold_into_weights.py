@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from graphkit.graph.operator_traits import PICKING, PRESERVING
 from graphkit.graph.view import Node, Value
 from graphkit.passes.fusion.linear_operators import (
     AFFINE_OPERATORS,
@@ -23,13 +24,11 @@ from graphkit.shapes import Shapes
 
 __all__ = ["FoldIntoWeights"]
 
-MOVING = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
-
 
 def move_channels(node: Node, value: Value, channels: Channels, shapes: Shapes) -> Channels | None:
     """Return the channels of a node's output, None where the node does more than move the elements of a tensor."""
     out = node.outputs[0] if len(node.outputs) == 1 else None
-    if out is None or not node.is_op(*MOVING) or node.inputs[0] is not value or value in node.inputs[1:]:
+    if out is None or not node.is_op(*PRESERVING, *PICKING) or node.inputs[0] is not value or value in node.inputs[1:]:
         return None
     inferred = shapes[out]
     if inferred.dims is None:

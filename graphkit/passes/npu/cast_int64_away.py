@@ -8,21 +8,18 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.operator_traits import RESHAPING
+from graphkit.graph.operator_traits import COMPARING, GATHERING, MOVING, copied_inputs
 from graphkit.graph.view import Node, Value
+from graphkit.ops.numerics import KERNELS_OF_INT32
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
 
 __all__ = ["CastInt64Away"]
 
 INT32, INT64 = TensorProto.INT32, TensorProto.INT64
 NARROW = INTEGERS - {INT64, TensorProto.UINT64}  # int64 holds each of their elements
-COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 CALCULATING = frozenset({"Abs", "Add", "Max", "Min", "Mul", "Neg", "Sub"})
-JOINING = frozenset({"Concat", "Max", "Min"})  # all inputs are data
-LOOKING_UP = frozenset({"Gather", "GatherND", "GatherElements"})
 SOURCES = ("Cast", "ArgMax", "ArgMin")  # what gives int64 that is cast to int32
-MOVED = RESHAPING | LOOKING_UP | frozenset({"Concat", "Expand", "Slice", "Split", "Tile", "Transpose", "Where"})
-SINCE = {"Max": 12, "Min": 12, "Equal": 7, "Neg": 6, "Abs": 6, "Where": 9} | dict.fromkeys(COMPARING - {"Equal"}, 9)
+MOVED = MOVING | {"Where"}
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ def _int64_inputs(editor: Editor, node: Node) -> list[int]:
     if out is None or len(node.outputs) > 1 or (_is_int64(editor, out) and editor.shapes[out].is_shape_like):
         return []
     data = [index for index in _data_inputs(node) if _is_int64(editor, node.inputs[index])]
-    indices = node.input(1) if node.op_type in LOOKING_UP else None
+    indices = node.input(1) if node.op_type in GATHERING else None
     looks_up = _is_int64(editor, indices) and indices is not None and not indices.is_constant
     return [*data, 1] if looks_up else data
 
@@ -148,7 +145,7 @@ def _check_node(editor: Editor, node: Node, read: list[int], convertible: Mappin
     """Check that a node does not need int64, given those that do not either."""
     out = node.result()
     gives = _is_int64(editor, out)
-    if node.scope.opset() < SINCE.get(node.op_type, 1):
+    if node.scope.opset() < KERNELS_OF_INT32.get(node.op_type, 1):
         raise MatchFailure("its opset has no such operator for int32")
     values = [value for index in read if (value := node.inputs[index]) is not None]
     for value in (*values, *([out] if gives else [])):
@@ -190,11 +187,7 @@ def _calculate_in_int32(editor: Editor, node: Node, read: list[int]) -> None:
 
 def _data_inputs(node: Node) -> list[int]:
     """Return which inputs are data of one dtype, as the output is."""
-    if node.op_type in JOINING:
-        return list(range(len(node.inputs)))
-    if node.is_op("Where"):
-        return [1, 2]
-    return [0, 1] if node.op_type in COMPARING or (node.op_type in CALCULATING and len(node.inputs) == 2) else [0]
+    return list(copied_inputs(node) if node.op_type in MOVED else range(len(node.inputs)))
 
 
 def _is_int64(editor: Editor, value: Value | None) -> bool:

@@ -13,6 +13,7 @@ from onnx.defs import get_schema
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.dtypes import FLOATS
+from graphkit.graph.operator_traits import NORMALIZATIONS
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import (
     ROUNDING,
@@ -147,7 +148,6 @@ class ReciprocalToDiv(NodeRewrite):
 
 
 AXES_INPUT_SINCE = 18  # of ReduceMean
-NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class LayerNormToPrimitives(NodeRewrite):
     """
 
     largest_error: ClassVar[float] = 1e-5
-    operators: ClassVar[tuple[str, ...]] = NORMALIZATIONS
+    operators: ClassVar[tuple[str, ...]] = tuple(sorted(NORMALIZATIONS))
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         data = node.operand(0)

@@ -14,6 +14,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.name_families import find_value
 from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.operator_traits import SAME_ORDER
 from graphkit.graph.roles import Role
 from graphkit.graph.traversal import chain_end, follow_chain
 from graphkit.graph.view import Node, Value
@@ -109,7 +110,7 @@ class DequantizeAfterGather(NodeRewrite):
 
 
 WIDE = (TensorProto.INT32, TensorProto.INT64)  # a Cast to these keeps token ids
-KEEPS_ELEMENTS = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+KEEPS_ELEMENTS = SAME_ORDER | {"Cast"}
 NAMES: Mapping[Role, str] = {
     "tokens": "inputs_embeds",
     "encoder tokens": "inputs_embeds",

@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 
 from onnx import TensorProto, helper
 
-from graphkit.graph.operator_traits import RESHAPING
+from graphkit.graph.operator_traits import NORMALIZATIONS, RESHAPING
 from graphkit.graph.traversal import follow_chain
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.ops.axes import ALIKE, FREE, NORMALIZATIONS, OWN, AxesUnknownError, Layout, find_layout
+from graphkit.ops.axes import ALIKE, FREE, OWN, Layout, find_layout
+from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Declined, Editor, MatchFailure, NewNode, NodeInput, Outcome, Pass, Rewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec
@@ -294,7 +295,7 @@ class ReduceRank(Rewrite):
     def _reduce_other(self, editor: Editor, node: Node) -> None:
         try:
             layout = find_layout(editor.facts(node))
-        except AxesUnknownError as error:
+        except UnknownError as error:
             raise MatchFailure(str(error)) from error
         outer = [sizes_of(editor, value) for value in node.outputs[: len(layout.outputs)]]
         own = {index: sizes_of(editor, node.inputs[index]) for index in layout.inputs}

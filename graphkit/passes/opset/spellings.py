@@ -15,7 +15,7 @@ from onnx import TensorProto
 from onnx.defs import OpSchema
 
 from graphkit.dtypes import FLOATS, dtype_name
-from graphkit.graph.operator_traits import BECAME_INPUTS, REDUCTIONS
+from graphkit.graph.operator_traits import BECAME_INPUTS, REDUCTIONS, SOFTMAXES, VARIADIC
 from graphkit.graph.view import Node, Value, constant_tensor
 from graphkit.ops.tensor import TensorSequence, element_numbers
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, attributes_of
@@ -521,7 +521,7 @@ MOVED: Mapping[tuple[str, int], tuple[str, ...]] = {
 # Operator and the version since which it is another one -> how a node is spelled for it.
 NEWER: Mapping[tuple[str, int], Adapter] = {
     **{place: _attributes_to_integers(*names) for place, names in MOVED.items()},
-    **{(name, 13): _over_one_axis for name in ("Softmax", "LogSoftmax", "Hardmax")},
+    **{(name, 13): _over_one_axis for name in sorted(SOFTMAXES)},
     ("AveragePool", 19): WINDOWS,
     ("BatchNormalization", 9): _require(
         "its attribute 'spatial' is gone", lambda draft: draft.node.attr("spatial", 1) == 1, drop="spatial"
@@ -548,9 +548,9 @@ NEWER: Mapping[tuple[str, int], Adapter] = {
 OLDER: Mapping[tuple[str, int], Adapter] = {
     **{place: _inputs_to_attributes(*names) for place, names in MOVED.items()},
     **{place: _reduction_axes for place in MOVED if place[0] in REDUCTIONS},
-    **{(name, 13): _last_axis for name in ("Softmax", "LogSoftmax", "Hardmax")},
+    **{(name, 13): _last_axis for name in sorted(SOFTMAXES)},
     **{(name, 13): OF_TENSOR for name in ("QuantizeLinear", "DequantizeLinear")},
-    **{(name, 8): ONE_SHAPE for name in ("Max", "Mean", "Min", "Sum")},
+    **{(name, 8): ONE_SHAPE for name in sorted(VARIADIC)},
     ("AveragePool", 19): WINDOWS,
     ("BatchNormalization", 9): _in_turn(),
     ("BatchNormalization", 14): _keep_first_output,

@@ -19,7 +19,8 @@ import numpy as np
 from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL
 from graphkit.graph.traversal import connected_groups
 from graphkit.graph.view import Node, Value
-from graphkit.ops.axes import FREE, RULES, AxesUnknownError, NodeFacts, find_layout
+from graphkit.ops.axes import FACTORS, FREE, RULES, NodeFacts, find_layout
+from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims, element_numbers
 from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite, attributes_of
 from graphkit.rewrite.fusions_to_keep import spoils_product
@@ -33,7 +34,6 @@ Nodes = dict[Node, None]  # in graph order
 Exit = Callable[[Node, Value], bool]  # whether a node that reads a flat value can read the lifted one instead
 
 
-MATRICES = {"MatMul": (0, 1), "MatMulInteger": (0, 1), "QLinearMatMul": (0, 3)}
 LIFTABLE = UNARY | BROADCASTING.keys() | UNIDIRECTIONAL.keys() | RULES.keys() | {"Gather", "Transpose"}
 LIFTABLE -= {"Expand", "Pad", "SimplifiedLayerNormalization", "Tile"}
 
@@ -70,7 +70,7 @@ def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
     """Return how a node is lifted of which these inputs are, None where it cannot be.
 
     Raises:
-        AxesUnknownError: It is not known how it treats its axes.
+        UnknownError: It is not known how it treats its axes.
     """
     node = facts.node
     if node.is_op("Transpose"):
@@ -85,7 +85,7 @@ def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
     layout = find_layout(facts)
     if layout.sizes is not None or not layout.kinds or not flat <= layout.inputs.keys():
         return None
-    left, right = MATRICES.get(node.op_type, (0, 0))
+    left, right = FACTORS.get(node.op_type, (0, 0))
     if right and len(facts.dims(left)) == len(facts.dims(right)) == 2:  # rows of one matrix
         return Lift(flat) if flat == {left} else None
     if layout.kinds[0] != FREE:
@@ -101,8 +101,7 @@ def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
     outputs, positive = range(len(layout.outputs)), [axis % len(layout.kinds) for axis in layout.axes]
     if layout.axes_input is None:
         return Lift(flat, outputs, layout.axis, positive)
-    tensor = facts.tensor(layout.axes_input)
-    array = element_numbers(tensor) if tensor is not None else None
+    array = element_numbers(facts.tensor(layout.axes_input)) if facts.has(layout.axes_input) else None
     # from the start: onnxruntime's reductions of an empty tensor ignore axes that count from the end
     arrays = {layout.axes_input: np.array(positive, array.dtype).reshape(array.shape)} if array is not None else None
     return Lift(flat, outputs, layout.axis, arrays=arrays) if arrays is not None else None
@@ -236,7 +235,7 @@ class FlatRegions:
                 more |= {index} if value in self.makers or self._may_enter(maker) else set()
         facts = self.editor.facts(node)
         for inputs in (flat, flat | more):
-            with suppress(AxesUnknownError):
+            with suppress(UnknownError):
                 if (lifting := _find_lift(facts, inputs)) is None:
                     continue
                 others = [v for i, v in enumerate(node.outputs) if i not in lifting.outputs and v is not None]

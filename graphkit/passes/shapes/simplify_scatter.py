@@ -12,10 +12,10 @@ from graphkit.graph.declared_types import shape_text
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims
+from graphkit.ops.value_ranges import Affine, ValueRangeAnalysis
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, Shapes, const, lower, upper
-from graphkit.shapes.value_range_analysis import Affine, ValueRangeAnalysis
 from graphkit.symbolic.expr import Call
 
 __all__ = ["SimplifyScatter"]

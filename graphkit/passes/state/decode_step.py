@@ -11,11 +11,20 @@ from onnx import TensorProto
 
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.names import names_in
-from graphkit.graph.operator_traits import REDUCTIONS, UNARY, broadcasts_inputs, is_elementwise, operator_set
+from graphkit.graph.operator_traits import (
+    NORMALIZATIONS,
+    REDUCTIONS,
+    SOFTMAXES,
+    UNARY,
+    broadcasts_inputs,
+    is_elementwise,
+    operator_set,
+)
 from graphkit.graph.traversal import chain_end, connected_groups
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.ops.axes import FREE, AxesUnknownError, Layout, find_layout
+from graphkit.ops.axes import FREE, Layout, find_layout
+from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims
 from graphkit.rewrite import (
     ROUNDING,
@@ -230,7 +239,7 @@ class UnpackLogitsWeight(Rewrite):
 
 AXIS = 1  # of `[batch, 1, width]`
 LAST = {-1: -1, 2: 1}  # the last of three axes, as it counts among two
-ALONG_LAST = ("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization")  # by default
+ALONG_LAST = SOFTMAXES | NORMALIZATIONS  # by default
 
 
 @dataclass(frozen=True)
@@ -376,7 +385,7 @@ def _plan_node(editor: Editor, node: Node) -> _Plan | None:
     if node.is_op("MatMul"):
         matrix = editor.shapes[node.operand(1)].dims
         return _Plan((node.operand(0),)) if _has_axis(editor, node.operand(0)) and len(matrix or ()) == 2 else None
-    with suppress(AxesUnknownError):
+    with suppress(UnknownError):
         return _of_layout(editor, node, find_layout(editor.facts(node)))
     return None
 

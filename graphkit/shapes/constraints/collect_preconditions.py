@@ -13,15 +13,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.operator_traits import RESHAPING
+from graphkit.graph.operator_traits import GATHERING, RESHAPING
 from graphkit.graph.view import Node, Scope, Value, unwrap_value
-from graphkit.ops.data_movement import dims_product
-from graphkit.ops.preconditions import FINE, Bools, Index, Ints, Precondition, Violation
+from graphkit.ops.indexing import indices_inside
+from graphkit.ops.preconditions import FINE, Bools, Ints, Precondition, Violation
 from graphkit.ops.rule_context import NodeView, UnknownError
-from graphkit.ops.tensor import unknown_tensor
-from graphkit.shapes import Expr, Shapes, Tensor, const, is_known, lower
+from graphkit.ops.tensor import scalar_integer, unknown_tensor
+from graphkit.ops.value_ranges import ValueRangeAnalysis
+from graphkit.shapes import Expr, Shapes, Tensor, const, is_known
 from graphkit.shapes.inferred_shapes import Preconditions
-from graphkit.shapes.value_range_analysis import ValueRangeAnalysis
 
 __all__ = ["Guard", "Guarded", "SharedPrecondition", "collect_preconditions", "guard_of"]
 
@@ -137,9 +137,8 @@ def _join_guards(op: str, guards: Sequence[Guard]) -> Guard | None:
 
 def _scalar_of(value: Value, tensor_of: TensorOf) -> Expr | None:
     """Return the integer that a tensor of one element holds, None where it is not known."""
-    elements = tensor_of(value).elements or ()
-    number = elements[0] if len(elements) == 1 else None
-    return number if isinstance(number, Expr) and is_known(number) else None
+    number = scalar_integer(tensor_of(value))
+    return number if number is not None and is_known(number) else None
 
 
 @dataclass(eq=False)
@@ -181,28 +180,13 @@ class _Collector:
             if all(precondition.is_known for precondition in noted):
                 break
         required = [precondition for precondition in noted if precondition.is_known]
-        if node.is_op("Gather", "GatherND") and (view := self.view(node)) is not None:
+        if node.operator in GATHERING and (view := self.view(node)) is not None:
             with suppress(UnknownError, ArithmeticError, LookupError, ValueError):  # not known, or no valid node
-                required += self.indices_inside(view)
+                required += indices_inside(view, self.ranges)
         for precondition in required:
             pairs = precondition.equalities()
             if precondition.symbols and not (pairs and all(left == right for left, right in pairs)):
                 yield precondition
-
-    def indices_inside(self, view: NodeView) -> Iterator[Precondition]:
-        """Yield the preconditions that the indices of a node are inside of its axes."""
-        dims, count = view.dims(0), dims_product(view.dims(1))
-        if view.node.is_op("Gather"):
-            size = dims[view.axis(view.attr("axis", 0), len(dims))]
-            yield from self.inside(view.node.input(1), size, count, "indices element out of data bounds")
-        elif not view.attr("batch_dims", 0):
-            for column, size in zip(_index_columns(view.node), dims, strict=False):
-                yield from self.inside(column, size, count, "invalid index found")
-
-    def inside(self, indices: Value | None, size: Expr, count: Expr, says: str) -> Iterator[Precondition]:
-        ends = self.ranges.range(indices) if is_known(size) else None
-        if ends is not None and (lower(size - 1 - ends.high) < 0 or lower(ends.low + size) < 0):
-            yield Index(ends.low, ends.high, size, count if is_known(count) else const(1), says)
 
     def tensor(self, value: Value) -> Tensor:
         """Return the known facts of a value at all sizes at which the nodes before its own run."""
@@ -222,19 +206,6 @@ class _Collector:
             return None
         inputs = [None if value is None else self.tensor(value) for value in node.inputs]
         return NodeView(node, inputs, node.attributes)
-
-
-def _index_columns(node: Node) -> Sequence[Value | None]:
-    """Return the parts of indices that are concatenated of one part for each axis."""
-    indices = node.input(1)
-    producer = unwrap_value(indices, ("Cast", "Identity")).producer if indices is not None else None
-    if producer is None or not producer.is_op("Concat") or producer.attr("axis", int) != -1:
-        return ()
-    return producer.inputs if all(_is_unsqueezed(value) for value in producer.inputs) else ()
-
-
-def _is_unsqueezed(value: Value | None) -> bool:
-    return value is not None and value.producer is not None and value.producer.is_op("Unsqueeze")
 
 
 def _is_known_data(tensor: Tensor) -> bool:

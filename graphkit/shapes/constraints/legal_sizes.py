@@ -17,7 +17,8 @@ import numpy as np
 
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
-from graphkit.ops.preconditions import Broadcast, Concatenated, Related
+from graphkit.ops.data_movement import Concatenated
+from graphkit.ops.preconditions import Broadcast, Related
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, const, infer
 from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values, size_column
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, with_empty_past

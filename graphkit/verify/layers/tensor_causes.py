@@ -15,6 +15,7 @@ import onnx
 
 from graphkit.errors import ModelError
 from graphkit.graph.mask_polarity import make_open_mask
+from graphkit.graph.operator_traits import PICKING
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.matching.value_matching import known_tensor
@@ -404,7 +405,7 @@ def _length_tables(case: TensorCase) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the tables with rows of this length that a model looks rows up in, or adds parts of; each name once."""
     names = set[str]()
     for _, part in case.parts:
-        nodes = [node for node in part.side.nodes if node.is_op("Gather", "Slice", "Add", "GatherND", "Expand")]
+        nodes = [node for node in part.side.nodes if node.is_op(*PICKING, "Add", "Expand")]
         for value, _, array in part.constants(nodes):
             if array.ndim == 2 and array.shape[1] == case.x.shape[-1] and len(array) > 1 and value.name not in names:
                 names.add(value.name)

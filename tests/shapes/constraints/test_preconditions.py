@@ -14,9 +14,9 @@ from properties import examples
 
 from graphkit.errors import ModelError
 from graphkit.model import Model
-from graphkit.ops.data_movement import Reshaped
+from graphkit.ops.data_movement import Concatenated, Reshaped
 from graphkit.ops.indexing import Sliced
-from graphkit.ops.preconditions import FAILS, FINE, WRONG, Broadcast, Concatenated, Precondition
+from graphkit.ops.preconditions import FAILS, FINE, WRONG, Broadcast, Precondition
 from graphkit.runtime.session import Session
 from graphkit.shapes import Expr, const, infer, symbol
 from graphkit.shapes.constraints import find_triggers

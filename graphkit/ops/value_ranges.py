@@ -20,6 +20,7 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import ForwardAnalysis
+from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.io.tensors import inline_array
@@ -394,7 +395,7 @@ def _move_form(view: ElementsView) -> Form:
 MOVES: Mapping[str, Callable[[Affine, ElementsView, Dims], Affine | None]] = {
     **dict.fromkeys(("Cast", "Identity"), lambda source, *_: source),
     **dict.fromkeys(("Expand", "Tile"), lambda source, _, dims: source.broadcast(dims)),
-    **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), lambda source, _, dims: source.reshape_dims(dims)),
+    **dict.fromkeys(RESHAPING, lambda source, _, dims: source.reshape_dims(dims)),
     "Transpose": lambda source, view, dims: source.transpose_dims(view.attr("perm", ()) or range(len(dims))[::-1]),
 }
 

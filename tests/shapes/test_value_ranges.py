@@ -16,8 +16,8 @@ from sessions import session_of
 
 from graphkit.graph.dataflow import MAX_DEPTH
 from graphkit.model import Model
+from graphkit.ops.value_ranges import Affine, ValueRangeAnalysis
 from graphkit.shapes import Shapes, Tensor, infer, is_known
-from graphkit.shapes.value_range_analysis import Affine, ValueRangeAnalysis
 
 
 def analysis(shapes: Shapes, *, typical: bool = False) -> ValueRangeAnalysis:
