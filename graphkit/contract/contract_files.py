@@ -17,6 +17,7 @@ from graphkit.contract.contract_checks import bundle_problems, contract_problems
 from graphkit.contract.contract_parts import AnyContract, FileRecord, is_unsealed
 from graphkit.contract.host_contract import VERSION, Contract
 from graphkit.errors import ModelError
+from graphkit.io.toml import locate_problem
 from graphkit.render.document_blocks import printable
 
 __all__ = ["check_files", "contract_schema", "first_difference", "read_bundle", "read_contract", "record_files"]
@@ -78,9 +79,9 @@ def _read_contract(path: Path, form: _Form, altered: bool) -> Any:
     try:
         contract: Any = msgspec.convert(plain, form.kind)
     except msgspec.ValidationError as error:
-        problem, _, at = str(error).rpartition(" - at ")  # the path comes first, so that a long value does not hide it
-        path_text = at.strip("`").removeprefix("$.")
-        raise _no_contract_error(path, form, f"{path_text}: {problem}" if at else str(error)) from error
+        place, problem = locate_problem(error, plain, form.kind)
+        # the place comes first, so that a long value does not hide it
+        raise _no_contract_error(path, form, f"{place}: {problem}" if place else problem) from error
     read = {"legal": {}, **plain} if form is BUNDLED else plain  # which bundles lack that were written before
     made = msgspec.to_builtins(dataclasses.asdict(contract))  # with the defaults, which msgspec leaves to the class
     faults = chain(

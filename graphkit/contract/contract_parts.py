@@ -33,7 +33,7 @@ FILE_NAME = r"^(?!\.{1,2}$)[^/\\\u0000]+$"  # of one beside the contract, and no
 FileName = Annotated[str, Meta(pattern=FILE_NAME)]
 Dims = Annotated[tuple[Count, ...], Meta(max_length=32)]  # as many as numpy has everywhere
 Sizes = Mapping[str, Count]
-Equality = Annotated[str, Meta(pattern="^(bit for bit|in exact arithmetic)$")]
+Equality = Annotated[str, Meta(pattern=r"^(bit for bit|in exact arithmetic)$(?!\n)")]
 EarlyStopping = bool | Literal["never"]
 SEAL = re.compile(r'(.*),"checksum":"([0-9a-f]{64})"\}', re.DOTALL)
 SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|\s+', re.DOTALL)  # strings, which keep theirs, and white space outside of them
@@ -195,7 +195,7 @@ class ProofRecord:
     tolerance: Annotated[float, Meta(ge=0)] | None = None
     tokens_rate: Annotated[float, Meta(ge=0, le=1)] = 1.0
     graphkit: str = field(default="", metadata=TEXT)
-    changes: tuple[Annotated[str, Meta(pattern="^--(dequantize|gelu-to-tanh)$")], ...] = ()
+    changes: tuple[Annotated[str, Meta(pattern=r"^--(dequantize|gelu-to-tanh)$(?!\n)")], ...] = ()
     proven: Mapping[str, Mapping[str, Equality]] = field(default_factory=dict)
 
     @property

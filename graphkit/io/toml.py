@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,9 +15,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["convert_toml", "read_toml"]
+__all__ = ["convert_toml", "locate_problem", "read_toml"]
 
 T = TypeVar("T")
+STEP = re.compile(
+    r"(\[\.\.\.\])|\[(\d+)\]|([^.\[\]]+)"
+)  # of a path of msgspec: any key of a mapping, an index, a field
 MAX_BYTES = 1 << 20
 
 
@@ -56,8 +60,41 @@ def convert_toml(path: Path, plain: object, kind: type[T]) -> T:
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
-        problem, _, at = str(error).rpartition(" - at ")
-        key = at.strip("`").removeprefix("$").removeprefix(".")
-        raise TargetError(
-            problem or at, file=shown_path(path), key=key if problem else "", hint="correct it"
-        ) from error
+        key, problem = locate_problem(error, plain, kind)
+        raise TargetError(problem, file=shown_path(path), key=key, hint="correct it") from error
+
+
+def locate_problem(error: Exception, plain: object, kind: Any) -> tuple[str, str]:
+    """Return the path of what msgspec finds wrong in plain data, keys of mappings included, and what it says of it."""
+    problem, found, at = str(error).rpartition(" - at ")
+    if not found:
+        return "", str(error)
+    place: Any = plain
+    path = ""
+    for gap, index, name in STEP.findall(at.strip("`").removeprefix("$")):
+        step: int | str | None = _faulty_key(error, plain, place, kind) if gap else int(index) if index else name
+        if step is None:
+            return path, problem
+        is_there = isinstance(place, list) or (isinstance(place, dict) and step in place)
+        place = place[step] if is_there else None
+        path += f"[{step}]" if index else f".{step}" if path else f"{step}"
+    return path, problem
+
+
+def _faulty_key(error: Exception, plain: object, mapping: Any, kind: Any) -> str | None:
+    """Return the first key of a mapping with which alone the same is wrong."""
+    import msgspec
+
+    for key, value in [*mapping.items()] if isinstance(mapping, dict) else ():
+        every = dict(mapping)
+        mapping.clear()
+        mapping[key] = value
+        try:
+            msgspec.convert(plain, kind)
+        except msgspec.ValidationError as again:
+            if str(again) == str(error):
+                return str(key)
+        finally:
+            mapping.clear()
+            mapping.update(every)
+    return None

@@ -87,7 +87,7 @@ BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
     "two states of a name": (twice("states"), "two have the name of state 'attention_mask'"),
     "two methods of a name": (twice("methods"), "two have the name of method 'prefill'"),
     "no batch": (drop("sizes", "batch"), r"sizes\.batch is missing"),
-    "a size of 0": (setting("sizes", "tokens", to=0), r"sizes\[\.\.\.\]: Expected `int` >= 1"),
+    "a size of 0": (setting("sizes", "tokens", to=0), r"sizes\.tokens: Expected `int` >= 1"),
     "a length of 0": (setting("lengths", 0, "most", to=0), r"lengths\[0\]\.most: Expected `int` >= 1"),
     "a huge arena": (setting("arena", to=1 << 53), "arena: Expected `int` <= 17592186044416"),
     "a larger arena": (setting("arena", to=1 << 20), "an arena of 1048576 bytes for states of 1728"),

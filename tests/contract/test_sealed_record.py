@@ -169,7 +169,7 @@ EDITS: dict[str, tuple[Callable[[Plain], None], str]] = {
     ),
     "no digits": (
         setting("files", "init.onnx", "sha256", to="A" * 64),
-        r"files\[\.\.\.\]\.sha256: Expected `str` matching regex",
+        r"files\.init\.onnx\.sha256: Expected `str` matching regex",
     ),
     "no checksum": (lambda plain: plain.pop("checksum"), "it has no 'checksum'"),
 }

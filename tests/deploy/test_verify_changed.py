@@ -96,10 +96,11 @@ def test_without_a_proof_the_changes_are_recorded_too(folders: Path, tmp_path: P
     assert verify_folder(folders / "float", tmp_path / "out").passed
 
 
-def test_a_change_that_is_no_option_is_refused(folders: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["--anything", "--gelu-to-tanh\n"])
+def test_a_change_that_is_no_option_is_refused(folders: Path, tmp_path: Path, change: str) -> None:
     out = shutil.copytree(folders / "--gelu-to-tanh", tmp_path / "out")
     contract = json.loads((out / "contract.json").read_text())
-    contract["proof"]["changes"] = ["--anything"]
+    contract["proof"]["changes"] = [change]
     (out / "contract.json").write_text(json.dumps(contract))
     with pytest.raises(ModelError, match=r"proof\.changes\[0\]: Expected `str` matching"):
         verify_folder(folders / "float", out)

@@ -177,7 +177,7 @@ WRONG = {
     + "where = { colour = 3 }": "operators.facts[0].where: Object contains unknown field `colour` - correct it",
     OWN + FACT.replace("allowed", "refused") + "where = { max_rank = 3 }": "operators.facts[0].where: only an operator "
     'that is allowed has a condition - take it out, or write is = "allowed"',
-    OWN + FACT + "where = { attributes = { axis = [1] } }": "operators.facts[0].where.attributes[...]: Expected "
+    OWN + FACT + "where = { attributes = { axis = [1] } }": "operators.facts[0].where.attributes.axis: Expected "
     "`int | float | str`, got `array` - correct it",
     OWN + FACT + "where = { dtypes = ['int65'] }": "operators.facts[0].where: 'int65' is no dtype of ONNX - write such "
     "as float32 or int64",
