@@ -15,13 +15,16 @@ from graphkit.analysis.costs.cost_changes import (
     cost_change_blocks,
 )
 from graphkit.analysis.costs.model_costs import Quantity
+from graphkit.analysis.costs.node_costs import node_costs
+from graphkit.analysis.costs.typical_sizes import TypicalSizes
+from graphkit.examples import EXAMPLES
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.shapes.declare_shapes import SetDims
 from graphkit.render.document_blocks import Prose, Table, cell_text
-from graphkit.shapes import DimSpec, symbol
+from graphkit.shapes import AS_DECLARED, DimSpec, infer, symbol
 
 CAUSAL = "example:causal-attention"
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
@@ -187,4 +190,14 @@ def test_each_cell_is_of_its_side_and_what_is_not_whole_has_no_ratio(uncounted: 
         ("20", "15", "0.75"),
         ("6", ">= 3" if uncounted else "3", ratio),
         ("40 B", "4 B", "0.10"),
+    ]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_multiply_accumulates_alone_are_those_among_all_costs(name: str) -> None:
+    shapes = infer(load(f"example:{name}"))
+    sizes = TypicalSizes(shapes.model, AS_DECLARED, shapes).sizes
+    alone, every = node_costs(shapes, sizes, ("macs",)).nodes, node_costs(shapes, sizes).nodes
+    assert [(cost.node, cost.costs.get("macs")) for cost in alone] == [
+        (cost.node, cost.costs.get("macs")) for cost in every
     ]
