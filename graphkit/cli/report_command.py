@@ -29,7 +29,7 @@ from graphkit.options import BLOCKED_BY, LIMITS, as_declared, option, sizes_opti
 from graphkit.runtime.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
-    from graphkit.analysis.report import Comparison, Failure, HazardCheck, Report, ReportOptions
+    from graphkit.analysis.report import Comparison, Failure, Report, ReportOptions
     from graphkit.analysis.report_gate import Gate
     from graphkit.model import Model
     from graphkit.render.result import Result
@@ -140,6 +140,8 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
 def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
     from graphkit.analysis.report import ReportOptions
 
+    if asked.check_hazards:
+        from graphkit.verify.runs_at_hazards import check_hazards
     target, spec = _lint_options(asked, gate)
     return ReportOptions(
         only=asked.sections,
@@ -147,7 +149,7 @@ def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
         full=asked.full,
         hash_weights=asked.hash,
         context=asked.context,
-        check=_hazard_check(asked.limits) if asked.check_hazards else None,
+        check=partial(check_hazards, limits=asked.limits) if asked.check_hazards else None,
         target=target,
         spec=spec,
         also=gate.sections,
@@ -229,12 +231,6 @@ def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpe
     from graphkit.targets import load_target
 
     return load_target(asked.target), asked.spec
-
-
-def _hazard_check(limits: Limits) -> HazardCheck:
-    from graphkit.verify.runs_at_hazards import check_hazards
-
-    return partial(check_hazards, limits=limits)
 
 
 def _expand_folders(names: Sequence[str], *, recursive: bool) -> list[str]:

@@ -180,10 +180,6 @@ class _Part:
         sizes = DimSpec.of({name: size for name, size in self.largest.items() if name in self._free})
         return infer_from(self.model, Inputs(self.model, sizes, declared=self.named))
 
-    def _size_there(self, value: Value, axis: int) -> int | None:
-        dims = self._shapes_at_largest[value].dims
-        return dims[axis].constant if dims is not None and axis < len(dims) else None
-
     @cached_property
     def _slot_axes(self) -> Mapping[str, int]:
         """The symbols of axes along which new tokens are written, each with the length of its ring, 0 for no ring."""
@@ -248,7 +244,8 @@ class _Part:
     def _size(self, state: str, value: Value, axis: int) -> int:
         dim = (self.shapes[value].dims or ())[axis]
         size = dim.substitute(self.largest).constant
-        size = self._size_there(value, axis) if size is None else size
+        if size is None and (there := self._shapes_at_largest[value].dims) is not None and axis < len(there):
+            size = there[axis].constant
         if size is None:
             open_sizes = [name for name in self._free if name not in self.largest]
             if missing := sorted(dim.symbols.intersection(open_sizes)) or open_sizes:

@@ -120,7 +120,12 @@ def find_pipeline(path: Path) -> Pipeline:
     if encoder is None and any(map(_reads_encoder, (first, step))):
         raise UsageError(f"{shown_path(path)}: {_missing_encoder(first or step)}")
     settings = read_token_settings(path, has_encoder=encoder is not None and step is not None)
-    return Pipeline(encoder, first or step, step, merged is not None, _with_padding(settings, encoder, step))
+    pad = settings.tokens["pad"]
+    for model in (encoder, step):  # where the export does not say, comparisons of ids in a model do
+        if pad is None and model is not None and model.roles.decoder is None:
+            pad = padding_token(model)
+    settings = replace(settings, tokens={**settings.tokens, "pad": pad})
+    return Pipeline(encoder, first or step, step, merged is not None, settings)
 
 
 def _reads_encoder(model: Model | None) -> bool:
@@ -190,15 +195,6 @@ def _pipeline_role(model: Model) -> str:
     return "encoder" if role == "step" and not (model.roles.pasts or model.roles.states) else role
 
 
-def _with_padding(settings: TokenSettings, *models: Model | None) -> TokenSettings:
-    """Return settings with the token that pads, which comparisons of ids in a model tell where the export does not."""
-    pad = settings.tokens["pad"]
-    for model in models:
-        if pad is None and model is not None and model.roles.decoder is None:
-            pad = padding_token(model)
-    return replace(settings, tokens={**settings.tokens, "pad": pad})
-
-
 def has_shorter_output(encoder: Model) -> bool:
     """Whether an encoder has a mask of its input, which is no text, and an output of another length."""
     if encoder.roles.all("tokens", "encoder tokens", "embeddings"):
@@ -229,17 +225,13 @@ def _with_mask_length(encoder: Model, decoder: Model) -> Model:
         return decoder
     declared, dims = dim_at(mask, 1), (tensor.dims[0], symbol(MASK_LENGTH), *tensor.dims[2:])
     made = with_interface(decoder, {mask.name: NewInput(mask.name, tensor.dtype, dims)}, {})
-    if isinstance(declared, str) and (fault := _find_fault(made, (declared,))):
+    sizes = {MASK_LENGTH: TRIED[0], str(declared): TRIED[1]}
+    if isinstance(declared, str) and (fault := SizeCheck(made).fault(sizes)):
         raise UsageError(
             f"{decoder.name}: its '{mask.name}' must be as long as the output of {encoder.name}, whose own mask is "
             f"longer ({fault}) - export both together"
         )
     return made
-
-
-def _find_fault(decoder: Model, states: Sequence[str]) -> str:
-    """Return the node that does not run where the mask is longer than the states."""
-    return SizeCheck(decoder).fault({MASK_LENGTH: TRIED[0], **dict.fromkeys(states, TRIED[1])})
 
 
 def compared_tokens(model: Model) -> list[int]:

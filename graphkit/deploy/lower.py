@@ -364,13 +364,11 @@ def _stack_caches(part: Lowered, made: Lowered) -> Lowered:
 
 
 def _judge_models(models: Sequence[Path], options: LowerOptions, progress: Callable[[str], None]) -> Judgements | None:
-    if not options.judges:
-        return None
     judgements: list[Judgement] = []
     for command in options.judges:
         progress(f"asking {command}")
         judgements.extend(judge_models(command, models, options.judge_seconds))
-    return Judgements(tuple(judgements))
+    return Judgements(tuple(judgements)) if options.judges else None
 
 
 def _check_pad(contract: Contract, pad: int) -> None:

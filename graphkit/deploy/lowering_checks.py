@@ -324,7 +324,9 @@ class _Runs:
             shapes = infer(part.model)
             scores = masked_scores(part.model, part.method, shapes)
             self.scores += len(scores)
-            self.opened[part.method.name] = IsolatedSession(_with_scores(part.model, scores, shapes))
+            given = dict.fromkeys((*part.model.graph.outputs, *scores))
+            outputs = [(v.name, NewInput(v.name, shapes[v].dtype, shapes[v].sizes() or ())) for v in given]
+            self.opened[part.method.name] = IsolatedSession(with_outputs(part.model, outputs))
 
     def __call__(self, method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         outputs = self.opened[method.name].run(feed)
@@ -359,9 +361,3 @@ def _data_values(model: Model, method: Method) -> set[Value]:
         if any(value in data for value in node.inputs):
             data.update(value for value in node.outputs if value is not None)
     return data
-
-
-def _with_scores(model: Model, scores: Sequence[Value], shapes: Shapes) -> Model:
-    values = dict.fromkeys((*model.graph.outputs, *scores))
-    outputs = [(value.name, NewInput(value.name, shapes[value].dtype, shapes[value].sizes() or ())) for value in values]
-    return with_outputs(model, outputs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -76,15 +77,8 @@ class Pooling:
     dtype: int
 
 
-@dataclass(frozen=True, eq=False)
-class _Choice:
-    """A node that takes rows of states.
-
-    Attributes:
-        node: The node.
-        out: Its output.
-        states: [batch, source, hidden].
-    """
+class _Choice(NamedTuple):
+    """A node that takes rows of states, its output, and the states [batch, source, hidden]."""
 
     node: Node
     out: Value
@@ -160,7 +154,7 @@ def _find_rule(
     tokens = [token for token in compared_tokens(model) if token < vocabulary]
     is_of_tokens = any(part.roles.of(value) == "tokens" for value in part.graph.inputs)
     batch, length = (shapes[choice.states].dims or ())[:2]
-    rules = [LARGEST, *(_first_token_rule(token) for token in tokens)] if is_of_tokens else []
+    rules = [LARGEST, *map(_first_token_rule, tokens)] if is_of_tokens else []
     rules += [LAST] if length.symbols else []  # the last of a fixed length may be padding, which counts there
     is_first = True
     if not rules:
