@@ -25,14 +25,16 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import (
     COMPARING,
     COPYING,
+    KEY_LENGTHS,
+    KEY_MASKS,
     MEASURING,
     MOVING,
+    SCORE_BIASES,
     copied_inputs,
     operator_set,
     value_inputs,
 )
 from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.uses import ADDED, KEPT, LENGTHS
 from graphkit.graph.view import ZERO, Node, Value, unwrap_value
 
 __all__ = ["POLARITIES", "Polarity", "find_polarity", "make_open_mask", "mask_elements"]
@@ -133,15 +135,15 @@ def _find_score_sites(
     """
     for value in touched:
         for node, index in value.consumers:
-            if node.is_op("Softmax") or index in ADDED.get(node.operator, ()):
+            if node.is_op("Softmax") or index in SCORE_BIASES.get(node.operator, ()):
                 if node.is_op("Attention") and _is_bool(value):
                     yield {number: fact.of(value).truth is False for number, fact in facts.items()}
                 else:
                     known = {number: fact.of(value) for number, fact in facts.items()}
                     yield {n: (fact.low if somewhere else fact.high) <= HIDES for n, fact in known.items()}
-            elif index in KEPT.get(node.operator, ()):
+            elif index in KEY_MASKS.get(node.operator, ()):
                 yield {number: fact.of(value).is_zero for number, fact in facts.items()}
-            elif index in LENGTHS.get(node.operator, ()):
+            elif index in KEY_LENGTHS.get(node.operator, ()):
                 most = {number: fact.of(value).high for number, fact in facts.items()}
                 yield {number: most[number] < most[1.0 - number] for number in (0.0, 1.0)}
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 from graphkit.graph.view import Node
 
 __all__ = [
+    "ANGLES",
     "BECAME_INPUTS",
     "BROADCASTING",
     "COMMUTATIVE",
@@ -25,6 +26,9 @@ __all__ = [
     "COPYING",
     "DIVIDING",
     "GATHERING",
+    "INDICES",
+    "KEY_LENGTHS",
+    "KEY_MASKS",
     "MEASURING",
     "MOVING",
     "NORMALIZATIONS",
@@ -38,6 +42,8 @@ __all__ = [
     "RESHAPING",
     "SAME_ORDER",
     "SCATTERING",
+    "SCORES",
+    "SCORE_BIASES",
     "SHAPED",
     "SHAPE_OPERATORS",
     "SOFTMAXES",
@@ -263,3 +269,42 @@ def value_inputs(node: Node) -> Mapping[int, str]:
         if opset >= since:
             inputs_read = inputs
     return {index: name for index, name in inputs_read.items() if node.input(index) is not None}
+
+
+# What attentions, lookups and rotary embeddings read.
+INDICES: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are indices into a table
+    "Gather": (1,),
+    "com.microsoft.GatherBlockQuantized": (1,),
+    "com.microsoft.EmbedLayerNormalization": (0, 1, 8),
+}
+SCORE_BIASES: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are added to scores
+    "Attention": (3,),
+    "com.microsoft.Attention": (5,),
+    "com.microsoft.MultiHeadAttention": (5,),
+    "com.microsoft.DecoderMaskedMultiHeadAttention": (4,),
+    "com.microsoft.GroupQueryAttention": (10,),
+}
+KEY_MASKS: Mapping[str, tuple[int, ...]] = {  # operator -> inputs of which 0 hides
+    "com.microsoft.Attention": (3,),
+    "com.microsoft.QAttention": (5,),
+    "com.microsoft.MultiHeadAttention": (4,),
+    "com.microsoft.DecoderMaskedMultiHeadAttention": (3,),
+    "com.microsoft.EmbedLayerNormalization": (7,),
+}
+KEY_LENGTHS: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that say how many positions count
+    "com.microsoft.GroupQueryAttention": (5,),
+    "com.microsoft.SparseAttention": (8,),
+}
+SCORES: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are scores, or tell of masks of them
+    "Softmax": (0,),
+    **{
+        operator: tuple(index for table in (SCORE_BIASES, KEY_MASKS, KEY_LENGTHS) for index in table.get(operator, ()))
+        for operator in (*SCORE_BIASES, *KEY_MASKS, *KEY_LENGTHS)
+    },
+}
+ANGLES: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are positions, or angles of them
+    "Sin": (0,),
+    "Cos": (0,),
+    "RotaryEmbedding": (3,),
+    "com.microsoft.RotaryEmbedding": (1,),
+}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import (
+    ANGLES,
     COMPARING,
+    INDICES,
     MEASURING,
     MOVING,
     RANDOM,
     RECURRENT,
+    SCORES,
     copied_inputs,
     operator_set,
     value_inputs,
@@ -21,9 +24,6 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Scope, Value, unwrap_value
 
 __all__ = [
-    "ADDED",
-    "KEPT",
-    "LENGTHS",
     "MOVES",
     "ShapeTensors",
     "Use",
@@ -58,42 +58,6 @@ MIXING = (
     """
     )
 )
-INDEXED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are indices into a table
-    "Gather": (1,),
-    "com.microsoft.GatherBlockQuantized": (1,),
-    "com.microsoft.EmbedLayerNormalization": (0, 1, 8),
-}
-ADDED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are added to scores
-    "Attention": (3,),
-    "com.microsoft.Attention": (5,),
-    "com.microsoft.MultiHeadAttention": (5,),
-    "com.microsoft.DecoderMaskedMultiHeadAttention": (4,),
-    "com.microsoft.GroupQueryAttention": (10,),
-}
-KEPT: Mapping[str, tuple[int, ...]] = {  # operator -> inputs of which 0 hides
-    "com.microsoft.Attention": (3,),
-    "com.microsoft.QAttention": (5,),
-    "com.microsoft.MultiHeadAttention": (4,),
-    "com.microsoft.DecoderMaskedMultiHeadAttention": (3,),
-    "com.microsoft.EmbedLayerNormalization": (7,),
-}
-LENGTHS: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that say how many positions count
-    "com.microsoft.GroupQueryAttention": (5,),
-    "com.microsoft.SparseAttention": (8,),
-}
-MASKED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are scores, or tell of masks of them
-    "Softmax": (0,),
-    **{
-        operator: tuple(index for table in (ADDED, KEPT, LENGTHS) for index in table.get(operator, ()))
-        for operator in (*ADDED, *KEPT, *LENGTHS)
-    },
-}
-TURNED: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are positions, or angles of them
-    "Sin": (0,),
-    "Cos": (0,),
-    "RotaryEmbedding": (3,),
-    "com.microsoft.RotaryEmbedding": (1,),
-}
 
 
 def find_readers(value: Value, passes: Callable[[Node, int], bool]) -> Iterator[tuple[Node, int]]:
@@ -118,13 +82,13 @@ def find_uses(value: Value) -> frozenset[Use]:
     """Return the uses of a value; "hidden" means that a loop or a custom operator reads it."""
     kinds: set[Use] = set()
     for node, index in find_readers(value, _shifts_elements):
-        if index in INDEXED.get(node.operator, ()):
+        if index in INDICES.get(node.operator, ()):
             kinds.add("lookup")
-        elif node.bodies or (node.domain and not {*MASKED, *TURNED} & {node.operator}):
+        elif node.bodies or (node.domain and not {*SCORES, *ANGLES} & {node.operator}):
             kinds.add("hidden")
-    if any(index in TURNED.get(node.operator, ()) for node, index in find_readers(value, _turns_angles)):
+    if any(index in ANGLES.get(node.operator, ()) for node, index in find_readers(value, _turns_angles)):
         kinds.add("angle")
-    if any(index in MASKED.get(node.operator, ()) for node, index in find_readers(value, _keeps_mask)):
+    if any(index in SCORES.get(node.operator, ()) for node, index in find_readers(value, _keeps_mask)):
         kinds.add("mask")
     return frozenset(kinds)
 
@@ -146,7 +110,7 @@ def _keeps_mask(node: Node, index: int) -> bool:
     """Whether each element of a node's output still tells whether one position is masked."""
     if node.domain or node.bodies or node.is_op(*MIXING, *COUNTING) or index in value_inputs(node):
         return False
-    if index in INDEXED.get(node.operator, ()):
+    if index in INDICES.get(node.operator, ()):
         return False
     return not node.is_op(*PAIRED) or _is_filled(node.input(1 - index))
 

@@ -188,34 +188,12 @@ def infer_linear_attention(ctx: InferenceContext) -> list[Tensor]:
     return [Tensor(ctx.tensor().dtype, (batch, length, values * heads)), present]
 
 
-def infer_conv_with_state(ctx: InferenceContext) -> list[Tensor]:
-    """Infer CausalConvWithState(input, weight, bias, past_state): the state keeps its dims."""
-    return [Tensor(ctx.tensor(index).dtype, ctx.dims(index)) for index in (0, 3) if ctx.has(index)]
-
-
-def relative_bias(ctx: InferenceContext) -> Tensor:
-    """Infer RelativePositionBias(table, query_length, key_length): one batch, heads, both lengths."""
-    lengths = [ctx.exprs(index)[0] for index in (1, 2)]
-    return Tensor(ctx.tensor().dtype, (1, ctx.dims()[1], *lengths))
-
-
-def gated_relative_bias(ctx: InferenceContext) -> Tensor:
-    """Infer GatedRelativePositionBias(query, ...): batch, heads, and the length twice."""
-    dims = ctx.dims()
-    return Tensor(ctx.tensor().dtype, (dims[0], ctx.attr("num_heads", 1), dims[1], dims[1]))
-
-
 def infer_beam_search(ctx: InferenceContext) -> list[Tensor]:
     """Infer BeamSearch(ids, max_length, min_length, num_beams, num_return_sequences, ...)."""
     batch, length = ctx.dims()[0], ctx.size(1)
     returned = ctx.size(4)
     scores = ctx.tensor(5).dtype if ctx.has(5) else 0  # that of the length penalty
     return [Tensor(TensorProto.INT32, (batch, returned, length)), Tensor(scores, (batch, returned))]
-
-
-def infer_greedy_search(ctx: InferenceContext) -> Tensor:
-    """Infer GreedySearch and Sampling(ids, max_length, ...)."""
-    return Tensor(TensorProto.INT32, (ctx.dims()[0], ctx.size(1)))
 
 
 RULES: Mapping[str, Rule] = {
@@ -229,11 +207,19 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.RotaryEmbedding": infer_rotary,
     "com.microsoft.SparseAttention": infer_sparse_attention,
     "com.microsoft.LinearAttention": infer_linear_attention,
-    "com.microsoft.CausalConvWithState": infer_conv_with_state,
-    "com.microsoft.RelativePositionBias": relative_bias,
-    "com.microsoft.GatedRelativePositionBias": gated_relative_bias,
+    # (input, weight, bias, past_state): the state keeps its dims
+    "com.microsoft.CausalConvWithState": lambda ctx: [ctx.like(ctx.dims(at), at) for at in (0, 3) if ctx.has(at)],
+    # (table, query_length, key_length): one batch, heads, both lengths
+    "com.microsoft.RelativePositionBias": lambda ctx: ctx.like((1, ctx.dims()[1], ctx.exprs(1)[0], ctx.exprs(2)[0])),
+    # (query, ...): batch, heads, and the length twice
+    "com.microsoft.GatedRelativePositionBias": lambda ctx: ctx.like(
+        (ctx.dims()[0], ctx.attr("num_heads", 1), ctx.dims()[1], ctx.dims()[1])
+    ),
     "com.microsoft.BeamSearch": infer_beam_search,
-    "com.microsoft.GreedySearch": infer_greedy_search,
-    "com.microsoft.Sampling": infer_greedy_search,
+    # (ids, max_length, ...)
+    **dict.fromkeys(
+        ("com.microsoft.GreedySearch", "com.microsoft.Sampling"),
+        lambda ctx: Tensor(TensorProto.INT32, (ctx.dims()[0], ctx.size(1))),
+    ),
     "com.microsoft.WhisperBeamSearch": infer_beam_search,
 }

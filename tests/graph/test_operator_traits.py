@@ -41,14 +41,14 @@ TRAITS = {
 # Operators of the latest opset with none of the traits: a new one is sorted in here or in the table.
 WITHOUT = set(
     """
-    AffineGrid ArgMax ArgMin Attention BatchNormalization BlackmanWindow CausalConvWithState CenterCropPad Col2Im
+    AffineGrid ArgMax ArgMin BatchNormalization BlackmanWindow CausalConvWithState CenterCropPad Col2Im
     ConcatFromSequence Constant CumProd CumSum DFT DeformConv Det EyeLike FlexAttention GlobalAveragePool
     GlobalLpPool GlobalMaxPool GridSample GroupNormalization HammingWindow HannWindow If ImageDecoder
     InstanceNormalization LRN LinearAttention Loop LpNormalization LpPool MaxRoiPool MaxUnpool
     MeanVarianceNormalization MelWeightMatrix NegativeLogLikelihoodLoss NonMaxSuppression NonZero OneHot Optional
-    OptionalGetElement OptionalHasElement RoiAlign RotaryEmbedding STFT Scan SequenceAt SequenceConstruct
-    SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap SoftmaxCrossEntropyLoss SplitToSequence
-    StringNormalizer StringSplit SwiGLU TfIdfVectorizer TopK Unique
+    OptionalGetElement OptionalHasElement RoiAlign STFT Scan SequenceAt SequenceConstruct SequenceEmpty
+    SequenceErase SequenceInsert SequenceLength SequenceMap SoftmaxCrossEntropyLoss SplitToSequence StringNormalizer
+    StringSplit SwiGLU TfIdfVectorizer TopK Unique
     """.split()  # noqa: SIM905
 )
 
