@@ -216,7 +216,13 @@ def _match_forwards(
             matching.add_nodes(node, twin, "structure")  # B counted on from another number
         for value in open_outputs:
             two = by_name.get(value.name)
-            if value not in matching.forth and two is not None and _is_read_alike(value, two, a, b):
+            if value in matching.forth or two is None or not may_be_equal(a.dims(value), b.dims(two)):
+                continue
+            uses = [  # that are alike: at the same places, by nodes whose operators and names are the same
+                {(n.operator, place, *(v.name for v in n.results)) for n, place in each.consumers}
+                for each in (value, two)
+            ]
+            if uses[0] and uses[0] == uses[1]:
                 matching.add(value, two, "name")
         if twin is not None:
             matching.add_nodes(node, twin, "structure")
@@ -287,15 +293,6 @@ def _unmatched_readers(value: Value, side: GraphSide, matched: Mapping[Value, Va
     """Return the nodes that read a tensor, of those that nothing is known of."""
     readers = dict.fromkeys(reader for reader, _ in value.consumers if reader.scope is side.scope)
     return [node for node in readers if not any(value in matched for value in node.outputs if value is not None)]
-
-
-def _is_read_alike(value_a: Value, value_b: Value, a: GraphSide, b: GraphSide) -> bool:
-    """Whether two tensors are read at the same places by nodes whose operators and names are the same."""
-    readers = [
-        {(node.operator, place, *(v.name for v in node.outputs if v is not None)) for node, place in value.consumers}
-        for value in (value_a, value_b)
-    ]
-    return bool(readers[0]) and readers[0] == readers[1] and may_be_equal(a.dims(value_a), b.dims(value_b))
 
 
 def may_be_equal(dims_a: Dims, dims_b: Dims) -> bool:

@@ -18,7 +18,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.shapes.simplify_expand import broadcast_dims
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeRewrite
-from graphkit.shapes import Expr
+from graphkit.shapes import Expr, const
 
 __all__ = ["TrilToConstant", "WhereToArithmetic"]
 
@@ -153,23 +153,22 @@ class TrilToConstant(FoldConstants):
     def edit(self, editor: Editor) -> None:
         for node in list(editor.nodes("Trilu")):
             with editor.matching(node):
-                self._edit_trilu(editor, node)
+                data, out, at = node.operand(0), node.result(), node.input(1)
+                elements = (const(0),) if at is None else editor.shapes[at].elements or ()
+                first = elements[0] if len(elements) == 1 else None
+                diagonal = first.constant if isinstance(first, Expr) else None
+                if diagonal is None or node.attr("upper", 1) is None:
+                    raise MatchFailure("its diagonal is not a constant")
+                if data.is_constant:
+                    self._fold_triangle(editor, node, data, out, diagonal)
+                elif not _is_computed_of_constants(data):
+                    self._multiply_by_triangle(editor, node, data, out, diagonal)
+                elif editor.shapes[out].sizes() is None:
+                    raise MatchFailure("its matrices have no fixed size")
         super().edit(editor)
 
     def takes(self, node: Node) -> bool:
         return super().takes(node) and any(_is_of_mask(value) for value in node.results)
-
-    def _edit_trilu(self, editor: Editor, node: Node) -> None:
-        """Replace a Trilu, other than those for the folding of constants."""
-        data, out, diagonal = node.operand(0), node.result(), _read_diagonal(editor, node.input(1))
-        if diagonal is None or node.attr("upper", 1) is None:
-            raise MatchFailure("its diagonal is not a constant")
-        if data.is_constant:
-            self._fold_triangle(editor, node, data, out, diagonal)
-        elif not _is_computed_of_constants(data):
-            self._multiply_by_triangle(editor, node, data, out, diagonal)
-        elif editor.shapes[out].sizes() is None:
-            raise MatchFailure("its matrices have no fixed size")
 
     def _multiply_by_triangle(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int) -> None:
         dims = editor.shapes[data].dims or ()
@@ -203,14 +202,6 @@ class TrilToConstant(FoldConstants):
         kept = np.where(_triangle_mask(node, (sizes[-2], sizes[-1]), diagonal), array, np.zeros((), array.dtype))
         if editor.bypass(node, editor.constant(kept.astype(array.dtype), f"{out.name}_value")):
             editor.note("triangle(s) of constants made constant")
-
-
-def _read_diagonal(editor: Editor, value: Value | None) -> int | None:
-    if value is None:
-        return 0
-    elements = editor.shapes[value].elements
-    first = elements[0] if elements is not None and len(elements) == 1 else None
-    return first.constant if isinstance(first, Expr) else None
 
 
 def _triangle_mask(node: Node, sizes: tuple[int, int], diagonal: int) -> np.ndarray:

@@ -206,8 +206,14 @@ class StaticKvCache(Pass):
             name = growth.given if growth is not None else value.name
             outputs.append((source_name, NewInput(name, shapes[source].dtype, dims)))
         numbers = tuple((symbol, self.max_cache_len) for symbol in sorted(symbols))
-        cut = _with_ends(model, [growth for growth in caches if growth.new is None], self.max_cache_len)
-        frozen_model = FreezeDims(numbers).run(with_outputs(cut, outputs)).model
+        proto, taken = copy_proto(model), names_in(model.scopes)
+        for growth in (each for each in caches if each.new is None):  # what is new is behind the slots of the present
+            bounds = {"from": self.max_cache_len, "to": np.iinfo(np.int64).max, "along": growth.axis}
+            names = [free_name(f"{growth.given}_{part}", taken) for part in bounds]
+            for name, number in zip(names, bounds.values(), strict=True):
+                proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([number]), name))
+            proto.graph.node.append(helper.make_node("Slice", [growth.present.name, *names], [growth.given]))
+        frozen_model = FreezeDims(numbers).run(with_outputs(model.with_proto(proto), outputs)).model
         change = count_things(len(caches), f"cache(s) fixed at {self.max_cache_len:,} slots")
         return Matched(frozen_model, (change,), matches=caches)
 
@@ -216,20 +222,6 @@ def _cache_length(growth: Growth, shapes: Shapes) -> Expr:
     dims = shapes[growth.past].dims
     assert dims is not None
     return dims[growth.axis]
-
-
-def _with_ends(model: Model, moved_values: Sequence[Growth], slots: int) -> Model:
-    """Return a model that also gives the part of a present behind its slots."""
-    if not moved_values:
-        return model
-    proto, taken = copy_proto(model), names_in(model.scopes)
-    for growth in moved_values:
-        bounds = {"from": slots, "to": np.iinfo(np.int64).max, "along": growth.axis}
-        names = [free_name(f"{growth.given}_{part}", taken) for part in bounds]
-        for name, number in zip(names, bounds.values(), strict=True):
-            proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([number]), name))
-        proto.graph.node.append(helper.make_node("Slice", [growth.present.name, *names], [growth.given]))
-    return model.with_proto(proto)
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,7 +331,12 @@ class _Region:
             for reader, index in node.result().consumers:
                 if reader in self.plans and node.result() in self.plans[reader].squeezed:
                     continue
-                spec = _reader_spec(self.editor, reader, index) if reader.scope is node.scope else None
+                spec = None  # the shape with which a Reshape reads its source without the axis
+                is_reshape = reader.is_op("Reshape") and index == 0 and not reader.attr("allowzero", 0)
+                if is_reshape and reader.scope is node.scope and self.editor.is_free(reader):
+                    before, after = (self.editor.shapes[each].dims for each in (node.result(), reader.result()))
+                    if before is not None and after is not None:
+                        spec = reshape_spec(_squeeze_dims(before), after)
                 if spec is None:
                     self.exits.add(node.result())
                 else:
@@ -412,14 +417,6 @@ def _of_layout(editor: Editor, node: Node, layout: Layout) -> _Plan | None:
     if layout.axes_input is not None:
         return _Plan(tuple(squeezed), constants={layout.axes_input: places})
     return _Plan(tuple(squeezed), {"axes": places} if places else {})
-
-
-def _reader_spec(editor: Editor, reader: Node, index: int) -> Sequence[int] | None:
-    """Return the shape with which a Reshape outside of a region reads its source without the axis."""
-    if not reader.is_op("Reshape") or index != 0 or not editor.is_free(reader) or reader.attr("allowzero", 0):
-        return None
-    before, after = (editor.shapes[value].dims for value in (reader.operand(0), reader.result()))
-    return None if before is None or after is None else reshape_spec(_squeeze_dims(before), after)
 
 
 def _squeeze_dims(dims: Dims) -> Dims:
