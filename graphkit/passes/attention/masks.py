@@ -169,13 +169,13 @@ def score_readers(value: Value) -> Sequence[tuple[Node, int]]:
 def is_product(value: Value) -> bool:
     """Whether a value is a product of matrices, scaled, shifted, chosen or moved."""
 
-    def scaled(value: Value) -> Sequence[Value | None]:
+    def scaled_inputs(value: Value) -> Sequence[Value | None]:
         node = value.producer
         if node is not None and node.is_op(*ELEMENTWISE):
             return node.inputs[node.is_op("Where") :]
         return node.inputs[:1] if node is not None and node.is_op(*REARRANGING, *PICKING) else ()
 
-    sources = walk_breadth_first([value], scaled)
+    sources = walk_breadth_first([value], scaled_inputs)
     return any(source.producer is not None and source.producer.operator in PRODUCTS for source in sources)
 
 
@@ -511,14 +511,14 @@ class _Masks:
         """Return the name of a mask raised to the floor; a node makes it, before one that reads it."""
         kind = helper.tensor_dtype_to_np_dtype(self.editor.shapes[mask].dtype)
 
-        def raised(value: Value | None, name: str) -> str | None:
+        def raise_mask(value: Value | None, name: str) -> str | None:
             array = self.editor.read_constant(value, MAX_CONSTANT, kind.itemsize)
             if array is None:
                 return None
             name = name or ("mask_floor" if array.size == 1 and array.min() < floor else "mask_zero")
             return self.editor.constant(np.maximum(array, kind.type(floor)), name)
 
-        if (constant := raised(mask, f"{mask.name}_floor")) is not None:
+        if (constant := raise_mask(mask, f"{mask.name}_floor")) is not None:
             return constant
         low = self.editor.constant(np.array(floor, kind), "mask_floor")
         name = self.editor.unique_name(f"{mask.name}_floor")
@@ -526,7 +526,7 @@ class _Masks:
         if (
             node is not None
             and node.is_op("Where")
-            and None not in (ends := [raised(end, "") for end in node.inputs[1:]])
+            and None not in (ends := [raise_mask(end, "") for end in node.inputs[1:]])
         ):
             made = NewNode("Where", [node.inputs[0], *ends], [name])
         elif node is not None and (index := self._factor_at(node)) is not None:

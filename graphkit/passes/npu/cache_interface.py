@@ -100,7 +100,7 @@ def _check_moved(past: Value, present: Value, axis: int, shapes: Shapes) -> None
     def is_move(node: Node, index: int, value: Value) -> bool:
         return node.operator in MOVES and index == 0 and node.scope is value.scope
 
-    def moved(value: Value) -> Iterator[Value | None]:
+    def moved_values(value: Value) -> Iterator[Value | None]:
         return (out for node, index in value.consumers if is_move(node, index, value) for out in node.outputs)
 
     def before(value: Value) -> Sequence[Value | None]:
@@ -117,7 +117,7 @@ def _check_moved(past: Value, present: Value, axis: int, shapes: Shapes) -> None
     if shapes[past].dtype != shapes[present].dtype:
         raise MatchFailure("what it becomes has another dtype")
     joined = set[Node]()
-    for value in walk_breadth_first([past], moved):  # the cache, and parts of it
+    for value in walk_breadth_first([past], moved_values):  # the cache, and parts of it
         for node, index in value.consumers:
             if is_move(node, index, value) or node.is_op("Shape"):
                 continue

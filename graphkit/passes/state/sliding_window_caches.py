@@ -150,12 +150,12 @@ class _Trace:
     def weighted_values(self, value: Value) -> Value | None:
         """Return the values that the probabilities of a Softmax are multiplied by, None if unknown."""
 
-        def guarded(value: Value) -> Iterator[Value | None]:
+        def guarded_inputs(value: Value) -> Iterator[Value | None]:
             """Yield what replaces NaN in probabilities, casts or reshapes them."""
             return (out for node, _ in value.consumers if node.is_op(*GUARDING) for out in node.outputs[:1])
 
         values = set[Value | None]()
-        for each in walk_breadth_first([value], guarded):
+        for each in walk_breadth_first([value], guarded_inputs):
             for node, index in each.consumers:
                 if node.is_op("MatMul") and index == 0:
                     values.add(node.inputs[1])
