@@ -29,13 +29,12 @@ def infer_attention(ctx: InferenceContext) -> list[Tensor]:
     dtype = ctx.tensor().dtype
     ctx.same(key[2], value[2], "the lengths of keys and values", "inconsistent kv_sequence_length")
     total = key[2] + (ctx.dims(4)[2] if ctx.has(4) else 0)
-    if ctx.has(3) and len(mask := ctx.dims(3)) > 1:  # onnxruntime broadcasts its batch and heads alone
-        ctx.same(mask[-2], query[2], "the lengths of the mask and of queries", "inconsistent q_sequence_length")
-        what, says = "the length of the mask, and of past and new keys,", "inconsistent total_sequence_length"
-        if ctx.opset < 24:
-            ctx.same(mask[-1], total, what, says)
-        elif mask[-1] != total:  # a shorter one hides the rest, which onnxruntime 1.32 does not know yet
-            ctx.require(Related(Relation.equal(mask[-1], total), what, says))
+    if ctx.has(3) and len(mask := ctx.dims(3)) > 1:  # of which onnxruntime broadcasts batch and heads alone
+        problem = "the lengths of the mask and of {}"
+        for length, needed, of, name in ((mask[-2], query[2], "queries", "q"), (mask[-1], total, "all keys", "total")):
+            if length != needed:
+                says = f"inconsistent {name}_sequence_length"
+                ctx.require(Related(Relation.equal(length, needed), problem.format(of), says))
     result: tuple[Expr, ...] = (*query[:3], value[3])
     if len(ctx.dims()) == 3:
         result = (query[0], query[2], query[1] * value[3])

@@ -11,13 +11,15 @@ import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from graphkit.graph.roles import MASKS
-from graphkit.shapes import Expr
+from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.evaluate_constraints import Assignment, Values, size_column
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.shapes.constraints.symbol_sizes import Role
@@ -212,6 +214,7 @@ MOST = 20_000_000  # elements that such a run computes at most
 LARGEST = (65_539, 16_411, 4_099, 1_031, 515, 259, 131, 67, 19, 9)  # past what 16 bits count, and the lengths of tables
 PARITIES = (0, 1)  # added to each of them: halves, and what wraps, differ at odd sizes alone, or at even ones
 MAX_THRESHOLDS = 4
+LARGEST_UNCOUNTED = 100  # rows of a batch, where nothing tells how much a run computes
 DRAWN_SIZES = 6
 ROOMY, SMALL = Row(24, 6, 3, 6), Row(6, 6, 3, 6)  # a length that is the batch is a trap of its own
 NUMBERS: tuple[tuple[Padding, ...], ...] = (("full", "above", "left", "above"), ("full", "below", "left", "below"))
@@ -324,14 +327,15 @@ class Edges:
 
     def _sizes_that_differ(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for dims in differing_sizes(self.differing, self.legal, self.usual):
-            is_cheap = self.legal.cost(dims) <= max(self.budget, TELLING)
+            is_cheap = self.legal.cost(dims) <= max(self.budget, TELLING) and self._cost(dims) <= MOST
             yield "sizes that could tell the models apart", [dims] if is_cheap else []
 
     def _large_sizes(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         roles = {variable.role for variable in self.legal.variables}
         for largest in ([size + parity for size in LARGEST] for parity in PARITIES):
             if "batch" in roles:
-                yield "", self._affordable_sizes(Row(size, 2, 1, 3) for size in largest)
+                batches = [size for size in largest if self._is_counted or size < LARGEST_UNCOUNTED]
+                yield "", self._affordable_sizes(Row(size, 2, 1, 3) for size in batches)
             lengths = [size for size in largest if not self.lengths.ends or size < self.lengths.ends[-1]]
             rows = (Row(1, size, 0, 3 if "sequence" in roles else size) for size in lengths)
             if roles - {"batch", "past"}:
@@ -340,7 +344,8 @@ class Edges:
                 yield "", self._affordable_sizes(Row(2, 1, size, size) for size in lengths)
         for size in self._drawn_sizes():
             row = Row(1, size, 0, size) if roles - {"batch", "past"} else Row(size, 2, 1, 3)
-            yield "", self._affordable_sizes([row], others=[size])
+            if row.batch == 1 or self._is_counted or size < LARGEST_UNCOUNTED:
+                yield "", self._affordable_sizes([row], others=[size])
         for row, size in ((SMALL, SMALL.batch), (SHORT, SHORT.sequence)):
             yield "", self._affordable_sizes([row], others=[size])
 
@@ -375,8 +380,19 @@ class Edges:
             if others:
                 free = {variable.name for variable in self.legal.variables if variable.role in ("other", "space")}
                 wish.update(dict.fromkeys(free, others[place]))
-            affordable += [dims for dims in self._legal(wish) if self.legal.cost(dims) <= self.budget]
+            affordable += [dims for dims in self._legal(wish) if self._cost(dims) <= self.budget]
         return affordable
+
+    def _cost(self, dims: dict[str, int]) -> int:
+        """Return how many elements are made for a run, and computed in it."""
+        shapes = self.legal.shapes(dims, is_first=self.is_first).values()
+        return self.legal.cost(dims) + sum(prod(shape) for shape in shapes if shape is not None)
+
+    @cached_property
+    def _is_counted(self) -> bool:
+        """Whether all shapes that a run computes are known before it."""
+        shapes = infer(self.feeder.models[0])
+        return all(shapes[value].is_known for value in shapes if value.kind == "node" and not value.is_constant)
 
     def _first_choice(self, choices: Iterable[dict[str, int] | None]) -> dict[str, int] | None:
         return next((dims for dims in choices if dims is not None and self.legal.cost(dims) <= self.budget), None)

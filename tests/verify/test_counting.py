@@ -53,10 +53,10 @@ def test_a_proof_tells_each_run(tmp_path: Path) -> None:
         "proving: loading the original",
         "proving: the original, plain level: run 1 of 2",
         "proving: the original, plain level: run 2 of 2",
-        *(f"proving: the original, plain level: run {number}" for number in range(3, 9)),
+        *(f"proving: the original, plain level: run {number}" for number in range(3, 16)),
         "proving: loading the rewritten model",
-        *(f"proving: the rewritten model, plain level: run {number} of 8" for number in range(1, 9)),
+        *(f"proving: the rewritten model, plain level: run {number} of 15" for number in range(1, 16)),
         "comparing the weights",
         "proving: loading the rewritten model, default level",
-        *(f"proving: the rewritten model, default level: run {number} of 5" for number in range(1, 6)),
+        *(f"proving: the rewritten model, default level: run {number} of 12" for number in range(1, 13)),
     ]

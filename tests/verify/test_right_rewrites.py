@@ -101,7 +101,7 @@ def test_labels_may_be_swapped_where_that_is_asked_for() -> None:
 def test_what_is_covered_is_told_in_one_line() -> None:
     found = verify_rewrite(*(model(RIGHT["NaN for rows that attend to nothing"][0], **CONSTANTS) for _ in range(2)))
     assert found.coverage == (
-        "b 1 to 4,100, s 1 to 948, t 1 to 948; masks without padding, padded on the right, padded on the left, "
+        "b 1 to 4,100, s 1 to 516, t 1 to 516; masks without padding, padded on the right, padded on the left, "
         "with holes, that hide all; edge values, extreme values, NaN and infinities, numbers in masks above 1, "
         "numbers in masks below 0; b, s and t of 0"
     )

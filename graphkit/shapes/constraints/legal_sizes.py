@@ -262,9 +262,7 @@ def legal_sizes(
     variables.sort(key=lambda variable: ORDER.index(variable.role))
     past, tokens = _past_dim(model, table), _token_dim(model, table)
     added = [relation.substitute(numbers) for relation in relations]
-    known = dict.fromkeys(
-        relation.against_zero() for relation in (*shapes.required, *_concat_relations(shapes), *added)
-    )
+    known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *_equal_dims(shapes), *added))
     names = frozenset(symbols)
     return LegalSizes(
         variables=tuple(variables),
@@ -302,13 +300,14 @@ def _total_masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> 
     return frozenset(name for name, dims in shapes.items() if dims is not None and dims[1].constant is None)
 
 
-def _concat_relations(shapes: Shapes) -> Iterator[Relation]:
-    """Yield the relations that concatenated tensors of the main graph differ along the axis only.
+def _equal_dims(shapes: Shapes) -> Iterator[Relation]:
+    """Yield the relations of dims that nodes of the main graph need to be equal, although no shape follows from that.
 
-    onnxruntime lets inputs without elements differ elsewhere, and then may return uninitialized memory.
+    Concatenated tensors differ along the axis only: onnxruntime lets inputs without elements differ elsewhere, and then
+    may return uninitialized memory.
     """
     for node, precondition in shapes.preconditions[-1]:
-        if isinstance(precondition, Concatenated) and node.scope is shapes.model.graph:
+        if isinstance(precondition, (Concatenated, Related)) and node.scope is shapes.model.graph:
             yield from (Relation.equal(*pair) for pair in precondition.equalities() if pair[0] != pair[1])
 
 
