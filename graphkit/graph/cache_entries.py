@@ -463,12 +463,17 @@ def _last_names(value: Value) -> list[Hashable]:
 def _of_recurrence(value: Value) -> Hashable:
     """Return the outputs of recurrent nodes that give the next value of an input, as the initial state of the nodes."""
     outputs = set[tuple[Node, int]]()
-    for node, index in find_readers(value, moves_elements):
+    for node, index in find_readers(value, _keeps_size):
         if node.is_op(*RECURRENT) and index in (5, 6):
             outputs.add((node, index - 4))
-        elif not moves_elements(node, index):
+        elif not _keeps_size(node, index):
             return None
     return frozenset(outputs) or None
+
+
+def _keeps_size(node: Node, index: int) -> bool:
+    """Whether a node moves elements, and repeats none: what is expanded to a batch is no state of its rows."""
+    return moves_elements(node, index) and not node.is_op("Expand", "Tile")
 
 
 def _from_recurrence(value: Value) -> list[Hashable]:

@@ -1,6 +1,6 @@
-from .decoding import Decoded, Decoder
+from .decoding import Decoded, Decoder, decode
 from .input_generator import InputGenerator, Sizes
-from .oracle import Originals, decode
+from .oracle import Originals
 from .rewrite_proof import OutputProof, RewriteProof, RunProof, SkippedRun, SplitProof
 from .rewrite_verifier import verify_extract, verify_rewrite
 from .runs_at_hazards import check_hazards

@@ -1,7 +1,7 @@
-"""Decoders step by step: merged ones, pairs, and decoder-only models; and the greedy loop of all proofs.
+"""Greedy decoding: a small loop for merged decoders, pairs, and decoder-only models.
 
 The layout of the KV cache comes from the interface analysis: what a present feeds, what is constant after the
-first step.
+first step. The loop is for proofs and measurements, not for serving.
 """
 
 from __future__ import annotations
@@ -10,13 +10,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.cache_entries import Slot
+from graphkit.graph.cache_entries import CacheEntry, Slot
+from graphkit.graph.mask_polarity import make_open_mask
+from graphkit.graph.roles import Role
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.session import IsolatedSession, Runner
+from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.verify.input_generator import InputGenerator
 
-__all__ = ["Decoded", "Decoder", "decode_greedily"]
+__all__ = ["Decoded", "Decoder", "decode", "decode_greedily"]
+
+
+PROMPT = Sizes(batch=2, sequence=3, encoder=5)
 
 
 @dataclass(frozen=True)
@@ -78,15 +86,17 @@ class Decoder:
     ) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:
         """Run a later step with a cache and return its outputs and the next cache."""
         roles = self.later.roles
-        for value, entry in roles.pasts.items():
-            if entry.slot not in cache:
-                problem = "no output of the first step gives this past"
-                raise ModelError(problem, file=self.later.label, tensor=value.name)
-        past = {value.name: cache[entry.slot] for value, entry in roles.pasts.items()}
+        past = {value.name: self._take_entry(cache, entry) for value, entry in roles.pasts.items()}
         outputs = self.later_session.run(self._with_condition({**feed, **past}, later=True))
         changing = [(e.slot, e.present) for e in roles.cache if e.present is not None and e.present not in roles.empty]
         updates = {slot: outputs[present.name] for slot, present in changing}
         return outputs, {**cache, **updates}
+
+    def _take_entry(self, cache: Mapping[Slot, np.ndarray], entry: CacheEntry) -> np.ndarray:
+        if entry.slot not in cache:
+            name = entry.past.name if entry.past is not None else ""
+            raise ModelError("no output of the first step gives this past", file=self.later.label, tensor=name)
+        return cache[entry.slot]
 
     def _with_condition(self, feed: Mapping[str, np.ndarray], *, later: bool) -> dict[str, np.ndarray]:
         merged = self.later.roles.decoder
@@ -94,6 +104,62 @@ class Decoder:
             return dict(feed)
         condition = merged.condition
         return {**feed, condition.input.name: np.full(condition.shape, merged.cache_when == later)}
+
+
+def decode(
+    decoder: Decoder,
+    *,
+    sizes: Sizes | None = None,
+    steps: int = 8,
+    seed: int = 0,
+    given: Mapping[str, ArrayLike] | None = None,
+    like: ModelLike | None = None,
+) -> Decoded:
+    """Decode greedily.
+
+    Args:
+        decoder: What decodes.
+        sizes: Batch, length of the prompt and of the encoder's output; the past starts empty. Default: those of the
+            arrays that are given, else 2, 3 and 5.
+        steps: Tokens to make for each sequence, the first step's included.
+        seed: Of the generated inputs.
+        given: Inputs by name to take instead, such as `encoder_hidden_states` or `input_ids`.
+        like: The model for which inputs are generated, where another decoder is to get the same; it has them all.
+
+    Returns:
+        The tokens, and the logits of each step.
+
+    Raises:
+        ModelError: The model has no logits or no token input, or fails.
+
+    Example:
+        >>> from graphkit.verify import Decoder, decode
+        >>> decoder = Decoder.open("example:causal-attention")
+        >>> decode(decoder, given={"input_ids": [[5, 7, 2]]}, steps=2).tokens.tolist()
+        [[52, 29]]
+    """
+    like = as_model(like) if like is not None else None
+    arrays = {name: np.asarray(value) for name, value in (given or {}).items()}
+    sizes = sizes or _sizes_of_arrays(decoder.first, arrays)
+    prompt = Sizes(sizes.batch, sizes.sequence, 0, sizes.encoder, sizes.symbols)
+    feed = _without_padding(InputGenerator(like or decoder.first, seed).make(prompt, arrays), like or decoder.first)
+    tokens_name = _token_input(decoder.first)
+    outputs, cache = decoder.start(_inputs_of_model(feed, decoder.first))
+    constant = _inputs_by_role(feed, like or decoder.first, "encoder mask", "encoder state", "encoder tokens")
+    later, later_tokens = InputGenerator(like or decoder.later, seed), _token_input(decoder.later)
+    past = feed[tokens_name].shape[1]
+
+    def step(tokens: np.ndarray) -> np.ndarray:
+        nonlocal cache, past
+        now = Sizes(sizes.batch, 1, past, sizes.encoder, sizes.symbols)
+        feed_now = later.make(now, {**constant, later_tokens: tokens[:, None].astype(feed[tokens_name].dtype)})
+        feed_now = _without_padding(feed_now, like or decoder.later)
+        outputs, cache = decoder.step(_inputs_of_model({**feed_now, **constant}, decoder.later), cache)
+        past += 1
+        return _logits_output(outputs, decoder.later)[:, -1]
+
+    decoded = list(decode_greedily(_logits_output(outputs, decoder.first)[:, -1], step, steps))
+    return Decoded(np.stack([tokens for tokens, _ in decoded], 1), tuple(logits for _, logits in decoded))
 
 
 def decode_greedily(
@@ -113,3 +179,48 @@ def decode_greedily(
         yield tokens, logits
         if number + 1 < steps:
             logits = step(tokens)
+
+
+def _sizes_of_arrays(model: Model, arrays: Mapping[str, np.ndarray]) -> Sizes:
+    """Return the sizes of the arrays for tokens and the encoder's output, those of `PROMPT` where there are none."""
+    tokens, encoded = (
+        next(iter(_inputs_by_role(arrays, model, *roles).values()), None)
+        for roles in (("tokens",), ("encoder state", "encoder tokens", "encoder mask"))
+    )
+    batch = next((len(array) for array in (tokens, encoded) if array is not None), PROMPT.batch)
+    return Sizes(
+        batch,
+        PROMPT.sequence if tokens is None else tokens.shape[1],
+        encoder=PROMPT.encoder if encoded is None else encoded.shape[1],
+    )
+
+
+def _inputs_of_model(arrays: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
+    names = {value.name for value in model.graph.inputs}
+    return {name: array for name, array in arrays.items() if name in names}
+
+
+def _inputs_by_role(arrays: Mapping[str, np.ndarray], model: Model, *roles: Role) -> dict[str, np.ndarray]:
+    """Return the arrays for a model's inputs of some roles."""
+    return {value.name: arrays[value.name] for value in model.roles.all(*roles) if value.name in arrays}
+
+
+def _without_padding(feed: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
+    """Return inputs in which a decoder's mask has no padding: the tokens that the loop adds are all real."""
+    polarities = {value.name: polarity for value, polarity in model.roles.polarities.items()}
+    masks = _inputs_by_role(feed, model, "mask").items()
+    return {**feed, **{name: make_open_mask(array, polarities[name]) for name, array in masks}}
+
+
+def _token_input(model: Model) -> str:
+    tokens = model.roles.first("tokens")
+    if tokens is None:
+        raise ModelError("no input takes token ids", file=model.label, hint="only decoders can decode")
+    return tokens.name
+
+
+def _logits_output(outputs: Mapping[str, np.ndarray], model: Model) -> np.ndarray:
+    logits = model.roles.logits
+    if logits is not None and outputs[logits.name].ndim == 3:
+        return outputs[logits.name]
+    raise ModelError("no output is logits [batch, sequence, vocabulary]", file=model.label)

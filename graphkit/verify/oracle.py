@@ -14,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 import onnx
-from numpy.typing import ArrayLike
 from onnx import helper, numpy_helper
 
 from graphkit.equivalence.originals import Originals
@@ -22,16 +21,14 @@ from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import TensorType, declared_type
 from graphkit.graph.names import names_in
-from graphkit.graph.roles import Role, declared_rank, dim_at
+from graphkit.graph.roles import declared_rank, dim_at
 from graphkit.graph.view import Node, Value
-from graphkit.model import Model, ModelLike, as_model
+from graphkit.model import Model
 from graphkit.runtime.session import IsolatedSession
-from graphkit.shapes.constraints.symbol_sizes import Sizes
-from graphkit.verify.decoding import Decoded, Decoder, decode_greedily
-from graphkit.verify.input_generator import InputGenerator
+from graphkit.verify.decoding import Decoder
 from graphkit.verify.probe_inputs import KEEPING, InputProbe, fixed_length, nearest_length
 
-__all__ = ["OneSequence", "Oracle", "Originals", "decode", "with_logits_choice"]
+__all__ = ["OneSequence", "Oracle", "Originals", "with_logits_choice"]
 
 
 Arrays = dict[str, np.ndarray]
@@ -44,7 +41,6 @@ class Oracle:
         originals: The models.
         optimize: Whether onnxruntime may fuse operators.
         prepack: Whether it may pick other kernels for weights, whose last digits differ.
-        decoder: The decoder with its sessions, where they are open.
         can_choose: Whether some calls need the logits of the last tokens alone: where the decoder can, it gives no
             others then, and its weights are mapped.
 
@@ -63,7 +59,6 @@ class Oracle:
         *,
         optimize: bool = False,
         prepack: bool = True,
-        decoder: Decoder | None = None,
         can_choose: bool = False,
     ) -> None:
         self._optimize, self._prepack, self._is_changed = optimize, prepack, originals.is_changed
@@ -71,8 +66,8 @@ class Oracle:
         self._session = None if originals.encoder is None else self._open_session(originals.encoder)
         chosen = None if originals.first is None or not can_choose else with_logits_choice(originals.first)
         self._can_choose = chosen is not None
-        self._decoder = decoder
-        if decoder is None and originals.first is not None and originals.step is not None:
+        self._decoder: Decoder | None = None
+        if originals.first is not None and originals.step is not None:
             first, step = originals.first, originals.step
             opened = self._open_session(first, chosen)
             self._decoder = Decoder(first, step, opened, opened if first is step else self._open_session(step))
@@ -495,66 +490,3 @@ class OneSequence:
         self._is_started = True
         last: np.ndarray = logits.reshape(-1, logits.shape[-1])[-1]
         return last
-
-
-PROMPT = Sizes(batch=2, sequence=3, encoder=5)
-SIZED: tuple[tuple[Role, ...], ...] = (("tokens",), ("encoder state", "encoder tokens", "encoder mask"))
-
-
-def decode(
-    decoder: Decoder,
-    *,
-    sizes: Sizes | None = None,
-    steps: int = 8,
-    seed: int = 0,
-    given: Mapping[str, ArrayLike] | None = None,
-    like: ModelLike | None = None,
-) -> Decoded:
-    """Decode greedily.
-
-    Args:
-        decoder: What decodes.
-        sizes: Batch, length of the prompt and of the encoder's output; the past starts empty. Default: those of the
-            arrays that are given, else 2, 3 and 5.
-        steps: Tokens to make for each sequence, the first step's included.
-        seed: Of the generated inputs.
-        given: Inputs by name to take instead, such as `encoder_hidden_states` or `input_ids`.
-        like: The model for which inputs are generated, where another decoder is to get the same; it has them all.
-
-    Returns:
-        The tokens, and the logits of each step.
-
-    Raises:
-        ModelError: The model has no logits or no token input, or fails.
-
-    Example:
-        >>> from graphkit.verify import Decoder, decode
-        >>> decoder = Decoder.open("example:causal-attention")
-        >>> decode(decoder, given={"input_ids": [[5, 7, 2]]}, steps=2).tokens.tolist()
-        [[52, 29]]
-    """
-    like = decoder.first if like is None else as_model(like)
-    arrays = {name: np.asarray(value) for name, value in (given or {}).items()}
-    sizes = sizes or _sizes_of_arrays(decoder.first, arrays)
-    prompt = Sizes(sizes.batch, sizes.sequence, 0, sizes.encoder, sizes.symbols)
-    ids = decoder.first.roles.first("tokens")
-    if ids is None:
-        raise ModelError("no input takes token ids", file=decoder.first.label, hint="only decoders can decode")
-    feed = InputGenerator(like, seed).make(prompt, arrays)
-    oracle = Oracle(Originals(None, decoder.first, decoder.later), decoder=decoder)
-    logits = oracle.start(feed[ids.name], np.ones_like(feed[ids.name]), feed)
-    decoded = list(decode_greedily(logits[:, -1], lambda tokens: oracle.step(tokens)[:, -1], steps))
-    return Decoded(np.stack([tokens for tokens, _ in decoded], 1), tuple(logits for _, logits in decoded))
-
-
-def _sizes_of_arrays(model: Model, arrays: Mapping[str, np.ndarray]) -> Sizes:
-    """Return the sizes of the arrays for tokens and the encoder's output, those of `PROMPT` where there are none."""
-    tokens, encoded = (
-        next((arrays[value.name] for value in model.roles.all(*roles) if value.name in arrays), None) for roles in SIZED
-    )
-    batch = next((len(array) for array in (tokens, encoded) if array is not None), PROMPT.batch)
-    return Sizes(
-        batch,
-        PROMPT.sequence if tokens is None else tokens.shape[1],
-        encoder=PROMPT.encoder if encoded is None else encoded.shape[1],
-    )

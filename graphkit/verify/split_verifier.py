@@ -20,10 +20,9 @@ from graphkit.shapes.constraints.symbol_sizes import Role, Sizes
 from graphkit.verify.candidate_sessions import Part
 from graphkit.verify.comparator import Difference
 from graphkit.verify.critical_sizes import MARGIN
-from graphkit.verify.decoding import Decoded, Decoder
+from graphkit.verify.decoding import Decoded, Decoder, decode
 from graphkit.verify.feeder import Feeder
 from graphkit.verify.interface_changes import Branch, interface_failures
-from graphkit.verify.oracle import decode
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import LoopProof, RewriteProof, SplitProof
 from graphkit.verify.rewrite_verifier import RewriteVerifier

@@ -4,15 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.shapes.constraints.symbol_sizes import Sizes
-from graphkit.verify.decoding import Decoder
+from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.input_generator import InputGenerator
-from graphkit.verify.oracle import decode
 
 RealModel = Callable[[str], Model]
 PROMPT = Sizes(batch=2, sequence=3, encoder=5)
@@ -67,3 +67,42 @@ def test_a_model_that_was_never_written_cannot_be_run() -> None:
 def test_a_model_with_missing_weights_gives_one_error(real_model: RealModel) -> None:
     with pytest.raises(ModelError, match="its data file is missing"):
         Decoder.open(real_model("gemma-270m/model"))
+
+
+def with_input(name: str, dims: list[str], path: Path) -> Path:
+    """Write the example decoder with one more input, of which a share is added to the logits."""
+    proto = load("example:merged-decoder").restore()
+    graph = proto.graph
+    for node in graph.node:
+        node.output[:] = ["plain" if out == "logits" else out for out in node.output]
+    axes = np.array([2] if len(dims) == 2 else [0, 2])
+    words = next(out for out in graph.output if out.name == "logits").type.tensor_type.shape.dim[2].dim_value
+    numbers = {"axes": axes, "ramp": np.linspace(0, 50, words, dtype=np.float32)}
+    graph.initializer.extend(onnx.numpy_helper.from_array(array, key) for key, array in numbers.items())
+    graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, dims))
+    made = ("Cast", [name], "f", {"to": 1}), ("Unsqueeze", ["f", "axes"], "u", {}), ("Mul", ["u", "ramp"], "m", {})
+    graph.node.extend(onnx.helper.make_node(op, reads, [out], **more) for op, reads, out, more in made)
+    graph.node.append(onnx.helper.make_node("Add", ["plain", "m"], ["logits"]))
+    onnx.save(proto, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [
+        ("cache_position", ["decoder_sequence_length"]),
+        ("styles", ["batch_size", "decoder_sequence_length"]),
+        ("position_ids", ["batch_size", "decoder_sequence_length"]),
+        ("token_type_ids", ["batch_size", "decoder_sequence_length"]),
+    ],
+)
+def test_an_input_beside_the_tokens_is_as_long_as_they_are_and_may_be_given(
+    name: str, dims: list[str], tmp_path: Path
+) -> None:
+    decoder = Decoder.open(with_input(name, dims, tmp_path / "m.onnx"))
+    prompt = np.array([[5, 7, 2]])
+    usual = decode(decoder, given={"input_ids": prompt}, steps=3)
+    assert usual.tokens.shape == (1, 3)
+    numbers = np.array([7, 8, 9] if len(dims) == 1 else [[7, 8, 9]])
+    given = decode(decoder, given={"input_ids": prompt, name: numbers}, steps=1)
+    assert not np.array_equal(given.logits[0], usual.logits[0])
