@@ -72,6 +72,11 @@ class Call:
             return logits
         return np.asarray(logits[self.mask.astype(bool)])
 
+    def new_slots(self, size: int, *, has_axis: bool) -> np.ndarray:
+        """Return where new slots are, of so many: each of them, [new, 1], or the first one of each row, [batch]."""
+        new = [at % size for at in range(self.past, self.mask.shape[1])[-size:]]
+        return np.array(new)[:, None] if has_axis else np.full(len(self.mask), new[0])
+
     def without_padding(self, array: np.ndarray) -> np.ndarray:
         """Return an array with zeros at tokens that pad, along each axis that is as long as there are tokens."""
         lengths = self.mask.shape[1], self.past or self.mask.shape[1]
@@ -114,6 +119,8 @@ class Case:
         models: What runs in place of its files.
         prompts: The prompts.
         near: How far logits may be.
+        slots: How many slots the states have that models are told where to write, by what tells them, and whether that
+            has an axis.
     """
 
     originals: Originals
@@ -122,6 +129,7 @@ class Case:
     models: Models
     prompts: Sequence[Prompt]
     near: float
+    slots: dict[str, tuple[int, bool]] = field(default_factory=dict)
     _sessions: dict[Model, RecordedSession] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -145,6 +153,7 @@ class Case:
         for prompt, calls in zip(self.prompts, self.calls, strict=True):
             for number, call in enumerate(calls):
                 fed = {f"{EXPORT}{name}": array for _, feed, _ in call.exports for name, array in feed.items()}
+                fed |= {name: call.new_slots(size, has_axis=axis) for name, (size, axis) in self.slots.items()}
                 for session in sessions.values():
                     session.beside = fed
                 try:
@@ -247,6 +256,7 @@ ROLES = {
     "encoder tokens": "The tokens of the source are wrong",
     "token types": "The types of tokens are wrong",
 }
+WRITERS: Mapping[str, int] = {"TensorScatter": 2, "ScatterND": 1}  # what says where they write
 Place = tuple[int, int]  # of a node, and of its input
 
 
@@ -284,7 +294,7 @@ def find_bundle_causes(
         return [f"More is wrong than weights; {case.begin()}."]
     suspects = [fact for fact in facts if not fact.is_sure]
     constants = (Cause("weights", str(fact), undo=case.undo(mend_models(case.models, [fact]))) for fact in suspects)
-    cause = find_sole_cause(case.distances, itertools.chain(_undo_inputs(case), constants))
+    cause = find_sole_cause(case.distances, itertools.chain(_undo_inputs(case), _undo_writers(case), constants))
     return [cause.text if cause else f"No simple cause; {case.begin()}."]
 
 
@@ -305,6 +315,28 @@ def _undo_inputs(case: Case) -> Iterator[Cause]:
         if models:
             text = f"{text}: with '{name}' as the export is fed, the logits are right."
             yield Cause("mask", text, undo=case.undo(models))
+
+
+def _undo_writers(case: Case) -> Iterator[Cause]:
+    """Yield the places where new slots are written, as the length says."""
+    states, models = {state.name: state for state in case.contract.states}, dict[str, Model]()
+    for file, model in case.models.items():
+        ports = [port for method in case.contract.methods if method.file == file for port in method.inputs]
+        named = {port.name: states[port.state] for port in ports if port.state in states}
+        places: dict[str, list[Place]] = {}
+        for node in model.graph.nodes:
+            first, index = node.input(0), WRITERS.get(node.op_type)
+            state = named.get(first.name) if first is not None else None
+            if state is not None and state.axis is not None and index is not None and node.input(index) is not None:
+                name = f"{EXPORT}slots of {state.shape[state.axis]}"
+                case.slots[name] = state.shape[state.axis], node.is_op("ScatterND")
+                places.setdefault(name, []).append((node.index, index))
+        for name, found in places.items():
+            rank = 2 if case.slots[name][1] else 1
+            models[file] = _with_fed_input(models.get(file, model), found, name, onnx.TensorProto.INT64, rank)
+    if models:
+        words = "New slots are not written behind those in use: written there, the logits are right."
+        yield Cause("shifted", words, undo=case.undo(models))
 
 
 def _input_places(model: Model, values: Sequence[Value]) -> Iterator[Place]:

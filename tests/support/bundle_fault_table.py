@@ -14,6 +14,7 @@ BEGINS = "No simple cause; it "
 KEPT = "No simple cause; the logits of "  # and what it keeps is not
 POSITIONS, MASK = "Positions are wrong: ", "The mask of tokens "
 SOURCE = "The mask of the source is wrong: "
+SLOTS = "New slots are not written behind those in use"
 WEIGHT = "Weight '"
 
 
@@ -75,7 +76,7 @@ def everywhere() -> Iterator[tuple[str, Fault]]:
         def step(change: Callable[[Edit], None], family: Family = family) -> Inject:
             return graph(family.step, change)
 
-        yield "slots one further on", of(step(bad.further), BEGINS)
+        yield "slots one further on", of(step(bad.further), SLOTS, BEGINS)
         yield "keys and values exchanged where they are written", of(step(partial(bad.exchanged, one=key, other=value)))
         yield "states swapped where they are read", of(bad.swapped("step", key, value, written=False), BEGINS, KEPT)
         yield "states swapped in the step", of(bad.swapped("step", key, value), BEGINS, KEPT)
@@ -95,7 +96,7 @@ def everywhere() -> Iterator[tuple[str, Fault]]:
         )
         if name not in ("window", "gemma3"):
             change = partial(bad.last_slot_twice, slots=slots)
-            yield "the last slot is never used", of(step(change), BEGINS)
+            yield "the last slot is never used", of(step(change), SLOTS, BEGINS)
         yield "logits scaled by 1.001", of(step(lambda edit: bad.scaled(edit, "logits", 1.001)), says="Mul#")
 
 
@@ -132,7 +133,7 @@ def masks() -> Iterator[tuple[str, Fault]]:
         yield "a token that does not see itself", Fault(name, graph(FAMILIES[name].step, less))
     for name in ("window", "gemma3"):
         longer = partial(bad.constant_of, operator="Mod", index=1, by=-1)
-        yield "a ring that is too short", Fault(name, graph("step.onnx", longer), (BEGINS, KEPT))
+        yield "a ring that is too short", Fault(name, graph("step.onnx", longer), (SLOTS, BEGINS, KEPT))
     yield (
         "a window one too long",
         Fault("window", graph("step.onnx", partial(bad.integer, name="window", by=1)), (), WEIGHT),
@@ -205,7 +206,7 @@ def weights() -> Iterator[tuple[str, Fault]]:
     two = each_of(
         graph("step.onnx", bad.further), graph("reorder.onnx", partial(bad.not_reordered, state=BESIDE.value))
     )
-    yield "slots and rows", Fault("marian-tiny", two, (BEGINS), "reordered")
+    yield "slots and rows", Fault("marian-tiny", two, (SLOTS, BEGINS), "reordered")
 
 
 def last_row(rows: np.ndarray) -> None:
