@@ -302,7 +302,7 @@ MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does no
 def find_narrowing(
     session: Callable[[], Runner],
     fixed: Sequence[Pair],
-    asked: Mapping[str, int],
+    asked: Mapping[str, int | Expr],
     whole: Callable[[], Feeder],
     flags: Sequence[Flags] = (),
 ) -> list[Pair]:
@@ -311,7 +311,7 @@ def find_narrowing(
     Args:
         session: Opens the original, where it has to run.
         fixed: The dims, with the size of each.
-        asked: Sizes that somebody asked for, by symbol.
+        asked: Sizes that somebody asked for, or expressions, by symbol.
         whole: Gives what makes inputs at all sizes of the original.
         flags: Those to run with; by default all.
     """

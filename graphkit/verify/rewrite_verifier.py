@@ -14,7 +14,7 @@ corrected, and a note tells that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -39,11 +39,11 @@ from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion_of, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.session import RunError, Runner, check_files
-from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
+from graphkit.shapes import AS_DECLARED, DimSpec, Expr, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve_dims
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.input_dims import declared_inputs
+from graphkit.shapes.input_dims import declared_inputs, read_dim
 from graphkit.verify.candidate_runs import (
     compare_runs,
     prove_level,
@@ -379,7 +379,8 @@ class RewriteVerifier:
         fixed = self.fixed  # a branch may take one size alone: a step takes one token
         if part is not None and part.branch is not None:
             fixed = [pair for pair in fixed if pair.size.constant is None]
-        if open_pairs := _find_narrowing(self.two.original, self.two.feeder, fixed, self.spec):
+        called = self.options.symbols
+        if open_pairs := _find_narrowing(self.two.original, self.two.feeder, fixed, self.spec, called):
             changes.append(narrowed_change(open_pairs, before, after))
         return changes
 
@@ -491,13 +492,24 @@ def _proven_at(forms: Equivalence, proof: RewriteProof) -> Equivalence:
     return forms.at([{**proof.fixed, **run.dims} for run in proof.runs])
 
 
-def _find_narrowing(session: Callable[[], Runner], feeder: Feeder, fixed: Sequence[Pair], spec: DimSpec) -> list[Pair]:
-    """Return the dims that the rewritten model fixes though nobody asked for that, and the original takes others."""
+def _find_narrowing(
+    session: Callable[[], Runner],
+    feeder: Feeder,
+    fixed: Sequence[Pair],
+    spec: DimSpec,
+    symbols: Iterable[tuple[str, str]] = (),
+) -> list[Pair]:
+    """Return the dims that the rewritten model fixes though nobody asked for that, and the original takes others.
+
+    Whoever asks for a size of a name, or calls it an expression in others, asks for all dims of that name.
+    """
     before = feeder.models[0]
-    asked, read = Inputs(before, spec).numbers, declared_inputs(before)
-    for name in asked.keys() & read.groups.keys():  # whoever asks for a size of a name asks for all dims of that name
-        for dim in (read.at(group[0]).name for group in read.groups[name]):
-            asked = {str(dim): asked[name], **asked}
+    read = declared_inputs(before)
+    asked: dict[str, int | Expr] = {**Inputs(before, spec).numbers}
+    called = {old: dim for old, new in symbols if (dim := read_dim(new, read.groups)).name is None}
+    for name, size in [*asked.items(), *called.items()]:
+        for group in read.groups.get(name, ()):
+            asked.setdefault(str(read.at(group[0]).name), size)
     return find_narrowing(session, fixed, asked, lambda: feeder.at(legal_sizes(before, spec)))
 
 

@@ -253,6 +253,18 @@ def test_a_dim_that_the_graph_needs_to_be_a_sum_is_called_that() -> None:
     assert outcome.changes == ("total is past + seq",)
 
 
+def test_who_calls_a_dim_an_expression_asks_for_no_other_size() -> None:
+    """The mask may be broadcast, too, which its new dims no longer say."""
+    scores = MASKED.replace("masked = Add (scores, mask)", "").replace("MatMul (masked, keys)", "Mul (scores, mask)")
+    model = model_of(scores.replace("float[N, seq, 4] y)", "float[N, seq, t] y)"))
+    step = Rename(dims=(("total", "past + seq"),))
+    result = step.run(model).model
+    assert not verify_rewrite(model, result).passed
+    found = verify_rewrite(model, result, options=RewriteProofOptions(symbols=step.dims))
+    assert found.passed
+    assert "mask.2 = past + seq" in found.proven()
+
+
 def test_a_dim_and_those_in_its_expression_are_renamed_at_once() -> None:
     result = Rename(dims=(("past", "old"), ("total", "old + seq"))).run(model_of(MASKED)).model
     assert text(result).startswith("agraph (float[N,old,4] k, float[N,seq,4] new, float[N,seq,old + seq] mask)")
