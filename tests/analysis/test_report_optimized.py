@@ -55,5 +55,5 @@ def test_a_model_that_ends_onnxoptimizer_ends_only_that() -> None:
 
 def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SECONDS", 0.001)
-    with pytest.raises(ModelError, match=r"onnxoptimizer fails: it does not finish in 0\.001 s"):
+    with pytest.raises(ModelError, match=r"onnxoptimizer fails: it does not finish in 0\.00\d+ s"):
         optimized(Model.from_proto(onnx.parser.parse_model(HEAD + "g (float[N] x) => (float[N] y) { y = Relu(x) }")))
