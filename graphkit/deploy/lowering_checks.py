@@ -214,7 +214,7 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     of_all = [value for value in leaks if length in (infer(part.model)[value].sizes() or ())]  # not of a part of them
     if (leak := next(iter(of_all or leaks), None)) is not None and leak.producer is not None:
         given = [f"'{port.name}'" for port in users if length in port.shape]
-        mask = f"no mask but {' and '.join(given)}, which is read in no way that is known," if given else "no mask"
+        mask = f"no mask that is known ({' and '.join(given)} comes from the caller)" if given else "no mask"
         raise UsageError(
             f"{original.name}: '{leak.producer.label}' ({leak.producer.op_type}) mixes positions: what padding holds "
             f"reaches tokens that count, and {mask} keeps it out. Texts shorter than the fixed length would be wrong - "

@@ -165,20 +165,18 @@ def test_a_recurrent_node_links_its_states(order: tuple[str, str]) -> None:
     assert links(proto) == dict(zip(order, ("last", "memory"), strict=True))
 
 
-def test_a_start_that_is_repeated_for_each_row_is_no_state() -> None:
-    proto = parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]>
-        lstm (float[1, batch, 3] x, float[1, 1, 4] one, float[1, 1, 4] two) => (float[1, batch, 4] last)
-        <float[1, 16, 3] w, float[1, 16, 4] r, int64[1] place = {1}, int64[1] single = {1}> {
+@pytest.mark.parametrize("operator", ["Expand", "Tile"])
+def test_a_start_that_is_repeated_for_each_row_is_no_state(operator: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+        gru (float[1, batch, 3] x, float[1, 1, 4] xx) => (float[1, 1, batch, 4] y, float[1, batch, 4] xx_out)
+        <float[1, 12, 3] w, float[1, 12, 4] r, int64[1] place = {{1}}, int64[1] single = {{1}}> {{
             s = Shape (x)
             n = Gather (s, place)
             dims = Concat <axis = 0> (single, n, single)
-            h = Expand (one, dims)
-            c = Tile (two, dims)
-            y, last, memory = LSTM <hidden_size = 4> (x, w, r, , , h, c)
-        }"""
-    )
-    assert links(proto) == {}
+            h = {operator} (xx, dims)
+            y, xx_out = GRU <hidden_size = 4> (x, w, r, , , h)
+        }}"""
+    assert links(parser.parse_model(text)) == {}
 
 
 def test_states_in_one_tensor_are_linked_by_the_nodes_that_read_them() -> None:

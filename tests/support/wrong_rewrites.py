@@ -218,6 +218,11 @@ SIZES: Mapping[str, tuple[str, str]] = {
         DIM.format(axis, axis + 1) + f"m = Mod (d, at_2) e = Equal (m, at_{rest}) g = Greater (d, at_300) "
         "w = And (e, g) " + TURN, "runs differ")
        for what, axis, rest in (("even batches", 0, 0), ("odd batches", 0, 1), ("even lengths", 1, 0))},
+    **{f"{what} beyond a list": (
+        DIM.format(axis, axis + 1) + "c = Concat <axis = 0> (at_5000, d) k = ArgMax <axis = 0> (c) "
+        f"g = Greater (k, at_0) m = Mod (d, at_2) e = Equal (m, at_{rest}) w = And (e, g) " + TURN, "runs differ")
+       for what, axis, rest in (("even batches", 0, 0), ("odd batches", 0, 1), ("even lengths", 1, 0),
+                                ("odd lengths", 1, 1))},
     "between 40 and 45": (
         DIM.format(1, 2) + "v = Greater (d, at_40) u = Less (d, at_45) w = And (u, v) " + TURN, "s=41"),
     "multiples of 13": (DIM.format(1, 2) + "m = Mod (d, at_13) w = Equal (m, at_0) " + TURN, "s=13"),

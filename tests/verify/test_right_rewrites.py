@@ -118,6 +118,15 @@ def test_edges_at_which_the_original_fails_are_named_in_the_headline() -> None:
     assert found.proven() == (f"Tested in 15 runs: 1 output equal to the last bit; not covered: {caveats}.")
 
 
+@pytest.mark.usefixtures("runs_alone")
+@pytest.mark.parametrize(("body", "largest"), [("y = Abs (x)", 65_540), ("i = NonZero (x) y = Cast <to = 1> (i)", 99)])
+def test_batches_stay_small_where_nothing_tells_how_much_a_run_computes(body: str, largest: int) -> None:
+    one = model(f"g (float[batch, 2] x) => (float[p, q] y) {{ {body} }}")
+    found = max(run.dims["batch"] for run in verify_rewrite(one, one).runs)
+    assert found <= largest
+    assert (found > 100) is (largest > 100)
+
+
 def test_an_input_that_decides_a_size_gets_no_edges_and_that_is_told() -> None:
     text = "g (int64[n] x, int64 k) => (int64[m] y) { y = Range (zero, k, one) }"
     one = model(text, zero=np.int64(0), one=np.int64(1))
