@@ -165,18 +165,18 @@ def test_a_recurrent_node_links_its_states(order: tuple[str, str]) -> None:
     assert links(proto) == dict(zip(order, ("last", "memory"), strict=True))
 
 
-@pytest.mark.parametrize("operator", ["Expand", "Tile"])
-def test_a_start_that_is_repeated_for_each_row_is_no_state(operator: str) -> None:
+@pytest.mark.parametrize(("operator", "counts"), [("Expand", "1, 2, 4"), ("Tile", "1, 2, 1"), ("Transpose", "")])
+def test_a_start_that_is_repeated_for_each_row_is_no_state(operator: str, counts: str) -> None:
+    """What is moved alone is one, here that of one row."""
+    rows, inputs = (2, "start, counts") if counts else (1, "start")
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
-        gru (float[1, batch, 3] x, float[1, 1, 4] xx) => (float[1, 1, batch, 4] y, float[1, batch, 4] xx_out)
-        <float[1, 12, 3] w, float[1, 12, 4] r, int64[1] place = {{1}}, int64[1] single = {{1}}> {{
-            s = Shape (x)
-            n = Gather (s, place)
-            dims = Concat <axis = 0> (single, n, single)
-            h = {operator} (xx, dims)
-            y, xx_out = GRU <hidden_size = 4> (x, w, r, , , h)
+        gru (float[t, {rows}, 3] x, float[1, 1, 4] start) => (float[t, 1, {rows}, 4] y, float[1, b, 4] start_out)
+        <float[1, 12, 3] w, float[1, 12, 4] r, int64[3] counts = {{{counts or "1, 1, 1"}}}> {{
+            h = {operator} ({inputs})
+            y, start_out = GRU <hidden_size = 4> (x, w, r, , , h)
         }}"""
-    assert links(parser.parse_model(text)) == {}
+    text = text.replace("Transpose (", "Transpose <perm = [0, 1, 2]> (")
+    assert links(parser.parse_model(text)) == ({} if counts else {"start": "start_out"})
 
 
 def test_states_in_one_tensor_are_linked_by_the_nodes_that_read_them() -> None:
