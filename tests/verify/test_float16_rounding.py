@@ -79,7 +79,7 @@ def test_it_is_not_without_the_comparison_in_float32(
 ) -> None:
     monkeypatch.setattr(RoundingJudge, "explains", lambda *_, **__: False)
     found = proven(*folded(name))
-    assert "runs differ" in found.failures[0]
+    assert "differ" in found.failures[0]
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def test_a_rewrite_that_rounds_more_than_the_original_is_caught() -> None:
     found = graphkit.verify_rewrite(
         before, after, options=graphkit.RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True)
     )
-    assert "runs differ" in found.failures[0]
+    assert "differ" in found.failures[0]
 
 
 BRANCHES = """g (float16[n, 2] x, bool c) => (float16[n, 2] y) {
