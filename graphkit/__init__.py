@@ -5,12 +5,12 @@
     print(graphkit.kv_cache(model))
     graphkit.fold(model, dims={"batch_size": 1}).model.save("folded.onnx")
 
-Every function takes a model or its path. Results print themselves, show themselves in notebooks, and have `to_text()`,
-`to_markdown()`, `to_json()` and `to_html()`. What to call:
+Every function takes a model, its path, or one in memory (of onnx, onnx_ir or torch.onnx). Results print themselves,
+show themselves in notebooks, and have `to_text()`, `to_markdown()`, `to_json()` and `to_html()`. What to call:
 
 Read
     load                    a model; `model.graph` is its view, `model.array(tensor)` the values of a weight
-    Model.save              write one
+    Model.save              write one; `to_proto` and `to_ir` give one to onnx and onnx_ir
     to_networkx             its graph for networkx; `cone` is what a value depends on
     to_graphsurgeon         its graph for onnx-graphsurgeon; `from_graphsurgeon` takes it back
 

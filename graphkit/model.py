@@ -30,7 +30,10 @@ from graphkit.io.stream_files import Scratch, shown_path
 from graphkit.io.wire import Mapped, Reference
 
 if TYPE_CHECKING:
+    import onnx_ir
+
     from graphkit.glance import Glance
+    from graphkit.io.memory import InMemory, MemoryWeights
     from graphkit.save import Placement, Saved
 
 __all__ = ["Model", "ModelLike", "as_model", "load"]
@@ -53,6 +56,7 @@ class Model:
     _adopted: dict[str, tuple[Path, Model]] = field(default_factory=dict, repr=False)  # by location
     related_dims: dict[object, Any] = field(default_factory=dict, repr=False)
     is_edited: bool = False
+    _memory: MemoryWeights | None = field(default=None, repr=False)  # of a model that came from memory
 
     @classmethod
     def from_proto(cls, proto: onnx.ModelProto, path: Path | None = None) -> Model:
@@ -74,7 +78,7 @@ class Model:
             self._adopted,
             dict(self.related_dims),
         )  # what this one relates
-        return Model(source, *kept, is_edited=True)
+        return Model(source, *kept, is_edited=True, _memory=self._memory)
 
     def check_soundness(self) -> None:
         """Check, once, that the meaning of the graph is certain; a rewrite of a sound model is sound.
@@ -194,7 +198,8 @@ class Model:
     def growth(self) -> int:
         """Return how many bytes rewrites have added to the weightless proto, 0 where they took some away."""
         source = self.source
-        before: int = source.size - sum(reference.length for reference in source.references.values())
+        held = self._memory.size if self._memory else 0
+        before: int = source.size - held - sum(reference.length for reference in source.references.values())
         after: int = self.proto.ByteSize()
         return max(after - before, 0)
 
@@ -208,6 +213,9 @@ class Model:
             if tensor.HasField("raw_data"):
                 return memoryview(tensor.raw_data)
             return memoryview(typed_payload(tensor))
+        held = self._memory.payload(external_extent(tensor).location) if self._memory is not None else None
+        if held is not None:
+            return memoryview(held)
         path, offset, length = self.piece(tensor)
         if offset + length > path.stat().st_size:  # reading a map beyond the end of its file would end the process
             raise ModelError(
@@ -256,6 +264,8 @@ class Model:
             path = self._scratch.path
         elif location in self._adopted:
             path = self._adopted[location][0]
+        elif self._memory is not None and (place := self._memory.find(location)):
+            path, offset = place[0], offset if place[1] is None else place[1]
         else:
             path = find_data_file(self.path or Path("model.onnx"), location).path
         return path, offset, length if length is not None else tensors.payload_size(tensor)
@@ -267,8 +277,11 @@ class Model:
 
     def is_made(self, tensor: onnx.TensorProto) -> bool:
         """Whether `make_tensor` made a tensor, or it is another model's: no file beside this model has it."""
-        places = {self._scratch.location, *self._adopted}
-        return any(entry.key == "location" and entry.value in places for entry in tensor.external_data)
+        places = (self._scratch.location, *self._adopted)
+        return any(
+            entry.key == "location" and (entry.value in places or entry.value in (self._memory or ()))
+            for entry in tensor.external_data
+        )
 
     def adopt(self, other: Model) -> onnx.ModelProto:
         """Return the weightless proto of another model, whose weights this model and rewrites of it find."""
@@ -324,36 +337,72 @@ class Model:
             tensors.restore_payloads(full, self.path, self.references)
         for tensor, _ in tensors.walk_tensors(full):
             if self.is_made(tensor):
-                payload = bytes(self.payload(tensor))
-                del tensor.external_data[:]
-                tensor.ClearField("data_location")
-                tensor.raw_data = payload
+                tensors.fill_tensor(tensor, self.payload)
         return full
+
+    def to_proto(self) -> onnx.ModelProto:
+        """Return the model with all of its weights in it, those in data files too, as `onnx.load` gives it.
+
+        Example:
+            >>> graphkit.fold("example:causal-attention").model.to_proto().graph.node[0].op_type
+            'Shape'
+        """
+        full = self.restore()
+        for tensor, _ in tensors.walk_tensors(full):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                tensors.fill_tensor(tensor, self.payload)
+        return full
+
+    def to_ir(self) -> onnx_ir.Model:
+        """Return the model for onnx_ir, whose weights are read when they are asked for, and never all at once.
+
+        Weights that came from a model of onnx_ir or of torch.onnx are the tensors that it has.
+
+        Raises:
+            UsageError: onnx_ir is not installed.
+        """
+        from graphkit.io.memory import make_ir_model
+
+        return make_ir_model(self.proto, self._memory, self.payload)
 
 
 def load(
-    path: str | os.PathLike[str], *, threshold: int = DEFAULT_THRESHOLD, remote: RemoteOptions | None = None
+    path: str | os.PathLike[str] | InMemory,
+    *,
+    threshold: int = DEFAULT_THRESHOLD,
+    remote: RemoteOptions | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Model:
     """Read a model without its weights.
 
     Args:
         path: A model file (.onnx, or a text format that `onnx.load` reads), `example:NAME`, or a URL, such as
-            hf://ORGANISATION/NAME/onnx/model.onnx, https://… or s3://…, with the packages of graphkit[remote].
+            hf://ORGANISATION/NAME/onnx/model.onnx, https://… or s3://…, with the packages of graphkit[remote]. Or a
+            model in memory: an `onnx.ModelProto`, an `onnx_ir.Model` or a `torch.onnx.ONNXProgram`, which keeps its
+            weights, and is not to change as long as the returned model is used.
         threshold: Tensors of at least so many bytes stay in the file; smaller ones are read.
         remote: How a model on a server is read; default: as the command line does.
+        folder: The folder of the external data of a ModelProto; default: the current one.
 
     Returns:
         The model, whose large tensors are read when something asks for their values.
 
     Raises:
         ModelError: The file is missing, broken, hostile, or not a model; or its server is.
-        UsageError: The packages for a URL are not installed, or nothing is known of its scheme.
+        UsageError: The packages for a URL are not installed, or nothing is known of its scheme; or it is no model.
 
     Example:
         >>> graphkit.load("example:causal-attention")
         Model('causal-attention.onnx', 213 nodes)
     """
-    return Model(_read_source(path, threshold, remote or current_options()))
+    if isinstance(path, str | os.PathLike):
+        return Model(_read_source(path, threshold, remote or current_options()))
+    from graphkit.io.memory import MemoryWeights, read_memory
+
+    scratch = Scratch()
+    memory = MemoryWeights(scratch)
+    source = read_memory(path, memory, threshold, None if folder is None else Path(folder))
+    return Model(source, _scratch=scratch, _memory=memory)
 
 
 def _read_source(path: str | os.PathLike[str], threshold: int, remote: RemoteOptions) -> Source:
@@ -365,11 +414,11 @@ def _read_source(path: str | os.PathLike[str], threshold: int, remote: RemoteOpt
     return read_model_file(name, threshold)
 
 
-ModelLike: TypeAlias = Model | str | os.PathLike[str]
+ModelLike: TypeAlias = "Model | str | os.PathLike[str] | InMemory"
 
 
 def as_model(model: ModelLike) -> Model:
-    """Return a model as it is, or read it where a path is given: see `load`.
+    """Return a model as it is, or read it where a path is given, or one in memory: see `load`.
 
     Example:
         >>> graphkit.as_model("example:causal-attention")

@@ -42,6 +42,7 @@ HOMES = {
     "distributed": {"fleet/dask_pool.py"},
     "fsspec": {"fleet/storage.py", "io/remote/fsspec_file.py", "io/remote/http_file.py"},
     "huggingface_hub": {"io/remote/hub.py"},
+    "onnx_ir": {"io/memory.py", "model.py"},
     "networkx": {"render/html.py", "surgeon.py"},
     "pyarrow": {f"fleet/{name}.py" for name in ("row_store", "storage", "survey_table")},
     "onnxoptimizer": {"runtime/external_tools.py"},

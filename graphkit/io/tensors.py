@@ -8,7 +8,7 @@ Source: onnx/onnx.proto (TensorProto).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -20,7 +20,9 @@ from graphkit.io.byte_source import DataFile, Extent, check_bounds, external_ext
 from graphkit.io.stream_files import shown_path
 from graphkit.io.wire import Reference, encode_bytes
 
-__all__ = ["check_tensors", "element_count", "inline_array", "payload_size", "restore_payloads", "walk_tensors"]
+__all__ = [
+    "check_tensors", "element_count", "fill_tensor", "inline_array", "payload_size", "restore_payloads", "walk_tensors",
+]  # fmt: skip
 
 MAX_ELEMENTS = (1 << 63) - 1
 
@@ -187,3 +189,11 @@ def restore_payloads(model: onnx.ModelProto, file: Path, references: Mapping[int
             tensor.raw_data = payload
         else:
             tensor.MergeFromString(encode_bytes(reference.field, payload))
+
+
+def fill_tensor(tensor: TensorProto, read: Callable[[TensorProto], memoryview]) -> None:
+    """Put the bytes of an external tensor into it."""
+    payload = bytes(read(tensor))
+    del tensor.external_data[:]
+    tensor.ClearField("data_location")
+    tensor.raw_data = payload

@@ -17,7 +17,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.errors import ModelError
-from graphkit.io.byte_source import source_of
+from graphkit.io.byte_source import refer_to_bytes, source_of
 from graphkit.io.stream_files import in_shown_paths, shown_path
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model, load
@@ -186,8 +186,8 @@ def model_content(model: Model) -> tuple[bytes, Path | None]:
     folder = Path(os.path.commonpath([file.parent for file in real.values()]))
     for tensor, _ in walk_tensors(proto):
         if tensor.data_location == TensorProto.EXTERNAL:
-            place = next(entry for entry in tensor.external_data if entry.key == "location")
-            place.value = real[model.piece(tensor)[0]].relative_to(folder).as_posix()
+            path, offset, length = model.piece(tensor)
+            refer_to_bytes(tensor, real[path].relative_to(folder).as_posix(), offset, length)
     return proto.SerializeToString(), folder
 
 

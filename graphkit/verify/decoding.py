@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphkit.errors import ModelError, UsageError
+from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import CacheEntry, Slot
 from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.roles import Role
@@ -65,14 +65,11 @@ class Decoder:
         """Return a decoder of one model (merged, decoder-only) or of a pair.
 
         Raises:
-            UsageError: A model was not read from a file.
             ModelError: onnxruntime does not load it.
         """
         models = [as_model(model) for model in (first, later) if model is not None]
-        paths = [model.path for model in models if model.path is not None]
-        if len(paths) != len(models):
-            raise UsageError("a model that was never written cannot be run - save it first")
-        sessions = [IsolatedSession(path, optimize=optimize, threads=threads) for path in paths]
+        sources = [model if model.path is None or model.is_edited else model.path for model in models]
+        sessions = [IsolatedSession(source, optimize=optimize, threads=threads) for source in sources]
         return cls(models[0], models[-1], sessions[0], sessions[-1])
 
     def start(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:

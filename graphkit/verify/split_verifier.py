@@ -80,7 +80,6 @@ def verify_split(
     if not merged.roles.merged:
         raise UsageError(f"{merged.label}: is not a merged decoder - give the model that was split first")
     for model in (merged, *pair):
-        _model_path(model)
         check_files(model)
     with run_isolated(options.limits):
         branches, feeders = list[RewriteProof](), list[Feeder]()
@@ -94,10 +93,8 @@ def verify_split(
     return SplitProof(options.tolerance or 0.0, tuple(branches), loop)
 
 
-def _model_path(model: Model) -> Path:
-    if model.path is None:
-        raise UsageError("a model that was never written cannot be run - save it first")
-    return model.path
+def _runtime_source(model: Model) -> Path | Model:
+    return model if model.path is None or model.is_edited else model.path
 
 
 def _prove_branch(
@@ -115,7 +112,7 @@ def _prove_branch(
         tolerance=tolerance, exact=True, values={branch.condition: flag}, seed=options.seed, limits=options.limits
     )
     part = Part((), tuple(value.name for value in model.graph.outputs), branch)
-    sources = _model_path(merged), _model_path(model)
+    sources = _runtime_source(merged), _runtime_source(model)
     try:
         verifier = RewriteVerifier((merged, model), sources, AS_DECLARED, rewrite, progress, part)
     except UsageError as error:
@@ -152,7 +149,7 @@ def _prove_loop(
         return Sizes(fixed_size("batch", BATCH), prompt, 0, fixed_size("encoder", ENCODER))
 
     corrected = declarations(merged)  # onnxruntime plans its memory by symbols that are equal
-    source = corrected.model if corrected.notes else _model_path(merged)
+    source = corrected.model if corrected.notes else _runtime_source(merged)
     merged, pair = corrected.model, (declarations(pair[0]).model, declarations(pair[1]).model)
     steps = options.steps
     with IsolatedSession(source, prepack=False, known=merged) as session:
@@ -165,7 +162,7 @@ def _prove_loop(
                 if prompt == prompts[-1]:
                     raise
     try:
-        sessions = [IsolatedSession(_model_path(model), prepack=False, known=model) for model in pair]
+        sessions = [IsolatedSession(_runtime_source(model), prepack=False, known=model) for model in pair]
         actual = decode(Decoder(*pair, *sessions), sizes=fit_sizes(prompt), steps=steps, like=merged)
     except ModelError as error:
         return LoopProof(prompt, steps, None, error.problem)

@@ -84,7 +84,7 @@ def _load_model(source: ModelLike) -> Model:
 
 
 def _load_other(source: ModelLike, limits: Limits) -> Model | ArrayFile:
-    if not isinstance(source, Model) and Path(source).suffix.lower() == ".npz":
+    if isinstance(source, str | os.PathLike) and Path(source).suffix.lower() == ".npz":
         return ArrayFile(source, limits)
     return _load_model(source)
 
