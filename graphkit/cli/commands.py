@@ -64,6 +64,7 @@ COMMANDS: Mapping[str, str] = {
     "program": "read_commands",
     "fold": "rewrite_commands",
     "split-merged": "rewrite_commands",
+    "merge-decoders": "rewrite_commands",
     "extract": "rewrite_commands",
     "rename": "rewrite_commands",
     "set-dims": "rewrite_commands",

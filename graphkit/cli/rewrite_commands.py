@@ -1,4 +1,4 @@
-"""Commands that write a model: fold, rewrite, split-merged, extract, rename, set-dims, convert-opset."""
+"""Commands that write one model, or a pair of decoders: fold, rewrite, split-merged, extract, rename, and others."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ __all__ = [
     "current_folder_importable",
     "extract",
     "fold",
+    "merge_decoders",
     "rename",
     "rewrite",
     "set_dims",
@@ -144,6 +145,26 @@ def split_merged(model: str, output: Path | None, options: Asked[SplitOptions], 
         folder = output if output is not None else _model_folder(loaded)
         report = split_file(loaded, folder, options.read(), progress=progress)
     finish_rewrite(report, format, f"The files in {folder} are")
+
+
+@click.command("merge-decoders", short_help="Merge a pair of decoders into one, and prove it.")
+@click.argument("first", shell_complete=complete("model"))
+@click.argument("with_past", shell_complete=complete("model"))
+@output_file
+@takes_options(RewriteOptions, without=(*SIZES, TIME))
+@format_option
+def merge_decoders(first: str, with_past: str, output: Path, options: Asked[RewriteOptions], format: str) -> None:
+    """Merge the decoders of the first step and of later steps into one, and prove both branches.
+
+    FIRST and WITH_PAST are model files. In OUT an If on the input use_cache_branch chooses between them.
+    """
+    from graphkit.workflows.merge_decoder_files import merge_file
+
+    output, weights = output_destination(output, options.words["weights"])
+    with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
+        pair = load_model(first), load_model(with_past)
+        report = merge_file(*pair, output, options.read(weights=weights), progress=progress)
+    finish_rewrite(report, format, f"{output} is")
 
 
 def _model_folder(model: Model) -> Path:

@@ -18,7 +18,7 @@ from graphkit.graph.declared_types import Dim, declared_dims, shape_text
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.roles import MergedDecoder, count_captured_values, trace_condition
 from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, unwrap_value
 from graphkit.matching.interfaces import compare_ports
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner
@@ -230,6 +230,11 @@ class Branch:
         values = self.merged.graph.outputs
         return [value.name for value in values if not (self.is_cache and value in empty)]
 
+    def passes_input(self, output: Value) -> bool:
+        """Whether an output is an input as it is, such as the encoder's part of a cache, so that nobody needs it."""
+        body = self.body(output.producer) if output.producer is not None else None
+        return body is not None and unwrap_value(body.outputs[output.output_index], ("Identity",)).kind == "input"
+
     def inputs(self) -> set[str]:
         """Return the inputs that its outputs need, without the condition."""
         output_names = set(self.outputs())
@@ -265,8 +270,10 @@ def interface_failures(branch: Branch, model: Model) -> tuple[str, ...]:
     used = _needed_inputs(model, model.graph.outputs, None)
     strange = [name for name in inputs if name not in known or (name in used and name not in read)]
     whose = "none of the later steps'" if branch.is_cache else "none of the first step's"
+    values = branch.merged.graph.values
+    missing = [name for name in before if name not in after and not branch.passes_input(values[name])]
     return (
-        *_change_sentences("output", [name for name in before if name not in after], "missing"),
+        *_change_sentences("output", missing, "missing"),
         *_change_sentences("output", [name for name in after if name not in before], whose),
         *_change_sentences("input", sorted(read - inputs.keys()), "missing"),
         *_change_sentences("input", strange, whose),

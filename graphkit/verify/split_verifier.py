@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.roles import dim_at
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions, SplitProofOptions
 from graphkit.progress import portion_of, with_share
@@ -139,7 +140,8 @@ def _prove_loop(
     if len(feeders) < len(pair) or not first_runs:
         return LoopProof(0, 0, None, "", NO_FIT)
     first, later = feeders
-    if "past" in later.sizes.fixed_roles:
+    growing = [entry for entry in merged.roles.pasts.values() if not merged.roles.is_cross(entry)]
+    if "past" in later.sizes.fixed_roles or any(isinstance(dim_at(each.past, each.axis), int) for each in growing):
         return LoopProof(0, 0, None, "", ONE_LENGTH)
 
     def fixed_size(role: Role, size: int) -> int:

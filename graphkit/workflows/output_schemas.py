@@ -49,6 +49,7 @@ from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
 from graphkit.viewer.export_view import ViewExport
 from graphkit.workflows.fold_file import FoldReport
+from graphkit.workflows.merge_decoder_files import MergeReport
 from graphkit.workflows.rewrite_file import EditReport, RewriteReport
 from graphkit.workflows.split_decoder_file import SplitReport
 
@@ -81,7 +82,7 @@ SECTION_RESULTS: Mapping[str, type[Result]] = {
     "blockers": Blockers,
 }
 DOCUMENTS: tuple[type[Result], ...] = (
-    *(FoldReport, SplitReport, EditReport, RewriteReport, LowerReport, BundleReport, BundleOverview),
+    *(FoldReport, SplitReport, MergeReport, EditReport, RewriteReport, LowerReport, BundleReport, BundleOverview),
     *(
         RewriteProof,
         SplitProof,
