@@ -43,6 +43,9 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
     "weights": {"weight-list": (CAUSAL, "--by", "bytes")},
     "fold": {"fold-report": (CAUSAL, "-o", "{out}"), "fold-report unverified": (CAUSAL, *FAST)},
     "split-merged": {"split-report": (MERGED, "-o", "{out}")},
+    "merge-decoders": {
+        "merge-report": ("{pair}/decoder_model.onnx", "{pair}/decoder_with_past_model.onnx", "-o", "{out}")
+    },
     "extract": {"edit-report": (CAUSAL, "--to", "logits", "-o", "{out}")},
     "rename": {"edit-report": (CAUSAL, "--input-name", "input_ids=ids", *FAST)},
     "set-dims": {"edit-report": (CAUSAL, "--dim", "batch_size=2", *FAST)},
