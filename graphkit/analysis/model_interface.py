@@ -381,16 +381,21 @@ def first_states(first: Model, step: Model) -> dict[Value, Value]:
     They have the names of the outputs of the step, or of its inputs; it is none where one is missing, or where the
     model has recurrent state of its own.
     """
-    outputs = {value.name: value for value in first.graph.outputs}
+    outputs = {plain_port_name(value): value for value in first.graph.outputs}
     if first.roles.states or not first.roles.all("tokens", "embeddings", "audio"):
         return {}
     first_of = {
         entry.past: outputs[name]
         for entry in step.roles.states
-        for name in (entry.past.name, entry.next.name)
+        for name in (plain_port_name(entry.past), plain_port_name(entry.next))
         if name in outputs
     }
     return first_of if len(first_of) == len(step.roles.states) else {}
+
+
+def plain_port_name(value: Value) -> str:
+    """Return a name without what an exporter puts before it where an input and an output have the same."""
+    return re.sub(r"^(input|output)\.", "", value.name)
 
 
 def _present_outputs(model: Model) -> dict[Slot, Value]:

@@ -33,6 +33,7 @@ from msgspec import Meta, Struct
 
 from graphkit.analysis.model_interface import first_states
 from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots
+from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.errors import TargetError, UsageError
 from graphkit.graph.roles import declared_rank
 from graphkit.io.stream_files import shown_path
@@ -249,10 +250,15 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
         ModelError: A file is broken.
     """
     models = [load(file) for file in sorted(path.glob("*.onnx"))] if path.is_dir() else [load(path)]
+    if any(model.roles.cache and not model.roles.pasts for model in models):  # decoders of the first and later steps
+        return ()
     steps = [model for model in models if model.roles.states]
     if len(steps) != 1:
         return tuple(_make_chain(_method_name(model), "step", model) for model in models) if steps else ()
     (step,) = steps
+    first = next((model for model in models if model is not step and first_states(model, step)), None)
+    made = drop_idle_inputs(share_dim_names(step, first))
+    models, step = [made if model is step else model for model in models], made
     methods = []
     for model in models:
         starts = first_states(model, step) if model is not step else {}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graphkit.deploy.deploy_sizes import fold_decoder
+from graphkit.deploy.export_dims import states_of_first
 from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
@@ -117,7 +118,8 @@ def _method_pair(first: Model, step: Model, slots: int, update: Update) -> tuple
     in_place = UpdateCacheInPlace(slots, update, rings=0)
     after = _decoder_method("step", "step", "step.onnx", _in_place(_prepare_model(step, update), in_place), step)
     prompt = _prepare_model(first, update)
-    start = _starting_method(_last_logits(_in_place(prompt, in_place)), prompt.model, step, {})
+    starting = replace(in_place, axis=_growing_axis(step))
+    start = _starting_method(_last_logits(_in_place(prompt, starting)), prompt.model, step, {})
     if unknown := [value.name for value in start.model.graph.inputs if value.name not in {*start.reads, *start.kinds}]:
         raise UsageError(f"{first.label}: it is not known what '{unknown[0]}' is for - name it in a bundle.toml")
     return replace(start, name="prefill", file="prefill.onnx"), after
@@ -131,7 +133,14 @@ def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, upda
     reads = {name: _role_of_input(after.model, name) for name in after.reads}
     both = JoinEncoder(ahead.model, reads).run(behind.model)
     draft = _Draft(both.model, both.changes, ahead.is_exact and behind.is_exact)
-    return _starting_method(_last_logits(_in_place(draft, in_place)), behind.model, step, dict(both.matches)), after
+    starting = replace(in_place, axis=_growing_axis(step))
+    return _starting_method(_last_logits(_in_place(draft, starting)), behind.model, step, dict(both.matches)), after
+
+
+def _growing_axis(step: Model) -> int | None:
+    """Return the axis along which the caches of a decoder grow, None where it is not one."""
+    axes = {entry.axis for entry in step.roles.pasts.values() if not step.roles.is_cross(entry)}
+    return axes.pop() if len(axes) == 1 else None
 
 
 def _with_tokens(decoder: Model) -> Model:
@@ -221,12 +230,13 @@ def _decoder_method(
 ) -> MethodModel:
     """Return a method of a decoder, whose states are called as its past inputs are."""
     model = draft.model
-    reads, writes, kinds = dict(known), dict[str, str](), dict[str, str]()
+    states = {entry.past.name: entry.next.name for entry in original.roles.states}
+    reads, writes, kinds = {**known, **{name: name for name in states}}, dict[str, str](), dict[str, str]()
     pasts = {value.name for value in original.roles.pasts}
     for value in model.graph.inputs:
         plain = value.name.removesuffix("_slots")
         role = _role_of_input(original, value.name)
-        if value.name in known:
+        if value.name in reads:
             continue
         if value.name in pasts:
             reads[value.name] = value.name
@@ -244,6 +254,7 @@ def _decoder_method(
         before = value.name.removesuffix("_after")
         if before != value.name and before in reads:
             writes[value.name] = reads[before]
+    writes |= {after: before for before, after in states.items() if before not in known}
     return MethodModel(
         name=name,
         when=when,
@@ -252,6 +263,7 @@ def _decoder_method(
         reads=reads,
         writes=writes,
         kinds=kinds,
+        whole=frozenset(states),
         changes=draft.changes,
         is_exact=draft.is_exact,
     )
@@ -266,7 +278,9 @@ def _starting_method(draft: _Draft, first: Model, step: Model, kept: Mapping[str
     model = draft.model
     pasts: dict[Slot, str] = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
     presents = {entry.present.name: entry for entry in first.roles.cache if entry.present is not None}
-    reads, writes, kinds = {}, dict(kept), {}
+    states = {output.name: past.name for past, output in states_of_first(first, step).items()}
+    own = {entry.past.name: states[entry.next.name] for entry in first.roles.states if entry.next.name in states}
+    reads, writes, kinds = dict(own), {**kept, **states}, {}
     for value in model.graph.inputs:
         plain = value.name.removesuffix("_slots")
         if plain != value.name and plain in presents:
@@ -278,7 +292,7 @@ def _starting_method(draft: _Draft, first: Model, step: Model, kept: Mapping[str
         elif value.name == KEPT or _role_of_input(first, value.name) == "tokens":
             kinds[value.name] = "kept" if value.name == KEPT else "tokens"
     kinds = {name: "mask" if kind == name else kind for name, kind in kinds.items()}
-    whole = set(kept.values())
+    whole = {*kept.values(), *states.values()}
     for value in model.graph.outputs:
         before = value.name.removesuffix("_after")
         if before in reads:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_interface import first_states
 from graphkit.contract.contract_parts import Generation
 from graphkit.equivalence.originals import Originals
+from graphkit.deploy.export_dims import drop_idle_inputs, find_least_prompt, share_dim_names
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.operator_traits import COMPARING
 from graphkit.graph.roles import dim_at
@@ -25,6 +27,7 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import infer, symbol
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
+from graphkit.shapes.input_dims import input_dims
 
 __all__ = [
     "CONFIGURATIONS",
@@ -84,8 +87,18 @@ class Pipeline:
         """Its models, to compare with."""
         return Originals(self.encoder, self.first, self.step)
 
+    @cached_property
+    def least_prompt(self) -> int:
+        """The fewest tokens that the first step must read for later ones to run, where these take one token each."""
+        decoders = self.with_decoders()
+        if decoders.first is None or decoders.step is None or decoders.first is decoders.step:
+            return 1
+        tokens = decoders.step.roles.first("tokens")
+        takes_one = tokens is not None and dim_at(tokens, 1) == 1
+        return find_least_prompt(decoders.first, decoders.step) if takes_one else 1
+
     def with_decoders(self) -> Pipeline:
-        """Return the pipeline with its merged decoder split, and with masks of the source as long as the encoder's.
+        """Return the pipeline with its merged decoder split, one name for each size, and the encoder's masks.
 
         Raises:
             UsageError: The merged decoder cannot be split, or a decoder needs another mask.
@@ -94,9 +107,18 @@ class Pipeline:
         if self.merged and step is not None:
             branches = split_merged(step)
             first, step = branches.first, branches.with_past
-        if self.encoder is not None and first is not None and step is not None:
-            first, step = (_with_mask_length(self.encoder, decoder) for decoder in (first, step))
-        return replace(self, first=first, step=step, merged=False)
+        encoder = self.encoder
+        if first is not None and step is not None:
+            tokens = first.roles.first("tokens") or first.roles.first("embeddings")
+            dims = (input_dims(first).get(tokens.name) if tokens is not None else None) or ()
+            batch = dims[0] if dims and (dims[0].constant is not None or "batch" in str(dims[0])) else symbol("batch")
+            is_one = first is step
+            step = drop_idle_inputs(share_dim_names(step, first, batch))
+            first = step if is_one else drop_idle_inputs(share_dim_names(first, batch=batch))
+            if encoder is not None:
+                encoder = share_dim_names(encoder, batch=batch)
+                first, step = (_with_mask_length(encoder, decoder) for decoder in (first, step))
+        return replace(self, encoder=encoder, first=first, step=step, merged=False)
 
 
 def find_pipeline(path: Path) -> Pipeline:
@@ -175,7 +197,7 @@ def _of_folder(folder: Path) -> dict[str, Model]:
     if not paths:
         raise UsageError(f"{shown_path(folder)}: it holds no .onnx file - name the folder of an export, or a model")
     models = [load(path) for path in paths]
-    started = [model for model in models if any(first_states(model, step) for step in models)]
+    started = [m for m in models if not m.roles.cache and any(first_states(m, step) for step in models)]
     by_role: dict[str, Model] = {}
     for model in models:
         if model in started:  # it reads a prompt at once, as a step of recurrent state does token by token

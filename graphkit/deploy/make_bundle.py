@@ -408,6 +408,8 @@ def _make_contract(methods: Sequence[MethodModel], export: BundleExport, sizes: 
     contract = build_bundle(methods, sizes, export.settings, DATA if has_data else "", opset)
     encoder = export.pipeline.encoder if export.pipeline is not None else None
     legal = {} if encoder is None else dict(_legal_inputs(encoder, contract))
+    if export.pipeline is not None and (least := export.pipeline.least_prompt) > 1:
+        legal["tokens"] = LegalSize(1, least, None, 0, 0, f"{least} or more")
     words = (f"Give sizes at which the export runs: {name} is {size.words}." for name, size in legal.items())
     return replace(contract, legal=legal, loop=(*contract.loop, *words))
 

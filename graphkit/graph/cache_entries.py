@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from onnx import TensorProto
 
-from graphkit.graph.declared_types import Dim, TensorType, declared_type
+from graphkit.graph.declared_types import Dim, TensorType, hinted_type
 from graphkit.graph.name_families import is_number
 from graphkit.graph.operator_traits import RECURRENT
 from graphkit.graph.traversal import walk_breadth_first
@@ -71,7 +71,7 @@ class CacheEntry:
     @property
     def axis(self) -> int | None:
         """The axis along which it grows, None if that cannot be told."""
-        past, present = (None if value is None else declared_type(value) for value in (self.past, self.present))
+        past, present = (None if value is None else hinted_type(value) for value in (self.past, self.present))
         declared = present if self.past is None else past
         return None if declared is None else growing_axis(declared, present if self.past else None, self.rows)
 
@@ -153,7 +153,7 @@ def _slot_key(value: Value) -> tuple[Slot, frozenset[str]] | None:
 
 def _may_cache(value: Value) -> bool:
     """Whether a value's declared type allows a cache: of rank 3 to 6, floating-point or 8-bit."""
-    declared = declared_type(value)
+    declared = hinted_type(value)
     if declared is None or not (declared.is_float or declared.dtype in (2, 3)):
         return False
     return declared.rank is None or declared.rank in CACHE_RANKS
@@ -179,7 +179,7 @@ def _name_families(values: list[Value]) -> list[list[Value]]:
     """Return the families of float tensors of rank 4 or 5 whose names differ in their numbers only."""
     families: dict[tuple[str, int, int], list[Value]] = defaultdict(list)
     for value in values:
-        declared = declared_type(value)
+        declared = hinted_type(value)
         if declared is not None and declared.is_float and declared.rank in (4, 5):
             families[re.sub(r"\d+", "#", value.name), declared.dtype, declared.rank].append(value)
     return [family for family in families.values() if len(family) > 1 and re.search(r"\d", family[0].name)]
@@ -187,7 +187,7 @@ def _name_families(values: list[Value]) -> list[list[Value]]:
 
 def _grows_by_one_dim(past: Value, present: Value) -> bool:
     """Whether two tensors differ in one dim only, which is symbolic in the first."""
-    before, after = declared_type(past), declared_type(present)
+    before, after = hinted_type(past), hinted_type(present)
     if before is None or after is None or before.dtype != after.dtype or before.rank != after.rank:
         return False
     if before.dims is None or after.dims is None:
@@ -207,9 +207,7 @@ def growing_axis(past: TensorType, present: TensorType | None, rows: frozenset[D
         return None
     differing: list[int] = []
     if present is not None and present.dims is not None and present.rank == past.rank:
-        differing = [
-            axis for axis, pair in enumerate(zip(dims, present.dims, strict=True)) if str(pair[0]) != str(pair[1])
-        ]
+        differing = [axis for axis, pair in enumerate(zip(dims, present.dims, strict=True)) if pair[0] != pair[1]]
     open_ones = [axis for axis in differing if not isinstance(dims[axis], int)]
     if len(open_ones) == 1:
         return open_ones[0]
@@ -231,7 +229,7 @@ def _batch_dims(scope: Scope) -> frozenset[Dim]:
 
 def _dims_of_tokens(value: Value) -> tuple[Dim, ...]:
     """Return the dims of an input that is [rows, tokens] or [rows, tokens, width], by its dtype and its name."""
-    declared, words = declared_type(value), set(split_name(value.name))
+    declared, words = hinted_type(value), set(split_name(value.name))
     if declared is None or declared.rank != (3 if declared.is_float else 2) or words & {"mask", "masks"}:
         return ()
     is_tokens = declared.dtype in INTEGERS or words & {"embeds", "embeddings"}
@@ -314,13 +312,13 @@ def recurrent_states(
 
 def can_replace(past: Value, present: Value) -> bool:
     """Whether an output has the dtype and the shape of an input; a dim that no input declares may be any size."""
-    before, after = declared_type(past), declared_type(present)
+    before, after = hinted_type(past), hinted_type(present)
     if before is None or after is None or before.dtype != after.dtype:
         return False
     if before.dims is None or after.dims is None or len(before.dims) != len(after.dims):
         return False
     inputs = past.scope.inputs
-    known = {dim for value in inputs if (declared := declared_type(value)) is not None for dim in declared.dims or ()}
+    known = {dim for value in inputs if (declared := hinted_type(value)) is not None for dim in declared.dims or ()}
     return all(
         dim_before == dim_after or not (isinstance(dim_after, int) or dim_after in known)
         for dim_before, dim_after in zip(before.dims, after.dims, strict=True)
@@ -329,7 +327,7 @@ def can_replace(past: Value, present: Value) -> bool:
 
 def _is_fixed(value: Value) -> bool:
     """Whether a value has the same size at each step: all of its dims are numbers, but for that of the batch."""
-    declared = declared_type(value)
+    declared = hinted_type(value)
     if declared is None or declared.dims is None:
         return False
     varying = [dim for dim in declared.dims if not isinstance(dim, int)]
@@ -339,9 +337,13 @@ def _is_fixed(value: Value) -> bool:
 def _is_state(entry: CacheEntry) -> bool:
     """Whether an entry that looks like a cache is replaced as a whole: by name, or as a window of fixed size is."""
     past, present = entry.past, entry.present
-    if past is None or present is None or not _is_fixed(past) or not can_replace(past, present):
+    if past is None or present is None or not can_replace(past, present):
         return False
-    is_plain = declared_type(past) == declared_type(present) and not ATTENTION.intersection(split_name(past.name))
+    if entry.slot.kind == "state" and hinted_type(past) == hinted_type(present):
+        return True  # whatever its dims are called, they do not grow
+    if not _is_fixed(past):
+        return False
+    is_plain = hinted_type(past) == hinted_type(present) and not ATTENTION.intersection(split_name(past.name))
     return entry.slot.kind == "state" or is_plain or past in _window_inputs(present, is_cut_last=True)
 
 
@@ -381,7 +383,7 @@ def _pair_state_names(
         past: present
         for past, present in pairs
         if times[past] == times[present] == 1
-        and declared_type(past) == declared_type(present)
+        and hinted_type(past) == hinted_type(present)
         and present in _values_reached(past)
     }
     others = [value for value in scope.inputs if value.tensor is None and value not in {*found, *known}]
@@ -395,7 +397,7 @@ def _out_names(value: Value) -> list[Hashable]:
 
 def _state_words(value: Value) -> set[str]:
     """Return the words of a name of nothing but a state and its number, of an input of rank 2 or more."""
-    declared, words = declared_type(value), set(filter(str.isalpha, split_name(value.name))) - DIRECTIONS
+    declared, words = hinted_type(value), set(filter(str.isalpha, split_name(value.name))) - DIRECTIONS
     is_state = words <= CELLS and not words >= HIDDEN_STATES
     return words if is_state and declared is not None and len(declared.dims or ()) > 1 else set()
 

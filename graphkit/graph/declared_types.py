@@ -12,6 +12,7 @@ import onnx.helper
 from onnx import AttributeProto, GraphProto, SparseTensorProto, TensorProto
 
 from graphkit.dtypes import dtype_name, inline_array
+from graphkit.graph.name_families import is_number
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Value, as_text
 
@@ -21,6 +22,7 @@ __all__ = [
     "attribute_text",
     "declared_dims",
     "declared_type",
+    "hinted_type",
     "shape_text",
     "tensor_text",
     "type_dims",
@@ -72,6 +74,18 @@ def declared_type(value: Value) -> TensorType | None:
         return None if sparse is None else TensorType(sparse.values.data_type, tuple(sparse.dims))
     tensor_type = info.type.tensor_type
     return TensorType(tensor_type.elem_type, _declared_dims(tensor_type))
+
+
+def hinted_type(value: Value) -> TensorType | None:
+    """Return the declared type with dims that are called by a number as that number.
+
+    Exporters write a size so that they know and runtimes do not check: a hint, by which roles are found.
+    """
+    declared = declared_type(value)
+    if declared is None or not any(isinstance(dim, str) and is_number(dim) for dim in declared.dims or ()):
+        return declared
+    dims = (int(dim) if isinstance(dim, str) and is_number(dim) else dim for dim in declared.dims or ())
+    return TensorType(declared.dtype, tuple(dims))
 
 
 def declared_dims(value: Value) -> tuple[Dim, ...] | None:

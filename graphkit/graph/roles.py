@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from onnx import TensorProto
 
 from graphkit.graph.cache_entries import CROSS, CacheEntry, StateEntry, cache_entries, recurrent_states, split_name
-from graphkit.graph.declared_types import Dim, TensorType, declared_dims, declared_type
+from graphkit.graph.declared_types import Dim, TensorType, hinted_type
 from graphkit.graph.mask_polarity import Polarity, find_polarity
 from graphkit.graph.operator_traits import PRESERVING
 from graphkit.graph.traversal import chain_end, follow_chain
@@ -55,7 +55,7 @@ class Condition(NamedTuple):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the input, with 1 for each dim that is not a number."""
-        return tuple(dim if isinstance(dim, int) else 1 for dim in declared_dims(self.input) or ())
+        return tuple(dim if isinstance(dim, int) else 1 for dim in _dims(self.input) or ())
 
 
 class MergedDecoder(NamedTuple):
@@ -129,7 +129,7 @@ def _read_merged_decoder(node: Node, past: set[Value]) -> MergedDecoder | None:
         return None
     if branch_fault(node):
         return None
-    declared = declared_type(condition.input)
+    declared = hinted_type(condition.input)
     if declared is None or declared.dtype != TensorProto.BOOL:
         return None
     readers = [
@@ -229,16 +229,18 @@ class Roles:
 
     def axis(self, value: Value, at: int) -> Axis:
         """Return the meaning of an axis of an input."""
-        dims, dim = declared_dims(value) or (), dim_at(value, at)
+        dims, dim = _dims(value) or (), dim_at(value, at)
         if (entry := self.pasts.get(value)) is not None:
             return self._cache_axis(entry, dims, at)
         role, last = self.inputs.get(value, "other"), len(dims) - 1
         if role == "state":
-            return "other" if isinstance(dim, int) else "batch"
+            open_ones = [axis for axis, each in enumerate(dims) if not isinstance(each, int)]
+            named_ones = [axis for axis in open_ones if "batch" in str(dims[axis])]
+            return "batch" if at in (named_ones or open_ones[:1]) else "other"
         is_named = any("batch" in str(each) for each in dims)
         if "batch" in str(dim) or (at == 0 and not is_named and not (last == 0 and self._is_sequence(dim))):
             return "batch"
-        if role == "mask" and at == 0 and any(dim in (declared_dims(past) or ()) for past in self.pasts):
+        if role == "mask" and at == 0 and any(dim in (_dims(past) or ()) for past in self.pasts):
             return "other"  # slots, which bundles have first
         if role in ("encoder mask", "mask"):
             return self._mask_axis(role, dim) if at == last else "sequence" if at == last - 1 else "other"
@@ -248,7 +250,7 @@ class Roles:
             return "encoder"
         if role in ("tokens", "positions", "token types", "embeddings"):
             return "sequence" if at == (1 if role == "embeddings" else last) else "other"
-        declared = declared_type(value)
+        declared = hinted_type(value)
         if role in ("image", "other") and last == 3 and declared is not None and may_be_pixels(declared):
             return "channels" if at == 1 else "space"
         return "other"
@@ -276,15 +278,20 @@ def may_be_pixels(declared: TensorType) -> bool:
     return declared.is_float or declared.dtype == TensorProto.UINT8
 
 
+def _dims(value: Value) -> tuple[Dim, ...] | None:
+    declared = hinted_type(value)
+    return None if declared is None else declared.dims
+
+
 def dim_at(value: Value | None, axis: int | None) -> Dim:
     """Return a declared dim of a value, None if it is not declared."""
-    dims = declared_dims(value) if value is not None else None
+    dims = _dims(value) if value is not None else None
     return dims[axis] if dims is not None and axis is not None and -len(dims) <= axis < len(dims) else None
 
 
 def declared_rank(value: Value) -> int | None:
     """Return the declared rank of a value."""
-    declared = declared_type(value)
+    declared = hinted_type(value)
     return None if declared is None else declared.rank
 
 
@@ -337,7 +344,7 @@ def _find_states(
 
 def _input_role(value: Value) -> Role:
     """Return the role of one input, by its uses, its dtype and rank, and its name."""
-    declared = declared_type(value)
+    declared = hinted_type(value)
     if declared is None:
         return "other"
     if declared.is_float or declared.dtype in (TensorProto.UINT8, TensorProto.INT8):
@@ -438,7 +445,7 @@ def _find_encoder_inputs(inputs: dict[Value, Role], cache: Iterable[CacheEntry])
 
 def _output_role(value: Value) -> Role:
     """Return the role of an output by its dtype, rank and name."""
-    declared, words = declared_type(value), set(split_name(value.name))
+    declared, words = hinted_type(value), set(split_name(value.name))
     if declared is None or not declared.is_float:
         return "other"
     if "logits" in words:
@@ -472,5 +479,5 @@ def _before_scaling(value: Value) -> Value | None:
 
 
 def _is_float(value: Value) -> bool:
-    declared = declared_type(value)
+    declared = hinted_type(value)
     return declared is not None and declared.is_float

@@ -141,6 +141,8 @@ def make_prompts(contract: BundleContract, originals: Originals, seed: int) -> l
         lengths.add(FEW)
     batch = contract.sizes["batch"]
     chosen: list[Prompt] = []
+    least = contract.legal["tokens"].least if "tokens" in contract.legal else 1
+    lengths = {maker.fixed} if maker.fixed else {max(length, least) for length in lengths}
     for length in sorted(each for each in lengths if 0 < each < slots or each == 1):
         ways = [(1, False), (2, True)] if batch > 1 else [(1, False), (1, True)][: 1 + maker.takes_padding(length)]
         if length > LONGEST:
@@ -167,6 +169,8 @@ class _Maker:
         kinds = {port.kind for port in method.inputs}
         self.has_mask = "mask" in kinds
         self.tokens = next(port for port in map(partial(input_spec, method), method.inputs) if port.takes_tokens)
+        last = next(port.shape[-1] for port in method.inputs if port.kind == "tokens")
+        self.fixed = last if isinstance(last, int) else 0  # how many tokens it takes, 0 for any number
         if originals.encoder is not None:  # an image may have to have certain sizes
             dims = {dim for port in self.ports for dim in port.shape if isinstance(dim, str)}
             self.sizes = {**sizes_that_run(originals.encoder, dims - self.sizes.keys()), **self.sizes}
@@ -213,7 +217,7 @@ class _Maker:
         tokens = [*special.pads, *special][:SPECIAL]
         for turn in range(len(tokens)):
             named = {name: tokens[(turn + place) % len(tokens)] for place, name in enumerate("abc")}
-            prompt = self.make(min(len(PATTERN), slots - 1), 1, slots, self.sources[0], is_padded=False)
+            prompt = self.make(self.fixed or min(len(PATTERN), slots - 1), 1, slots, self.sources[0], is_padded=False)
             for array in (prompt.tokens, *(prompt.inputs[name] for name in self.ids if name in prompt.inputs)):
                 row = array[0]  # the first and the last token of the pattern stand at its ends
                 for place, name in enumerate(PATTERN):

@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import Slot
-from graphkit.graph.declared_types import TensorType, declared_type
+from graphkit.graph.declared_types import TensorType, declared_type, hinted_type
 from graphkit.graph.names import names_in
 from graphkit.graph.roles import declared_rank, dim_at
 from graphkit.graph.view import Node, Value
@@ -129,8 +129,18 @@ class Oracle:
         model = self._decoder.first
         feed = {**self.first_feed(tokens, mask), **self._logits_choice(tokens, last)}
         self.outputs, self.cache = self._decoder.start(feed)
-        self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
+        self._states = self._states_after_first()
         return _logits_array(model, self.outputs)[:, -(last or tokens.shape[1]) :]
+
+    def _states_after_first(self) -> Arrays:
+        """Return the recurrent state of later steps: what the first step gives under the name of it or of its next."""
+        assert self._decoder is not None
+        given = {name.removeprefix("output."): array for name, array in self.outputs.items()}
+        names = {entry.past.name: (entry.next.name, entry.past.name) for entry in self._decoder.later.roles.states}
+        plain = {
+            past: [name.removeprefix("input.").removeprefix("output.") for name in both] for past, both in names.items()
+        }
+        return {past: given[name] for past, both in plain.items() for name in both if name in given}
 
     def _logits_choice(self, tokens: np.ndarray, last: int | None = None) -> Arrays:
         """Return what says for how many of the last tokens the first decoder gives logits, where it can choose."""
@@ -203,6 +213,8 @@ class Oracle:
             if role in ("past", "condition") or declared is None:
                 continue
             array = known.get(role, self._inputs.get(value.name, states.get(value.name)))
+            if array is None and all(node.is_op("Identity") for node, _ in value.consumers):  # it comes out as it is
+                array = _zero_input(model, value, lambda _: len(tokens))
             if array is None:
                 raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
             array = np.where(array, *self._mask_elements) if role == "mask" else array
@@ -279,7 +291,7 @@ def _zero_input(model: Model, value: Value, size: Callable[[int], int]) -> np.nd
     Raises:
         ModelError: Its shape is not declared.
     """
-    declared = declared_type(value)
+    declared = hinted_type(value)
     if declared is None or declared.dims is None:
         raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)
     dims = [dim if isinstance(dim, int) else size(axis) for axis, dim in enumerate(declared.dims)]

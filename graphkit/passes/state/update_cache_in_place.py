@@ -239,6 +239,7 @@ class UpdateCacheInPlace(Pass):
         update: `scatter-nd` writes with ScatterND (opset 16), `tensor-scatter` with TensorScatter (opset 24).
         rings: 0 where layers with a sliding window are to keep all tokens.
         start: 1 where the past is empty.
+        axis: Along which caches without a past grow, where the model does not tell.
     """
 
     changes_interface: ClassVar[bool] = True
@@ -247,6 +248,7 @@ class UpdateCacheInPlace(Pass):
     update: Update = "scatter-nd"
     rings: int = 1
     start: int = 0
+    axis: int | None = None
 
     def run(self, model: Model) -> Outcome:
         if self.slots < 1:
@@ -313,7 +315,7 @@ class _Caches:
             self._replace_shapes(growth)
             self._store(growth, rings.get(growth))
         for entry in new:  # a decoder without a past fills the first slots
-            present, axis = entry.present, entry.axis
+            present, axis = entry.present, self._axis(entry)
             assert present is not None
             assert axis is not None
             slots, present_dims = f"{present.name}_slots", self.shapes[present].dims or ()
@@ -349,7 +351,7 @@ class _Caches:
                 self._decline(present, "it is not past and new as they are joined")
         for entry in new:
             assert entry.present is not None
-            if entry.axis is None or self._dims(entry.present, entry.axis) is None:
+            if (axis := self._axis(entry)) is None or self._dims(entry.present, axis) is None:
                 self._decline(entry.present, f"it is {self.shapes[entry.present]}, and its slots are not known")
         for value in self.masks[1:]:
             self._decline(value, f"it is another mask for each token, beside '{self.masks[0].name}'")
@@ -358,6 +360,10 @@ class _Caches:
             dims = self.shapes[value].dims
             if dims is None or len(dims) != 2 or self.slots.dim(dims[0]) is None:
                 self._decline(value, f"it is {self.shapes[value]}, which is no mask and no positions for each token")
+
+    def _axis(self, entry: CacheEntry) -> int | None:
+        """Return the axis along which a cache without a past grows."""
+        return entry.axis if entry.axis is not None else self.options.axis
 
     def _is_own(self, mask: Value, tokens: Sequence[Expr]) -> bool:
         """Whether a mask, or positions, are for the tokens of the decoder: an encoder in the same model has others."""

@@ -1,0 +1,122 @@
+"""One name for each size of an export, whose graphs and inputs may each have names of their own for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from graphkit.analysis.model_interface import plain_port_name
+from graphkit.graph.cache_entries import CacheEntry, Slot
+from graphkit.graph.declared_types import hinted_type
+from graphkit.graph.roles import Axis
+from graphkit.graph.view import Value, unwrap_value
+from graphkit.model import Model
+from graphkit.rewrite.new_interface import with_interface, with_symbols
+from graphkit.shapes import Expr, const, infer
+from graphkit.shapes.constraints.dim_equalities import forced_sizes
+from graphkit.shapes.input_dims import input_dims
+
+__all__ = ["drop_idle_inputs", "find_least_prompt", "is_static", "share_dim_names", "states_of_first"]
+
+MOST_STATE = 64  # tokens that a state of a few of the last ones may hold
+SHARED: tuple[Axis, ...] = ("batch", "sequence", "past", "encoder")
+
+
+def share_dim_names(model: Model, first: Model | None = None, batch: Expr | None = None) -> Model:
+    """Return a model whose inputs call the batch, new tokens, past and source by one name each.
+
+    A host feeds these in one size, whatever names an exporter gives them. Dims that the nodes need to be a number, or
+    that are called by one, are that number; those of states are what the first step gives.
+
+    Args:
+        model: A model of an export; the same is returned where its dims are called so already.
+        first: The model of the first step, if that is another one.
+        batch: What the other models call the batch.
+    """
+    forced = {name: int(size) for name, size in forced_sizes(model, {}).items() if size >= 1}
+    given = {} if first is None or first is model else _given_sizes(model, first)
+    is_start = bool(model.roles.cache) and not model.roles.pasts
+    shared: dict[Axis, Expr] = {} if batch is None else {"batch": batch}
+    renamed: dict[str, Expr] = {}
+    for value in sorted(model.roles.inputs, key=lambda value: model.roles.of(value) != "tokens"):
+        hinted, dims = hinted_type(value), input_dims(model).get(value.name)
+        for at, (dim, hint) in enumerate(
+            zip(dims or (), (hinted.dims if hinted is not None else ()) or (), strict=True)
+        ):
+            axis = model.roles.axis(value, at)
+            if axis == "total" and is_start and len(dims or ()) == 2:  # nothing is past
+                axis = "sequence"
+            if (size := given.get((value, at))) is None:
+                size = forced.get(str(dim.name), hint if isinstance(hint, int) else None)
+            if size is None and axis in SHARED:
+                meant = shared.setdefault(axis, dim)
+            elif size is not None:
+                meant = const(size)
+            else:
+                continue
+            if dim.name is not None:
+                renamed.setdefault(dim.name, meant)
+    renamed = {name: meant for name, meant in renamed.items() if meant.name != name}
+    return with_symbols(model, renamed) if renamed else model
+
+
+def drop_idle_inputs(model: Model) -> Model:
+    """Return a decoder without inputs that come out as they are and are read by nothing else, but for its caches."""
+    outputs = {unwrap_value(value, ("Identity",)): value.name for value in model.graph.outputs}
+    idle = {
+        value.name: outputs[value]
+        for value in model.roles.inputs
+        if value in outputs
+        and value not in model.roles.pasts
+        and all(node.is_op("Identity") for node, _ in value.consumers)
+    }
+    return with_interface(model, {}, {}, {*idle, *idle.values()}) if idle else model
+
+
+def find_least_prompt(first: Model, step: Model) -> int:
+    """Return the fewest tokens of a prompt after which all states are as long as later steps need them, 1 for any."""
+    shapes, outputs = infer(first), states_of_first(first, step)
+    tokens = first.roles.first("tokens")
+    length = (shapes[tokens].dims or ())[1:2] if tokens is not None else ()
+    pairs = [
+        (dim, need.constant)
+        for past, output in outputs.items()
+        for dim, need in zip(shapes[output].dims or (), input_dims(step).get(past.name) or (), strict=False)
+        if need.constant is not None and length and length[0].symbols & dim.symbols
+    ]
+    for count in range(1, MOST_STATE):
+        at = {str(length[0].name): count} if length else {}
+        if all(dim.substitute(at).constant in (None, need) for dim, need in pairs):
+            return count
+    return 1
+
+
+def _given_sizes(step: Model, first: Model) -> Mapping[tuple[Value, int], int]:
+    """Return the sizes of axes of a step's caches and states that are numbers in what the first step gives."""
+    shapes, roles = infer(first), first.roles
+    presents: dict[Slot, Value] = {entry.slot: entry.present for entry in roles.cache if entry.present is not None}
+    pairs = [(value, presents[entry.slot]) for value, entry in step.roles.pasts.items() if entry.slot in presents]
+    found = dict[tuple[Value, int], int | None]()
+    for value, output in (*pairs, *states_of_first(first, step).items()):
+        entry = step.roles.pasts.get(value)
+        grows = None if entry is None or is_static(entry) else entry.axis
+        hinted = hinted_type(output)
+        hints = (hinted.dims if hinted is not None else ()) or ()
+        for at, dim in enumerate(shapes[output].dims or ()):
+            hint = hints[at] if at < len(hints) else None
+            found[value, at] = None if at == grows else dim.constant or (hint if isinstance(hint, int) else None)
+    return {place: size for place, size in found.items() if size is not None}
+
+
+def is_static(entry: CacheEntry) -> bool:
+    """Whether a cache has slots from the start, of which a step writes some: what comes out is declared as it came in."""
+    return (
+        entry.past is not None and entry.present is not None and hinted_type(entry.past) == hinted_type(entry.present)
+    )
+
+
+def states_of_first(first: Model, step: Model) -> dict[Value, Value]:
+    """Return the outputs of the first step that are the recurrent state of later ones, by the input of these."""
+    outputs = {plain_port_name(value): value for value in first.graph.outputs}
+    names = {entry.past: (plain_port_name(entry.past), plain_port_name(entry.next)) for entry in step.roles.states}
+    found = {past: next((outputs[name] for name in both if name in outputs), None) for past, both in names.items()}
+    return {past: output for past, output in found.items() if output is not None}
