@@ -108,7 +108,7 @@ def _given_sizes(step: Model, first: Model) -> Mapping[tuple[Value, int], int]:
 
 
 def is_static(entry: CacheEntry) -> bool:
-    """Whether a cache has slots from the start, of which a step writes some: what comes out is declared as it came in."""
+    """Whether a cache has slots from the start, of which a step writes some: it comes out as long as it came in."""
     return (
         entry.past is not None and entry.present is not None and hinted_type(entry.past) == hinted_type(entry.present)
     )

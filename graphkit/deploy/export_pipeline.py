@@ -11,8 +11,8 @@ from pathlib import Path
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_interface import first_states
 from graphkit.contract.contract_parts import Generation
-from graphkit.equivalence.originals import Originals
 from graphkit.deploy.export_dims import drop_idle_inputs, find_least_prompt, share_dim_names
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.operator_traits import COMPARING
 from graphkit.graph.roles import dim_at

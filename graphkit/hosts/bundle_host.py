@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -209,7 +210,24 @@ class Bundle:
         method = self._method("once")
         tokens, mask, inputs = told_apart(method, tokens, mask, inputs, named)
         begins = self._begins_with(tokens, inputs)
-        return _first_output(self._decode(method, begins, mask, inputs, kept=0 if all_logits else 1))
+        return self._read_first(method, begins, mask, inputs, kept=0 if all_logits else 1)
+
+    def _read_first(
+        self,
+        method: BundleMethod,
+        tokens: np.ndarray,
+        mask: npt.ArrayLike | None,
+        inputs: Mapping[str, npt.ArrayLike],
+        kept: int,
+    ) -> np.ndarray:
+        """Run the method that starts a sequence; steps read the tokens that are more than it takes."""
+        last = next((port.shape[-1] for port in method.inputs if port.kind == "tokens"), "")
+        width = tokens.shape[1]
+        if not isinstance(last, int) or width <= last or mask is not None:
+            return _first_output(self._decode(method, tokens, mask, inputs, kept))
+        logits = [_first_output(self._decode(method, tokens[:, :last], None, inputs, kept))]
+        logits += [self.step(tokens[:, at : at + 1]) for at in range(last, width)]
+        return logits[-1] if kept else np.concatenate(logits, 1)
 
     def step(self, tokens: Tokens, *, mask: npt.ArrayLike | None = None) -> np.ndarray:
         """Run the decoder on the next token of each row.
@@ -366,9 +384,8 @@ class Bundle:
         tokens, mask, rest = told_apart(method, prompt, mask, by_name, {})
         begins = self._begins_with(tokens, rest)
         steps, width = most_new_tokens(rules, max_new_tokens, begins.shape[1]), begins.shape[1]
-        is_started = method.when == "once"
-        outputs = self._decode(method, begins, mask, rest, kept=1) if is_started else None
-        logits = self._read_prompt(method, begins, mask, rest) if outputs is None else _first_output(outputs)
+        read = partial(self._read_first, kept=1) if method.when == "once" else self._read_prompt
+        logits = read(method, begins, mask, rest)
         steps = min([steps, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
         allowed = TokenRules(rules, ends, width, steps)
         if search.beams == 1:
