@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -69,7 +69,8 @@ def build_bundle(
     by_name = {state.name: state for state in states}
     for part in parts:
         part.check(by_name)
-    made = tuple(part.made(by_name) for part in parts)
+    counted = {part.method.length for part in parts if "length" in part.method.kinds.values()}
+    made = tuple(part.made(by_name, counted) for part in parts)
     lengths = dict.fromkeys(part.method.length for part in parts if "length" in part.method.kinds.values())
     lengths |= dict.fromkeys(state.length for state in states if state.length)
     largest = {name: size for part in parts for name, size in part.named_sizes.items()}
@@ -104,7 +105,7 @@ def _written_states(parts: Sequence[_Part]) -> list[StateTensor]:
                     f"state '{state.name}' is {former.dtype}{list(former.shape)}, and {state.dtype}{list(state.shape)} "
                     f"in {part.method.name}: all methods must have it in one layout"
                 )
-            if state.update == "swap":
+            if state.update == "swap" or former.update == "whole":
                 states[state.name] = state
     for part in parts:
         for name in part.method.reads.values():
@@ -290,11 +291,12 @@ class _Part:
                     "that writes it, in no certain order - let it read what the write gives"
                 )
 
-    def made(self, states: Mapping[str, StateTensor]) -> BundleMethod:
+    def made(self, states: Mapping[str, StateTensor], counted: Collection[str]) -> BundleMethod:
         """Return the method's place in the contract."""
         method = self.method
         tokens = next((name for name, kind in method.kinds.items() if kind == "tokens"), "")
-        is_counted = bool(tokens) and any(states[name].length == method.length for name in method.writes.values())
+        lengths = {*counted, *(states[name].length for name in method.writes.values())}
+        is_counted = bool(tokens) and bool(method.writes) and method.length in lengths
         changes = (LengthChange(method.length, tokens, 1),) if is_counted else ()
         return BundleMethod(
             name=method.name,

@@ -19,6 +19,7 @@ from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.passes.state.decode_step import KEPT, KeepLastLogits, SqueezeTokenAxis, UnpackLogitsWeight
 from graphkit.passes.state.join_encoder import JoinEncoder
+from graphkit.passes.state.static_cache import CountSlotsInUse, find_slot_axes, has_static_cache, writes_rows
 from graphkit.passes.state.update_cache_in_place import LENGTH, SINCE, Update, UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
 from graphkit.rewrite.fixpoint import run_to_fixpoint
@@ -27,6 +28,7 @@ from graphkit.rewrite.new_interface import with_names
 __all__ = ["MethodModel", "derive_methods", "unpacked_logits"]
 
 TOKENS = "decoder_input_ids"  # what a decoder beside an encoder calls its tokens
+WRITING = ("ScatterND", "TensorScatter")  # operators that write in place
 COUNTS: Mapping[str, str] = {LENGTH: "length", KEPT: "kept"}  # inputs that passes have added, and their kinds
 
 
@@ -94,7 +96,7 @@ class _Draft:
 
 def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
     prepared = _prepare_model(model, update)
-    later = _in_place(prepared, UpdateCacheInPlace(slots, update))
+    later = _in_place(prepared, UpdateCacheInPlace(slots, update), _slot_count(prepared.model))
     if not _takes_one(later.model):  # as it does where it has rings
         step = _decoder_method("step", "step", "decode.onnx", _last_logits(later), model)
         return replace(step, name="prefill", when="once"), step
@@ -115,32 +117,45 @@ def _method_pair(first: Model, step: Model, slots: int, update: Update) -> tuple
     """Return the methods of a decoder-only model whose first step is a model of its own, as old exports have it."""
     if first is step:
         raise UsageError(f"{step.label}: it takes one token at a time, and no model reads the prompt - export that too")
-    in_place = UpdateCacheInPlace(slots, update, rings=0)
-    after = _decoder_method("step", "step", "step.onnx", _in_place(_prepare_model(step, update), in_place), step)
+    later, after = _later_method(step, slots, update)
     prompt = _prepare_model(first, update)
-    starting = replace(in_place, axis=_growing_axis(step))
-    start = _starting_method(_last_logits(_in_place(prompt, starting)), prompt.model, step, {})
+    start = _starting_method(_last_logits(_start_in_place(prompt, later, slots, update)), prompt.model, step, {})
     if unknown := [value.name for value in start.model.graph.inputs if value.name not in {*start.reads, *start.kinds}]:
         raise UsageError(f"{first.label}: it is not known what '{unknown[0]}' is for - name it in a bundle.toml")
     return replace(start, name="prefill", file="prefill.onnx"), after
 
 
 def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
-    in_place = UpdateCacheInPlace(slots, update, rings=0)
-    later = _in_place(_prepare_model(_with_tokens(step), update), in_place)
-    after = _decoder_method("step", "step", "step.onnx", later, _with_tokens(step))
+    later, after = _later_method(_with_tokens(step), slots, update)
     ahead, behind = _prepare_model(encoder, update, first), _prepare_model(_with_tokens(first), update, encoder)
     reads = {name: _role_of_input(after.model, name) for name in after.reads}
     both = JoinEncoder(ahead.model, reads).run(behind.model)
     draft = _Draft(both.model, both.changes, ahead.is_exact and behind.is_exact)
-    starting = replace(in_place, axis=_growing_axis(step))
-    return _starting_method(_last_logits(_in_place(draft, starting)), behind.model, step, dict(both.matches)), after
+    started = _last_logits(_start_in_place(draft, later, slots, update))
+    return _starting_method(started, behind.model, step, dict(both.matches)), after
 
 
-def _growing_axis(step: Model) -> int | None:
-    """Return the axis along which the caches of a decoder grow, None where it is not one."""
-    axes = {entry.axis for entry in step.roles.pasts.values() if not step.roles.is_cross(entry)}
-    return axes.pop() if len(axes) == 1 else None
+def _later_method(step: Model, slots: int, update: Update) -> tuple[Model, MethodModel]:
+    """Return a decoder of later steps, folded, and the method that it becomes."""
+    prepared = _prepare_model(step, update)
+    later = _in_place(prepared, UpdateCacheInPlace(slots, update, rings=0), _slot_count(prepared.model))
+    return prepared.model, _decoder_method("step", "step", "step.onnx", later, step)
+
+
+def _slot_count(step: Model) -> CountSlotsInUse | None:
+    """Return what counts the slots in use of a static cache, None for a cache that grows."""
+    return CountSlotsInUse(slots_first=int(writes_rows(step))) if has_static_cache(step) else None
+
+
+def _start_in_place(draft: _Draft, later: Model, slots: int, update: Update) -> _Draft:
+    """Return a decoder of the first step whose cache is laid out as that of later steps."""
+    static = find_slot_axes(later)
+    axes = {
+        static.get(past, entry.axis) for past, entry in later.roles.pasts.items() if not later.roles.is_cross(entry)
+    }
+    axis, count = axes.pop() if len(axes) == 1 else None, _slot_count(later)
+    counted = None if count is None else replace(count, start=1, axis=axis if axis is not None else count.axis)
+    return _in_place(draft, UpdateCacheInPlace(slots, update, rings=0, axis=axis), counted)
 
 
 def _with_tokens(decoder: Model) -> Model:
@@ -196,8 +211,8 @@ def _prepare_model(model: Model, update: Update, *others: Model) -> _Draft:
     return draft.with_changes(fold(converted.model).model, converted.changes)
 
 
-def _in_place(draft: _Draft, step: UpdateCacheInPlace) -> _Draft:
-    outcome = _run_step(draft.model, step)
+def _in_place(draft: _Draft, step: UpdateCacheInPlace, count_slots: CountSlotsInUse | None = None) -> _Draft:
+    outcome = _run_step(draft.model, count_slots if count_slots is not None else step)
     kept = fold(outcome.model, without=(SimplifyScatter,))  # a Concat would not write in place
     squeezed = run_to_fixpoint(kept.model, [SqueezeTokenAxis()])
     return draft.with_changes(squeezed.model, (*outcome.changes, *squeezed.changes))
@@ -230,7 +245,7 @@ def _decoder_method(
 ) -> MethodModel:
     """Return a method of a decoder, whose states are called as its past inputs are."""
     model = draft.model
-    states = {entry.past.name: entry.next.name for entry in original.roles.states}
+    states = {e.past.name: e.next.name for e in original.roles.states if e.past.name not in known}
     reads, writes, kinds = {**known, **{name: name for name in states}}, dict[str, str](), dict[str, str]()
     pasts = {value.name for value in original.roles.pasts}
     for value in model.graph.inputs:
@@ -254,7 +269,9 @@ def _decoder_method(
         before = value.name.removesuffix("_after")
         if before != value.name and before in reads:
             writes[value.name] = reads[before]
-    writes |= {after: before for before, after in states.items() if before not in known}
+    writes |= {after: before for before, after in states.items()}
+    makers = {value.name: value.producer for value in model.graph.outputs}
+    whole = {writes[name] for name, node in makers.items() if name in writes and not (node and node.is_op(*WRITING))}
     return MethodModel(
         name=name,
         when=when,
@@ -263,7 +280,7 @@ def _decoder_method(
         reads=reads,
         writes=writes,
         kinds=kinds,
-        whole=frozenset(states),
+        whole=frozenset({*states, *(whole if has_static_cache(original) else ())}),
         changes=draft.changes,
         is_exact=draft.is_exact,
     )
@@ -297,8 +314,8 @@ def _starting_method(draft: _Draft, first: Model, step: Model, kept: Mapping[str
         before = value.name.removesuffix("_after")
         if before in reads:
             writes[value.name] = reads[before]
-        elif value.name in presents:
-            writes[value.name] = _state_name(presents[value.name], pasts)
+        elif before in presents:
+            writes[value.name] = _state_name(presents[before], pasts)
             whole.add(writes[value.name])
     return MethodModel(
         name="encode",

@@ -19,6 +19,7 @@ from graphkit.model import Model
 from graphkit.ops.registry import forget_on_registration
 from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, DeployOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
+from graphkit.passes.state.static_cache import count_slots
 from graphkit.save import check_targets
 from graphkit.shapes import infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
@@ -101,7 +102,12 @@ def check_asked_sizes(options: LowerOptions | BundleOptions) -> None:
 
 
 def resolve_sizes(
-    options: LowerOptions | BundleOptions, models: Sequence[Model], *, encoder: Model | None, step: Model | None
+    options: LowerOptions | BundleOptions,
+    models: Sequence[Model],
+    *,
+    encoder: Model | None,
+    step: Model | None,
+    first: Model | None = None,
 ) -> DeploySizes:
     """Return the sizes for a pipeline.
 
@@ -110,13 +116,14 @@ def resolve_sizes(
         models: All of its models.
         encoder: The encoder; None where there is none.
         step: The decoder of later steps; None where there is none, or where it is not known.
+        first: That of the first step.
 
     Raises:
         UsageError: A model has fewer positions, another fixed length, or no such symbol.
     """
     asked = _asked_lengths(options)
     _check_dims(options, models, asked.slots_flag)
-    slots, source = _count_slots(asked, step), _count_source(asked, options, encoder)
+    slots, source = _count_slots(asked, step, first), _count_source(asked, options, encoder)
     for flag, size in ((asked.slots_flag, slots), (asked.source_flag, source)):
         if asked.most is not None and size > asked.most:
             raise UsageError(f"{flag} {size:,}: what the host feeds is computed for each - give at most {asked.most:,}")
@@ -137,7 +144,15 @@ def _check_dims(options: DeployOptions, models: Sequence[Model], slots_flag: str
                 raise UsageError(f"{model.name}: '{name}' is {options.batch}, not {size} - give --batch {size}")
 
 
-def _count_slots(asked: _Lengths, step: Model | None) -> int:
+def _count_slots(asked: _Lengths, step: Model | None, first: Model | None) -> int:
+    static = count_slots(step, first or step) if step is not None else None
+    if step is not None and static is not None and asked.slots not in (None, static):
+        raise UsageError(
+            f"{step.name}: its cache has {static} slots from the start, not {asked.slots} - "
+            f"leave out {asked.slots_flag}, or export it with as many"
+        )
+    if static is not None:
+        return static
     most = most_positions(step) if step is not None else None
     if step is not None and most is not None and asked.slots is not None and asked.slots > most:
         raise UsageError(

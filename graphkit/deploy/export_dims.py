@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from graphkit.analysis.model_interface import plain_port_name
-from graphkit.graph.cache_entries import CacheEntry, Slot
+from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import hinted_type
 from graphkit.graph.roles import Axis
 from graphkit.graph.view import Value, unwrap_value
@@ -15,7 +15,7 @@ from graphkit.shapes import Expr, const, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.input_dims import input_dims
 
-__all__ = ["drop_idle_inputs", "find_least_prompt", "is_static", "share_dim_names", "states_of_first"]
+__all__ = ["drop_idle_inputs", "find_least_prompt", "share_dim_names", "states_of_first"]
 
 MOST_STATE = 64  # tokens that a state of a few of the last ones may hold
 SHARED: tuple[Axis, ...] = ("batch", "sequence", "past", "encoder")
@@ -98,20 +98,13 @@ def _given_sizes(step: Model, first: Model) -> Mapping[tuple[Value, int], int]:
     found = dict[tuple[Value, int], int | None]()
     for value, output in (*pairs, *states_of_first(first, step).items()):
         entry = step.roles.pasts.get(value)
-        grows = None if entry is None or is_static(entry) else entry.axis
+        grows = None if entry is None or entry.is_static else entry.axis
         hinted = hinted_type(output)
         hints = (hinted.dims if hinted is not None else ()) or ()
         for at, dim in enumerate(shapes[output].dims or ()):
             hint = hints[at] if at < len(hints) else None
             found[value, at] = None if at == grows else dim.constant or (hint if isinstance(hint, int) else None)
     return {place: size for place, size in found.items() if size is not None}
-
-
-def is_static(entry: CacheEntry) -> bool:
-    """Whether a cache has slots from the start, of which a step writes some: it comes out as long as it came in."""
-    return (
-        entry.past is not None and entry.present is not None and hinted_type(entry.past) == hinted_type(entry.present)
-    )
 
 
 def states_of_first(first: Model, step: Model) -> dict[Value, Value]:

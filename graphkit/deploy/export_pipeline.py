@@ -213,6 +213,8 @@ def _of_folder(folder: Path) -> dict[str, Model]:
 
 
 def _pipeline_role(model: Model) -> str:
+    if model.roles.cache and not model.roles.pasts and model.roles.all("tokens", "embeddings"):
+        return "first"
     role = ROLES[architecture(model).role]
     return "encoder" if role == "step" and not (model.roles.pasts or model.roles.states) else role
 

@@ -319,7 +319,8 @@ def bundle_again(export: BundleExport, used: BundledWith, *, limits: Limits = DE
 def _draft_bundle(export: BundleExport, options: BundleOptions) -> BundleDraft:
     pipeline = export.pipeline
     encoder, step = (pipeline.encoder, pipeline.step) if pipeline is not None else (None, None)
-    sizes = resolve_sizes(options, export.models, encoder=encoder, step=step)
+    first = pipeline.first if pipeline is not None else None
+    sizes = resolve_sizes(options, export.models, encoder=encoder, step=step, first=first)
     with run_isolated(options.limits):
         methods = export.methods(sizes, options.update)
     contract, arrays = with_initial(_make_contract(methods, export, sizes), export.initial)

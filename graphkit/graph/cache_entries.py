@@ -76,6 +76,13 @@ class CacheEntry:
         return None if declared is None else growing_axis(declared, present if self.past else None, self.rows)
 
     @property
+    def is_static(self) -> bool:
+        """Whether it has slots from the start, of which a step writes some: it comes out as long as it came in."""
+        if self.past is None or self.present is None or unwrap_value(self.present, ("Identity",)) is self.past:
+            return False
+        return hinted_type(self.past) == hinted_type(self.present)
+
+    @property
     def rows(self) -> frozenset[Dim]:
         """What the number of rows is called in the graph: the first dim of its tokens and positions."""
         value = self.past or self.present
@@ -207,7 +214,9 @@ def growing_axis(past: TensorType, present: TensorType | None, rows: frozenset[D
         return None
     differing: list[int] = []
     if present is not None and present.dims is not None and present.rank == past.rank:
-        differing = [axis for axis, pair in enumerate(zip(dims, present.dims, strict=True)) if pair[0] != pair[1]]
+        differing = [
+            axis for axis, pair in enumerate(zip(dims, present.dims, strict=True)) if str(pair[0]) != str(pair[1])
+        ]
     open_ones = [axis for axis in differing if not isinstance(dims[axis], int)]
     if len(open_ones) == 1:
         return open_ones[0]

@@ -59,6 +59,7 @@ from graphkit.passes.shapes.simplify_expand import ExpandToBroadcast
 from graphkit.passes.shapes.simplify_reshape import CanonicalizeReshape, MergeChains
 from graphkit.passes.shapes.simplify_slice import JoinBeforeReshape
 from graphkit.passes.state.decode_step import KeepLastLogits, SqueezeTokenAxis, UnpackLogitsWeight
+from graphkit.passes.state.static_cache import CountSlotsInUse
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite import Pass, Rewrite
 from graphkit.rewrite.base import read_option
@@ -134,6 +135,7 @@ PASSES: tuple[type[Pass], ...] = (
     LayerNormToPrimitives,
     GeluToTanh,
     UpdateCacheInPlace,
+    CountSlotsInUse,
     SqueezeTokenAxis,
     KeepLastLogits,
     UnpackLogitsWeight,

@@ -109,7 +109,10 @@ def find_first_cause(distances: Distances, causes: Iterable[Cause]) -> Cause | N
 
 def _mends_difference(cause: Cause, distances: Distances, before: float) -> bool:
     with cause.undo():
-        return is_mended(distances(), before)
+        try:
+            return is_mended(distances(), before)
+        except ModelError:  # without what is undone onnxruntime does not load it
+            return False
 
 
 def is_mended(distances: Iterable[float], before: float = math.inf) -> bool:

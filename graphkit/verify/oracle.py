@@ -217,9 +217,26 @@ class Oracle:
                 array = _zero_input(model, value, lambda _: len(tokens))
             if array is None:
                 raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
-            array = np.where(array, *self._mask_elements) if role == "mask" else array
+            if role == "positions" and declared.rank == 1:
+                array = np.arange(self._mask.shape[1] - count, self._mask.shape[1])
+            if role == "mask" and declared.rank == 4:
+                array = self._slot_mask(model, value, count)
+            elif role == "mask":
+                array = np.where(array, *self._mask_elements)
             feed[value.name] = array.astype(declared.numpy_dtype)
         return feed
+
+    def _slot_mask(self, model: Model, value: Value, count: int) -> np.ndarray:
+        """Return a mask [batch, 1, tokens, slots], True for what a token sees: tokens up to itself that count."""
+        total, declared = self._mask.shape[1], hinted_type(value)
+        size = (declared.dims or (None,))[-1] if declared is not None else None
+        if not isinstance(size, int):
+            held = [(self.cache.get(entry.slot), entry.axis) for entry in model.roles.pasts.values()]
+            size = next((array.shape[axis] for array, axis in held if array is not None and axis is not None), total)
+        counts = np.zeros((len(self._mask), size), np.bool_)
+        counts[:, :total] = self._mask
+        seen = np.arange(size) <= np.arange(total - count, total)[:, None]
+        return np.asarray(counts[:, None, None] & seen)
 
     @cached_property
     def _mask_elements(self) -> tuple[float, float]:

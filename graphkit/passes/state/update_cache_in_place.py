@@ -175,6 +175,29 @@ class Slots:
                 positions = self.node("Reshape", positions, shape, as_="positions")
         return positions if dtype == TensorProto.INT64 else self.node("Cast", positions, to=dtype)
 
+    def new_places(self, dtype: int) -> str:
+        """Return the positions of the new tokens, [tokens]."""
+        places = self.node("Add", self.past, self._range(self.new), as_="places")
+        return places if dtype == TensorProto.INT64 else self.node("Cast", places, to=dtype)
+
+    def causal_mask(self, slots: str) -> str:
+        """Return the mask [batch, 1, tokens, slots] that lets a token see what is past, itself and those before it."""
+        own = self.node("Unsqueeze", self.new_places(TensorProto.INT64), self.number(1), as_="own_place")
+        seen = self.node("LessOrEqual", self._range(slots), own, as_="seen")
+        batch = self.node("Shape", self.tokens.name, as_="batch", start=0, end=1)
+        parts = NewNode(
+            "Concat",
+            [batch, self.number(1), self.new, slots],
+            [self.editor.unique_name("state/mask_shape")],
+            {"axis": 0},
+        )
+        self.editor.insert_first(self.editor.model.graph, parts)
+        return self.node("Expand", seen, parts.outputs[0], as_="mask")
+
+    def length_of(self, value: Value, axis: int) -> str:
+        """Return how long an axis of an input is."""
+        return self.node("Shape", value.name, as_="slots", start=axis, end=axis + 1)
+
     def node(self, op_type: str, *inputs: str, as_: str = "", **attributes: int) -> str:
         """Return the output of a node at the start of the graph, the same for equal ones."""
         key = (op_type, *inputs, *sorted(attributes.items()))

@@ -1,0 +1,203 @@
+"""Run a decoder whose cache has slots from the start: its positions and masks follow from how many are in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnx import TensorProto
+
+from graphkit.graph.cache_entries import CacheEntry
+from graphkit.graph.names import count_things
+from graphkit.graph.view import Value, unwrap_value
+from graphkit.model import Model
+from graphkit.passes.state.update_cache_in_place import LENGTH, Slots
+from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass
+from graphkit.rewrite.dead_code import remove_dead_code
+from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface
+from graphkit.shapes import const, infer
+
+__all__ = ["CountSlotsInUse", "count_slots", "find_slot_axes", "has_static_cache", "writes_rows"]
+
+
+def has_static_cache(model: Model) -> bool:
+    """Whether the cache of a decoder has slots from the start, of which a step writes some."""
+    own = [entry for entry in model.roles.pasts.values() if not model.roles.is_cross(entry)]
+    return bool(own) and all(entry.is_static for entry in own)
+
+
+def find_slot_axes(model: Model) -> dict[Value, int]:
+    """Return the axis of the slots of each static cache, by its input, where the node that writes them tells."""
+    shapes, axes = infer(model), dict[Value, int]()
+    for past, entry in model.roles.pasts.items():
+        if not entry.is_static or entry.present is None:
+            continue
+        axis = entry.axis
+        node = unwrap_value(entry.present, ("Identity", "Transpose")).producer
+        rank = len(shapes[past].dims or ())
+        if node is not None and node.is_op("ScatterND"):
+            turn = node.inputs[0].producer if node.inputs[0] is not None else None
+            perm = turn.attr("perm", tuple) if turn is not None and turn.is_op("Transpose") else None
+            axis = perm[0] if perm else axis
+        elif node is not None and node.is_op("ScatterElements", "TensorScatter"):
+            axis = (node.attr("axis", -2 if node.is_op("TensorScatter") else 0) or 0) % max(rank, 1)
+        elif node is not None and node.is_op("Where") and (chosen := node.inputs[0]) is not None:
+            dims = shapes[chosen].dims or ()
+            wide = [at - len(dims) for at, dim in enumerate(dims) if dim.constant != 1]
+            axis = wide[0] + rank if len(wide) == 1 else axis
+        if axis is not None and 0 <= axis < rank:
+            axes[past] = axis
+    return axes
+
+
+def count_slots(step: Model, first: Model) -> int | None:
+    """Return how many slots static caches have, of the layer that has the fewest; None where they may have any number.
+
+    Args:
+        step: The decoder of later steps.
+        first: That of the first step, which may be the same.
+    """
+    shapes, given = (infer(step), infer(first))
+    presents = {entry.slot: entry.present for entry in first.roles.cache if entry.past is None}
+    found = []
+    for past, axis in find_slot_axes(step).items():
+        present = presents.get(step.roles.pasts[past].slot)
+        dims = (shapes[past].dims, given[present].dims if present is not None else None)
+        found += [size for each in dims if each and (size := each[axis].constant) is not None]
+    return min(found, default=None)
+
+
+def writes_rows(model: Model) -> bool:
+    """Whether ScatterND writes the slots of all static caches, so that they can come first."""
+    makers = (
+        unwrap_value(entry.present, ("Identity", "Transpose")).producer
+        for entry in model.roles.pasts.values()
+        if entry.present is not None and not model.roles.is_cross(entry)
+    )
+    return all(maker is not None and maker.is_op("ScatterND") for maker in makers)
+
+
+@dataclass(frozen=True)
+class CountSlotsInUse(Pass):
+    """Let a decoder with a static cache count the slots in use itself, from `past_length`, a new input.
+
+    Exporters write such a decoder for a cache that is as long from the start as it can get: a step writes its keys and
+    values into the next slots and gives all of them back. Positions of the new tokens, and a boolean mask over the
+    slots, are inputs that the caller has to make. Here both follow from how many slots are in use: a new token sees
+    what is past, itself and those before it.
+
+    With `slots_first=1` the caches are [slots, batch, heads, width] where they come in and go out, as ScatterND writes
+    them: it writes in place then, once Transposes are folded.
+
+    Legality: a mask is boolean, hides what is False, and has four axes; positions have one or two. No row is padded.
+
+    Before:
+
+        agraph (int64[N, 1] input_ids, int64[1] cache_position, float[N, 2, 8, 4] past_key_0, float[N, 2, 1, 4] k)
+        => (float[N, 2, 8, 4] present_key_0) <int64[1] "axis" = {2}> {
+            at = Unsqueeze <> (cache_position, "axis")
+            present_key_0 = Identity (past_key_0)
+        }
+
+    Attributes:
+        slots_first: 1 where caches have their slots first.
+        start: 1 where no slot is in use yet.
+        axis: The axis of the slots where no cache comes in.
+    """
+
+    changes_interface: ClassVar[bool] = True
+
+    slots_first: int = 0
+    start: int = 0
+    axis: int = 2
+
+    def run(self, model: Model) -> Outcome:
+        roles, declined, axes = model.roles, list[Declined](), find_slot_axes(model)
+        editor = Editor(model)
+        shapes, tokens = editor.shapes, roles.first("tokens") or roles.first("embeddings")
+        entries = [e for e in roles.cache if e.present is not None and not roles.is_cross(e)]
+        static = [entry for entry in entries if entry.is_static or self.start]
+        token_dims = shapes[tokens].dims if tokens is not None else None
+        if tokens is None or token_dims is None or len(token_dims) < 2:
+            return Outcome(model, declined=(Declined(model.name, "no input is known to be its tokens"),))
+        declined += [
+            Declined(name_of(e), "it is not as long after a step as before") for e in entries if e not in static
+        ]
+        for mask in roles.all("mask"):
+            dims = shapes[mask].dims
+            if shapes[mask].dtype != TensorProto.BOOL or dims is None or len(dims) != 4 or not static:
+                declined.append(Declined(mask.name, f"it is {shapes[mask]}, and no boolean mask over slots"))
+            elif roles.polarities[mask] != "keeps":
+                declined.append(Declined(mask.name, "it is not True for what a token sees"))
+        for value in roles.all("positions"):
+            if len(shapes[value].dims or ()) not in (1, 2):
+                declined.append(Declined(value.name, f"it is {shapes[value]}, which are no positions of tokens"))
+        if declined or not static:
+            return Outcome(model, declined=tuple(declined))
+        slots = Slots(editor, tokens, "scatter-nd", is_start=bool(self.start))
+        inputs, outputs, last = dict[str, NewInput](), dict[str, NewInput](), list[NewNode]()
+        if not self.start:
+            inputs[LENGTH] = NewInput(LENGTH, TensorProto.INT64, (const(1),), "how many slots are in use")
+        dropped = {value.name for value in roles.all("positions", "mask")}
+        for value in roles.all("positions"):
+            rank, dtype = len(shapes[value].dims or ()), shapes[value].dtype
+            editor.replace_all_uses(value, slots.positions(None, dtype) if rank == 2 else slots.new_places(dtype))
+        for value in roles.all("mask"):
+            count = (shapes[value].dims or ())[-1].constant
+            entry = next((entry for entry in static if entry.past is not None), static[0])
+            axis = 0 if self.slots_first else self._axis_of(entry, axes)
+            if count is not None:
+                length = slots.number(count)
+            else:
+                length = slots.length_of(entry.past or value, axis)
+            editor.replace_all_uses(value, slots.causal_mask(length))
+        for entry in static:
+            self._place(entry, self._axis_of(entry, axes), editor, inputs, outputs, last)
+            dropped.add(name_of(entry))
+        for entry in roles.cache:
+            if roles.is_cross(entry) and entry.past is not None and entry.present is not None:
+                dropped.add(entry.present.name)  # it is the state as it was
+        made = with_interface(editor.result(), inputs, outputs, dropped, last)
+        change = f"{count_things(len(static), 'cache(s)')} whose slots in use are counted"
+        return Outcome(drop_dead_inputs(remove_dead_code(made).model), (change,))
+
+    def _axis_of(self, entry: CacheEntry, axes: Mapping[Value, int]) -> int:
+        return self.axis if entry.past is None else axes.get(entry.past, self.axis)
+
+    def _place(
+        self,
+        entry: CacheEntry,
+        axis: int,
+        editor: Editor,
+        inputs: dict[str, NewInput],
+        outputs: dict[str, NewInput],
+        last: list[NewNode],
+    ) -> None:
+        """Give a cache the layout that it is to have, and the name of its output."""
+        present, past = entry.present, entry.past
+        assert present is not None
+        dims, dtype = editor.shapes[present].dims or (), editor.shapes[present].dtype
+        rest = [at for at in range(len(dims)) if at != axis]
+        order = [axis, *rest] if self.slots_first else [*range(len(dims))]
+        name = past.name if past is not None else present.name
+        after = editor.unique_name(f"{name}_after")
+        outputs[after] = NewInput(after, dtype, [dims[at] for at in order])
+        written, turn = unwrap_value(present, ("Identity",)), [order.index(at) for at in range(len(dims))]
+        node = written.producer
+        if self.slots_first and node is not None and node.is_op("Transpose") and list(node.attr("perm", ())) == turn:
+            editor.rename(node.operand(0), after)  # which gives it in this layout
+        else:
+            last.append(NewNode("Transpose", [present.name], [after], {"perm": order}))
+        if past is not None and self.slots_first:
+            past_dims = editor.shapes[past].dims or ()
+            inputs[past.name] = NewInput(past.name, dtype, [past_dims[at] for at in order])
+            moved = editor.unique_name(f"{past.name}_moved")
+            editor.replace_all_uses(past, moved)
+            editor.insert_first(editor.model.graph, NewNode("Transpose", [past.name], [moved], {"perm": turn}))
+
+
+def name_of(entry: CacheEntry) -> str:
+    """Return the name of what a cache becomes."""
+    value: Value | None = entry.present or entry.past
+    return value.name if value is not None else ""
