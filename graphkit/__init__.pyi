@@ -29,6 +29,7 @@ from .analysis.tensor_shapes import (
     why_shape,
 )
 from .analysis.verdict import Verdict
+from .deploy.genai import GenaiReport, genai_folder
 from .deploy.lower import LowerReport, lower_folder
 from .deploy.make_bundle import BundleReport, bundle_folder
 from .deploy.verify_folder import verify_folder
@@ -57,6 +58,7 @@ from .options import (
     FolderOptions,
     FoldingOptions,
     FoldOptions,
+    GenaiOptions,
     LowerOptions,
     RewriteOptions,
     RewriteProofOptions,
@@ -99,7 +101,8 @@ __all__ = [
     "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
     "CompareOptions", "Comparison", "ControlFlow", "Costs", "Declined", "DeploymentProofOptions", "DiffOptions",
     "DimSpec", "EditReport", "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions",
-    "FoldingOptions", "GenerationWarning", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache",
+    "FoldingOptions", "GenaiOptions", "GenaiReport",
+    "GenerationWarning", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache",
     "LowerOptions", "LowerReport", "MatchFailure", "Merge", "MergeReport", "Model", "ModelComparison", "ModelDiff",
     "ModelError", "ModelLike", "NewNode", "Node", "NodeList", "NodeRewrite", "Origins", "Outcome", "OutputError",
     "Pass", "PassError", "Premise", "RemainingShapes", "RemoteOptions", "Report", "ReportOptions", "Result", "Rewrite",
@@ -108,7 +111,8 @@ __all__ = [
     "TargetError", "TensorShapes", "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "View",
     "WeightList", "WhatIf", "WhyShape", "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview",
     "check_hazards", "compare", "compare_models", "cone", "control_flow", "costs", "diff", "edit_file", "fit",
-    "float16_losses", "fold", "fold_file", "from_graphsurgeon", "hazards", "interface", "kv_cache", "load",
+    "float16_losses", "fold", "fold_file", "from_graphsurgeon", "genai_folder", "hazards", "interface",
+    "kv_cache", "load",
     "load_target", "lower_folder", "merge_decoders", "merge_file", "node_list", "optimized", "origins",
     "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models", "shape_ops",
     "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx", "unknown_shapes",

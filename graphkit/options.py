@@ -288,6 +288,18 @@ class BundleOptions(DeployOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GenaiOptions(Options):
+    """How to write a folder for onnxruntime-genai."""
+
+    context: int | None = option(
+        None, "The longest text in tokens, with its prompt. Default: what config.json says.", metavar="N", least=1
+    )
+    verify: bool = option(True, NO_VERIFY)
+    overwrite: bool = option(False, OVERWRITE)
+    limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProofOptions(Options):
     """How to prove."""
 

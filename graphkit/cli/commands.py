@@ -72,6 +72,7 @@ COMMANDS: Mapping[str, str] = {
     "lower": "deploy_commands",
     "contract": "deploy_commands",
     "bundle": "deploy_commands",
+    "genai": "deploy_commands",
     "rewrite": "rewrite_commands",
     "explain": "list_commands",
     "verify": "proof_commands",

@@ -1,4 +1,4 @@
-"""Commands on the way to a device: lower, contract, bundle."""
+"""Commands on the way to a device: lower, contract, bundle, genai."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from graphkit.cli.flags import Asked, choice_type, format_option, output_option,
 from graphkit.cli.output import print_line, progress_on_terminal, show_result, start_prover
 from graphkit.errors import OutputError, UsageError
 from graphkit.io.remote.urls import current_options, file_name, is_folder, is_url, local_path, scheme_of, shown_url
-from graphkit.options import BundleOptions, LowerOptions
+from graphkit.options import BundleOptions, GenaiOptions, LowerOptions
 
 if TYPE_CHECKING:
     from graphkit.model import Model
     from graphkit.render.result import Result
 
-__all__ = ["bundle", "contract", "fetched_export", "lower"]
+__all__ = ["bundle", "contract", "fetched_export", "genai", "lower"]
 
 LANGUAGES = ("c", "rust", "typescript")
 
@@ -114,6 +114,28 @@ def bundle(export: str, output: Path, options: Asked[BundleOptions], format: str
         hint = "" if is_copied else "; --copy-host puts it into the bundle"
         print_line(f"In Python: bundle = graphkit.Bundle({str(output)!r})")
         print_line(f"In JavaScript: import {{ Bundle }} from {str(copied if is_copied else JAVASCRIPT_HOST)!r}{hint}")
+
+
+@click.command(short_help="Write an export as a folder for onnxruntime-genai.")
+@export_argument
+@folder_output
+@takes_options(GenaiOptions)
+@format_option
+def genai(export: str, output: Path, options: Asked[GenaiOptions], format: str) -> None:
+    """Write an export as a folder that onnxruntime_genai.Model loads: models, genai_config.json and tokenizer.
+
+    FOLDER_OR_MODEL is the folder of an export, or a decoder with its cache. It may be a URL, with --download.
+    Decoders of text and Whisper are run; of all others the reason is named.
+    """
+    with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
+        from graphkit.deploy.genai import genai_folder
+
+        progress("fetching")
+        with fetched_export(export) as path:
+            report = genai_folder(path, output, options.read(), progress=progress)
+    _finish_command(report, format, output)
+    if format == "text":
+        print_line(f"In Python: model = onnxruntime_genai.Model({str(output)!r})")
 
 
 MOST = 4  # models of an export: an encoder, the decoders of the first and of later steps, a merged one

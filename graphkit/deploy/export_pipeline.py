@@ -36,9 +36,12 @@ __all__ = [
     "TokenSettings",
     "changed_by",
     "compared_tokens",
+    "decoder_settings",
     "find_pipeline",
     "has_shorter_output",
+    "read_settings",
     "read_token_settings",
+    "read_tokens",
     "used_models",
 ]
 
@@ -340,9 +343,9 @@ def read_token_settings(path: Path, *, has_encoder: bool) -> TokenSettings:
         ModelError: A configuration is no JSON.
     """
     folder = path if path.is_dir() else path.parent
-    named, configuration = (_read_settings(folder / name) for name in CONFIGURATIONS)
-    files = named, _decoder_settings(configuration)
-    ids = {name: next((ids for file in files if (ids := _token_ids(file.get(key)))), ()) for name, key in KEYS.items()}
+    named, configuration = (read_settings(folder / name) for name in CONFIGURATIONS)
+    files = named, decoder_settings(configuration)
+    ids = {name: next((ids for file in files if (ids := read_tokens(file.get(key)))), ()) for name, key in KEYS.items()}
     starts = ids["start"] or (ids["first"] if has_encoder else ())
     tokens = {"pad": next(iter(ids["pad"]), None), "start": starts[0] if len(starts) == 1 else None}
     of_generation = _Settings(named or files[1])
@@ -351,7 +354,12 @@ def read_token_settings(path: Path, *, has_encoder: bool) -> TokenSettings:
     return TokenSettings(tokens, ids["ends"], of_generation.generation(tokens["start"], ids["ends"]))
 
 
-def _read_settings(path: Path) -> Mapping[str, object]:
+def read_settings(path: Path) -> Mapping[str, object]:
+    """Return a configuration in JSON, empty where there is none.
+
+    Raises:
+        ModelError: It cannot be read.
+    """
     if not path.is_file():
         return {}
     try:
@@ -363,14 +371,14 @@ def _read_settings(path: Path) -> Mapping[str, object]:
     return plain if isinstance(plain, dict) else {}
 
 
-def _decoder_settings(configuration: Mapping[str, object]) -> Mapping[str, object]:
+def decoder_settings(configuration: Mapping[str, object]) -> Mapping[str, object]:
     """Return a model's configuration, with the settings of its decoder where it has none itself."""
     parts = (configuration.get(name) for name in ("text_config", "decoder"))
     decoder: Mapping[str, object] = next((part for part in parts if isinstance(part, dict)), {})
     return {**decoder, **{name: value for name, value in configuration.items() if value is not None}}
 
 
-def _token_ids(entry: object) -> tuple[int, ...]:
+def read_tokens(entry: object) -> tuple[int, ...]:
     """Return the tokens of an entry, which is one or a list of them."""
     listed = entry if isinstance(entry, list) else [entry]
     return tuple(dict.fromkeys(token for token in listed if type(token) is int and 0 <= token <= MOST))
@@ -428,13 +436,13 @@ class _Settings:
         listed = entry if isinstance(entry, list) else [] if entry is None else [entry]
         if any(type(token) is not int or token > MOST for token in listed):
             self.note(name)
-        return _token_ids(listed)
+        return read_tokens(listed)
 
     def _bad_words(self, ends: tuple[int, ...]) -> Iterator[int]:
         """Yield the words of one token that never come; an end token is none, and longer words are not followed."""
         words = self.plain.get("bad_words_ids")
         for word in words if isinstance(words, list) else [words] if words is not None else []:
-            ids = _token_ids(word)
+            ids = read_tokens(word)
             if not isinstance(word, list) or len(word) != 1 or not ids:
                 self.note("bad_words_ids")
             elif ids[0] not in ends:
@@ -463,7 +471,7 @@ class _Settings:
             self.note("lang_to_id")
             return ()
         if type(silent) is int and (start, *tokens)[-1] != silent and not self.plain.get("return_timestamps"):
-            return (*tokens, *_token_ids(silent))
+            return (*tokens, *read_tokens(silent))
         return tokens
 
 

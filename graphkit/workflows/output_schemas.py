@@ -32,6 +32,7 @@ from graphkit.analysis.tensor_shapes import TensorShapes, UnknownShapes, WhyShap
 from graphkit.analysis.verdict import Verdict
 from graphkit.contract import BundleContract, Contract
 from graphkit.contract.contract_files import contract_schema
+from graphkit.deploy.genai import GenaiReport
 from graphkit.deploy.lower_report import LowerReport
 from graphkit.deploy.make_bundle import BundleReport
 from graphkit.errors import UsageError
@@ -82,7 +83,17 @@ SECTION_RESULTS: Mapping[str, type[Result]] = {
     "blockers": Blockers,
 }
 DOCUMENTS: tuple[type[Result], ...] = (
-    *(FoldReport, SplitReport, MergeReport, EditReport, RewriteReport, LowerReport, BundleReport, BundleOverview),
+    *(
+        FoldReport,
+        SplitReport,
+        MergeReport,
+        EditReport,
+        RewriteReport,
+        LowerReport,
+        BundleReport,
+        BundleOverview,
+        GenaiReport,
+    ),
     *(
         RewriteProof,
         SplitProof,
