@@ -264,8 +264,9 @@ class Model:
             path = self._scratch.path
         elif location in self._adopted:
             path = self._adopted[location][0]
-        elif self._memory is not None and (place := self._memory.find(location)):
-            path, offset = place[0], offset if place[1] is None else place[1]
+        elif self._memory is not None and location in self._memory:
+            path, start = self._memory.find(location)
+            offset = offset if start is None else start
         else:
             path = find_data_file(self.path or Path("model.onnx"), location).path
         return path, offset, length if length is not None else tensors.payload_size(tensor)

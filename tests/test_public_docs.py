@@ -13,7 +13,9 @@ import graphkit
 PACKAGES = ("graphkit", "graphkit.shapes", "graphkit.shapes.constraints", "graphkit.verify")
 
 # These take a folder of exported models, or what was made of one, and none ships with graphkit.
-WITHOUT_EXAMPLE = {"bundle_folder", "bundle_overview", "lower_folder", "verify_bundle", "verify_folder"}
+WITHOUT_EXAMPLE = {
+    "bundle_folder", "bundle_overview", "genai_folder", "lower_folder", "verify_bundle", "verify_folder",
+}  # fmt: skip
 
 
 def public_functions() -> list[Callable[..., object]]:

@@ -22,6 +22,7 @@ from onnx import TensorProto
 
 from graphkit.analysis.costs.cost_changes import CostChange
 from graphkit.deploy.export_pipeline import Pipeline, decoder_settings, find_pipeline, read_settings, read_tokens
+from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import name_of
@@ -29,30 +30,27 @@ from graphkit.graph.roles import Role
 from graphkit.graph.view import Value
 from graphkit.io.stream_files import shown_path
 from graphkit.io.transaction import made_folder
-from graphkit.model import Model, load
+from graphkit.model import Model
 from graphkit.options import GenaiOptions, RewriteProofOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.state.join_encoder import compose_models
 from graphkit.render.document_blocks import Block, Prose, outcome
 from graphkit.rewrite.new_interface import with_exposed, with_names
+from graphkit.runtime.session import IsolatedSession
 from graphkit.save import save_models
-from graphkit.shapes import Expr, infer
-from graphkit.verify.decoding import Decoder
+from graphkit.shapes import Expr, const, infer
 from graphkit.verify.rewrite_proof import ProvenReport, RewriteProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract
 
 __all__ = ["GenaiReport", "genai_folder"]
 
 FED: Mapping[Role, str] = {"tokens": "input_ids", "mask": "attention_mask", "positions": "position_ids"}
-CACHE = {
-    "past_key_names": "past_key_values.%d.key",
-    "past_value_names": "past_key_values.%d.value",
-    "present_key_names": "present.%d.key",
-    "present_value_names": "present.%d.value",
-}
+USUAL = (("past", "past_key_values.%d"), ("present", "present.%d"))
+CACHE = {f"{side}_{kind}_names": f"{name}.{kind}" for side, name in USUAL for kind in ("key", "value")}
 LONGEST = 60  # bytes of a name in the cache
 FRAMES = 3000  # of a sound, which Whisper always has
+SOUND, STATE = "audio_features", "encoder_hidden_states"
 CONTEXT = ("max_position_embeddings", "n_positions", "max_target_positions", "n_ctx", "max_seq_len", "seq_length")
 SEARCH = (
     "do_sample", "min_length", "num_beams", "repetition_penalty", "length_penalty", "early_stopping",
@@ -78,7 +76,7 @@ class GenaiReport(ProvenReport):
         kind: What onnxruntime-genai calls this type of model.
         files: The files, with those of the tokenizer.
         notes: What to know, a sentence each.
-        proof: The proof of Whisper's encoder; all other models are copied.
+        proof: The proof of the part of Whisper's decoder that joins the encoder; all other models are copied.
     """
 
     title: ClassVar[str] = "Folder for onnxruntime-genai"
@@ -92,9 +90,10 @@ class GenaiReport(ProvenReport):
     def blocks(self) -> Iterator[Block]:
         done, is_made = f"A model of type {self.kind}: {', '.join(self.files)}.", self.kind == "whisper"
         copied = "The models are those of the export; at most names were changed."
-        yield proof_outcome(done, self.proof) if is_made else outcome([done, copied], ())
+        joins = f"{done} What joins the encoder is a part of the decoder."
+        yield proof_outcome(joins, self.proof) if is_made else outcome([done, copied], ())
         yield from (Prose(f"{note}.") for note in self.notes)
-        yield from proof_blocks(self.proof, "the encoder is") if is_made else ()
+        yield from proof_blocks(self.proof, "what joins the encoder is") if is_made else ()
 
 
 def genai_folder(
@@ -107,13 +106,10 @@ def genai_folder(
     """Write an export as a folder that `onnxruntime_genai.Model` loads.
 
     A decoder is copied. Where one model reads the prompt and another each token, both go into a pipeline, over one file
-    of weights. Whisper's encoder gives the cache of the cross-attention too, which is proven.
+    of weights. Whisper's encoder gives the cache of the cross-attention too: what it takes of the decoder is proven.
 
-    Args:
-        path: The folder of an export, or a model file.
-        output: The folder to write to.
-        options: How to write and to prove.
-        progress: Called with the name of each step before it starts.
+    Returns:
+        The report.
 
     Raises:
         UsageError: onnxruntime-genai cannot run the export, with the reason; or nothing says where a text ends.
@@ -133,13 +129,10 @@ def genai_folder(
         notes.append("No tokenizer.json is beside the export: onnxruntime_genai.Tokenizer needs one, Model does not")
     contents = {name: file.read_bytes() for name, file in found.items()}
     contents["genai_config.json"] = f"{json.dumps(config, indent=2)}\n".encode()
-    proofs: list[RewriteProof] = []
-
-    def prove(stage: Path) -> None:
-        if draft.whole is not None and options.verify:
-            told = RewriteProofOptions(limits=options.limits)
-            proofs.append(verify_extract(draft.whole, load(stage / "encoder.onnx"), options=told, progress=progress))
-
+    proof = None
+    if draft.pair is not None and options.verify:
+        told = RewriteProofOptions(limits=options.limits)
+        proof = verify_extract(*draft.pair, options=told, progress=progress)
     progress("writing")
     with made_folder(output):
         saved = save_models(
@@ -148,19 +141,16 @@ def genai_folder(
             data_name="weights.data",
             others={output / name: content for name, content in contents.items()},
             overwrite=options.overwrite,
-            before=prove,
         )
     files = tuple(file.name for file in saved)
     kind = str(draft.sections["type"])
-    return GenaiReport(name_of(path), kind, files, tuple(notes), next(iter(proofs), None))
+    return GenaiReport(name_of(path), kind, files, tuple(notes), proof)
 
 
 class _Draft(NamedTuple):
-    """The models by file, the sections of their configuration, and the model of which Whisper's encoder is a part."""
-
-    models: Mapping[str, Model]
-    sections: Mapping[str, Any]
-    whole: Model | None = None
+    models: Mapping[str, Model]  # by file
+    sections: Mapping[str, Any]  # of the configuration
+    pair: tuple[Model, Model] | None = None  # Whisper's first decoder, and the part of it that joins the encoder
 
 
 def _refusal(model: Model | None, problem: str, hint: str = BUNDLE) -> UsageError:
@@ -214,7 +204,8 @@ def _draft_whisper(encoder: Model, first: Model, step: Model) -> _Draft:
         problem = "of decoders beside an encoder it runs Whisper, and Marian with recurrent state (marian-ssru)"
         raise _refusal(step, problem)
     dims = infer(encoder)[audio].dims
-    if dims is None or len(dims) != 3 or dims[2].constant not in (None, FRAMES) or len(encoder.roles.inputs) > 1:
+    is_whole = dims is not None and len(dims) == 3 and dims[1].constant and dims[2].constant in (None, FRAMES)
+    if not is_whole or len(encoder.roles.inputs) > 1:
         raise _refusal(encoder, f"it does not take {FRAMES:,} frames, and nothing else")
     step = _several_tokens(step, "export it with optimum, whose later steps take several")
     step, decoder, words = _read_decoder(step, {"tokens": "input_ids"})
@@ -222,44 +213,50 @@ def _draft_whisper(encoder: Model, first: Model, step: Model) -> _Draft:
     first, cross = _name_cache(first, is_cross=True)
     ends = tuple(entry.present.name for entry in first.roles.cache if entry.present and first.roles.is_cross(entry))
     cut = fold(ExtractSubgraph(outputs=ends).run(fold(first).model).model).model
-    state, sound = "encoder_hidden_states", "audio_features"
 
     def with_encoder(model: Model) -> Model:
         both = compose_models(encoder, model, {states[0].name: hidden.name}, "encoder/")
         exposed = with_exposed(both, [f"encoder/{hidden.name}"])
-        return with_names(exposed, {f"encoder/{hidden.name}": state, f"encoder/{audio.name}": sound})
+        return with_names(exposed, {f"encoder/{hidden.name}": STATE, f"encoder/{audio.name}": SOUND})
 
     part = with_encoder(cut)
-    if left := [value.name for value in part.roles.inputs if value.name != sound]:
+    if left := [value.name for value in part.roles.inputs if value.name != SOUND]:
         raise _refusal(first, f"the cache of its cross-attention depends on '{left[0]}'")
-    width = (infer(part)[part.graph.values[state]].dims or (None,))[-1]
-    assert width is not None
-    _check_prompt(first, step, (1, 4, int(width)), words)
+    _check_prompt(part, first, step, words)
+    width = (infer(part)[part.graph.values[STATE]].dims or (const(0),))[-1]
     decoder["inputs"] |= {f"cross_{key}": name for key, name in pasts.items() if "past" in key}
     outputs = {f"cross_{key}": name for key, name in cross.items() if "present" in key}
     section = {key: number for key, number in decoder.items() if key not in ("inputs", "outputs")}
-    section |= {"filename": "encoder.onnx", "hidden_size": int(width), "inputs": {sound: sound}}
-    section["outputs"] = {"encoder_hidden_states": state, **outputs}
+    section |= {"filename": "encoder.onnx", "hidden_size": int(width), "inputs": {SOUND: SOUND}}
+    section["outputs"] = {STATE: STATE, **outputs}
     sections = {"encoder": section, "decoder": {"filename": "decoder.onnx", **decoder}}
     models = {"encoder.onnx": part, "decoder.onnx": step}
-    return _Draft(models, {"type": "whisper", "vocab_size": words, **sections}, with_encoder(first))
+    return _Draft(models, {"type": "whisper", "vocab_size": words, **sections}, (first, cut))
 
 
-def _check_prompt(first: Model, step: Model, shape: tuple[int, ...], words: int) -> None:
-    """Check that later steps, with nothing past, give a prompt the logits that the first step gives it."""
-    decoder = Decoder.open(first, step)
+def _check_prompt(part: Model, first: Model, step: Model, words: int) -> None:
+    """Check, in one run, that later steps with nothing past give a prompt the logits that the first step gives it."""
+
+    def run(model: Model, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with IsolatedSession(model) as session:
+            return session.run(feed)
+
+    def random(model: Model, role: Role, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        value = model.roles.all(role)[0]
+        numbers = generator.integers(0, words, shape) if role == "tokens" else generator.standard_normal(shape)
+        return {value.name: numbers.astype(dtype_name(infer(model)[value].dtype))}
+
     generator = np.random.default_rng(0)
-    ids = generator.integers(0, words, (1, 5))
-    tokens, states = first.roles.all("tokens")[0], first.roles.all("encoder state")[0]
-    sounds = generator.standard_normal(shape).astype(np.float32)
-    outputs, cache = decoder.start({tokens.name: ids, states.name: sounds})
-    own = {entry.slot for entry in step.roles.cache if not step.roles.is_cross(entry)}
-    nothing = {slot: value[:, :, :0] if slot in own else value for slot, value in cache.items()}
-    again, _ = decoder.step({step.roles.all("tokens")[0].name: ids}, nothing)
-    expected, logits = (
-        given[next(iter(model.roles.outputs)).name] for model, given in ((first, outputs), (step, again))
-    )
-    if not np.allclose(logits, expected, rtol=1e-3, atol=1e-3):
+    heard = run(part, random(part, "audio", (1, int((infer(part)[part.roles.all("audio")[0]].dims or ())[1]), FRAMES)))
+    prompt = random(first, "tokens", (1, 5))
+    expected = run(first, prompt | {first.roles.all("encoder state")[0].name: heard[STATE]})
+    names = {entry.slot: entry.present.name for entry in first.roles.cache if entry.present}
+    feed = {step.roles.all("tokens")[0].name: next(iter(prompt.values()))}
+    for value, entry in step.roles.pasts.items():
+        name = names[entry.slot]
+        feed[value.name] = heard[name] if step.roles.is_cross(entry) else expected[name][:, :, :0]
+    logits, right = run(step, feed)[_logits(step).name], expected[_logits(first).name]
+    if not np.allclose(logits, right, rtol=0, atol=0.01 * np.abs(right).max()):
         raise _refusal(step, "it takes a prompt of several tokens otherwise than the model of the first step does")
 
 
@@ -281,13 +278,19 @@ def _read_decoder(step: Model, fed: Mapping[Role, str]) -> tuple[Model, dict[str
         rows.add(past[2])
     if len(rows) > 1:
         raise _refusal(step, "the caches of its layers have several lengths")
-    scores = shapes[roles.logits].dims if roles.logits else None
-    if scores is None or len(scores) != 3 or scores[1] not in (lengths[1], 1) or scores[2].constant is None:
-        raise _refusal(step, "its logits are not [batch, tokens, vocabulary]")
-    assert roles.logits is not None
+    logits = _logits(step)
+    scores = shapes[logits].dims or ()
+    if len(scores) != 3 or scores[1] not in (lengths[1], 1) or (words := scores[2].constant) is None:
+        raise _refusal(step, f"its '{logits.name}' is not [batch, tokens, vocabulary]")
     section["inputs"] = inputs | {key: name for key, name in cache.items() if "past" in key}
-    section["outputs"] = {"logits": roles.logits.name} | {key: name for key, name in cache.items() if "present" in key}
-    return step, section, scores[2].constant
+    section["outputs"] = {"logits": logits.name} | {key: name for key, name in cache.items() if "present" in key}
+    return step, section, words
+
+
+def _logits(model: Model) -> Value:
+    if model.roles.logits is None:
+        raise _refusal(model, "it gives no logits")
+    return model.roles.logits
 
 
 def _has_grown(present: Expr, past: Expr, tokens: Expr) -> bool:

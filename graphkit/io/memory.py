@@ -45,61 +45,47 @@ class MemoryWeights:
     """Weights that an object in memory has, by the location that a model refers to each of them by.
 
     Attributes:
-        size: Their bytes, without those in files.
+        files: The files of those that lie in one.
+        size: The bytes of the others.
         tensors: Those of onnx_ir, as they were given.
     """
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
-        self._prefix = f"{scratch.location}:memory"
-        self._bytes: dict[str, Callable[[], bytes]] = {}
-        self._files: dict[str, Path] = {}
-        self._written: dict[str, tuple[int, int]] = {}
+        self._reads: dict[str, Callable[[], bytes]] = {}
+        self._written: dict[str, int] = {}
+        self.files: dict[str, Path] = {}
         self.size = 0
         self.tensors: dict[str, Tensor] = {}
 
     def hold(self, read: Callable[[], bytes], length: int) -> str:
         """Return a new location for so many bytes that a function gives."""
         self.size += length
-        location = f"{self._prefix}-{len(self._bytes)}"
-        self._bytes[location] = read
-        return location
-
-    def hold_file(self, path: Path, location: str = "") -> str:
-        """Return a location that stands for a file, wherever that lies."""
-        location = location or f"{self._prefix}-file:{path}"
-        self._files[location] = path
+        location = f"{self._scratch.location}:memory-{len(self._reads)}"
+        self._reads[location] = read
         return location
 
     def payload(self, location: str) -> bytes | None:
         """Return the bytes of a weight in memory, None where it lies in a file."""
-        return self._bytes[location]() if location in self._bytes else None
+        return self._reads[location]() if location in self._reads else None
 
-    def find(self, location: str) -> tuple[Path, int | None] | None:
-        """Return the file of a location, and the offset in it where that is not the tensor's own; None for any other.
+    def find(self, location: str) -> tuple[Path, int | None]:
+        """Return the file of a location, and the offset in it where that is not the tensor's own.
 
         A weight in memory is written to a temporary file, as it has to lie in one for onnxruntime, and to be saved.
         """
-        if location in self._files:
-            return self._files[location], None
-        if location not in self._bytes:
-            return None
+        if location in self.files:
+            return self.files[location], None
         if location not in self._written:
-            self._written[location] = self._scratch.append([self._bytes[location]()])
-        return self._scratch.path, self._written[location][0]
+            self._written[location], _ = self._scratch.append([self._reads[location]()])
+        return self._scratch.path, self._written[location]
 
     def __contains__(self, location: object) -> bool:
-        return location in self._bytes or location in self._files
+        return location in self._reads or location in self.files
 
 
 def read_memory(given: object, weights: MemoryWeights, threshold: int, folder: Path | None) -> Source:
-    """Return a model in memory without its weights, which stay where they are.
-
-    Args:
-        given: A ModelProto, a model of onnx_ir, or a program of torch.onnx; it is not changed.
-        weights: Where to hold the weights.
-        threshold: Tensors of at least so many bytes are held, smaller ones copied.
-        folder: Where the external data of a ModelProto lies.
+    """Return a model in memory, which is not changed, without its weights of at least `threshold` bytes.
 
     Raises:
         UsageError: It is none of these.
@@ -134,8 +120,7 @@ def _read_proto(proto: onnx.ModelProto, weights: MemoryWeights, threshold: int, 
             copied.data_location = TensorProto.EXTERNAL
             length = payload_size(tensor) or 0
             refer_to_bytes(copied, weights.hold(partial(getattr, tensor, "raw_data"), length), 0, length)
-    for data in data_files:
-        weights.hold_file(data.path, data.location)
+    weights.files |= {data.location: data.path for data in data_files}
     return Source(light, None, light.ByteSize() + weights.size, {}, tuple(data_files))
 
 
@@ -145,15 +130,13 @@ def _is_large(tensor: TensorProto, threshold: int) -> bool:
 
 def _copy_fields(source: Message, target: Message, without: tuple[str, ...]) -> None:
     for field in source.DESCRIPTOR.fields:
-        name = field.name
-        if name in without or (field.has_presence and not source.HasField(name)):
+        if field.name in without or (field.has_presence and not source.HasField(field.name)):
             continue
-        if not field.has_presence:  # repeated
-            getattr(target, name).MergeFrom(getattr(source, name))
-        elif field.message_type is not None:
-            getattr(target, name).CopyFrom(getattr(source, name))
+        value = getattr(source, field.name)
+        if hasattr(value, "MergeFrom"):  # repeated, or a message
+            getattr(target, field.name).MergeFrom(value)
         else:
-            setattr(target, name, getattr(source, name))
+            setattr(target, field.name, value)
 
 
 def _read_ir(given: Any, weights: MemoryWeights, threshold: int) -> Source:
@@ -166,11 +149,10 @@ def _read_ir(given: Any, weights: MemoryWeights, threshold: int) -> Source:
             if tensor is None or tensor.dtype == onnx_ir.DataType.STRING:
                 continue
             if isinstance(tensor, onnx_ir.ExternalTensor):
-                location = weights.hold_file(Path(tensor.path))
-                offset, length = tensor.offset, tensor.length
+                location, offset, length = str(tensor.path), tensor.offset, tensor.length
+                weights.files[location] = Path(tensor.path)
             elif tensor.nbytes >= threshold:
-                offset, length = 0, tensor.nbytes
-                location = weights.hold(tensor.tobytes, length)
+                location, offset, length = weights.hold(tensor.tobytes, tensor.nbytes), 0, tensor.nbytes
                 weights.tensors[location] = tensor
             else:
                 continue
@@ -187,11 +169,6 @@ def make_ir_model(
     proto: onnx.ModelProto, weights: MemoryWeights | None, read: Callable[[TensorProto], memoryview]
 ) -> onnx_ir.Model:
     """Return a model of onnx_ir; its large weights are the tensors that were given, or read when asked for.
-
-    Args:
-        proto: The weightless proto.
-        weights: The weights that came from memory, if any.
-        read: Returns the bytes of a tensor.
 
     Raises:
         UsageError: onnx_ir is not installed.

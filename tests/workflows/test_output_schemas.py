@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -55,6 +56,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "bundle-report": ("{export}", "-o", "{out}", "--dry-run"),
         "bundle-report proven": ("{export}", "-o", "{out}", "--max-cache", "4", "--max-source", "4"),
     },
+    "genai": {"genai-report": ("{cached}", "-o", "{out}", "--context", "40")},
     "rewrite": {"rewrite-report": (CAUSAL, "-p", "eliminate-identity", "-o", "{out}")},
     "verify": {
         "rewrite-proof": (CAUSAL, CAUSAL, "--runs", "1"),
@@ -113,6 +115,9 @@ def test_json_is_what_its_schema_says(
     if "{export}" in words:
         saved(decoder("causal"), tmp_path / "export")
         given["export"] = str(tmp_path / "export")
+    if "{cached}" in words:
+        given["cached"] = shutil.copy(model_file("qwen2-tiny/model"), tmp_path / "export" / "model.onnx")
+        (tmp_path / "export" / "generation_config.json").write_text('{"eos_token_id": 1}', encoding="utf-8")
     if any("{pair}" in word for word in words):
         for one in ("decoder_model", "decoder_with_past_model"):
             given["pair"] = str(model_file(f"merged-decoder/{one}").parent)

@@ -33,13 +33,14 @@ WORDS: dict[str, tuple[str, ...]] = {  # after the model, which is a merged deco
     "convert-opset": ("--to", "18", *OUT, PROOF),
     "lower": ("-o", "out", "--dim", "batch=2", PROOF, "--download"),
     "bundle": ("-o", "out", "--max-cache", "5", PROOF, "--download"),
+    "genai": ("-o", "out", "--context", "40", "--download"),
     "rewrite": ("-p", "fold-constants", *OUT, PROOF),
     "verify": ("MODEL", "--dim", "batch=2"),
     "compare": ("MODEL", "--dim", "batch=2"),
     "diff": ("MODEL",),
 }
 DECODERS = ("split-merged", "bundle")
-SLOW = ("survey", *DECODERS)
+SLOW = ("survey", *DECODERS, "genai")
 
 
 def test_the_list_has_every_command_that_reads_models() -> None:
@@ -61,6 +62,8 @@ def place(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model_fil
     contents = {
         "model.onnx": layered(2).SerializeToString(),
         "decoder_model_merged.onnx": model_file("gpt2-tiny/decoder_model_merged").read_bytes(),
+        "decoder.onnx": model_file("qwen2-tiny/model").read_bytes(),
+        "generation_config.json": b'{"eos_token_id": 1}',
     }
     for name, content in contents.items():
         Path(name).write_bytes(content)
@@ -83,7 +86,7 @@ def told(run: Command, name: str, model: str) -> tuple[object, str, str, dict[st
 
 @pytest.mark.parametrize("name", commands(*SLOW))
 def test_what_a_command_says_of_a_url_is_what_it_says_of_the_file(place: Site, run: Command, name: str) -> None:
-    model = "decoder_model_merged.onnx" if name in DECODERS else "model.onnx"
+    model = "decoder_model_merged.onnx" if name in DECODERS else "decoder.onnx" if name == "genai" else "model.onnx"
     local = told(run, name, model)
     remote = told(run, name, f"{place.base}/{model}")
     assert (local[0], local[2]) == (0, "")
