@@ -185,7 +185,12 @@ class CountSlotsInUse(Pass):
         outputs[after] = NewInput(after, dtype, [dims[at] for at in order])
         written, turn = unwrap_value(present, ("Identity",)), [order.index(at) for at in range(len(dims))]
         node = written.producer
-        if self.slots_first and node is not None and node.is_op("Transpose") and (node.attr("perm", tuple) or ()) == tuple(turn):
+        if (
+            self.slots_first
+            and node is not None
+            and node.is_op("Transpose")
+            and (node.attr("perm", tuple) or ()) == tuple(turn)
+        ):
             editor.rename(node.operand(0), after)  # which gives it in this layout
         else:
             last.append(NewNode("Transpose", [present.name], [after], {"perm": order}))
