@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_interface import first_states
 from graphkit.contract.contract_parts import Generation
-from graphkit.deploy.export_dims import drop_idle_inputs, find_least_prompt, share_dim_names
+from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.operator_traits import COMPARING
@@ -89,16 +88,6 @@ class Pipeline:
     def originals(self) -> Originals:
         """Its models, to compare with."""
         return Originals(self.encoder, self.first, self.step)
-
-    @cached_property
-    def least_prompt(self) -> int:
-        """The fewest tokens that the first step must read for later ones to run, where these take one token each."""
-        decoders = self.with_decoders()
-        if decoders.first is None or decoders.step is None or decoders.first is decoders.step:
-            return 1
-        tokens = decoders.step.roles.first("tokens")
-        takes_one = tokens is not None and dim_at(tokens, 1) == 1
-        return find_least_prompt(decoders.first, decoders.step) if takes_one else 1
 
     def with_decoders(self) -> Pipeline:
         """Return the pipeline with its merged decoder split, one name for each size, and the encoder's masks.

@@ -37,6 +37,7 @@ from graphkit.deploy.deploy_sizes import (
     check_source,
     resolve_sizes,
 )
+from graphkit.deploy.export_dims import find_least_prompt
 from graphkit.deploy.export_pipeline import Pipeline, TokenSettings, find_pipeline, read_token_settings
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.errors import UsageError
@@ -407,12 +408,34 @@ def _make_contract(methods: Sequence[MethodModel], export: BundleExport, sizes: 
     tensors = (tensor for method in methods for tensor, _ in walk_tensors(method.model.proto))
     has_data = any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)  # small ones are in the models
     contract = build_bundle(methods, sizes, export.settings, DATA if has_data else "", opset)
-    encoder = export.pipeline.encoder if export.pipeline is not None else None
-    legal = {} if encoder is None else dict(_legal_inputs(encoder, contract))
-    if export.pipeline is not None and (least := export.pipeline.least_prompt) > 1:
-        legal["tokens"] = LegalSize(1, least, None, 0, 0, f"{least} or more")
+    pipeline = export.pipeline
+    encoder = pipeline.encoder if pipeline is not None else None
+    legal = dict(_legal_inputs(encoder, contract)) if encoder is not None else {}
+    if (prompt := _legal_prompt(export, contract)) is not None:
+        legal["tokens"] = prompt
     words = (f"Give sizes at which the export runs: {name} is {size.words}." for name, size in legal.items())
     return replace(contract, legal=legal, loop=(*contract.loop, *words))
+
+
+def _legal_prompt(export: BundleExport, contract: BundleContract) -> LegalSize | None:
+    """Return the legal lengths of a prompt where another model than that of later steps reads it; None for any."""
+    steps = [port.shape for method in contract.methods if method.when == "step" for port in method.inputs]
+    if any("tokens" in shape for shape in steps):
+        return None
+    if export.pipeline is not None:
+        decoders = export.pipeline.with_decoders()
+        pair = decoders.first, decoders.step
+    else:
+        models = {chain.when: chain.models[0] for chain in export.chains if len(chain.models) == 1}
+        pair = models.get("once"), models.get("step")
+    first, step = pair
+    if first is None or step is None or first is step:
+        return None
+    rule = dict(_legal_inputs(first, contract)).get("tokens", LegalSize(1, 1, None, 0, 0, ""))
+    least = max(rule.least, -(-find_least_prompt(first, step) // rule.step) * rule.step)
+    if (rule.step, least) == (1, 1) and rule.most is None:
+        return None
+    return replace(rule, least=least, words=rule.words if least == rule.least else f"{least} or more")
 
 
 def _legal_inputs(encoder: Model, contract: BundleContract) -> Iterator[tuple[str, LegalSize]]:

@@ -141,8 +141,9 @@ def make_prompts(contract: BundleContract, originals: Originals, seed: int) -> l
         lengths.add(FEW)
     batch = contract.sizes["batch"]
     chosen: list[Prompt] = []
-    least = contract.legal["tokens"].least if "tokens" in contract.legal else 1
-    lengths = {maker.fixed} if maker.fixed else {max(length, least) for length in lengths}
+    if (legal := contract.legal.get("tokens")) is not None:
+        lengths = {max(legal.least, length // legal.step * legal.step) for length in lengths}
+    lengths = {maker.fixed} if maker.fixed else lengths
     for length in sorted(each for each in lengths if 0 < each < slots or each == 1):
         ways = [(1, False), (2, True)] if batch > 1 else [(1, False), (1, True)][: 1 + maker.takes_padding(length)]
         if length > LONGEST:
@@ -170,6 +171,7 @@ class _Maker:
         self.has_mask = "mask" in kinds
         self.tokens = next(port for port in map(partial(input_spec, method), method.inputs) if port.takes_tokens)
         last = next(port.shape[-1] for port in method.inputs if port.kind == "tokens")
+        self.legal = contract.legal.get("tokens")
         self.fixed = last if isinstance(last, int) else 0  # how many tokens it takes, 0 for any number
         if originals.encoder is not None:  # an image may have to have certain sizes
             dims = {dim for port in self.ports for dim in port.shape if isinstance(dim, str)}
@@ -217,7 +219,7 @@ class _Maker:
         tokens = [*special.pads, *special][:SPECIAL]
         for turn in range(len(tokens)):
             named = {name: tokens[(turn + place) % len(tokens)] for place, name in enumerate("abc")}
-            prompt = self.make(self.fixed or min(len(PATTERN), slots - 1), 1, slots, self.sources[0], is_padded=False)
+            prompt = self.make(self.pattern_length(slots), 1, slots, self.sources[0], is_padded=False)
             for array in (prompt.tokens, *(prompt.inputs[name] for name in self.ids if name in prompt.inputs)):
                 row = array[0]  # the first and the last token of the pattern stand at its ends
                 for place, name in enumerate(PATTERN):
@@ -226,6 +228,11 @@ class _Maker:
             for step, name in zip(prompt.steps, "ac", strict=False):
                 step[...] = named[name]
             yield prompt
+
+    def pattern_length(self, slots: int) -> int:
+        """Return the length of a prompt of special tokens."""
+        length = self.fixed or min(len(PATTERN), slots - 1)
+        return max(self.legal.least, length // self.legal.step * self.legal.step) if self.legal is not None else length
 
     def _draw_tokens(self, shape: Sequence[int]) -> np.ndarray:
         return self.inputs.array(self.tokens, shape)

@@ -185,7 +185,9 @@ class _Feeds:
     def of(self, method: BundleMethod) -> Arrays:
         """Return the inputs that a caller feeds, by name."""
         sizes = {name: min(SIZE, size) for name, size in self.contract.sizes.items()}
-        sizes |= {"batch": self.rows, "tokens": 1}
+        legal = self.contract.legal.get("tokens")
+        prompt = 1 if legal is None or method.when == "step" else max(legal.least, SIZE // legal.step * legal.step)
+        sizes |= {"batch": self.rows, "tokens": prompt}
         arrays: Arrays = {}
         for port in (port for port in method.inputs if port.kind in ("user", "tokens")):
             shape = [dim if isinstance(dim, int) else sizes.get(dim, SIZE) for dim in port.shape]

@@ -194,6 +194,11 @@ class Oracle:
             axes = range(declared_rank(value) or 0)
             batch[entry.slot] = next((axis for axis in axes if model.roles.axis(value, axis) == "batch"), 0)
         self.cache = {slot: np.take(array, chosen, batch.get(slot, 0)) for slot, array in self.cache.items()}
+        for state in model.roles.states:
+            name, axes = state.past.name, range(declared_rank(state.past) or 0)
+            rows_at = [axis for axis in axes if model.roles.axis(state.past, axis) == "batch"]
+            if rows_at and name in self._states:
+                self._states[name] = np.take(self._states[name], chosen, rows_at[0])
         self._given = {role: array[chosen] for role, array in self._given.items()}
         self._mask = self._mask[chosen]
 

@@ -153,7 +153,7 @@ class CountSlotsInUse(Pass):
                 length = slots.length_of(entry.past or value, axis)
             editor.replace_all_uses(value, slots.causal_mask(length))
         for entry in static:
-            self._place(entry, self._axis_of(entry, axes), editor, inputs, outputs, last)
+            self._place(entry, self._axis_of(entry, axes), slots, editor, inputs, outputs, last)
             dropped.add(name_of(entry))
         for entry in roles.cache:
             if roles.is_cross(entry) and entry.past is not None and entry.present is not None:
@@ -165,10 +165,23 @@ class CountSlotsInUse(Pass):
     def _axis_of(self, entry: CacheEntry, axes: Mapping[Value, int]) -> int:
         return self.axis if entry.past is None else axes.get(entry.past, self.axis)
 
+    def _replace_shapes(self, past: Value, axis: int, slots: Slots) -> None:
+        """Let nodes that read the shape of a cache read one that is made of the batch and of numbers."""
+        dims = slots.editor.shapes[past].dims or ()
+        parts = [slots.dim(dim) for dim in dims]
+        if parts[axis] is None:
+            parts[axis] = slots.length_of(past, 0 if self.slots_first else axis)
+        for node, _ in past.consumers:
+            read = parts[slice(node.attr("start", 0), node.attr("end", len(dims)))] if node.is_op("Shape") else []
+            if read and all(part is not None for part in read):
+                names = [part for part in read if part is not None]
+                slots.editor.replace(node, NewNode("Concat", names, [node.result().name], {"axis": 0}, like=node))
+
     def _place(
         self,
         entry: CacheEntry,
         axis: int,
+        slots: Slots,
         editor: Editor,
         inputs: dict[str, NewInput],
         outputs: dict[str, NewInput],
@@ -194,6 +207,8 @@ class CountSlotsInUse(Pass):
             editor.rename(node.operand(0), after)  # which gives it in this layout
         else:
             last.append(NewNode("Transpose", [present.name], [after], {"perm": order}))
+        if past is not None:
+            self._replace_shapes(past, axis, slots)
         if past is not None and self.slots_first:
             past_dims = editor.shapes[past].dims or ()
             inputs[past.name] = NewInput(past.name, dtype, [past_dims[at] for at in order])
