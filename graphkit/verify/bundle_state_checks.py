@@ -17,8 +17,9 @@ from graphkit.model import load
 from graphkit.runtime.session import RunError
 from graphkit.verify.bundle_prompts import Prompt
 
-__all__ = ["CHECKS", "Check", "Subject", "can_choose", "start_bundle", "try_check"]
+__all__ = ["CHECKS", "UNUSED", "Check", "Subject", "can_choose", "start_bundle", "try_check"]
 
+UNUSED = "unused slots may hold NaN"
 STEPS = 6  # after the first prompt, where more would not go round a ring
 
 
@@ -29,15 +30,16 @@ class Subject:
         bundle: The bundle.
         prompts: What to decode, the shortest first.
         folder: The files of the bundle.
+        junk: What unused slots may hold: NaN, or a number where the export itself reads all slots, behind a mask.
 
     Attributes:
-        bundle, prompts, folder: The same.
+        bundle, prompts, folder, junk: The same.
         first: The first prompt, with as many steps as go once round the shortest ring, or with a few.
         last: The last prompt.
     """
 
-    def __init__(self, bundle: Bundle, prompts: Sequence[Prompt], folder: Path) -> None:
-        self.bundle, self.prompts, self.folder = bundle, prompts, folder
+    def __init__(self, bundle: Bundle, prompts: Sequence[Prompt], folder: Path, junk: float = np.nan) -> None:
+        self.bundle, self.prompts, self.folder, self.junk = bundle, prompts, folder, junk
         rings = [state.shape[state.axis or 0] for state in bundle.contract.states if state.update == "ring"]
         steps, around = prompts[0].steps, min(rings, default=0) + 2
         count = max(around, STEPS) if around <= len(steps) else STEPS
@@ -93,26 +95,26 @@ def _are_same(arrays: Sequence[np.ndarray], other_arrays: Sequence[np.ndarray]) 
 
 
 def _unused_slots(subject: Subject) -> str:
-    """Fill all state with NaN, and compare logits with those from a state of zeros."""
+    """Fill all state with junk, and compare logits with those from a state of zeros."""
     for prompt in (subject.first, subject.last):  # the first leaves slots free in the shortest ring
         spoilt = subject.bundle.fork()
-        _fill_with_nan(spoilt)
+        _fill_state(spoilt, subject.junk)
         if not _are_same(subject.fresh(prompt), _decode_prompt(spoilt, prompt)):
             return "what unused slots hold changes the logits"
     return ""
 
 
-def _fill_with_nan(bundle: Bundle) -> None:
-    """Fill all state with NaN, and with 1 where that has none."""
+def _fill_state(bundle: Bundle, junk: float = np.nan) -> None:
+    """Fill all state with a number, and with 1 where that holds integers."""
     for state in bundle.contract.states:
         array = bundle.state.view(state, state.shape)
-        array[...] = np.nan if array.dtype.kind == "f" else 1
+        array[...] = junk if array.dtype.kind == "f" else 1
 
 
 def _check_initial_state(subject: Subject) -> str:
     """Fill all state with NaN, reset, and compare it with its initial values."""
     fork = subject.bundle.fork()
-    _fill_with_nan(fork)
+    _fill_state(fork)
     fork.reset()
     for state in fork.contract.states:
         if (fork.state.view(state, state.shape) != fork.state.initial_of(state)).any():
@@ -271,7 +273,7 @@ def _refuses_step(bundle: Bundle, tokens: np.ndarray) -> bool:
 CHECKS: Mapping[str, Check] = {
     "what reads state reads what was written": _check_readers,
     "a reset gives state its initial value": _check_initial_state,
-    "unused slots may hold NaN": _unused_slots,
+    UNUSED: _unused_slots,
     "no state is left of an earlier sequence": _check_leaks,
     "sequences stay independent": _check_forks,
     "a step writes its slot alone, and the state stays where it is": _check_writes,

@@ -35,7 +35,7 @@ from graphkit.verify.bundle_prompts import (
     search_of,
     several_at_once,
 )
-from graphkit.verify.bundle_state_checks import CHECKS, Subject, can_choose, start_bundle, try_check
+from graphkit.verify.bundle_state_checks import CHECKS, UNUSED, Subject, can_choose, start_bundle, try_check
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import decode_greedily
@@ -53,6 +53,8 @@ SAME = "weights are those of the export"
 OTHERS = "they {} from those among the logits of all"
 CHUNKS = "steps of several tokens"
 NO_CHUNKS = "The export does not run on several tokens after the first ones: such steps are not compared."
+JUNK = 99.0  # of slots that are not in use, where the export reads these too, behind a mask
+FINITE = "unused slots may hold any number"
 Checks = dict[str, Callable[[], str]]
 
 
@@ -151,10 +153,13 @@ class BundleVerifier:
         written = IsolatedBundle(self.folder, optimize=False, prepack=False, unchecked=True)
         bundle = written if self.wide is None else self.wide.open(self.folder, optimize=False)
         runs = self._run_prompts(bundle, self.prompts, self.truth, portion_of(progress, 0.4, 0.65))
-        subject = Subject(written, self.short, self.folder)
+        entries = [entry for model in self.originals.models for entry in model.roles.cache]
+        junk = JUNK if any(entry.is_static for entry in entries) else math.nan
+        subject = Subject(written, self.short, self.folder, junk)
         checks, state_checks = dict[str, str](), portion_of(progress, 0.65, 0.74)
         for name in tell_each([*CHECKS], "checking", state_checks, "state"):
-            checks[name] = try_check(partial(CHECKS[name], subject))
+            told = FINITE if name == UNUSED and not math.isnan(junk) else name
+            checks[told] = try_check(partial(CHECKS[name], subject))
         choices = self._search_checks(bundle) | self._option_checks(bundle)
         for name in tell_each([*choices], "checking", portion_of(progress, 0.74, 0.83), "option of a caller"):
             checks[name] = try_check(choices[name])
