@@ -51,6 +51,7 @@ Lower, bundle and run
     lower_folder            an export for an NPU, with a contract; `Host` runs it
     bundle_folder           an export as methods over one state; `Bundle` runs it
     genai_folder            an export for onnxruntime-genai
+    transformers_js_folder  an export as the folder that transformers.js loads
     Specializer             sessions folded for the shapes that come
 
 `graphkit.shapes`, `passes`, `rewrite`, `deploy` and `verify` have more. Errors are `GraphkitError`s.

@@ -32,6 +32,7 @@ from .analysis.verdict import Verdict
 from .deploy.genai import GenaiReport, genai_folder
 from .deploy.lower import LowerReport, lower_folder
 from .deploy.make_bundle import BundleReport, bundle_folder
+from .deploy.transformers_js import TransformersJsReport, transformers_js_folder
 from .deploy.verify_folder import verify_folder
 from .errors import (
     GenerationWarning,
@@ -90,8 +91,7 @@ from .verify.split_verifier import verify_split
 from .viewer.make_view import View, view
 from .workflows.compare_models import compare_models
 from .workflows.fold_file import FoldReport, fold_file
-from .workflows.merge_decoder_files import MergeReport, merge_file
-from .workflows.rewrite_file import EditReport, RewriteReport, edit_file, rewrite_file
+from .workflows.rewrite_file import EditReport, RewriteReport, edit_file, merge_file, rewrite_file
 from .workflows.specialize import Specializer
 from .workflows.split_decoder_file import SplitReport, split_file
 
@@ -101,21 +101,19 @@ __all__ = [
     "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
     "CompareOptions", "Comparison", "ControlFlow", "Costs", "Declined", "DeploymentProofOptions", "DiffOptions",
     "DimSpec", "EditReport", "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions",
-    "FoldingOptions", "GenaiOptions", "GenaiReport",
-    "GenerationWarning", "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache",
-    "LowerOptions", "LowerReport", "MatchFailure", "Merge", "MergeReport", "Model", "ModelComparison", "ModelDiff",
-    "ModelError", "ModelLike", "NewNode", "Node", "NodeList", "NodeRewrite", "Origins", "Outcome", "OutputError",
-    "Pass", "PassError", "Premise", "RemainingShapes", "RemoteOptions", "Report", "ReportOptions", "Result", "Rewrite",
-    "RewriteOptions", "RewriteProof", "RewriteProofOptions", "RewriteReport", "Saved", "Scope", "ShapeOps",
-    "Specializer", "Split", "SplitOptions", "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target",
-    "TargetError", "TensorShapes", "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "View",
-    "WeightList", "WhatIf", "WhyShape", "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview",
-    "check_hazards", "compare", "compare_models", "cone", "control_flow", "costs", "diff", "edit_file", "fit",
-    "float16_losses", "fold", "fold_file", "from_graphsurgeon", "genai_folder", "hazards", "interface",
-    "kv_cache", "load",
-    "load_target", "lower_folder", "merge_decoders", "merge_file", "node_list", "optimized", "origins",
-    "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models", "shape_ops",
-    "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx", "unknown_shapes",
-    "verify_bundle", "verify_extract", "verify_folder", "verify_rewrite", "verify_split", "view", "weight_list",
-    "what_if", "why_shape",
+    "FoldingOptions", "GenaiOptions", "GenaiReport", "GenerationWarning", "GraphkitError", "Hazard", "Hazards", "Host",
+    "Interface", "KVCache", "LowerOptions", "LowerReport", "MatchFailure", "Merge", "Model", "ModelComparison",
+    "ModelDiff", "ModelError", "ModelLike", "NewNode", "Node", "NodeList", "NodeRewrite", "Origins", "Outcome",
+    "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "RemoteOptions", "Report", "ReportOptions",
+    "Result", "Rewrite", "RewriteOptions", "RewriteProof", "RewriteProofOptions", "RewriteReport", "Saved", "Scope",
+    "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitProofOptions", "SplitReport", "Summary",
+    "Target", "TargetError", "TensorShapes", "TransformersJsReport", "UnknownShapes", "UnprovenWarning", "UsageError",
+    "Value", "Verdict", "View", "WeightList", "WhatIf", "WhyShape", "architecture", "as_model", "blockers",
+    "bundle_folder", "bundle_overview", "check_hazards", "compare", "compare_models", "cone", "control_flow", "costs",
+    "diff", "edit_file", "fit", "float16_losses", "fold", "fold_file", "from_graphsurgeon", "genai_folder", "hazards",
+    "interface", "kv_cache", "load", "load_target", "lower_folder", "merge_decoders", "merge_file", "node_list",
+    "optimized", "origins", "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models",
+    "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx",
+    "transformers_js_folder", "unknown_shapes", "verify_bundle", "verify_extract", "verify_folder", "verify_rewrite",
+    "verify_split", "view", "weight_list", "what_if", "why_shape",
 ]  # fmt: skip

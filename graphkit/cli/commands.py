@@ -73,6 +73,7 @@ COMMANDS: Mapping[str, str] = {
     "contract": "deploy_commands",
     "bundle": "deploy_commands",
     "genai": "deploy_commands",
+    "transformers-js": "deploy_commands",
     "rewrite": "rewrite_commands",
     "explain": "list_commands",
     "verify": "proof_commands",

@@ -1,4 +1,4 @@
-"""Commands on the way to a device: lower, contract, bundle, genai."""
+"""Commands on the way to a device: lower, contract, bundle, genai, transformers-js."""
 
 from __future__ import annotations
 
@@ -16,13 +16,23 @@ from graphkit.cli.flags import Asked, choice_type, format_option, output_option,
 from graphkit.cli.output import print_line, progress_on_terminal, show_result, start_prover
 from graphkit.errors import OutputError, UsageError
 from graphkit.io.remote.urls import current_options, file_name, is_folder, is_url, local_path, scheme_of, shown_url
-from graphkit.options import BundleOptions, GenaiOptions, LowerOptions
+from graphkit.options import (
+    OVERWRITE,
+    SIZES,
+    TIME,
+    TOLERANCE,
+    WEIGHTS,
+    BundleOptions,
+    GenaiOptions,
+    LowerOptions,
+    RewriteOptions,
+)
 
 if TYPE_CHECKING:
     from graphkit.model import Model
     from graphkit.render.result import Result
 
-__all__ = ["bundle", "contract", "fetched_export", "genai", "lower"]
+__all__ = ["bundle", "contract", "fetched_export", "genai", "lower", "transformers_js"]
 
 LANGUAGES = ("c", "rust", "typescript")
 
@@ -136,6 +146,25 @@ def genai(export: str, output: Path, options: Asked[GenaiOptions], format: str) 
     _finish_command(report, format, output)
     if format == "text":
         print_line(f"In Python: model = onnxruntime_genai.Model({str(output)!r})")
+
+
+@click.command("transformers-js", short_help="Write an export as a folder for transformers.js.")
+@export_argument
+@folder_output
+@takes_options(RewriteOptions, without=(*SIZES, TIME, WEIGHTS, OVERWRITE, TOLERANCE))
+@format_option
+def transformers_js(export: str, output: Path, options: Asked[RewriteOptions], format: str) -> None:
+    """Write an export as a folder that from_pretrained of transformers.js loads, and prove its models.
+
+    FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
+    Two decoders become one, and inputs and outputs get the names that transformers.js knows. OUT must not exist.
+    """
+    with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
+        from graphkit.deploy.transformers_js import transformers_js_folder
+
+        with fetched_export(export) as path:
+            report = transformers_js_folder(path, output, options.read(), progress=progress)
+    _finish_command(report, format, output)
 
 
 MOST = 4  # models of an export: an encoder, the decoders of the first and of later steps, a merged one

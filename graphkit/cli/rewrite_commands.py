@@ -158,7 +158,7 @@ def merge_decoders(first: str, with_past: str, output: Path, options: Asked[Rewr
 
     FIRST and WITH_PAST are model files. In OUT an If on the input use_cache_branch chooses between them.
     """
-    from graphkit.workflows.merge_decoder_files import merge_file
+    from graphkit.workflows.rewrite_file import merge_file
 
     output, weights = output_destination(output, options.words["weights"])
     with start_prover(options.limits, options.verify), progress_on_terminal() as progress:

@@ -35,6 +35,7 @@ from graphkit.contract.contract_files import contract_schema
 from graphkit.deploy.genai import GenaiReport
 from graphkit.deploy.lower_report import LowerReport
 from graphkit.deploy.make_bundle import BundleReport
+from graphkit.deploy.transformers_js import TransformersJsReport
 from graphkit.errors import UsageError
 from graphkit.fleet.survey_table import SurveyTable
 from graphkit.model_diff.model_diff import ModelDiff
@@ -50,7 +51,6 @@ from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
 from graphkit.viewer.export_view import ViewExport
 from graphkit.workflows.fold_file import FoldReport
-from graphkit.workflows.merge_decoder_files import MergeReport
 from graphkit.workflows.rewrite_file import EditReport, RewriteReport
 from graphkit.workflows.split_decoder_file import SplitReport
 
@@ -83,17 +83,8 @@ SECTION_RESULTS: Mapping[str, type[Result]] = {
     "blockers": Blockers,
 }
 DOCUMENTS: tuple[type[Result], ...] = (
-    *(
-        FoldReport,
-        SplitReport,
-        MergeReport,
-        EditReport,
-        RewriteReport,
-        LowerReport,
-        BundleReport,
-        BundleOverview,
-        GenaiReport,
-    ),
+    *(FoldReport, SplitReport, EditReport, RewriteReport, LowerReport, BundleReport, BundleOverview, GenaiReport),
+    TransformersJsReport,
     *(
         RewriteProof,
         SplitProof,

@@ -1,4 +1,4 @@
-"""Rewrite a model file by passes, or change its interface or opset: run, write, prove, report."""
+"""Rewrite a model file by passes, change its interface or opset, or merge two: run, write, prove, report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.names import count_things
 from graphkit.graph.view import all_nodes
-from graphkit.model import Model, ModelLike, as_model
-from graphkit.options import RewriteOptions, RewriteProofOptions
+from graphkit.model import Model, ModelLike, as_model, load
+from graphkit.options import RewriteOptions, RewriteProofOptions, SplitProofOptions
+from graphkit.passes.control_flow.merge_decoders import merge_decoders
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.opset.convert_opset import ConvertOpset, converted_by_onnx
@@ -35,14 +36,16 @@ from graphkit.rewrite.base import (
     run_passes,
 )
 from graphkit.shapes import declarations
-from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
+from graphkit.verify.rewrite_proof import RewriteProof, SplitProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
+from graphkit.verify.split_verifier import verify_split
 from graphkit.workflows.file_proof import REWRITTEN, Claim, Evidence, FileReport, FileRewrite
 
 __all__ = [
     "EditReport",
     "RewriteReport",
     "edit_file",
+    "merge_file",
     "rewrite_file",
 ]
 
@@ -195,7 +198,7 @@ class EditReport(FileReport):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     notes: tuple[str, ...]
-    proof: RewriteProof | None
+    proof: RewriteProof | SplitProof | None
     unused: tuple[str, ...] = ()
     costs: tuple[CostChange, ...] = ()
     models: tuple[Model, Model] | None = field(default=None, repr=False, compare=False, metadata={"in_json": False})
@@ -270,6 +273,61 @@ def edit_file(
         unused=tuple(path.name for path in written.unused),
         costs=() if isinstance(step, Rename) else rewrite.costs(),
         models=(model, outcome.model),
+    )
+
+
+def merge_file(
+    first: ModelLike,
+    with_past: ModelLike,
+    output: str | os.PathLike[str],
+    options: RewriteOptions = RewriteOptions(),
+    *,
+    progress: Progress = lambda _: None,
+) -> EditReport:
+    """Merge two decoders into one file, and prove each branch of it, as a split is: see `graphkit.merge_decoders`.
+
+    Args:
+        first: The decoder of the first step, or its path.
+        with_past: The decoder of later steps, or its path.
+        output: The file to write; with shared weights, NAME_data is written beside it.
+        options: How to write and how to prove.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report, as of an edit.
+
+    Raises:
+        UsageError: The two are no such decoders, or do not fit together, with the reason.
+        OutputError: The file cannot be written; nothing is left behind.
+        ModelError: The weights are missing, or onnxruntime cannot run a model.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     split = graphkit.split_file("example:merged-decoder", folder, graphkit.SplitOptions(verify=False))
+        ...     pair = [f"{folder}/{file.name}" for file in split.after if file.name.endswith(".onnx")]
+        ...     graphkit.merge_file(*pair, f"{folder}/merged.onnx").proof.passed
+        True
+    """
+    progress("merging")
+    made = merge_decoders(first, with_past)
+    rewrite = FileRewrite(made.model, Path(output), options, progress)
+    rewrite.check()
+    pair, asked = (made.first, made.with_past), SplitProofOptions(tolerance=options.tolerance, limits=options.limits)
+    written, proof = rewrite.write(
+        made.model, lambda file: verify_split(load(file), *pair, asked, progress=rewrite.proof_progress)
+    )
+    ports = interface(made.model)
+    return EditReport(
+        source=f"{made.first.name} and {made.with_past.name}",
+        edit="merge-decoders",
+        files=tuple(path.name for path in written),
+        changes=made.changes,
+        inputs=ports.inputs,
+        outputs=ports.outputs,
+        notes=tuple(dict.fromkeys(note for half in pair for note in declarations(half).notes)),
+        proof=proof,
+        unused=tuple(path.name for path in written.unused),
     )
 
 

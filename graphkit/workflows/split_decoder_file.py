@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -81,9 +81,7 @@ class SplitReport(ProvenReport):
 
     def blocks(self) -> Iterator[Block]:
         yield proof_outcome(f"Split on {self.condition} into {FIRST_NAME} and {PAST_NAME}.", self.proof)
-        yield from file_size_blocks(self.before, self.after, self.weights)
-        if self.unused:
-            yield Prose(unused_text(self.unused))
+        yield from self._sizes()
         yield from (Prose(note, "warning") for note in self.notes)
         yield Heading("KV strategy")
         yield from self._strategy()
@@ -97,6 +95,18 @@ class SplitReport(ProvenReport):
         yield from proof_blocks(self.proof, "the files are")
         yield from cost_change_blocks(self.costs)
 
+    def _sizes(self) -> Iterator[Block]:
+        rows = [("before", f.name, f.bytes) for f in self.before] + [("after", f.name, f.bytes) for f in self.after]
+        yield table("When | File:code | Bytes:number", rows)
+        before = sum(f.bytes or 0 for f in self.before)
+        after = sum(f.bytes or 0 for f in self.after)
+        if self.weights == "in-place":
+            yield Prose(f"{after:,} bytes written. The weights stay in the files above: keep them beside the models.")
+        elif before:
+            yield Prose(f"{after / before:.3f} times the bytes of the merged model.")
+        if self.unused:
+            yield Prose(unused_text(self.unused))
+
     def _strategy(self) -> Iterator[Block]:
         yield Prose(
             f"Run {FIRST_NAME} once, on the prompt. Then run {PAST_NAME} for each token, with the previous token "
@@ -107,19 +117,6 @@ class SplitReport(ProvenReport):
                 yield Prose(f"Feed back after every step: {feed.present} becomes {feed.past}.")
             else:
                 yield Prose(f"Keep from step 1 for all later steps: {feed.past} comes from {FIRST_NAME}.")
-
-
-def file_size_blocks(before: Sequence[SplitFile], after: Sequence[SplitFile], weights: str) -> Iterator[Block]:
-    """Yield the files before and after with their bytes, and what their weights come to."""
-    rows = [("before", f.name, f.bytes) for f in before] + [("after", f.name, f.bytes) for f in after]
-    yield table("When | File:code | Bytes:number", rows)
-    was, now = (sum(f.bytes or 0 for f in files) for files in (before, after))
-    if weights == "in-place":
-        yield Prose(f"{now:,} bytes written. The weights stay in the files above: keep them beside the models.")
-    elif was:
-        yield Prose(
-            f"{now / was:.3f} times the bytes of the {'models' if len(after) < len(before) else 'merged model'}."
-        )
 
 
 def split_file(

@@ -45,7 +45,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
     "fold": {"fold-report": (CAUSAL, "-o", "{out}"), "fold-report unverified": (CAUSAL, *FAST)},
     "split-merged": {"split-report": (MERGED, "-o", "{out}")},
     "merge-decoders": {
-        "merge-report": ("{pair}/decoder_model.onnx", "{pair}/decoder_with_past_model.onnx", "-o", "{out}")
+        "edit-report": ("{pair}/decoder_model.onnx", "{pair}/decoder_with_past_model.onnx", "-o", "{out}")
     },
     "extract": {"edit-report": (CAUSAL, "--to", "logits", "-o", "{out}")},
     "rename": {"edit-report": (CAUSAL, "--input-name", "input_ids=ids", *FAST)},
@@ -57,6 +57,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "bundle-report proven": ("{export}", "-o", "{out}", "--max-cache", "4", "--max-source", "4"),
     },
     "genai": {"genai-report": ("{cached}", "-o", "{out}", "--context", "40")},
+    "transformers-js": {"transformers-js-report": ("{export}", "-o", "{out}")},
     "rewrite": {"rewrite-report": (CAUSAL, "-p", "eliminate-identity", "-o", "{out}")},
     "verify": {
         "rewrite-proof": (CAUSAL, CAUSAL, "--runs", "1"),
@@ -115,6 +116,7 @@ def test_json_is_what_its_schema_says(
     if "{export}" in words:
         saved(decoder("causal"), tmp_path / "export")
         given["export"] = str(tmp_path / "export")
+        (tmp_path / "export" / "config.json").write_text("{}", encoding="utf-8")
     if "{cached}" in words:
         given["cached"] = shutil.copy(model_file("qwen2-tiny/model"), tmp_path / "export" / "model.onnx")
         (tmp_path / "export" / "generation_config.json").write_text('{"eos_token_id": 1}', encoding="utf-8")

@@ -1,0 +1,253 @@
+"""Write an export as a folder for transformers.js: its models in `onnx/`, and its configurations beside that.
+
+That runtime feeds inputs of fixed names and no others. Its cache begins with the size of the batch for a dim that is
+called `batch_size`, and 0 for any other that is no number; each `present.…` is the next `past_key_values.…`.
+
+Source: transformers.js 4.3, in src: configs.js, models/modeling_utils.js, models/session_config.js, utils/dtypes.js.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from onnx import TensorProto
+
+from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.errors import ModelError, OutputError, UsageError
+from graphkit.graph.declared_types import declared_dims, declared_type
+from graphkit.graph.names import name_of
+from graphkit.graph.roles import Role, dim_at
+from graphkit.graph.view import all_nodes
+from graphkit.io.stream_files import name_as_staged, shown_path
+from graphkit.io.transaction import made_folder
+from graphkit.model import Model, load
+from graphkit.options import RewriteOptions, RewriteProofOptions, SplitProofOptions
+from graphkit.passes.control_flow.merge_decoders import CONDITION, declare_needs, merge_decoders, with_port_names
+from graphkit.render.document_blocks import Block, Prose, outcome, table
+from graphkit.render.result import Result
+from graphkit.rewrite.new_interface import with_symbols
+from graphkit.save import save_models
+from graphkit.shapes import symbol
+from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
+from graphkit.verify.rewrite_verifier import verify_rewrite
+from graphkit.verify.split_verifier import verify_split
+from graphkit.verify.tolerances import has_float16
+
+__all__ = ["TransformersJsReport", "transformers_js_folder"]
+
+INPUTS: Mapping[Role, str] = {
+    "tokens": "input_ids", "mask": "attention_mask", "token types": "token_type_ids", "positions": "position_ids",
+    "image": "pixel_values", "image mask": "pixel_mask", "condition": CONDITION,
+    "encoder mask": "encoder_attention_mask", "encoder state": "encoder_hidden_states",
+}  # fmt: skip
+OF_ENCODER: tuple[Role, ...] = ("tokens", "mask", "token types", "image", "image mask")
+OF_DECODER: tuple[Role, ...] = ("tokens", "mask", "positions", "condition")
+OF_BOTH: tuple[Role, ...] = ("tokens", "condition", "encoder mask", "encoder state")
+PLAIN: tuple[Role, ...] = ("tokens", "mask", "token types", "positions", "encoder mask")  # int64 [rows, columns]
+AS_THEY_ARE = ("input_features", "input_values", "num_logits_to_keep")  # inputs that it feeds by these names
+SUFFIXES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized", "q4": "_q4", "q4f16": "_q4f16"}  # of files, by dtype
+QUANTIZED = ("MatMulInteger", "ConvInteger", "DynamicQuantizeLinear", "QuantizeLinear", "QLinearMatMul")
+COPIED: tuple[str, ...] = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "preprocessor_config.json",
+)
+COPIED += ("processor_config.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json")
+SETTINGS = "transformers.js_config"
+
+
+@dataclass(frozen=True)
+class TransformersJsReport(Result):
+    """A folder for transformers.js that was written.
+
+    Attributes:
+        files: The files.
+        names: What was renamed: a model, the name in the export, and the one that transformers.js knows.
+        proofs: The proof of each model, none where they were not run.
+    """
+
+    title: ClassVar[str] = "Folder for transformers.js"
+    source: str
+    files: tuple[str, ...]
+    names: tuple[tuple[str, str, str], ...]
+    proofs: tuple[RewriteProof | SplitProof, ...]
+
+    def findings(self) -> tuple[str, ...]:
+        return tuple(finding for proof in self.proofs for finding in proof.findings())
+
+    def blocks(self) -> Iterator[Block]:
+        proven = [proof.proven() for proof in self.proofs if proof.passed]
+        unproven = () if self.proofs else ("not proven: the proof was not run",)
+        yield outcome([f"Wrote {', '.join(self.files)}.", *proven], self.findings() or unproven)
+        if missing := [name for name in COPIED[:2] if name not in self.files]:
+            yield Prose(f"{' and '.join(missing)} are not beside the export, and needed to feed text.", "warning")
+        if self.names:
+            yield table("Model:code | In the export:code | For transformers.js:code", self.names)
+        for proof in self.proofs:
+            yield from proof.blocks()
+
+
+def transformers_js_folder(
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    options: RewriteOptions = RewriteOptions(),
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> TransformersJsReport:
+    """Write an export as a folder that `from_pretrained` of transformers.js loads.
+
+    Two decoders are merged, inputs and outputs get the names that it knows, and `config.json` tells the dtypes.
+
+    Args:
+        path: The folder of an export, or a model; `config.json` is in it, or above a folder `onnx`.
+        output: The folder to write, which does not exist.
+        options: Whether to prove the models, and the limits of that.
+        progress: Called with the name of each step before it starts.
+
+    Returns:
+        The report.
+
+    Raises:
+        UsageError: transformers.js cannot feed the export, with the reason.
+        OutputError: The files cannot be written; nothing is left behind.
+        ModelError: A model or a configuration is broken.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     saved = graphkit.load("example:causal-attention").save(f"{folder}/model.onnx")
+        ...     written = pathlib.Path(folder, "config.json").write_text("{}")
+        ...     graphkit.transformers_js_folder(folder, f"{folder}/out", graphkit.RewriteOptions(verify=False)).files
+        ('config.json', 'onnx/model.onnx')
+    """
+    path, output = Path(path), Path(output)
+    if output.exists():
+        raise OutputError(f"{output}: exists - name a folder that does not")
+    folder = path if path.is_dir() else path.parent
+    folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
+    copied = {name: place / name for place in folders[::-1] for name in COPIED if (place / name).is_file()}
+    settings = _read_config(folders)
+    progress("reading")
+    pipeline = find_pipeline(path)
+    encoder, decoders = pipeline.encoder, [model for model in (pipeline.first, pipeline.step) if model is not None]
+    drafts = {} if encoder is None else {"encoder_model" if decoders else "model": [encoder]}
+    drafts |= {"model" if encoder is None else "decoder_model_merged": [*dict.fromkeys(decoders)]} if decoders else {}
+    names, proofs, dtypes, data = (
+        list[tuple[str, str, str]](),
+        list[RewriteProof | SplitProof](),
+        dict[str, str](),
+        dict[str, int](),
+    )
+    with made_folder(output.parent), tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as work:
+        stage = Path(work) / "new"
+        (stage / "onnx").mkdir(parents=True)
+        for name, models in drafts.items():
+            progress(f"writing {name}")
+            known = [_known_names(model, encoder) for model in models]
+            names += sorted({(name, *pair) for each in known for pair in each.items() if pair[0] != pair[1]})
+            halves = [_rename_ports(*pair) for pair in zip(models, known, strict=True)]
+            merge = merge_decoders(*halves) if len(halves) == 2 else None
+            _check_start(halves[0], halves[0] if merge is None else merge.model, has_encoder=encoder is not None)
+            whole = halves[0] if merge is None else merge.model
+            dtypes[name] = _dtype_of(whole)
+            file = stage / "onnx" / f"{name}{SUFFIXES[dtypes[name]]}.onnx"
+            data |= {file.name: len(save_models({file: whole}, weights="kept")) - 1}
+            with name_as_staged(stage, output):
+                if options.verify and merge is not None:
+                    asked = SplitProofOptions(limits=options.limits)
+                    proofs.append(verify_split(load(file), merge.first, merge.with_past, asked, progress=progress))
+                elif options.verify:
+                    told = RewriteProofOptions(names=tuple(known[0].items()), exact=True, limits=options.limits)
+                    proofs.append(verify_rewrite(models[0], file, options=told, progress=progress))
+        more = {"dtype": dtypes, "use_external_data_format": {name: count for name, count in data.items() if count}}
+        settings[SETTINGS] = {**settings.get(SETTINGS, {}), **more}
+        (stage / "config.json").write_text(f"{json.dumps(settings, indent=2)}\n", encoding="utf-8")
+        for name, source in copied.items():
+            (stage / name).write_bytes(source.read_bytes())
+        files = tuple(file.relative_to(stage).as_posix() for file in sorted(stage.rglob("*")) if file.is_file())
+        stage.rename(output)
+    return TransformersJsReport(name_of(path), files, tuple(names), tuple(proofs))
+
+
+def _read_config(folders: tuple[Path, ...]) -> dict[str, Any]:
+    config = next((place / "config.json" for place in folders if (place / "config.json").is_file()), None)
+    if config is None:
+        raise UsageError(f"{shown_path(folders[0])}: has no config.json, which transformers.js needs - put it there")
+    try:
+        return dict(json.loads(config.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ModelError(f"cannot be read: {error}", file=shown_path(config), hint="fetch it again") from error
+
+
+def _known_names(model: Model, encoder: Model | None) -> dict[str, str]:
+    """Return the names that transformers.js has for the inputs and outputs of a model, by their own.
+
+    Raises:
+        UsageError: It feeds no such input.
+    """
+    roles, names, is_encoder = model.roles, dict[str, str](), model is encoder
+    # a decoder that reads an encoder gets the encoder's mask where it asks for its own
+    has_mask = encoder is None or encoder.roles.first("mask") is None
+    fed = OF_ENCODER if is_encoder else OF_DECODER if encoder is None else OF_BOTH
+    for value, role in roles.inputs.items():
+        kind = declared_type(value)
+        is_plain = kind is not None and (kind.dtype, kind.rank) == (TensorProto.INT64, 2)
+        if (role in fed or (role == "mask" and has_mask)) and (is_plain or role not in PLAIN):
+            names[value.name] = INPUTS[role]
+        elif role != "past" and value.name not in AS_THEY_ARE:
+            hint = "export it without that input"
+            raise UsageError(f"{model.label}: transformers.js feeds nothing for '{value.name}', as it is - {hint}")
+    for entry in roles.cache:
+        part = "" if encoder is None else "encoder." if roles.is_cross(entry) else "decoder."
+        ports = {"past_key_values": entry.past, "present": entry.present}
+        for begin, name in ((begin, port.name) for begin, port in ports.items() if port is not None):
+            if len(entry.slot.index) != 1 or entry.slot.kind not in ("key", "value"):
+                hint = "transformers.js takes the key or the value of one layer: export it with a cache of these"
+                raise UsageError(f"{model.label}: '{name}' is something else - {hint}")
+            names[name] = f"{begin}.{entry.slot.index[0]}.{part}{entry.slot.kind}"
+    outputs = {role: value.name for value, role in roles.outputs.items()}
+    names |= {outputs["logits"]: "logits"} if "logits" in outputs else {}
+    names |= {outputs["encoder state"]: "last_hidden_state"} if is_encoder and "encoder state" in outputs else {}
+    if len({*names.values()}) < len(names):
+        raise UsageError(f"{model.label}: several inputs or outputs are one for transformers.js - export it anew")
+    return names
+
+
+def _rename_ports(model: Model, names: Mapping[str, str]) -> Model:
+    """Return a model with other names of inputs and outputs, and `batch_size` for that of its caches."""
+    made = with_port_names(declare_needs(model), names)
+    batch = {dim_at(past, 0) for past in made.roles.pasts if made.roles.axis(past, 0) == "batch"}
+    symbols = {dim: symbol("batch_size") for dim in batch if isinstance(dim, str) and dim != "batch_size"}
+    return with_symbols(made, symbols) if symbols else made
+
+
+def _check_start(first: Model, whole: Model, *, has_encoder: bool) -> None:
+    """Check that a decoder can begin with a cache as transformers.js makes it.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    tokens = first.roles.first("tokens")
+    if not has_encoder and isinstance(count := dim_at(tokens, 1), int):
+        raise UsageError(f"{first.label}: takes {count} token(s) at a time, no prompt of any length - export it anew")
+    for past in whole.roles.pasts:
+        for at, dim in enumerate(declared_dims(past) or ()):
+            is_fixed, axis = isinstance(dim, int), whole.roles.axis(past, at)
+            if (axis == "past" and is_fixed) or (axis == "other" and not is_fixed and whole.roles.decoder is None):
+                hint = "transformers.js begins with an empty cache that grows: export it with a dynamic one"
+                raise UsageError(f"{first.label}: '{past.name}' has {dim or 'any number'} at axis {at} always - {hint}")
+
+
+def _dtype_of(model: Model) -> str:
+    """Return what transformers.js calls the dtype of a model's weights."""
+    operators, is_half = {node.op_type for node in all_nodes(model.scopes)}, has_float16(model)
+    if "MatMulNBits" in operators:
+        return "q4f16" if is_half else "q4"
+    return "q8" if operators.intersection(QUANTIZED) else "fp16" if is_half else "fp32"
