@@ -121,6 +121,8 @@ def export(name: str, out: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     record(model, folder)
     register_cache_pytrees_for_model(model)
+    if hasattr(model.config, "num_experts_per_tok"):
+        model.set_experts_implementation("batched_mm")  # the default is an operator that ONNX has none for
     auto = "auto" in variants
     label = {
         size: torch.export.Dim.DYNAMIC if auto else text

@@ -90,7 +90,7 @@ def random_model(family: str, seed: int) -> transformers.PreTrainedModel:
         scale = embedding if "emb" in name or "wte" in name else gain / weight[0].numel() ** 0.5
         with torch.no_grad():
             noise = torch.randn_like(weight) * (scale if is_matrix else 0.2)
-            weight.copy_(noise if is_matrix else weight + noise)
+            weight.copy_(((noise if is_matrix else weight + noise) * 128).round() / 128)  # which a file packs well
     model.generation_config.update(pad_token_id=0, eos_token_id=2)
     model.generation_config.max_length = None
     return model.eval()

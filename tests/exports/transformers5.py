@@ -37,6 +37,17 @@ class PictureEncoder(torch.nn.Module):
         return torch.cat(list(found)) if isinstance(found, (list, tuple)) else found
 
 
+class Embedding(torch.nn.Module):
+    """The rows of a model's tokens."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.table = model.get_input_embeddings()
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.table(input_ids)
+
+
 def export(name: str, out: Path) -> None:
     """Write one export and what PyTorch generates with the same weights."""
     family, *variants = name.split("-")
@@ -63,7 +74,7 @@ def export(name: str, out: Path) -> None:
     if has_pictures(model):
         pictures = {key: value for key, value in given.items() if key in {"pixel_values", "image_grid_thw"}}
         apart["image_encoder"] = PictureEncoder(model), pictures
-        apart["embed_tokens"] = model.get_input_embeddings(), {"input": given["input_ids"]}
+        apart["embed_tokens"] = Embedding(model), {"input_ids": given["input_ids"]}
     if "bare" not in variants:
         for part, (module, inputs) in apart.items():
             exported.components[part] = exporter.export(module, inputs, config).components["model"]

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import lzma
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-__all__ = ["DISTINCT", "MODELS", "MODEL_NAMES", "PIPELINES", "params", "unpacked"]
+__all__ = [
+    "DISTINCT",
+    "EXPORTS",
+    "MODELS",
+    "MODEL_NAMES",
+    "PIPELINES",
+    "export_cases",
+    "params",
+    "unpacked",
+    "unpacked_export",
+]
 
 MODELS = Path(__file__).parents[1] / "models"
 MODEL_NAMES = sorted(path.relative_to(MODELS).as_posix().removesuffix(".onnx.xz") for path in MODELS.rglob("*.xz"))
@@ -23,6 +37,7 @@ REPEATED = {  # whose layers a smaller model of tests/models has too
     "opus-mt-en-fr/decoder_with_past_model",
     "opus-mt-en-fr/encoder_model",
 }
+EXPORTS = sorted(path.stem for path in (MODELS / "exports").glob("*.zip"))  # which tests/exports makes
 DISTINCT = [name for name in MODEL_NAMES if name not in REPEATED]
 PIPELINES = {
     "marian-tiny": ("encoder_model", "decoder_model_merged"),
@@ -44,3 +59,21 @@ def unpacked(name: str, folder: Path) -> Path:
         content = lzma.decompress((MODELS / name / f"{file}.onnx.xz").read_bytes())
         (folder / f"{file}.onnx").write_bytes(content)
     return folder
+
+
+def unpacked_export(name: str, folder: Path) -> Path:
+    """Write an export of `EXPORTS` to a folder, and return that."""
+    with zipfile.ZipFile(MODELS / "exports" / f"{name}.zip") as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def export_cases(folder: Path) -> list[dict[str, Any]]:
+    """Return what PyTorch made of an export: the `inputs` of each case, its greedy `tokens` and first `logits`."""
+    with np.load(folder / "io.npz") as file:
+        arrays = dict(file)
+    cases = json.loads((folder / "io.json").read_text())["cases"]
+    for number, case in enumerate(cases):
+        case["inputs"] = {name: arrays[f"{number}.{name}"] for name in case["inputs"]}
+        case |= {name: arrays[f"{number}.{name}"] for name in ("tokens", "logits")}
+    return cases
