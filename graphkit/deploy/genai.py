@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import name_of
 from graphkit.graph.roles import Role
-from graphkit.graph.view import Value
 from graphkit.io.stream_files import shown_path
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model
@@ -39,16 +37,14 @@ from graphkit.render.document_blocks import Block, Prose, outcome
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.session import IsolatedSession
 from graphkit.save import save_models
-from graphkit.shapes import Expr, const, infer
+from graphkit.shapes import Expr, infer
 from graphkit.verify.rewrite_proof import ProvenReport, RewriteProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract
 
 __all__ = ["GenaiReport", "genai_folder"]
 
 FED: Mapping[Role, str] = {"tokens": "input_ids", "mask": "attention_mask", "positions": "position_ids"}
-USUAL = (("past", "past_key_values.%d"), ("present", "present.%d"))
-CACHE = {f"{side}_{kind}_names": f"{name}.{kind}" for side, name in USUAL for kind in ("key", "value")}
-LONGEST = 60  # bytes of a name in the cache
+SIDES = {False: ("past_key_values", "present"), True: ("past_cross", "present_cross")}  # of the cross-attention or not
 FRAMES = 3000  # of a sound, which Whisper always has
 SOUND, STATE = "audio_features", "encoder_hidden_states"
 CONTEXT = ("max_position_embeddings", "n_positions", "max_target_positions", "n_ctx", "max_seq_len", "seq_length")
@@ -169,12 +165,15 @@ def _draft_folder(pipeline: Pipeline, path: Path) -> _Draft:
         raise _refusal(model, "it has no KV cache", "export a decoder with its cache")
     if pipeline.encoder is not None:
         return _draft_whisper(pipeline.encoder, first, step)
-    model, decoder, words = _read_decoder(step, FED)
+    model = _with_usual_names(step, FED)
+    decoder, words = _read_decoder(model)
     if first is step:
+        _check_several(model, "export the model that reads the prompt too")
         sections = {"type": "decoder", "vocab_size": words, "decoder": {"filename": "model.onnx", **decoder}}
-        return _Draft({"model.onnx": _several_tokens(model)}, sections)
-    first = _with_names_of(first, model)
-    _read_ports(first, FED)
+        return _Draft({"model.onnx": model}, sections)
+    first = _with_usual_names(first, FED)
+    if lost := {value.name for value in first.graph.outputs} - {value.name for value in model.graph.outputs}:
+        raise _refusal(first, f"no step gives '{min(lost)}' too")
     stages = [
         {
             name: {
@@ -191,11 +190,11 @@ def _draft_folder(pipeline: Pipeline, path: Path) -> _Draft:
     return _Draft({"prefill.onnx": first, "decode.onnx": model}, sections)
 
 
-def _several_tokens(step: Model, hint: str = "export the model that reads the prompt too") -> Model:
+def _check_several(step: Model, hint: str) -> None:
+    """Check that a decoder takes the tokens of a prompt at once."""
     dims = infer(step)[step.roles.all("tokens")[0]].dims
     if dims is None or dims[1].constant == 1:
         raise _refusal(step, "it takes one token at a time, and a prompt has several", hint)
-    return step
 
 
 def _draft_whisper(encoder: Model, first: Model, step: Model) -> _Draft:
@@ -207,28 +206,22 @@ def _draft_whisper(encoder: Model, first: Model, step: Model) -> _Draft:
     is_whole = dims is not None and len(dims) == 3 and dims[1].constant and dims[2].constant in (None, FRAMES)
     if not is_whole or len(encoder.roles.inputs) > 1:
         raise _refusal(encoder, f"it does not take {FRAMES:,} frames, and nothing else")
-    step = _several_tokens(step, "export it with optimum, whose later steps take several")
-    step, decoder, words = _read_decoder(step, {"tokens": "input_ids"})
-    step, pasts = _name_cache(step, is_cross=True)
-    first, cross = _name_cache(first, is_cross=True)
-    ends = tuple(entry.present.name for entry in first.roles.cache if entry.present and first.roles.is_cross(entry))
+    step = _with_usual_names(step, {"tokens": "input_ids"})
+    _check_several(step, "export it with optimum, whose later steps take several")
+    first = _with_usual_names(first, {"tokens": "input_ids", "encoder state": STATE})
+    decoder, words = _read_decoder(step)
+    ends = tuple(value.name for value in first.graph.outputs if value.name.startswith(SIDES[True]))
     cut = fold(ExtractSubgraph(outputs=ends).run(fold(first).model).model).model
-
-    def with_encoder(model: Model) -> Model:
-        both = compose_models(encoder, model, {states[0].name: hidden.name}, "encoder/")
-        exposed = with_exposed(both, [f"encoder/{hidden.name}"])
-        return with_names(exposed, {f"encoder/{hidden.name}": STATE, f"encoder/{audio.name}": SOUND})
-
-    part = with_encoder(cut)
+    part = with_exposed(compose_models(encoder, cut, {STATE: hidden.name}, "encoder/"), [f"encoder/{hidden.name}"])
+    part = with_names(part, {f"encoder/{hidden.name}": STATE, f"encoder/{audio.name}": SOUND})
     if left := [value.name for value in part.roles.inputs if value.name != SOUND]:
         raise _refusal(first, f"the cache of its cross-attention depends on '{left[0]}'")
     _check_prompt(part, first, step, words)
-    width = (infer(part)[part.graph.values[STATE]].dims or (const(0),))[-1]
-    decoder["inputs"] |= {f"cross_{key}": name for key, name in pasts.items() if "past" in key}
-    outputs = {f"cross_{key}": name for key, name in cross.items() if "present" in key}
+    (_, _, width) = infer(part)[part.graph.values[STATE]].dims or (None, None, None)
     section = {key: number for key, number in decoder.items() if key not in ("inputs", "outputs")}
-    section |= {"filename": "encoder.onnx", "hidden_size": int(width), "inputs": {SOUND: SOUND}}
-    section["outputs"] = {STATE: STATE, **outputs}
+    section |= {"filename": "encoder.onnx", "hidden_size": width.constant if width else None, "inputs": {SOUND: SOUND}}
+    section["outputs"] = {STATE: STATE, **_cache_names("cross_present", SIDES[True][1])}
+    decoder["inputs"] |= _cache_names("cross_past", SIDES[True][0])
     sections = {"encoder": section, "decoder": {"filename": "decoder.onnx", **decoder}}
     models = {"encoder.onnx": part, "decoder.onnx": step}
     return _Draft(models, {"type": "whisper", "vocab_size": words, **sections}, (first, cut))
@@ -238,32 +231,32 @@ def _check_prompt(part: Model, first: Model, step: Model, words: int) -> None:
     """Check, in one run, that later steps with nothing past give a prompt the logits that the first step gives it."""
 
     def run(model: Model, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        dtypes = {value.name: dtype_name(infer(model)[value].dtype) for value in model.graph.inputs}
         with IsolatedSession(model) as session:
-            return session.run(feed)
-
-    def random(model: Model, role: Role, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        value = model.roles.all(role)[0]
-        numbers = generator.integers(0, words, shape) if role == "tokens" else generator.standard_normal(shape)
-        return {value.name: numbers.astype(dtype_name(infer(model)[value].dtype))}
+            return session.run({name: array.astype(dtypes[name]) for name, array in feed.items()})
 
     generator = np.random.default_rng(0)
-    heard = run(part, random(part, "audio", (1, int((infer(part)[part.roles.all("audio")[0]].dims or ())[1]), FRAMES)))
-    prompt = random(first, "tokens", (1, 5))
-    expected = run(first, prompt | {first.roles.all("encoder state")[0].name: heard[STATE]})
-    names = {entry.slot: entry.present.name for entry in first.roles.cache if entry.present}
-    feed = {step.roles.all("tokens")[0].name: next(iter(prompt.values()))}
+    prompt = generator.integers(0, words, (1, 5))
+    bins = int((infer(part)[part.graph.values[SOUND]].dims or ())[1])
+    heard = run(part, {SOUND: generator.standard_normal((1, bins, FRAMES))})
+    expected = run(first, {"input_ids": prompt, STATE: heard[STATE]})
+    feed = {"input_ids": prompt}
     for value, entry in step.roles.pasts.items():
-        name = names[entry.slot]
-        feed[value.name] = heard[name] if step.roles.is_cross(entry) else expected[name][:, :, :0]
-    logits, right = run(step, feed)[_logits(step).name], expected[_logits(first).name]
+        is_cross = step.roles.is_cross(entry)
+        name = value.name.replace(*SIDES[is_cross])
+        feed[value.name] = heard[name] if is_cross else expected[name][:, :, :0]
+    logits, right = run(step, feed)["logits"], expected["logits"]
     if not np.allclose(logits, right, rtol=0, atol=0.01 * np.abs(right).max()):
         raise _refusal(step, "it takes a prompt of several tokens otherwise than the model of the first step does")
 
 
-def _read_decoder(step: Model, fed: Mapping[Role, str]) -> tuple[Model, dict[str, Any], int]:
-    """Return a decoder whose cache has names by layer, its section of the configuration, and its vocabulary."""
-    step, cache = _name_cache(step, is_cross=False)
-    inputs, shapes, roles = _read_ports(step, fed), infer(step), step.roles
+def _cache_names(key: str, name: str) -> dict[str, str]:
+    return {f"{key}_{kind}_names": f"{name}.%d.{kind}" for kind in ("key", "value")}
+
+
+def _read_decoder(step: Model) -> tuple[dict[str, Any], int]:
+    """Return the section of the configuration of a decoder that has the usual names, and its vocabulary."""
+    shapes, roles = infer(step), step.roles
     lengths = shapes[roles.all("tokens")[0]].dims or ()
     own = [entry for entry in roles.cache if not roles.is_cross(entry)]
     section: dict[str, Any] = {"num_hidden_layers": len(own) // 2}
@@ -278,19 +271,13 @@ def _read_decoder(step: Model, fed: Mapping[Role, str]) -> tuple[Model, dict[str
         rows.add(past[2])
     if len(rows) > 1:
         raise _refusal(step, "the caches of its layers have several lengths")
-    logits = _logits(step)
-    scores = shapes[logits].dims or ()
+    scores = shapes[step.graph.values["logits"]].dims or ()
     if len(scores) != 3 or scores[1] not in (lengths[1], 1) or (words := scores[2].constant) is None:
-        raise _refusal(step, f"its '{logits.name}' is not [batch, tokens, vocabulary]")
-    section["inputs"] = inputs | {key: name for key, name in cache.items() if "past" in key}
-    section["outputs"] = {"logits": logits.name} | {key: name for key, name in cache.items() if "present" in key}
-    return step, section, words
-
-
-def _logits(model: Model) -> Value:
-    if model.roles.logits is None:
-        raise _refusal(model, "it gives no logits")
-    return model.roles.logits
+        raise _refusal(step, "its logits are not [batch, tokens, vocabulary]")
+    fed = {value.name: value.name for value in roles.inputs if value not in roles.pasts}
+    section["inputs"] = fed | _cache_names("past", SIDES[False][0])
+    section["outputs"] = {"logits": "logits", **_cache_names("present", SIDES[False][1])}
+    return section, words
 
 
 def _has_grown(present: Expr, past: Expr, tokens: Expr) -> bool:
@@ -300,64 +287,32 @@ def _has_grown(present: Expr, past: Expr, tokens: Expr) -> bool:
     return past.constant is None and present.evaluate(dict.fromkeys(present.symbols, total) | sizes) == total
 
 
-def _read_ports(model: Model, fed: Mapping[Role, str]) -> dict[str, str]:
-    """Return the input of each kind that is fed, besides the cache."""
-    ports: dict[str, str] = {}
+def _with_usual_names(model: Model, fed: Mapping[Role, str]) -> Model:
+    """Return a decoder whose inputs and outputs are called as the configuration has them, once all of them are fed."""
+    names: dict[str, str] = {}
     dtypes = set()
     for value, role in model.roles.inputs.items():
         if role == "past":
             continue
-        declared, key = declared_type(value), fed.get(role, "")
-        if not key or key in ports:
+        declared, name = declared_type(value), fed.get(role, "")
+        if not name or name in names.values() or declared is None:
             raise _refusal(model, f"it takes '{value.name}', and is fed {', '.join(fed.values())} and the cache alone")
-        is_plain = (
-            declared is not None and declared.rank == 2 and declared.dtype in (TensorProto.INT32, TensorProto.INT64)
-        )
-        if not is_plain or model.roles.polarities.get(value) == "pads":
+        is_plain = declared.rank == 2 and declared.dtype in (TensorProto.INT32, TensorProto.INT64)
+        if role in FED and (not is_plain or model.roles.polarities.get(value) == "pads"):
             raise _refusal(model, f"its '{value.name}' is not [batch, tokens] of integers, 1 for what counts")
-        ports[key] = value.name
-        dtypes |= {declared.dtype} if declared is not None and role != "tokens" else set()
-    if "input_ids" not in ports or len(dtypes) > 1:
-        raise _refusal(model, "mask and positions differ in dtype" if len(dtypes) > 1 else "it takes no token ids")
-    return ports
-
-
-def _name_cache(model: Model, *, is_cross: bool) -> tuple[Model, dict[str, str]]:
-    """Return a model whose cache, that of the cross-attention or the other, has names by layer, and their patterns."""
-    found: dict[str, dict[int, Value]] = {key: {} for key in CACHE}
+        names[value.name] = name
+        dtypes |= {declared.dtype} if role in ("mask", "positions") else set()
+    if "input_ids" not in names.values() or len(dtypes) > 1 or model.roles.logits is None:
+        raise _refusal(
+            model, "mask and positions differ in dtype" if len(dtypes) > 1 else "it makes no logits of tokens"
+        )
+    names[model.roles.logits.name] = "logits"
     for entry in model.roles.cache:
-        for side, value in (("past", entry.past), ("present", entry.present)):
-            if value is None or model.roles.is_cross(entry) != is_cross:
-                continue
-            if len(entry.slot.index) != 1 or entry.slot.kind not in ("key", "value"):
-                raise _refusal(model, f"'{value.name}' is not the key or the value of a layer")
-            found[f"{side}_{entry.slot.kind}_names"][entry.slot.index[0]] = value
-    usual = {key: name.replace("%d", "%d.encoder") if is_cross else name for key, name in CACHE.items()}
-    patterns = {key: _find_pattern(values) or usual[key] for key, values in found.items() if values}
-    names = {v.name: patterns[key] % layer for key, values in found.items() for layer, v in values.items()}
-    return with_names(model, {old: new for old, new in names.items() if old != new}), patterns
-
-
-def _find_pattern(values: Mapping[int, Value]) -> str:
-    """Return the pattern of names by layer, "" where they have none that onnxruntime-genai takes."""
-    layer, first = next(iter(values.items()))
-    for match in re.finditer(r"\d+", first.name):
-        made = f"{first.name[: match.start()]}%d{first.name[match.end() :]}"
-        is_named = all(made.replace("%d", str(number)) == value.name for number, value in values.items())
-        if is_named and int(match[0]) == layer and made.count("%") == 1 and len(made) < LONGEST:
-            return made
-    return ""
-
-
-def _with_names_of(first: Model, step: Model) -> Model:
-    """Return the model of the prompt, with the names of the one of later steps."""
-    presents = {entry.slot: entry.present for entry in step.roles.cache}
-    pairs = [(entry.present, presents.get(entry.slot)) for entry in first.roles.cache]
-    if lost := [value.name for value, other in pairs if value is not None and other is None]:
-        raise _refusal(first, f"no step takes its '{lost[0]}'")
-    pairs += [(first.roles.first(role), step.roles.first(role)) for role in FED]
-    pairs.append((first.roles.logits, step.roles.logits))
-    return with_names(first, {old.name: new.name for old, new in pairs if old and new and old.name != new.name})
+        for side, part in zip(SIDES[model.roles.is_cross(entry)], (entry.past, entry.present), strict=True):
+            if part is not None and (len(entry.slot.index) != 1 or entry.slot.kind not in ("key", "value")):
+                raise _refusal(model, f"'{part.name}' is not the key or the value of a layer")
+            names |= {part.name: f"{side}.{entry.slot.index[0]}.{entry.slot.kind}"} if part is not None else {}
+    return with_names(model, {old: new for old, new in names.items() if old != new})
 
 
 def _make_config(

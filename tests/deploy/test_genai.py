@@ -156,13 +156,13 @@ def test_the_encoder_of_whisper_gives_the_cache_of_the_cross_attention(whisper: 
     assert model["encoder"]["hidden_size"] == 32
     assert model["encoder"]["outputs"] == {
         "encoder_hidden_states": "encoder_hidden_states",
-        "cross_present_key_names": "present.%d.encoder.key",
-        "cross_present_value_names": "present.%d.encoder.value",
+        "cross_present_key_names": "present_cross.%d.key",
+        "cross_present_value_names": "present_cross.%d.value",
     }
-    assert model["decoder"]["inputs"]["cross_past_key_names"] == "past_key_values.%d.encoder.key"
+    assert model["decoder"]["inputs"]["cross_past_key_names"] == "past_cross.%d.key"
     encoder = graphkit.load(tmp_path / "out" / "encoder.onnx")
     assert [value.name for value in encoder.roles.inputs] == ["audio_features"]
-    assert "present.1.encoder.value" in {value.name for value in encoder.graph.outputs}
+    assert "present_cross.1.value" in {value.name for value in encoder.graph.outputs}
 
 
 def test_the_encoder_of_whisper_is_proven(whisper: Path, tmp_path: Path) -> None:
