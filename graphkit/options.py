@@ -249,7 +249,11 @@ class LowerOptions(DeployOptions):
         "score where that is lower.",
     )
     pad: int | None = option(None, "Token that pads. Default: what the export says, else 0.", least=0)
-    opset: int | None = option(None, "The opset of the lowered models. Default: that of the export.", metavar="N")
+    opset: int | None = option(
+        None,
+        "The opset of the lowered models. Default: that of the export, or the newest that the target takes.",
+        metavar="N",
+    )
     judges: tuple[str, ...] = option(
         (),
         "A compiler to run on each lowered model, such as 'mycc --check {model}'; any exit status but 0 is a failure. "

@@ -241,10 +241,14 @@ def _draft_files(changes: AskedChanges, options: LowerOptions, progress: Callabl
     """Return the files for the sizes that were asked for, in the opset that was."""
     sizes = _lower_sizes(changes.pipeline, options)
     draft = _proven_floor(changes, sizes, options, progress)
-    if options.opset is None:
+    newest = sizes.target.max_opset
+    if options.opset is None and newest is None:
         return draft
     progress("converting the opset")
-    return replace(draft, parts=[_at_opset(part, options.opset, sizes.target) for part in draft.parts])
+    parts = [
+        _at_opset(part, options.opset, newest.value if newest is not None else 0, sizes.target) for part in draft.parts
+    ]
+    return replace(draft, parts=parts)
 
 
 def _proven_floor(
@@ -336,13 +340,18 @@ def _used_options(changes: AskedChanges, sizes: LowerSizes, options: LowerOption
     )
 
 
-def _at_opset(part: Lowered, opset: int, target: Target) -> Lowered:
-    """Return a lowered model in another opset.
+def _at_opset(part: Lowered, asked: int | None, newest: int, target: Target) -> Lowered:
+    """Return a lowered model in the opset that was asked for, or else in the newest that the target takes, if it can.
 
     Raises:
-        UsageError: A node of it has no equal there.
+        UsageError: A node of it has no equal in the opset that was asked for.
     """
+    opset = newest if asked is None else asked
+    if asked is None and part.model.graph.opset() <= newest:
+        return part
     outcome = ConvertOpset(opset).run(part.model)
+    if outcome.declined and asked is None:
+        return part
     if outcome.declined:
         reasons = "; ".join(group_reasons(outcome.declined))
         raise UsageError(f"{part.method.file}: {ConvertOpset.name()}: {reasons} - give another --opset")

@@ -94,10 +94,29 @@ class CountSlotsInUse(Pass):
 
     Before:
 
-        agraph (int64[N, 1] input_ids, int64[1] cache_position, float[N, 2, 8, 4] past_key_0, float[N, 2, 1, 4] k)
-        => (float[N, 2, 8, 4] present_key_0) <int64[1] "axis" = {2}> {
-            at = Unsqueeze <> (cache_position, "axis")
-            present_key_0 = Identity (past_key_0)
+        agraph (int64[N, 1] input_ids, int64[1] cache_position, float[N, 2, 8, 4] past_key_0, float[1, N, 2, 4] k)
+        => (float[N, 2, 8, 4] present_key_0) <int64[1] axis = {1}> {
+            at = Unsqueeze (cache_position, axis)
+            slots = Transpose <perm = [2, 0, 1, 3]> (past_key_0)
+            written = ScatterND (slots, at, k)
+            present_key_0 = Transpose <perm = [1, 2, 0, 3]> (written)
+        }
+
+    After `count-slots-in-use{slots_first=1}`:
+
+        agraph (int64[N, 1] input_ids, float[8, N, 2, 4] past_key_0, float[1, N, 2, 4] k, int64[1] past_length)
+        => (float[8, N, 2, 4] past_key_0_after)
+        <int64[1] axis = {1}, int64[1] "int/0" = {0}, int64[1] "int/1" = {1}> {
+            ["state/new_length"] "state/new_length" = Shape <end = 2, start = 1> (input_ids)
+            ["state/squeeze"] "state/squeeze" = Squeeze ("int/0")
+            ["state/squeeze_1"] "state/squeeze_1" = Squeeze ("state/new_length")
+            ["state/squeeze_2"] "state/squeeze_2" = Squeeze ("int/1")
+            ["state/range"] "state/range" = Range ("state/squeeze", "state/squeeze_1", "state/squeeze_2")
+            ["state/places"] "state/places" = Add (past_length, "state/range")
+            past_key_0_moved = Transpose <perm = [1, 2, 0, 3]> (past_key_0)
+            at = Unsqueeze ("state/places", axis)
+            slots = Transpose <perm = [2, 0, 1, 3]> (past_key_0_moved)
+            past_key_0_after = ScatterND (slots, at, k)
         }
 
     Attributes:
@@ -123,6 +142,10 @@ class CountSlotsInUse(Pass):
             return Outcome(model, declined=(Declined(model.name, "no input is known to be its tokens"),))
         declined += [
             Declined(name_of(e), "it is not as long after a step as before") for e in entries if e not in static
+        ]
+        pasts = [entry.past for entry in static if entry.past is not None]
+        declined += [
+            Declined(past.name, "nothing tells which axis has its slots") for past in pasts if past not in axes
         ]
         for mask in roles.all("mask"):
             dims = shapes[mask].dims
