@@ -89,6 +89,13 @@ class Pipeline:
         """Its models, to compare with."""
         return Originals(self.encoder, self.first, self.step)
 
+    def from_steps(self) -> Pipeline:
+        """Return the pipeline without a first step, where later ones keep recurrent state and can start from zeros."""
+        if self.encoder is not None or self.step is None or self.step is self.first or not self.step.roles.states:
+            return self
+        step = drop_idle_inputs(share_dim_names(self.step, self.first))
+        return replace(self, first=step, step=step)
+
     def with_decoders(self) -> Pipeline:
         """Return the pipeline with its merged decoder split, one name for each size, and the encoder's masks.
 
@@ -192,9 +199,8 @@ def _of_folder(folder: Path) -> dict[str, Model]:
     started = [m for m in models if not m.roles.cache and any(first_states(m, step) for step in models)]
     by_role: dict[str, Model] = {}
     for model in models:
-        if model in started:  # it reads a prompt at once, as a step of recurrent state does token by token
-            continue
-        role = _pipeline_role(model)
+        # it reads a prompt at once, as a step of recurrent state does token by token
+        role = "first" if model in started else _pipeline_role(model)
         if role in by_role:
             raise UsageError(
                 f"{shown_path(folder)}: {by_role[role].name} and {model.name} are both for the same step - "

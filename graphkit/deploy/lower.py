@@ -188,7 +188,7 @@ def lower_folder(
         judge_words(command)
     check_request(path, output, options, [Contract.FILE, GUIDE])
     progress("reading")
-    changes = asked_changes(find_pipeline(path), options)
+    changes = asked_changes(find_pipeline(path).from_steps(), options)
     with run_isolated(options.limits):
         draft = _draft_files(changes, options, progress)
         progress(with_share(DRAFTED, "writing"))

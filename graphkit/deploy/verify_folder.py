@@ -162,7 +162,7 @@ def _lowering_proof(
     proving = DeploymentProofOptions(
         tolerance=tolerance, seed=options.seed, limits=options.limits, same_weights=options.same_weights
     )
-    pipeline = find_pipeline(export)
+    pipeline = find_pipeline(export).from_steps()
     draft = lower_again(pipeline, contract.options, limits=options.limits, progress=progress)
     originals = draft.changes.originals if options.same_weights else pipeline.originals
 
