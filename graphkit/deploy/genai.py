@@ -20,6 +20,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.analysis.costs.cost_changes import CostChange
+from graphkit.deploy.export_dims import drop_idle_inputs
 from graphkit.deploy.export_pipeline import Pipeline, decoder_settings, find_pipeline, read_settings, read_tokens
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
@@ -34,6 +35,7 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.state.join_encoder import compose_models
 from graphkit.render.document_blocks import Block, Prose, outcome
+from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.session import IsolatedSession
 from graphkit.save import save_models
@@ -260,7 +262,6 @@ def _read_decoder(step: Model) -> tuple[dict[str, Any], int]:
     lengths = shapes[roles.all("tokens")[0]].dims or ()
     own = [entry for entry in roles.cache if not roles.is_cross(entry)]
     section: dict[str, Any] = {"num_hidden_layers": len(own) // 2}
-    rows = set()
     for entry in own:
         past, present = (shapes[value].dims if value else None for value in (entry.past, entry.present))
         if past is None or present is None or len(past) != 4 or not _has_grown(present[2], past[2], lengths[1]):
@@ -268,9 +269,6 @@ def _read_decoder(step: Model) -> tuple[dict[str, Any], int]:
             raise _refusal(step, f"'{name}' is not [batch, heads, past, size], and longer by the new tokens afterwards")
         heads, size = present[1].constant, present[3].constant
         section |= {"num_attention_heads": heads, "num_key_value_heads": heads, "head_size": size}
-        rows.add(past[2])
-    if len(rows) > 1:
-        raise _refusal(step, "the caches of its layers have several lengths")
     scores = shapes[step.graph.values["logits"]].dims or ()
     if len(scores) != 3 or scores[1] not in (lengths[1], 1) or (words := scores[2].constant) is None:
         raise _refusal(step, "its logits are not [batch, tokens, vocabulary]")
@@ -289,8 +287,9 @@ def _has_grown(present: Expr, past: Expr, tokens: Expr) -> bool:
 
 def _with_usual_names(model: Model, fed: Mapping[Role, str]) -> Model:
     """Return a decoder whose inputs and outputs are called as the configuration has them, once all of them are fed."""
-    names: dict[str, str] = {}
-    dtypes = set()
+    if (used := drop_idle_inputs(model)) is not model:
+        model = remove_dead_code(used).model
+    names, dtypes = dict[str, str](), set()
     for value, role in model.roles.inputs.items():
         if role == "past":
             continue

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper, parser
-from real_models import unpacked
+from real_models import export_cases, unpacked, unpacked_export
 
 import graphkit
 from graphkit.cli.deploy_commands import genai
@@ -216,7 +216,6 @@ def test_an_encoder_of_text_is_declined(tmp_path: Path) -> None:
     [
         ("position_ids", "segment_ids", "it takes 'segment_ids', and is fed input_ids, attention_mask, position_ids"),
         ("attention_mask", "attention_mask", r"'attention_mask' is not \[batch, tokens\] of integers"),
-        ("past_sequence_length", "past_sequence_length", "have several lengths"),
     ],
 )
 def test_what_it_does_not_feed_is_named(old: str, new: str, reason: str, qwen: Path, tmp_path: Path) -> None:
@@ -226,8 +225,6 @@ def test_what_it_does_not_feed_is_named(old: str, new: str, reason: str, qwen: P
             info.name = new
         if info.name == "attention_mask" == old:
             info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-        if info.name == "past_key_values.1.key" and old == "past_sequence_length":
-            info.type.tensor_type.shape.dim[2].dim_param = "window"
     for node in model.graph.node:
         node.input[:] = [new if name == old else name for name in node.input]
     onnx.save(model, qwen / "model.onnx")
@@ -270,25 +267,59 @@ def test_the_command_says_how_to_load_the_folder(
     assert "onnxruntime_genai.Model(" in printed
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen", "gpt2_pair"])
-def test_onnxruntime_genai_gives_the_tokens_of_the_export(
-    name: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("lfm2", "it takes 'input.cache.layers.0.conv_states.0', and is fed input_ids"),
+        ("llama-static", r"its 'attention_mask' is not \[batch, tokens\] of integers"),
+        ("marian-multi", "it runs Whisper, and Marian with recurrent state"),
+    ],
+)
+def test_an_export_of_transformers_5_that_it_cannot_run_is_declined(name: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=reason):
+        genai_folder(unpacked_export(name, tmp_path / name), tmp_path / "out")
+
+
+def test_inputs_that_come_out_as_they_are_are_left_out(tmp_path: Path) -> None:
+    genai_folder(unpacked_export("gemma3_text", tmp_path / "export"), tmp_path / "out")
+    for stage, count in (("prefill", 2), ("decode", 6)):
+        onnx.checker.check_model(tmp_path / "out" / f"{stage}.onnx")
+        assert len(graphkit.load(tmp_path / "out" / f"{stage}.onnx").roles.inputs) == count
+
+
+def generated(folder: Path, prompt: np.ndarray, count: int) -> list[int]:
+    """Return the tokens that onnxruntime-genai puts behind a prompt."""
     runtime = pytest.importorskip("onnxruntime_genai")
-    folder: Path = request.getfixturevalue(name)
-    (folder / "generation_config.json").write_text('{"eos_token_id": 1}')
-    genai_folder(folder, tmp_path / "out", GenaiOptions(context=40))
-    prompt = np.random.default_rng(2).integers(6, 90, (1, 5))
-    models = [folder / "model.onnx"] if name == "qwen" else sorted(folder.glob("*.onnx"))
-    expected = decode(Decoder.open(*models), steps=8, given={"input_ids": prompt}).tokens
-    model = runtime.Model(str(tmp_path / "out"))
+    model = runtime.Model(str(folder))
     options = runtime.GeneratorParams(model)
-    options.set_search_options(max_length=13, do_sample=False)
+    options.set_search_options(max_length=prompt.shape[1] + count, do_sample=False)
     generator = runtime.Generator(model, options)
     generator.append_tokens(prompt.astype(np.int32))
     while not generator.is_done():
         generator.generate_next_token()
-    tokens = generator.get_sequence(0)[5:]
-    np.testing.assert_array_equal(tokens, expected[0][: len(tokens)])
+    return [int(token) for token in generator.get_sequence(0)[prompt.shape[1] :]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen3-padded", "gemma3_text"])
+def test_onnxruntime_genai_gives_the_tokens_of_pytorch(name: str, tmp_path: Path) -> None:
+    export = unpacked_export(name, tmp_path / "export")
+    genai_folder(export, tmp_path / "out")
+    cases = [case for case in export_cases(export) if case["batch"] == 1]
+    assert cases
+    for case in cases:
+        expected = case["tokens"][0].tolist()
+        tokens = generated(tmp_path / "out", case["inputs"]["input_ids"], len(expected))
+        assert tokens == expected[: len(tokens)]
+        assert len(tokens) > 3
+
+
+@pytest.mark.slow
+def test_onnxruntime_genai_gives_the_tokens_of_onnxruntime(qwen: Path, tmp_path: Path) -> None:
+    (qwen / "generation_config.json").write_text('{"eos_token_id": 1}')
+    genai_folder(qwen, tmp_path / "out")
+    prompt = np.random.default_rng(2).integers(6, 90, (1, 5))
+    expected = decode(Decoder.open(qwen / "model.onnx"), steps=8, given={"input_ids": prompt}).tokens[0]
+    tokens = generated(tmp_path / "out", prompt, 8)
+    assert tokens == expected[: len(tokens)].tolist()
     assert len(tokens) > 1
