@@ -32,7 +32,7 @@ Explain
 Rewrite
     fold                    shape computations, with or without frozen dims; `fold_file` writes and proves
     split_merged            a merged decoder in two; `split_file` writes and proves
-    merge_decoders          such a pair in one; `merge_file` writes and proves
+    merge_decoders          such a pair in one; `edit_file` with `MergeDecoders` writes and proves
     edit_file               a part of it, other names, sizes for dims, another opset; writes and proves
     run_passes              the passes of `parse_pipeline`, and your own; `rewrite_file` writes and proves
     NodeRewrite, Rewrite    base classes for a pass of your own, as is `Pass`; it works with an `Editor`, each

@@ -65,9 +65,10 @@ from .options import (
     RewriteProofOptions,
     SplitOptions,
     SplitProofOptions,
+    TransformersJsOptions,
 )
 from .passes import PASSES
-from .passes.control_flow.merge_decoders import Merge, merge_decoders
+from .passes.control_flow.merge_decoders import Merge, MergeDecoders, merge_decoders
 from .passes.control_flow.split_merged import Split, split_merged
 from .passes.fold_pipeline import fold
 from .passes.registry import parse_pipeline
@@ -91,7 +92,7 @@ from .verify.split_verifier import verify_split
 from .viewer.make_view import View, view
 from .workflows.compare_models import compare_models
 from .workflows.fold_file import FoldReport, fold_file
-from .workflows.rewrite_file import EditReport, RewriteReport, edit_file, merge_file, rewrite_file
+from .workflows.rewrite_file import EditReport, RewriteReport, edit_file, rewrite_file
 from .workflows.specialize import Specializer
 from .workflows.split_decoder_file import SplitReport, split_file
 
@@ -102,18 +103,18 @@ __all__ = [
     "CompareOptions", "Comparison", "ControlFlow", "Costs", "Declined", "DeploymentProofOptions", "DiffOptions",
     "DimSpec", "EditReport", "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions",
     "FoldingOptions", "GenaiOptions", "GenaiReport", "GenerationWarning", "GraphkitError", "Hazard", "Hazards", "Host",
-    "Interface", "KVCache", "LowerOptions", "LowerReport", "MatchFailure", "Merge", "Model", "ModelComparison",
-    "ModelDiff", "ModelError", "ModelLike", "NewNode", "Node", "NodeList", "NodeRewrite", "Origins", "Outcome",
-    "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "RemoteOptions", "Report", "ReportOptions",
-    "Result", "Rewrite", "RewriteOptions", "RewriteProof", "RewriteProofOptions", "RewriteReport", "Saved", "Scope",
-    "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitProofOptions", "SplitReport", "Summary",
-    "Target", "TargetError", "TensorShapes", "TransformersJsReport", "UnknownShapes", "UnprovenWarning", "UsageError",
-    "Value", "Verdict", "View", "WeightList", "WhatIf", "WhyShape", "architecture", "as_model", "blockers",
-    "bundle_folder", "bundle_overview", "check_hazards", "compare", "compare_models", "cone", "control_flow", "costs",
-    "diff", "edit_file", "fit", "float16_losses", "fold", "fold_file", "from_graphsurgeon", "genai_folder", "hazards",
-    "interface", "kv_cache", "load", "load_target", "lower_folder", "merge_decoders", "merge_file", "node_list",
-    "optimized", "origins", "parse_pipeline", "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models",
-    "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx",
-    "transformers_js_folder", "unknown_shapes", "verify_bundle", "verify_extract", "verify_folder", "verify_rewrite",
-    "verify_split", "view", "weight_list", "what_if", "why_shape",
+    "Interface", "KVCache", "LowerOptions", "LowerReport", "MatchFailure", "Merge", "MergeDecoders", "Model",
+    "ModelComparison", "ModelDiff", "ModelError", "ModelLike", "NewNode", "Node", "NodeList", "NodeRewrite", "Origins",
+    "Outcome", "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "RemoteOptions", "Report",
+    "ReportOptions", "Result", "Rewrite", "RewriteOptions", "RewriteProof", "RewriteProofOptions", "RewriteReport",
+    "Saved", "Scope", "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitProofOptions",
+    "SplitReport", "Summary", "Target", "TargetError", "TensorShapes", "TransformersJsOptions", "TransformersJsReport",
+    "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "View", "WeightList", "WhatIf", "WhyShape",
+    "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare",
+    "compare_models", "cone", "control_flow", "costs", "diff", "edit_file", "fit", "float16_losses", "fold",
+    "fold_file", "from_graphsurgeon", "genai_folder", "hazards", "interface", "kv_cache", "load", "load_target",
+    "lower_folder", "merge_decoders", "node_list", "optimized", "origins", "parse_pipeline", "remaining_shapes",
+    "report", "rewrite_file", "run_passes", "save_models", "shape_ops", "split_file", "split_merged", "summary",
+    "tensor_shapes", "to_graphsurgeon", "to_networkx", "transformers_js_folder", "unknown_shapes", "verify_bundle",
+    "verify_extract", "verify_folder", "verify_rewrite", "verify_split", "view", "weight_list", "what_if", "why_shape",
 ]  # fmt: skip

@@ -21,7 +21,7 @@ __all__ = [
     "SPLIT_STEPS", "TIMEOUT", "WEIGHTS", "BundleOptions", "By", "CompareOptions", "DeployOptions",
     "DeploymentProofOptions", "DiffOptions", "Flag", "FoldOptions", "FolderOptions", "FoldingOptions", "KvLayout",
     "LowerOptions", "Options", "ProofOptions", "RewriteOptions", "RewriteProofOptions", "SplitOptions",
-    "SplitProofOptions", "Update", "as_declared", "flags_of", "option", "sizes_option",
+    "SplitProofOptions", "TransformersJsOptions", "Update", "as_declared", "flags_of", "option", "sizes_option",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -300,6 +300,14 @@ class GenaiOptions(Options):
     )
     verify: bool = option(True, NO_VERIFY)
     overwrite: bool = option(False, OVERWRITE)
+    limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformersJsOptions(Options):
+    """How to prove a folder for transformers.js."""
+
+    verify: bool = option(True, NO_VERIFY)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
 
 

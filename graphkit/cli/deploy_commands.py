@@ -16,17 +16,7 @@ from graphkit.cli.flags import Asked, choice_type, format_option, output_option,
 from graphkit.cli.output import print_line, progress_on_terminal, show_result, start_prover
 from graphkit.errors import OutputError, UsageError
 from graphkit.io.remote.urls import current_options, file_name, is_folder, is_url, local_path, scheme_of, shown_url
-from graphkit.options import (
-    OVERWRITE,
-    SIZES,
-    TIME,
-    TOLERANCE,
-    WEIGHTS,
-    BundleOptions,
-    GenaiOptions,
-    LowerOptions,
-    RewriteOptions,
-)
+from graphkit.options import BundleOptions, GenaiOptions, LowerOptions, TransformersJsOptions
 
 if TYPE_CHECKING:
     from graphkit.model import Model
@@ -151,9 +141,9 @@ def genai(export: str, output: Path, options: Asked[GenaiOptions], format: str) 
 @click.command("transformers-js", short_help="Write an export as a folder for transformers.js.")
 @export_argument
 @folder_output
-@takes_options(RewriteOptions, without=(*SIZES, TIME, WEIGHTS, OVERWRITE, TOLERANCE))
+@takes_options(TransformersJsOptions)
 @format_option
-def transformers_js(export: str, output: Path, options: Asked[RewriteOptions], format: str) -> None:
+def transformers_js(export: str, output: Path, options: Asked[TransformersJsOptions], format: str) -> None:
     """Write an export as a folder that from_pretrained of transformers.js loads, and prove its models.
 
     FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.

@@ -148,23 +148,16 @@ def split_merged(model: str, output: Path | None, options: Asked[SplitOptions], 
 
 
 @click.command("merge-decoders", short_help="Merge a pair of decoders into one, and prove it.")
-@click.argument("first", shell_complete=complete("model"))
+@writes_model(RewriteOptions, without=(*SIZES, TIME))
 @click.argument("with_past", shell_complete=complete("model"))
-@output_file
-@takes_options(RewriteOptions, without=(*SIZES, TIME))
-@format_option
-def merge_decoders(first: str, with_past: str, output: Path, options: Asked[RewriteOptions], format: str) -> None:
-    """Merge the decoders of the first step and of later steps into one, and prove both branches.
+def merge_decoders(job: Job, with_past: str) -> Result:
+    """Merge two decoders into one model, in which an If on use_cache_branch chooses, and prove both branches.
 
-    FIRST and WITH_PAST are model files. In OUT an If on the input use_cache_branch chooses between them.
+    MODEL is the decoder of the first step, WITH_PAST that of later steps.
     """
-    from graphkit.workflows.rewrite_file import merge_file
+    from graphkit.passes.control_flow.merge_decoders import MergeDecoders
 
-    output, weights = output_destination(output, options.words["weights"])
-    with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
-        pair = load_model(first), load_model(with_past)
-        report = merge_file(*pair, output, options.read(weights=weights), progress=progress)
-    finish_rewrite(report, format, f"{output} is")
+    return _run_edit(job, MergeDecoders(load_model(with_past)))
 
 
 def _model_folder(model: Model) -> Path:

@@ -43,7 +43,7 @@ from graphkit.shapes import Expr, infer
 from graphkit.verify.rewrite_proof import ProvenReport, RewriteProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract
 
-__all__ = ["GenaiReport", "genai_folder"]
+__all__ = ["TOKENIZER", "GenaiReport", "genai_folder"]
 
 FED: Mapping[Role, str] = {"tokens": "input_ids", "mask": "attention_mask", "positions": "position_ids"}
 SIDES = {False: ("past_key_values", "present"), True: ("past_cross", "present_cross")}  # of the cross-attention or not
@@ -58,7 +58,7 @@ IGNORED = (
     "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "forced_decoder_ids",
     "bad_words_ids", "min_new_tokens", "max_new_tokens",
 )  # fmt: skip
-TOKENIZER = (
+TOKENIZER: tuple[str, ...] = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "chat_template.jinja",
 )  # fmt: skip

@@ -14,12 +14,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from onnx import TensorProto
 
-from graphkit.deploy.export_pipeline import find_pipeline
-from graphkit.errors import ModelError, OutputError, UsageError
+from graphkit.deploy.export_pipeline import find_pipeline, read_settings
+from graphkit.deploy.genai import TOKENIZER
+from graphkit.errors import OutputError, UsageError
 from graphkit.graph.declared_types import declared_dims, declared_type
 from graphkit.graph.names import name_of
 from graphkit.graph.roles import Role, dim_at
@@ -27,7 +28,7 @@ from graphkit.graph.view import all_nodes
 from graphkit.io.stream_files import name_as_staged, shown_path
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, load
-from graphkit.options import RewriteOptions, RewriteProofOptions, SplitProofOptions
+from graphkit.options import RewriteProofOptions, SplitProofOptions, TransformersJsOptions
 from graphkit.passes.control_flow.merge_decoders import CONDITION, declare_needs, merge_decoders, with_port_names
 from graphkit.render.document_blocks import Block, Prose, outcome, table
 from graphkit.render.result import Result
@@ -53,13 +54,7 @@ PLAIN: tuple[Role, ...] = ("tokens", "mask", "token types", "positions", "encode
 AS_THEY_ARE = ("input_features", "input_values", "num_logits_to_keep")  # inputs that it feeds by these names
 SUFFIXES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized", "q4": "_q4", "q4f16": "_q4f16"}  # of files, by dtype
 QUANTIZED = ("MatMulInteger", "ConvInteger", "DynamicQuantizeLinear", "QuantizeLinear", "QLinearMatMul")
-COPIED: tuple[str, ...] = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "generation_config.json",
-    "preprocessor_config.json",
-)
-COPIED += ("processor_config.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json")
+COPIED: tuple[str, ...] = (*TOKENIZER, "generation_config.json", "preprocessor_config.json", "processor_config.json")
 SETTINGS = "transformers.js_config"
 
 
@@ -97,7 +92,7 @@ class TransformersJsReport(Result):
 def transformers_js_folder(
     path: str | os.PathLike[str],
     output: str | os.PathLike[str],
-    options: RewriteOptions = RewriteOptions(),
+    options: TransformersJsOptions = TransformersJsOptions(),
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> TransformersJsReport:
@@ -123,8 +118,8 @@ def transformers_js_folder(
         >>> import pathlib, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     saved = graphkit.load("example:causal-attention").save(f"{folder}/model.onnx")
-        ...     written = pathlib.Path(folder, "config.json").write_text("{}")
-        ...     graphkit.transformers_js_folder(folder, f"{folder}/out", graphkit.RewriteOptions(verify=False)).files
+        ...     written = pathlib.Path(folder, "config.json").write_text('{"model_type": "gpt2"}')
+        ...     graphkit.transformers_js_folder(folder, f"{folder}/out").files
         ('config.json', 'onnx/model.onnx')
     """
     path, output = Path(path), Path(output)
@@ -133,18 +128,16 @@ def transformers_js_folder(
     folder = path if path.is_dir() else path.parent
     folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
     copied = {name: place / name for place in folders[::-1] for name in COPIED if (place / name).is_file()}
-    settings = _read_config(folders)
+    settings = next((dict(found) for place in folders if (found := read_settings(place / "config.json"))), None)
+    if settings is None:
+        raise UsageError(f"{shown_path(folder)}: has no config.json, which transformers.js needs - put it there")
     progress("reading")
     pipeline = find_pipeline(path)
     encoder, decoders = pipeline.encoder, [model for model in (pipeline.first, pipeline.step) if model is not None]
     drafts = {} if encoder is None else {"encoder_model" if decoders else "model": [encoder]}
     drafts |= {"model" if encoder is None else "decoder_model_merged": [*dict.fromkeys(decoders)]} if decoders else {}
-    names, proofs, dtypes, data = (
-        list[tuple[str, str, str]](),
-        list[RewriteProof | SplitProof](),
-        dict[str, str](),
-        dict[str, int](),
-    )
+    names, dtypes, data = list[tuple[str, str, str]](), dict[str, str](), dict[str, int]()
+    proofs: list[RewriteProof | SplitProof] = []
     with made_folder(output.parent), tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as work:
         stage = Path(work) / "new"
         (stage / "onnx").mkdir(parents=True)
@@ -167,23 +160,14 @@ def transformers_js_folder(
                     told = RewriteProofOptions(names=tuple(known[0].items()), exact=True, limits=options.limits)
                     proofs.append(verify_rewrite(models[0], file, options=told, progress=progress))
         more = {"dtype": dtypes, "use_external_data_format": {name: count for name, count in data.items() if count}}
-        settings[SETTINGS] = {**settings.get(SETTINGS, {}), **more}
+        known_settings = settings.get(SETTINGS)
+        settings[SETTINGS] = {**(known_settings if isinstance(known_settings, dict) else {}), **more}
         (stage / "config.json").write_text(f"{json.dumps(settings, indent=2)}\n", encoding="utf-8")
         for name, source in copied.items():
             (stage / name).write_bytes(source.read_bytes())
         files = tuple(file.relative_to(stage).as_posix() for file in sorted(stage.rglob("*")) if file.is_file())
         stage.rename(output)
     return TransformersJsReport(name_of(path), files, tuple(names), tuple(proofs))
-
-
-def _read_config(folders: tuple[Path, ...]) -> dict[str, Any]:
-    config = next((place / "config.json" for place in folders if (place / "config.json").is_file()), None)
-    if config is None:
-        raise UsageError(f"{shown_path(folders[0])}: has no config.json, which transformers.js needs - put it there")
-    try:
-        return dict(json.loads(config.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise ModelError(f"cannot be read: {error}", file=shown_path(config), hint="fetch it again") from error
 
 
 def _known_names(model: Model, encoder: Model | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Rewrite a model file by passes, change its interface or opset, or merge two: run, write, prove, report."""
+"""Rewrite a model file by passes, change its interface or opset, or merge decoders: run, write, prove, report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphkit.graph.names import count_things
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import RewriteOptions, RewriteProofOptions, SplitProofOptions
-from graphkit.passes.control_flow.merge_decoders import merge_decoders
+from graphkit.passes.control_flow.merge_decoders import MergeDecoders, merge_decoders
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.opset.convert_opset import ConvertOpset, converted_by_onnx
@@ -45,7 +45,6 @@ __all__ = [
     "EditReport",
     "RewriteReport",
     "edit_file",
-    "merge_file",
     "rewrite_file",
 ]
 
@@ -271,63 +270,8 @@ def edit_file(
         notes=declarations(model).notes,
         proof=proof,
         unused=tuple(path.name for path in written.unused),
-        costs=() if isinstance(step, Rename) else rewrite.costs(),
+        costs=() if isinstance(step, (Rename, MergeDecoders)) else rewrite.costs(),
         models=(model, outcome.model),
-    )
-
-
-def merge_file(
-    first: ModelLike,
-    with_past: ModelLike,
-    output: str | os.PathLike[str],
-    options: RewriteOptions = RewriteOptions(),
-    *,
-    progress: Progress = lambda _: None,
-) -> EditReport:
-    """Merge two decoders into one file, and prove each branch of it, as a split is: see `graphkit.merge_decoders`.
-
-    Args:
-        first: The decoder of the first step, or its path.
-        with_past: The decoder of later steps, or its path.
-        output: The file to write; with shared weights, NAME_data is written beside it.
-        options: How to write and how to prove.
-        progress: Called with the name of each step before it starts.
-
-    Returns:
-        The report, as of an edit.
-
-    Raises:
-        UsageError: The two are no such decoders, or do not fit together, with the reason.
-        OutputError: The file cannot be written; nothing is left behind.
-        ModelError: The weights are missing, or onnxruntime cannot run a model.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     split = graphkit.split_file("example:merged-decoder", folder, graphkit.SplitOptions(verify=False))
-        ...     pair = [f"{folder}/{file.name}" for file in split.after if file.name.endswith(".onnx")]
-        ...     graphkit.merge_file(*pair, f"{folder}/merged.onnx").proof.passed
-        True
-    """
-    progress("merging")
-    made = merge_decoders(first, with_past)
-    rewrite = FileRewrite(made.model, Path(output), options, progress)
-    rewrite.check()
-    pair, asked = (made.first, made.with_past), SplitProofOptions(tolerance=options.tolerance, limits=options.limits)
-    written, proof = rewrite.write(
-        made.model, lambda file: verify_split(load(file), *pair, asked, progress=rewrite.proof_progress)
-    )
-    ports = interface(made.model)
-    return EditReport(
-        source=f"{made.first.name} and {made.with_past.name}",
-        edit="merge-decoders",
-        files=tuple(path.name for path in written),
-        changes=made.changes,
-        inputs=ports.inputs,
-        outputs=ports.outputs,
-        notes=tuple(dict.fromkeys(note for half in pair for note in declarations(half).notes)),
-        proof=proof,
-        unused=tuple(path.name for path in written.unused),
     )
 
 
@@ -383,7 +327,11 @@ def _by_onnx(rewrite: FileRewrite, version: int, declined: Outcome) -> Outcome:
     return Outcome(model, declined=(*declined.declined, Declined("onnx's converter", reason)))
 
 
-def _prove_edit(step: Pass, rewrite: FileRewrite, file: Path) -> RewriteProof:
+def _prove_edit(step: Pass, rewrite: FileRewrite, file: Path) -> RewriteProof | SplitProof:
+    if isinstance(step, MergeDecoders):
+        made, options = merge_decoders(rewrite.model, step.with_past), rewrite.options
+        told = SplitProofOptions(tolerance=options.tolerance, limits=options.limits)
+        return verify_split(load(file), made.first, made.with_past, told, progress=rewrite.proof_progress)
     if not isinstance(step, (ExtractSubgraph, Rename)):
         return rewrite.prove(file, premise=step.premise(), error=step.error_for(rewrite.model))
     spec, progress = rewrite.options.spec, rewrite.proof_progress

@@ -19,7 +19,7 @@ from graphkit.deploy.transformers_js import TransformersJsReport, transformers_j
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
-from graphkit.options import RewriteOptions
+from graphkit.options import TransformersJsOptions
 from graphkit.passes.control_flow.merge_decoders import with_port_names
 from graphkit.verify import Decoder, decode
 
@@ -35,7 +35,7 @@ def configured(folder: Path, **more: object) -> Path:
 
 
 def made_folder(export: Path, output: Path, *, verify: bool = False) -> TransformersJsReport:
-    return transformers_js_folder(export, output, RewriteOptions(verify=verify))
+    return transformers_js_folder(export, output, TransformersJsOptions(verify=verify))
 
 
 class StandIn:

@@ -17,7 +17,7 @@ from real_models import unpacked
 
 import graphkit
 from graphkit.deploy.transformers_js import transformers_js_folder
-from graphkit.options import RewriteOptions
+from graphkit.options import TransformersJsOptions
 from graphkit.verify import Decoder, decode
 
 pytestmark = pytest.mark.slow  # it installs transformers.js, and needs its registry
@@ -109,7 +109,7 @@ def test_transformers_js_generates_the_tokens_of_the_export_merged_and_split(mod
                 merged = export / "decoder_model_merged.onnx"
                 graphkit.split_file(merged, export, graphkit.SplitOptions(verify=False))
                 merged.unlink()
-            transformers_js_folder(export, tmp_path / "out" / f"{name}-{way}", RewriteOptions(verify=False))
+            transformers_js_folder(export, tmp_path / "out" / f"{name}-{way}", TransformersJsOptions(verify=False))
             expected[f"{name}-{way}"], folders[f"{name}-{way}"] = wanted, way != "alone"
     plan = {"modules": str(modules), "root": str(tmp_path / "out"), "folders": folders}
     plan |= {"source": SOURCE, "mask": MASK, "steps": STEPS}

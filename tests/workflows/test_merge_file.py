@@ -8,9 +8,9 @@ import onnx
 import pytest
 
 import graphkit
-import graphkit.workflows.rewrite_file
+import graphkit.passes.control_flow.merge_decoders
 from graphkit.model import Model, load
-from graphkit.passes.control_flow.merge_decoders import Merge, merge_decoders
+from graphkit.passes.control_flow.merge_decoders import Merge, MergeDecoders, merge_decoders
 from graphkit.rewrite import copy_proto
 
 FIRST, LATER = "merged-decoder/decoder_model", "merged-decoder/decoder_with_past_model"
@@ -44,7 +44,7 @@ def with_other_softmax(first: Model, later: Model) -> Merge:
 def test_a_merge_that_computes_something_else_fails_its_proof(
     run: Run, model_file: ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphkit.workflows.rewrite_file, "merge_decoders", with_other_softmax)
+    monkeypatch.setattr(graphkit.passes.control_flow.merge_decoders, "merge_decoders", with_other_softmax)
     out = tmp_path / "merged.onnx"
     code, text, err = run("merge-decoders", model_file(FIRST), model_file(LATER), "-o", out)
     assert code == 1
@@ -57,7 +57,9 @@ def test_weights_beside_the_models_stay_beside_the_merged_one_and_are_written_on
     split = graphkit.split_file("example:merged-decoder", tmp_path / "pair", options)
     pair = [tmp_path / "pair" / name for name in ("decoder_model.onnx", "decoder_with_past_model.onnx")]
     (tmp_path / "merged").mkdir()
-    report = graphkit.merge_file(*pair, tmp_path / "merged" / "decoder_model_merged.onnx")
+    report = graphkit.edit_file(
+        pair[0], tmp_path / "merged" / "decoder_model_merged.onnx", MergeDecoders(load(pair[1]))
+    )
     assert report.proof is not None
     assert report.proof.passed
     data = {file.name: file.bytes for file in split.after}["decoder_shared.onnx_data"]

@@ -116,7 +116,7 @@ def test_json_is_what_its_schema_says(
     if "{export}" in words:
         saved(decoder("causal"), tmp_path / "export")
         given["export"] = str(tmp_path / "export")
-        (tmp_path / "export" / "config.json").write_text("{}", encoding="utf-8")
+        (tmp_path / "export" / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
     if "{cached}" in words:
         given["cached"] = shutil.copy(model_file("qwen2-tiny/model"), tmp_path / "export" / "model.onnx")
         (tmp_path / "export" / "generation_config.json").write_text('{"eos_token_id": 1}', encoding="utf-8")

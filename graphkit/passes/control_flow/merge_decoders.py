@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import onnx
 from onnx import TensorProto, helper
@@ -18,12 +19,13 @@ from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.control_flow.split_merged import MADE_BY
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
+from graphkit.rewrite import Outcome, Pass
 from graphkit.rewrite.new_interface import with_symbols, with_value_names
 from graphkit.shapes import Expr, declarations, symbol
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.input_dims import declared_inputs, input_dims, read_dim
 
-__all__ = ["CONDITION", "Merge", "declare_needs", "merge_decoders", "with_port_names"]
+__all__ = ["CONDITION", "Merge", "MergeDecoders", "declare_needs", "merge_decoders", "with_port_names"]
 
 CONDITION = "use_cache_branch"
 SHARED: tuple[Axis, ...] = ("batch", "sequence", "past", "encoder", "total")
@@ -44,6 +46,22 @@ class Merge:
     first: Model
     with_past: Model
     changes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MergeDecoders(Pass):
+    """Merge the decoder of the first step, which this rewrites, with one of later steps, as `merge_decoders` does.
+
+    It takes a model as an option, so that no text names this pass. Legality: the two fit together.
+    """
+
+    changes_interface: ClassVar[bool] = True
+
+    with_past: Model
+
+    def run(self, model: Model) -> Outcome:
+        made = merge_decoders(model, self.with_past)
+        return Outcome(made.model, (f"later steps are those of {self.with_past.name}", *made.changes))
 
 
 def merge_decoders(first: ModelLike, with_past: ModelLike) -> Merge:
