@@ -39,9 +39,8 @@ from graphkit.graph.roles import declared_rank
 from graphkit.io.stream_files import shown_path
 from graphkit.io.toml import convert_toml, read_toml
 from graphkit.model import Model, load
-from graphkit.passes.state.join_encoder import compose_models
+from graphkit.passes.state.join_encoder import chain_models
 from graphkit.passes.state.update_cache_in_place import LENGTH, Update
-from graphkit.rewrite.new_interface import with_names
 from graphkit.verify.described_bundle_verifier import Chain
 
 __all__ = ["BUNDLE_TOML", "Initial", "described_methods", "method_chains", "read_description", "recurrent_methods"]
@@ -161,29 +160,8 @@ def described_methods(described: tuple[Chain, ...], slots: int, update: Update) 
     return tuple(_make_method(method, slots, update) for method in described)
 
 
-def chain_models(method: Chain) -> Model:
-    """Return the models of a method as one.
-
-    Raises:
-        UsageError: They do not fit together.
-    """
-    model = method.models[0]
-    for number, behind in enumerate(method.models[1:]):
-        outputs = {value.name for value in model.graph.outputs}
-        links = {value.name: method.links.get(value.name, value.name) for value in behind.graph.inputs}
-        links = {name: source for name, source in links.items() if source in outputs}
-        if not links:
-            raise UsageError(f"{method.name}: {behind.name} reads nothing that the models before it give - add links")
-        prefix = f"{number}/"
-        ports = [value.name for value in (*model.graph.inputs, *model.graph.outputs) if value.tensor is None]
-        both = compose_models(model, behind, links, prefix)
-        taken = set(both.graph.values)
-        model = with_names(both, {f"{prefix}{name}": name for name in ports if name not in taken})
-    return model
-
-
 def _make_method(method: Chain, slots: int, update: Update) -> MethodModel:
-    model = chain_models(method)
+    model = chain_models(method.name, method.models, method.links)
     inputs = {value.name for value in model.graph.inputs}
     outputs = {value.name for value in model.graph.outputs}
     tokens = (method.tokens,) if method.tokens else ()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graphkit.deploy.deploy_sizes import fold_decoder
-from graphkit.deploy.export_dims import states_of_first
+from graphkit.deploy.export_dims import share_dim_names, states_of_first
 from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
@@ -77,9 +78,19 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
     first, step = pipeline.first, pipeline.step
     assert first is not None
     assert step is not None
+    if pipeline.parts:
+        return (*_method_pair(first, step, slots, update), *map(_part_method, pipeline.parts))
     if pipeline.encoder is None:
         return _method_pair(first, step, slots, update) if _takes_one(step) else _decoder_only(step, slots, update)
     return _encoder_decoder(pipeline.encoder, first, step, slots, update)
+
+
+def _part_method(model: Model) -> MethodModel:
+    """Return the method of a model that has no state, such as an encoder of pictures."""
+    name = re.sub(r"\W", "_", model.name.removesuffix(".onnx"))
+    made, changes = fold_changes(share_dim_names(model))
+    kinds = {value.name: "user" for value in made.graph.inputs if value.tensor is None}
+    return MethodModel(name, "step", made, f"{name}.onnx", {}, {}, kinds, changes=tuple(changes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,7 +317,7 @@ def _starting_method(draft: _Draft, first: Model, step: Model, kept: Mapping[str
             if _role_of_input(step, plain) != "mask":
                 raise UsageError(f"no input of the decoder's later steps takes the mask '{plain}' of its first step")
             reads[value.name] = kinds[plain] = plain
-        elif value.name == KEPT or _role_of_input(first, value.name) == "tokens":
+        elif value.name == KEPT or _role_of_input(first, value.name) in ("tokens", "embeddings"):
             kinds[value.name] = "kept" if value.name == KEPT else "tokens"
     kinds = {name: "mask" if kind == name else kind for name, kind in kinds.items()}
     whole = {*kept.values(), *states.values()}

@@ -13,6 +13,7 @@ from graphkit.contract.contract_parts import Generation
 from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import COMPARING
 from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import find_readers
@@ -22,8 +23,9 @@ from graphkit.model import Model, load
 from graphkit.ops.tensor import Array, element_number
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.npu.host_inputs import id_input
+from graphkit.passes.state.join_encoder import chain_models
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
-from graphkit.rewrite.new_interface import NewInput, with_interface
+from graphkit.rewrite.new_interface import NewInput, with_interface, with_names
 from graphkit.shapes import infer, symbol
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
 from graphkit.shapes.input_dims import input_dims
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 
+LOGITS = "logits"
 MASK_LENGTH = "source_mask_length"  # the dim of a decoder's mask that counts what the encoder's input does
 TRIED = (61, 7)  # lengths of a mask and of an output that are not equal, and no multiple of each other
 PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
@@ -71,6 +74,8 @@ class Pipeline:
         step: The decoder of later steps, None without a decoder that keeps a cache or a state.
         merged: Whether the decoder is a merged one, both `first` and `step`.
         settings: What the export says of tokens.
+        halves: The two models that `first` is composed of, where the logits have a model of their own.
+        parts: Models that a caller runs beside, such as the encoder of pictures and the table of embeddings.
     """
 
     encoder: Model | None
@@ -78,6 +83,8 @@ class Pipeline:
     step: Model | None
     merged: bool
     settings: TokenSettings
+    halves: tuple[Model, ...] = ()
+    parts: tuple[Model, ...] = ()
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -87,7 +94,8 @@ class Pipeline:
     @property
     def originals(self) -> Originals:
         """Its models, to compare with."""
-        return Originals(self.encoder, self.first, self.step)
+        first, head = self.halves or (self.first, None)
+        return Originals(self.encoder, first, self.step, head=head, parts=self.parts)
 
     def from_steps(self) -> Pipeline:
         """Return the pipeline without a first step, where later ones keep recurrent state and can start from zeros."""
@@ -127,10 +135,20 @@ def find_pipeline(path: Path) -> Pipeline:
         UsageError: There is none, or there are several of one role.
         ModelError: A file is broken.
     """
+    split: tuple[tuple[Model, ...], tuple[Model, ...]] = (), ()
     if path.is_file() or not path.is_dir():
         by_role = {_pipeline_role(model): model for model in [load(path)]}
     else:
-        by_role = _of_folder(path)
+        models = _folder_models(path)
+        found = _find_halves(models)
+        if found is None:
+            by_role = _by_role(path, models)
+        else:
+            language, head, decode = found
+            link = {head.graph.inputs[0].name: _hidden_output(language).name}
+            joined = with_names(chain_models("prefill", (language, head), link), {head.graph.outputs[0].name: LOGITS})
+            by_role = {"first": joined, "step": decode}
+            split = (language, head), tuple(model for model in models if model not in found)
     merged = by_role.get("merged")
     first, step = (merged, merged) if merged is not None else (by_role.get("first"), by_role.get("step"))
     if first is not None and step is None:
@@ -146,7 +164,7 @@ def find_pipeline(path: Path) -> Pipeline:
         if pad is None and model is not None and model.roles.decoder is None:
             pad = padding_token(model)
     settings = replace(settings, tokens={**settings.tokens, "pad": pad})
-    return Pipeline(encoder, first or step, step, merged is not None, settings)
+    return Pipeline(encoder, first or step, step, merged is not None, settings, *split)
 
 
 def _reads_encoder(model: Model | None) -> bool:
@@ -191,11 +209,43 @@ def used_models(paths: Sequence[Path]) -> list[Path]:
     return [path for path in named if not (pair and path.name == "decoder_model_merged.onnx")]
 
 
-def _of_folder(folder: Path) -> dict[str, Model]:
+def _find_halves(models: Sequence[Model]) -> tuple[Model, Model, Model] | None:
+    """Return the model of a prompt that gives hidden states, what makes logits of them, and that of later steps.
+
+    Exporters of models for pictures and text write the first so, as its embeddings come from several models.
+    """
+    firsts = [m for m in models if m.roles.cache and not m.roles.pasts and m.roles.first("embeddings") is not None]
+    steps = [model for model in models if model.roles.pasts and model.roles.logits is not None]
+    if len(firsts) != 1 or len(steps) != 1 or firsts[0].roles.logits is not None:
+        return None
+    (first,), (step,) = firsts, steps
+    width, words = (_last_dim(value) for value in (_hidden_output(first), step.roles.logits))
+    heads = [
+        model
+        for model in models
+        if model not in (first, step) and len(model.graph.inputs) == len(model.graph.outputs) == 1
+        if (_last_dim(model.graph.inputs[0]), _last_dim(model.graph.outputs[0])) == (width, words)
+    ]
+    return (first, heads[0], step) if len(heads) == 1 else None
+
+
+def _hidden_output(first: Model) -> Value:
+    """Return the output of a decoder that is no cache: its hidden states."""
+    return next(value for value, role in first.roles.outputs.items() if role != "present")
+
+
+def _last_dim(value: Value | None) -> Dim:
+    return dim_at(value, -1)
+
+
+def _folder_models(folder: Path) -> list[Model]:
     paths = used_models(sorted(folder.glob("*.onnx")))
     if not paths:
         raise UsageError(f"{shown_path(folder)}: it holds no .onnx file - name the folder of an export, or a model")
-    models = [load(path) for path in paths]
+    return [load(path) for path in paths]
+
+
+def _by_role(folder: Path, models: Sequence[Model]) -> dict[str, Model]:
     started = [m for m in models if not m.roles.cache and any(first_states(m, step) for step in models)]
     by_role: dict[str, Model] = {}
     for model in models:

@@ -17,6 +17,8 @@ class Originals:
         encoder: Or None.
         first: The decoder of the first step; for a decoder-only model the same as `step`; None without a decoder.
         step: The decoder of later steps, or None.
+        head: What gives the logits from the output of `first`, where that is a model of its own.
+        parts: Models that a caller runs beside, such as the encoder of pictures and the table of embeddings.
         is_changed: Whether they are no longer what their files say.
     """
 
@@ -24,8 +26,11 @@ class Originals:
     first: Model | None = None
     step: Model | None = None
     is_changed: bool = False
+    head: Model | None = None
+    parts: tuple[Model, ...] = ()
 
     @property
     def models(self) -> tuple[Model, ...]:
         """Those that there are."""
-        return tuple(dict.fromkeys(model for model in (self.encoder, self.first, self.step) if model is not None))
+        models = (self.encoder, self.first, self.head, self.step, *self.parts)
+        return tuple(dict.fromkeys(model for model in models if model is not None))

@@ -221,7 +221,7 @@ class Bundle:
         kept: int,
     ) -> np.ndarray:
         """Run the method that starts a sequence; steps read the tokens that are more than it takes."""
-        last = next((port.shape[-1] for port in method.inputs if port.kind == "tokens"), "")
+        last = next((port.shape[1] for port in method.inputs if port.kind == "tokens"), "")
         width = tokens.shape[1]
         if not isinstance(last, int) or width <= last or mask is not None:
             return _first_output(self._decode(method, tokens, mask, inputs, kept))
@@ -454,6 +454,8 @@ class Bundle:
                     f"{count} tokens do not fit: {past} of {most} slots are in use - reset, or make a bundle of more "
                     "slots"
                 )
+        if set(method.access.values()) <= {"none"}:
+            return self._methods.run(method, feeds, fed.sizes)
         if method.when != "once" and state.rows and rows != state.rows:
             raise UsageError(f"{rows} rows, and the sequence has {state.rows} - give as many")
         lengths = {change.length for change in method.changes}

@@ -280,7 +280,7 @@ def find_bundle_causes(
         near: How far logits may be.
         convert: Makes of a file what runs in its place; None for nothing.
     """
-    if originals.first is None or originals.step is None:
+    if originals.first is None or originals.step is None or originals.head is not None:
         return []
     chosen = sorted(failing, key=lambda prompt: (prompt.is_padded, prompt.tokens.size))[:1]
     chosen += [prompt for prompt in failing if prompt.is_padded and prompt is not chosen[0]][:1]

@@ -170,7 +170,10 @@ class _Maker:
         kinds = {port.kind for port in method.inputs}
         self.has_mask = "mask" in kinds
         self.tokens = next(port for port in map(partial(input_spec, method), method.inputs) if port.takes_tokens)
-        last = next(port.shape[-1] for port in method.inputs if port.kind == "tokens")
+        shape = next(port.shape for port in method.inputs if port.kind == "tokens")
+        last, self.width = shape[1], [dim for dim in shape[2:] if isinstance(dim, int)]  # the width of embeddings
+        ports = [input_spec(each, port) for each in contract.methods if each.when == "step" for port in each.inputs]
+        self.later = next((port for port in ports if port.takes_tokens), self.tokens)
         self.legal = contract.legal.get("tokens")
         self.fixed = last if isinstance(last, int) else 0  # how many tokens it takes, 0 for any number
         if originals.encoder is not None:  # an image may have to have certain sizes
@@ -194,12 +197,12 @@ class _Maker:
     def make(self, length: int, rows: int, slots: int, source: int, *, is_padded: bool) -> Prompt:
         """Return a prompt, whose last row is padded."""
         tokens = self._draw_tokens((rows, length))
-        mask = np.ones_like(tokens)
+        mask = np.ones(tokens.shape[:2], np.int64)
         if self.has_mask and is_padded and length > 1:
             mask[-1, : max(1, length // 3)] = 0
         count = min(slots - length, LONG if length == 1 else STEPS)
         padded = is_padded and self.takes_padding(length)
-        steps = tuple(self._draw_tokens((rows, 1)) for _ in range(count))
+        steps = tuple(self.inputs.array(self.later, (rows, 1)) for _ in range(count))
         compares_all = tokens.size * self.logit_bytes <= COMPARED
         inputs = self._inputs(rows, source, is_padded)
         return Prompt(
@@ -215,6 +218,8 @@ class _Maker:
 
     def special(self, models: Sequence[Model], slots: int) -> Iterator[Prompt]:
         """Yield prompts of one row with special tokens at the first, a middle and the last place, and twice."""
+        if self.width:
+            return
         special = special_tokens(models, self.inputs.bound(self.tokens) or 0)
         tokens = [*special.pads, *special][:SPECIAL]
         for turn in range(len(tokens)):
@@ -235,7 +240,7 @@ class _Maker:
         return max(self.legal.least, length // self.legal.step * self.legal.step) if self.legal is not None else length
 
     def _draw_tokens(self, shape: Sequence[int]) -> np.ndarray:
-        return self.inputs.array(self.tokens, shape)
+        return self.inputs.array(self.tokens, (*shape, *self.width))
 
     def _inputs(self, rows: int, source: int, is_padded: bool) -> dict[str, np.ndarray]:
         sizes = {**self.sizes, "batch": rows, "source": source}

@@ -16,10 +16,11 @@ from graphkit.contract.contract_files import read_bundle
 from graphkit.equivalence.bundles import summarize_bundle
 from graphkit.equivalence.originals import Originals
 from graphkit.hosts.bundle_host import Bundle
-from graphkit.model import load
+from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
 from graphkit.progress import portion_of, with_share
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import IsolatedSession
 from graphkit.suggest import count_things
 from graphkit.verify.altered_bundle import IsolatedBundle, widen_bundle, widen_model
 from graphkit.verify.bundle_causes import find_bundle_causes
@@ -40,6 +41,7 @@ from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
+from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.rounding import FACTORS
@@ -49,6 +51,7 @@ from graphkit.verify.weight_comparison import WrongPart, find_wrong_parts
 __all__ = ["BundleVerifier", "equal_tokens", "verify_bundle"]
 
 SEARCHED = 12  # tokens
+PART = 3  # the size of open dims of models that run beside the decoder
 SAME = "weights are those of the export"
 OTHERS = "they {} from those among the logits of all"
 CHUNKS = "steps of several tokens"
@@ -160,7 +163,7 @@ class BundleVerifier:
         for name in tell_each([*CHECKS], "checking", state_checks, "state"):
             told = FINITE if name == UNUSED and not math.isnan(junk) else name
             checks[told] = try_check(partial(CHECKS[name], subject))
-        choices = self._search_checks(bundle) | self._option_checks(bundle)
+        choices = self._search_checks(bundle) | self._option_checks(bundle) | self._part_checks(bundle)
         for name in tell_each([*choices], "checking", portion_of(progress, 0.74, 0.83), "option of a caller"):
             checks[name] = try_check(choices[name])
         failing = [prompt for prompt, run in zip(self.prompts, runs, strict=True) if run.failure]
@@ -286,10 +289,26 @@ class BundleVerifier:
                     checks[f"the logits of the last {name}"] = partial(_check_last, bundle, long, near, count)
         return checks
 
+    def _part_checks(self, bundle: IsolatedBundle) -> Checks:
+        """Return the checks of models that run beside the decoder: they give what those of the export do."""
+        return {f"what {model.name} gives": partial(self._check_part, bundle, model) for model in self.originals.parts}
+
+    def _check_part(self, bundle: IsolatedBundle, model: Model) -> str:
+        method = next(each for each in self.contract.methods if each.file == model.name)
+        inputs = ExportInputs([model], np.random.default_rng(self.options.seed))
+        sizes = {name: min(size, PART) for name, size in self.contract.sizes.items()}
+        shapes = {port: [d if isinstance(d, int) else sizes.get(d, PART) for d in port.shape] for port in method.inputs}
+        feed = {port.name: inputs.array(InputSpec(port.name, port.dtype), shape) for port, shape in shapes.items()}
+        session = IsolatedSession(model.path if model.path is not None else model, optimize=False)
+        actual = bundle.run(method.name, feed)
+        pairs = ((array, actual[name]) for name, array in session.run(feed).items())
+        worst = max(distance_of_spread(expected, found) for expected, found in pairs)
+        return "" if worst <= self.allowed.near else f"it differs by {worst:.1e}"
+
     def _check_chunks(self, bundle: Bundle) -> str:
         """Decode several tokens in a step, and compare their logits with those of the originals in such steps."""
         for number, logits in self.truth.chunks.items():
-            rows, length = self.prompts[number].tokens.shape
+            rows, length = self.prompts[number].mask.shape
             words = f"after a prompt of {count_things(rows, 'row(s)')} and {count_things(length, 'token(s)')} they {{}}"
             calls = partial(several_at_once, self.prompts[number])
             if fault := _repeat_calls(bundle, calls, logits, self.allowed.near, words):
@@ -332,7 +351,7 @@ def _run_prompt(
         Step(f"step {at}" if at else "the prompt", {"logits": prompt.counted_logits(logits, at)}, partial(repeat, at))
         for at, logits in enumerate(expected)
     )
-    agreement, (rows, length) = follow_steps(steps, rule), prompt.tokens.shape
+    agreement, (rows, length) = follow_steps(steps, rule), prompt.mask.shape
     return BundleRun(
         optimized=optimized,
         rows=rows,

@@ -71,6 +71,7 @@ class Oracle:
             first, step = originals.first, originals.step
             opened = self._open_session(first, chosen)
             self._decoder = Decoder(first, step, opened, opened if first is step else self._open_session(step))
+        self._head = None if originals.head is None else self._open_session(originals.head)
         self.cache: dict[Slot, np.ndarray] = {}
         self.outputs: Arrays = {}
         self._states: Arrays = {}  # recurrent ones, by input
@@ -130,6 +131,10 @@ class Oracle:
         feed = {**self.first_feed(tokens, mask), **self._logits_choice(tokens, last)}
         self.outputs, self.cache = self._decoder.start(feed)
         self._states = self._states_after_first()
+        if self._head is not None:
+            hidden = next(self.outputs[value.name] for value, role in model.roles.outputs.items() if role != "present")
+            (logits,) = self._head.run({self._head.inputs[0]: hidden}).values()
+            return logits[:, -(last or tokens.shape[1]) :]
         return _logits_array(model, self.outputs)[:, -(last or tokens.shape[1]) :]
 
     def _states_after_first(self) -> Arrays:
@@ -208,6 +213,7 @@ class Oracle:
         states = self._states or _no_state(model, len(tokens))
         known = {
             "tokens": tokens,
+            "embeddings": tokens,  # where a decoder takes these in their place
             "mask": self._mask,
             "positions": np.maximum(np.cumsum(self._mask, 1) - 1, 0)[:, -count:],
             "token types": np.zeros_like(tokens),

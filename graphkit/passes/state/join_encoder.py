@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -67,6 +67,32 @@ def compose_models(first: Model, second: Model, links: Mapping[str, str], prefix
     known = {entry.key for entry in proto.metadata_props}
     proto.metadata_props.extend(entry for entry in ahead.metadata_props if entry.key not in known)
     return model.with_proto(proto)
+
+
+def chain_models(name: str, models: Sequence[Model], links: Mapping[str, str] = {}) -> Model:
+    """Return models that run one after the other as one, whose inputs and outputs keep their names.
+
+    Args:
+        name: What errors call the chain.
+        models: The models; each reads what those before it give, by name or by links.
+        links: The output that an input becomes, by the input, where their names differ.
+
+    Raises:
+        UsageError: They do not fit together.
+    """
+    model = models[0]
+    for number, behind in enumerate(models[1:]):
+        outputs = {value.name for value in model.graph.outputs}
+        sources = {value.name: links.get(value.name, value.name) for value in behind.graph.inputs}
+        sources = {name: source for name, source in sources.items() if source in outputs}
+        if not sources:
+            raise UsageError(f"{name}: {behind.name} reads nothing that the models before it give - add links")
+        prefix = f"{number}/"
+        ports = [value.name for value in (*model.graph.inputs, *model.graph.outputs) if value.tensor is None]
+        both = compose_models(model, behind, sources, prefix)
+        taken = set(both.graph.values)
+        model = with_names(both, {f"{prefix}{port}": port for port in ports if port not in taken})
+    return model
 
 
 def _tell_dims_apart(ahead: onnx.GraphProto, behind: onnx.GraphProto, links: Mapping[str, str], prefix: str) -> None:
