@@ -295,7 +295,7 @@ class BundleOptions(DeployOptions):
 class GenaiOptions(Options):
     """How to write a folder for onnxruntime-genai."""
 
-    context: int | None = option(
+    max_length: int | None = option(
         None, "The longest text in tokens, with its prompt. Default: what config.json says.", metavar="N", least=1
     )
     verify: bool = option(True, NO_VERIFY)

@@ -244,17 +244,20 @@ def read_renames(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
 
 @click.command("rename", short_help="Rename inputs, outputs, symbols and values.")
 @rename_options
+@click.option("--names", is_flag=True, help="Name dims by what they are: batch, sequence, past, source, total.")
 @writes_model(RewriteOptions, without=(*SIZES, TIME))
-def rename(job: Job, **texts: Sequence[str]) -> Result:
+def rename(job: Job, names: bool, **texts: Sequence[str]) -> Result:
     """Rename inputs, outputs and symbols of dims, wherever they occur, and prove the result.
 
     MODEL is a model file, or example:NAME. A symbol that the graph forces to equal the renamed one gets the same name.
     """
     from graphkit.errors import UsageError
-    from graphkit.passes.interface.rename import Rename
+    from graphkit.passes.interface.rename import Rename, dims_by_role
 
     pairs = {name: tuple(read_renames(texts[f"{name}_name"], f"--{name}-name")) for name in RENAMED}
-    if not any(pairs.values()):
+    if names:
+        pairs["dim"] = tuple((dict(dims_by_role(job.model())) | dict(pairs["dim"])).items())
+    elif not any(pairs.values()):
         flags = ", ".join(f"--{name}-name" for name in RENAMED)
         raise UsageError(f"there is nothing to rename - give one of {flags}, such as --dim-name N=batch")
     return _run_edit(job, Rename(pairs["input"], pairs["output"], pairs["value"], pairs["dim"]))

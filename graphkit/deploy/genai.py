@@ -121,7 +121,7 @@ def genai_folder(
     progress("reading")
     draft = _draft_folder(find_pipeline(path), path)
     folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
-    config, notes = _make_config(draft.sections, folders, options.context)
+    config, notes = _make_config(draft.sections, folders, options.max_length)
     found = {name: place / name for place in reversed(folders) for name in TOKENIZER if (place / name).is_file()}
     if "tokenizer.json" not in found:
         notes.append("No tokenizer.json is beside the export: onnxruntime_genai.Tokenizer needs one, Model does not")
@@ -328,7 +328,9 @@ def _make_config(
     context = context or next((size for key in CONTEXT if type(size := text.get(key)) is int), None)
     if not ends or context is None:
         what = (
-            "how long a text may be: give --context" if ends else "which token ends a text: add generation_config.json"
+            "how long a text may be: give --max-length"
+            if ends
+            else "which token ends a text: add generation_config.json"
         )
         raise UsageError(f"{shown_path(folders[0])}: nothing beside the models says {what.replace(':', ' -', 1)}")
     tokens = {"bos_token_id": (begins or ends)[0], "eos_token_id": list(ends), "pad_token_id": (pads or ends)[0]}

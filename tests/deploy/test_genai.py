@@ -120,7 +120,7 @@ def test_a_decoder_is_described_by_what_its_graph_and_its_configurations_say(qwe
 
 
 def test_two_models_become_a_pipeline_over_one_file_of_weights(gpt2_pair: Path, tmp_path: Path) -> None:
-    report = genai_folder(gpt2_pair, tmp_path / "out", GenaiOptions(context=40))
+    report = genai_folder(gpt2_pair, tmp_path / "out", GenaiOptions(max_length=40))
     model = config_of(tmp_path / "out")["model"]
     assert (model["type"], model["context_length"]) == ("decoder-pipeline", 40)
     (prefill,), (decode,) = (stage.items() for stage in model["decoder"]["pipeline"])
@@ -240,11 +240,11 @@ def test_a_step_of_one_token_alone_is_declined(gpt2_pair: Path, tmp_path: Path) 
             info.type.tensor_type.shape.dim[1].dim_value = 1
     onnx.save(step, gpt2_pair / "decoder_with_past_model.onnx")
     with pytest.raises(UsageError, match="it takes one token at a time"):
-        genai_folder(gpt2_pair, tmp_path / "out", GenaiOptions(context=40))
+        genai_folder(gpt2_pair, tmp_path / "out", GenaiOptions(max_length=40))
 
 
 @pytest.mark.parametrize(
-    ("file", "reason"), [("generation_config.json", "which token ends a text"), ("config.json", "give --context")]
+    ("file", "reason"), [("generation_config.json", "which token ends a text"), ("config.json", "give --max-length")]
 )
 def test_what_no_configuration_says_is_asked_for(file: str, reason: str, qwen: Path, tmp_path: Path) -> None:
     (qwen / file).unlink()

@@ -56,7 +56,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "bundle-report": ("{export}", "-o", "{out}", "--dry-run"),
         "bundle-report proven": ("{export}", "-o", "{out}", "--max-cache", "4", "--max-source", "4"),
     },
-    "genai": {"genai-report": ("{cached}", "-o", "{out}", "--context", "40")},
+    "genai": {"genai-report": ("{cached}", "-o", "{out}", "--max-length", "40")},
     "transformers-js": {"transformers-js-report": ("{export}", "-o", "{out}")},
     "rewrite": {"rewrite-report": (CAUSAL, "-p", "eliminate-identity", "-o", "{out}")},
     "verify": {

@@ -9,6 +9,7 @@ from typing import ClassVar
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.name_families import find_value
+from graphkit.graph.roles import Axis
 from graphkit.graph.view import Scope, Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
@@ -17,10 +18,38 @@ from graphkit.rewrite.base import Renames
 from graphkit.rewrite.new_interface import declared_dims_in, graphs_with_scopes, with_symbols, with_value_names
 from graphkit.shapes import Expr, infer, lower, parse, symbol, upper
 from graphkit.shapes.constraints.dim_equalities import equal_symbols, needed_size, sizes_beside
-from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
+from graphkit.shapes.input_dims import declare_dim, declared_inputs, input_dims, read_dim
 from graphkit.suggest import did_you_mean
 
-__all__ = ["Rename"]
+__all__ = ["Rename", "dims_by_role"]
+
+TOLD: Mapping[Axis, str] = {
+    "batch": "batch",
+    "sequence": "sequence",
+    "past": "past",
+    "encoder": "source",
+    "total": "total",
+}
+
+
+def dims_by_role(model: Model) -> Renames:
+    """Return names for the dims of inputs that say what these are: batch, sequence, past, source or total.
+
+    A name that tells stays. Of dims with one meaning that may differ, such as the rows of a mask that broadcasts, the
+    first one gets the name, those of tokens before all others.
+    """
+    classes, taken = equal_symbols(model), _declared_symbols(model)
+    names: dict[str, str] = {}
+    for value in sorted(model.roles.inputs, key=lambda value: model.roles.of(value) != "tokens"):
+        for at, dim in enumerate(input_dims(model).get(value.name) or ()):
+            axis, old = model.roles.axis(value, at), dim.name or ""
+            new = TOLD.get(axis, "")
+            is_telling = "." not in old and (new[:3] in old or axis[:3] in old)
+            if not (new and old) or is_telling or new in {*taken, *names.values()}:
+                continue
+            if not {old, *classes.get(old, ())} & names.keys():
+                names[old] = new
+    return tuple(names.items())
 
 
 @dataclass(frozen=True)

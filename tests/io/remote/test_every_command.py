@@ -33,7 +33,7 @@ WORDS: dict[str, tuple[str, ...]] = {  # after the model, which is a merged deco
     "convert-opset": ("--to", "18", *OUT, PROOF),
     "lower": ("-o", "out", "--dim", "batch=2", PROOF, "--download"),
     "bundle": ("-o", "out", "--max-cache", "5", PROOF, "--download"),
-    "genai": ("-o", "out", "--context", "40", "--download"),
+    "genai": ("-o", "out", "--max-length", "40", "--download"),
     "rewrite": ("-p", "fold-constants", *OUT, PROOF),
     "verify": ("MODEL", "--dim", "batch=2"),
     "compare": ("MODEL", "--dim", "batch=2"),

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, printer
+from real_models import unpacked_export
 from rewriting import model_of
 
 from graphkit.errors import UsageError
-from graphkit.model import Model
+from graphkit.graph.declared_types import declared_dims
+from graphkit.model import Model, load
 from graphkit.options import RewriteProofOptions
-from graphkit.passes.interface.rename import Rename
+from graphkit.passes.interface.rename import Rename, dims_by_role
 from graphkit.verify.rewrite_verifier import verify_rewrite
 
 PLAIN = "agraph (float[N, L] x) => (float[N, L] y) { h = Exp (x)  y = Neg (h) }"
@@ -393,3 +397,22 @@ def test_a_proof_by_other_names_sees_a_crossed_output() -> None:
             runs=2,
         ),
     ).passed
+
+
+def test_dims_are_named_by_what_they_are(tmp_path: Path) -> None:
+    folder = unpacked_export("qwen3-padded", tmp_path)
+    declared = {}
+    for name in ("prefill", "decode"):
+        model = load(folder / f"{name}.onnx")
+        made = Rename(dims=dims_by_role(model)).run(model).model
+        assert dims_by_role(made) == ()
+        declared[name] = {value.name: declared_dims(value) for value in made.graph.inputs}
+    assert declared["prefill"]["input_ids"] == ("batch", "sequence")
+    assert declared["decode"]["input_ids"] == ("batch", 1)
+    assert declared["decode"]["attention_mask"][1] == "total"
+    assert declared["decode"]["attention_mask"][0] != "batch"  # it may broadcast
+    assert declared["decode"]["input.cache.layers.0.keys"][::2] == ("batch", "past")
+
+
+def test_names_of_dims_that_tell_stay() -> None:
+    assert dims_by_role(load("example:merged-decoder")) == ()
