@@ -327,12 +327,9 @@ def _make_config(
     ends, pads, begins = (read_tokens(settings.get(f"{name}_token_id")) for name in ("eos", "pad", "bos"))
     context = context or next((size for key in CONTEXT if type(size := text.get(key)) is int), None)
     if not ends or context is None:
-        what = (
-            "how long a text may be: give --max-length"
-            if ends
-            else "which token ends a text: add generation_config.json"
-        )
-        raise UsageError(f"{shown_path(folders[0])}: nothing beside the models says {what.replace(':', ' -', 1)}")
+        missing = "which token ends a text - add generation_config.json"
+        missing = "how long a text may be - give --max-length" if ends else missing
+        raise UsageError(f"{shown_path(folders[0])}: nothing beside the models says {missing}")
     tokens = {"bos_token_id": (begins or ends)[0], "eos_token_id": list(ends), "pad_token_id": (pads or ends)[0]}
     usual = {"do_sample": False, "max_length": context, "past_present_share_buffer": False}
     search = usual | {key: generation[key] for key in SEARCH if isinstance(generation.get(key), int | float)}
