@@ -90,7 +90,7 @@ def _part_method(model: Model) -> MethodModel:
     name = re.sub(r"\W", "_", model.name.removesuffix(".onnx"))
     made, changes = fold_changes(share_dim_names(model))
     kinds = {value.name: "user" for value in made.graph.inputs if value.tensor is None}
-    return MethodModel(name, "step", made, f"{name}.onnx", {}, {}, kinds, changes=tuple(changes))
+    return MethodModel(name, "step", made, f"{name}.onnx", {}, writes={}, kinds=kinds, changes=tuple(changes))
 
 
 @dataclass(frozen=True, eq=False)
