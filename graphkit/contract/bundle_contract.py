@@ -244,7 +244,8 @@ class BundleContract(AnyContract):
         opset: Of the models.
         sizes: The largest that each size may be: `batch`, `source`, `tokens`, `slots`, and other names in the shapes of
             inputs.
-        tokens: `pad` and `start`; None where the export does not say.
+        tokens: `pad` and `start`; None where the export does not say. `image`, where it does: the token in whose place
+            the rows of a picture go.
         ends: The tokens of which any ends a sequence; empty where the export does not say.
         arena: Bytes of the state.
         lengths, states, methods: What there is.

@@ -334,6 +334,8 @@ class _Part:
         """Return a dim as the contract has it; where the nodes do not tell it, the declared one, as a pass left it."""
         if dim.constant is not None:
             return dim.constant
+        if isinstance(claim, int) and dim.atom is None:
+            return claim  # so long at the sizes at which the next step runs
         if not is_known(dim) and claim is not None:
             return self.symbols.get(claim, claim) if isinstance(claim, str) else claim
         return self.symbols.get(dim.declared, dim.declared)

@@ -393,6 +393,8 @@ def read_token_settings(path: Path, *, has_encoder: bool) -> TokenSettings:
     ids = {name: next((ids for file in files if (ids := read_tokens(file.get(key)))), ()) for name, key in KEYS.items()}
     starts = ids["start"] or (ids["first"] if has_encoder else ())
     tokens = {"pad": next(iter(ids["pad"]), None), "start": starts[0] if len(starts) == 1 else None}
+    if image := read_tokens(configuration.get("image_token_id", configuration.get("image_token_index"))):
+        tokens["image"] = image[0]
     of_generation = _Settings(named or files[1])
     if len(starts) > 1:
         of_generation.note(KEYS["start"])

@@ -202,10 +202,23 @@ def lower_folder(
         state_bytes=sum(state.bytes for state in draft.contract.states),
         proof=proof,
         judged=_judge_models([output / part.method.file for part in draft.parts], options, progress),
-        notes=(*draft.notes, *changes.notes(output, options, progress), *filter(None, [caveat])),
+        notes=(
+            *_told_parts(changes.pipeline),
+            *draft.notes,
+            *changes.notes(output, options, progress),
+            *filter(None, [caveat]),
+        ),
         data=draft.data,
         costs=lowering_costs(draft.parts, draft.contract, output, options),
     )
+
+
+def _told_parts(pipeline: Pipeline) -> Iterator[str]:
+    """Yield a sentence about models that a caller runs beside the decoder."""
+    if pipeline.parts:
+        names, image = ", ".join(model.name for model in pipeline.parts), pipeline.settings.tokens.get("image")
+        rows = f" A row of a picture takes the place of that of token {image}." if image is not None else ""
+        yield f"Not lowered: {names}. Lower each by itself.{rows}"
 
 
 @dataclass(frozen=True, eq=False)

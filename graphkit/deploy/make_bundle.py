@@ -73,7 +73,7 @@ __all__ = [
     "with_initial",
 ]
 
-# The methods that every bundle has: `init` gives all state its initial value, `reorder` chooses its rows.
+# The methods that bundles have besides: `init` gives all state its initial value, `reorder` chooses its rows.
 
 
 INDICES = "rows"
@@ -334,7 +334,9 @@ def _draft_bundle(export: BundleExport, options: BundleOptions) -> BundleDraft:
         copy_host=options.copy_host,
         dims=dict(sizes.dims),
     )
-    generated = [init_method(contract, arrays), reorder_method(contract)]  # which every bundle has
+    generated = [init_method(contract, arrays)]
+    if any(state.batch is not None for state in contract.states):  # of one row there is nothing to choose
+        generated.append(reorder_method(contract))
     every = (*contract.methods, *(method for method, _ in generated))
     models = {method.file: method.model for method in methods} | {method.file: model for method, model in generated}
     return BundleDraft(methods, sizes, replace(contract, options=used, methods=every), models)
@@ -413,6 +415,11 @@ def _make_contract(methods: Sequence[MethodModel], export: BundleExport, sizes: 
     legal = dict(_legal_inputs(encoder, contract)) if encoder is not None else {}
     if (prompt := _legal_prompt(export, contract)) is not None:
         legal["tokens"] = prompt
+    image, parts = contract.tokens.get("image"), pipeline.parts if pipeline is not None else ()
+    where = f" at tokens equal to {image}" if image is not None else ""
+    names = " and ".join(model.name.removesuffix(".onnx") for model in parts)
+    rows = (f"The rows that prefill takes come from {names}: those of a picture go{where} in the place of others.",)
+    contract = replace(contract, loop=(*contract.loop, *(rows if parts else ())))
     words = (f"Give sizes at which the export runs: {name} is {size.words}." for name, size in legal.items())
     return replace(contract, legal=legal, loop=(*contract.loop, *words))
 

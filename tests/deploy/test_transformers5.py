@@ -1,0 +1,147 @@
+"""Exports of transformers 5 are bundled and lowered, and give PyTorch's tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from real_models import export_cases, unpacked_export
+
+import graphkit
+from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.errors import UsageError
+from graphkit.hosts.numpy_host import Host
+from graphkit.shapes.input_dims import input_dims
+
+slow = pytest.mark.slow
+END = 2
+IMAGE = 119  # the token in whose place rows of a picture go
+
+
+def cut(row: np.ndarray) -> list[int]:
+    """Return tokens up to the one that ends them, behind which PyTorch pads."""
+    tokens = [int(token) for token in row]
+    return tokens[: tokens.index(END) + 1] if END in tokens else tokens
+
+
+def bundled(export: Path, folder: Path, *, batch: int = 2, verify: bool = False) -> graphkit.Bundle:
+    options = graphkit.BundleOptions(batch=batch, verify=verify)
+    report = graphkit.bundle_folder(export, folder, options)
+    if verify:
+        assert report.proof is not None
+        assert report.proof.findings() == ()
+    return graphkit.Bundle(folder, unchecked=True)
+
+
+def cases_of(export: Path) -> Iterator[dict[str, object]]:
+    return (case for case in export_cases(export) if not case["padded"])
+
+
+@pytest.mark.parametrize("name", ["qwen3-padded", "gemma3_text", "llama-static", "lfm2"])
+def test_a_decoder_gives_the_tokens_of_pytorch(name: str, tmp_path: Path) -> None:
+    export = unpacked_export(name, tmp_path / "export")
+    bundle = bundled(export, tmp_path / "bundle")
+    for case in cases_of(export):
+        given = bundle.generate(case["inputs"]["input_ids"], max_new_tokens=case["tokens"].shape[1])
+        assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
+
+
+def test_an_encoder_decoder_whose_first_step_takes_one_token_gives_the_tokens_of_pytorch(tmp_path: Path) -> None:
+    export = unpacked_export("marian-multi", tmp_path / "export")
+    bundle = bundled(export, tmp_path / "bundle")
+    for case in export_cases(export):
+        ids, mask = (case["inputs"].get(key) for key in ("input_ids", "attention_mask"))
+        given = bundle.generate(ids, mask=mask, max_new_tokens=case["tokens"].shape[1])
+        assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
+
+
+def test_steps_read_the_tokens_that_the_first_step_does_not_take(tmp_path: Path) -> None:
+    bundle = bundled(unpacked_export("marian-multi", tmp_path / "export"), tmp_path / "bundle", batch=1)
+    ids, start = np.array([[5, 6, 7]]), [[3, 8, 9]]
+    at_once = bundle.encode(start, input_ids=ids, all_logits=True)
+    first = bundle.encode([[3]], input_ids=ids)
+    np.testing.assert_array_equal(at_once, np.concatenate([first, bundle.step([8]), bundle.step([9])], 1))
+
+
+def test_a_model_for_pictures_and_text_gives_the_tokens_of_pytorch(tmp_path: Path) -> None:
+    export = unpacked_export("llava-one", tmp_path / "export")
+    bundle = bundled(export, tmp_path / "bundle", batch=1)
+    assert bundle.contract.tokens["image"] == IMAGE
+    assert any(f"at tokens equal to {IMAGE}" in step for step in bundle.contract.loop)
+    tried = 0
+    for case in cases_of(export):
+        ids, pixels = case["inputs"]["input_ids"], case["inputs"]["pixel_values"]
+        if len(ids) == 1:
+            rows = run_part(bundle, "embed_tokens", ids).copy()
+            rows[ids == IMAGE] = run_part(bundle, "image_encoder", pixels).reshape(-1, rows.shape[-1])
+            given = bundle.generate(rows, max_new_tokens=case["tokens"].shape[1])
+            assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
+            tried += 1
+    assert tried
+
+
+def run_part(bundle: graphkit.Bundle, name: str, array: np.ndarray) -> np.ndarray:
+    method = next(method for method in bundle.contract.methods if method.name == name)
+    return bundle.run(name, {method.inputs[0].name: array})[method.outputs[0].name]
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen3-padded", *(pytest.param(name, marks=slow) for name in ("llama-static", "lfm2"))]
+)
+def test_a_bundle_is_proven_against_its_export(name: str, tmp_path: Path) -> None:
+    bundled(unpacked_export(name, tmp_path / "export"), tmp_path / "bundle", verify=True)
+
+
+@slow
+@pytest.mark.parametrize("name", ["marian-multi", "llava-one"])
+def test_a_bundle_of_several_models_is_proven_against_its_export(name: str, tmp_path: Path) -> None:
+    bundled(unpacked_export(name, tmp_path / "export"), tmp_path / "bundle", batch=1, verify=True)
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", pytest.param("lfm2", marks=slow)])
+def test_a_lowered_decoder_gives_the_tokens_of_pytorch(name: str, tmp_path: Path) -> None:
+    export = unpacked_export(name, tmp_path / "export")
+    report = graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=32))
+    assert report.proof is not None
+    assert report.proof.passed
+    host = Host(tmp_path / "lowered")
+    for case in cases_of(export):
+        if len(case["tokens"]) == 1:
+            given = host.generate(None, case["inputs"]["input_ids"][0].tolist(), case["tokens"].shape[1])
+            assert cut(np.array(given)) == cut(case["tokens"][0])
+
+
+def test_dims_of_one_meaning_get_one_name(tmp_path: Path) -> None:
+    pipeline = find_pipeline(unpacked_export("qwen3-padded", tmp_path / "export")).with_decoders()
+    assert pipeline.first is not None
+    assert pipeline.step is not None
+    first, step = (
+        {n: list(map(str, d or ())) for n, d in input_dims(m).items()} for m in (pipeline.first, pipeline.step)
+    )
+    assert len({dims[0] for dims in (*first.values(), *step.values())}) == 1
+    assert first["input_ids"] == first["attention_mask"] == first["position_ids"]
+    assert {tuple(dims) for name, dims in step.items() if "cache" in name} == {("batch", "2", step_past(step), "8")}
+
+
+def step_past(dims: dict[str, list[str]]) -> str:
+    return next(dims for name, dims in dims.items() if name.endswith("layers.0.keys"))[2]
+
+
+def test_a_static_cache_has_the_slots_of_its_export(tmp_path: Path) -> None:
+    export = unpacked_export("llama-static", tmp_path / "export")
+    bundle = bundled(export, tmp_path / "bundle")
+    slots = {state.shape[0] for state in bundle.contract.states if state.update == "slots"}
+    assert slots == {bundle.contract.lengths[0].most}
+    with pytest.raises(UsageError, match=r"its cache has \d+ slots from the start, not 64 - leave out --max-cache"):
+        graphkit.bundle_folder(export, tmp_path / "other", graphkit.BundleOptions(max_cache=64))
+
+
+def test_a_prompt_that_leaves_a_state_too_short_is_refused(tmp_path: Path) -> None:
+    bundle = bundled(unpacked_export("lfm2", tmp_path / "export"), tmp_path / "bundle")
+    least = json.loads((tmp_path / "bundle" / "bundle.json").read_text())["legal"]["tokens"]["least"]
+    assert least == 3
+    with pytest.raises(UsageError, match="at which the model does not run: tokens is 3 or more"):
+        bundle.prefill([[5, 6]])
