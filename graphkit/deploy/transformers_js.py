@@ -147,8 +147,8 @@ def transformers_js_folder(
             names += sorted({(name, *pair) for each in known for pair in each.items() if pair[0] != pair[1]})
             halves = [_rename_ports(*pair) for pair in zip(models, known, strict=True)]
             merge = merge_decoders(*halves) if len(halves) == 2 else None
-            _check_start(halves[0], halves[0] if merge is None else merge.model, has_encoder=encoder is not None)
             whole = halves[0] if merge is None else merge.model
+            _check_start(halves[0], whole, has_encoder=encoder is not None)
             dtypes[name] = _dtype_of(whole)
             file = stage / "onnx" / f"{name}{SUFFIXES[dtypes[name]]}.onnx"
             data |= {file.name: len(save_models({file: whole}, weights="kept")) - 1}
@@ -160,8 +160,8 @@ def transformers_js_folder(
                     told = RewriteProofOptions(names=tuple(known[0].items()), exact=True, limits=options.limits)
                     proofs.append(verify_rewrite(models[0], file, options=told, progress=progress))
         more = {"dtype": dtypes, "use_external_data_format": {name: count for name, count in data.items() if count}}
-        known_settings = settings.get(SETTINGS)
-        settings[SETTINGS] = {**(known_settings if isinstance(known_settings, dict) else {}), **more}
+        before = settings.get(SETTINGS)
+        settings[SETTINGS] = {**before, **more} if isinstance(before, dict) else more
         (stage / "config.json").write_text(f"{json.dumps(settings, indent=2)}\n", encoding="utf-8")
         for name, source in copied.items():
             (stage / name).write_bytes(source.read_bytes())

@@ -90,8 +90,7 @@ def merge_decoders(first: ModelLike, with_past: ModelLike) -> Merge:
     if (misfit := next(_find_misfits(first, later), None)) is not None:
         raise UsageError(misfit)
     names = _port_names(first, later)
-    ours, theirs = declare_needs(with_port_names(first, names)), declare_needs(later)
-    ours, theirs = _share_symbols(ours, theirs)
+    ours, theirs = _share_symbols(declare_needs(with_port_names(first, names)), declare_needs(later))
     inputs, outputs = (_join_declarations(ours, theirs, ports) for ports in ("input", "output"))
     presents = {entry.slot: entry.present.name for entry in ours.roles.cache if entry.present is not None}
     pasts = {entry.slot: past.name for past, entry in theirs.roles.pasts.items() if entry.present is None}
@@ -177,8 +176,8 @@ def with_port_names(model: Model, names: Mapping[str, str]) -> Model:
 def _free_names(model: Model, taken: Collection[str], names: Mapping[Value, str]) -> dict[Value, str]:
     """Return these new names of values, and free ones for all others that have a taken name, but for inputs."""
     used, found = {*names_in(model.scopes[:1]), *taken}, dict(names)
-    for value in (value for scope in model.graph.walk() for value in scope.values.values()):
-        if value.name in taken and value not in names and value not in model.graph.inputs:
+    for value in (value for scope in model.graph.walk() for name, value in scope.values.items() if name in taken):
+        if value not in names and value not in model.graph.inputs:
             found[value] = free_name(value.name, used)
             used.add(found[value])
     return found
@@ -213,21 +212,21 @@ def _join_declarations(first: Model, later: Model, ports: str) -> dict[str, onnx
     growing = [entry for entry in later.roles.pasts.values() if not later.roles.is_cross(entry)]
     empty = {str(dim_at(entry.past, entry.axis)): 0 for entry in growing}
     ours, theirs = ({info.name: info for info in getattr(half.proto.graph, ports)} for half in (first, later))
-    groups, joint = [declared_inputs(half).groups for half in (first, later)], ours | theirs
+    joint = ours | theirs
     for name in ours.keys() & theirs.keys():
         kinds = [half[name].type.tensor_type for half in (ours, theirs)]
         if (kinds[0].elem_type, len(kinds[0].shape.dim)) != (kinds[1].elem_type, len(kinds[1].shape.dim)):
             raise UsageError(f"{later.label}: '{name}' has not the dtype and rank that it has in {first.label}")
         joint[name] = onnx.ValueInfoProto.FromString(theirs[name].SerializeToString())
-        for made, *dims in zip(
-            joint[name].type.tensor_type.shape.dim, *(kind.shape.dim for kind in kinds), strict=True
-        ):
-            mine, other = (
-                read_dim(dim.dim_param or dim.dim_value, names) for dim, names in zip(dims, groups, strict=True)
-            )
+        declared = joint[name].type.tensor_type.shape.dim
+        for made, mine, other in zip(declared, *map(_read_dims, (first, later), kinds), strict=True):
             if mine not in (other, other.substitute(empty)):
                 made.Clear()
     return joint
+
+
+def _read_dims(half: Model, kind: onnx.TypeProto.Tensor) -> list[Expr]:
+    return [read_dim(dim.dim_param or dim.dim_value, declared_inputs(half).groups) for dim in kind.shape.dim]
 
 
 def _outer_names(half: Model, taken: set[str], shared: dict[int, str], numbers: ConstantNumbers) -> dict[Value, str]:
