@@ -10,6 +10,7 @@ from graphkit.graph.declared_types import hinted_type
 from graphkit.graph.roles import Axis
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
+from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.new_interface import with_interface, with_symbols
 from graphkit.shapes import Expr, const, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
@@ -69,7 +70,7 @@ def drop_idle_inputs(model: Model) -> Model:
         and value not in model.roles.pasts
         and all(node.is_op("Identity") for node, _ in value.consumers)
     }
-    return with_interface(model, {}, {}, {*idle, *idle.values()}) if idle else model
+    return remove_dead_code(with_interface(model, {}, {}, {*idle, *idle.values()})).model if idle else model
 
 
 def find_least_prompt(first: Model, step: Model) -> int:
