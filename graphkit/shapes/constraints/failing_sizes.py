@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphkit.errors import UsageError
+from graphkit.graph.name_families import is_number
 from graphkit.model import Model
 from graphkit.ops.preconditions import FAILS, FINE, WRONG, Bools
 from graphkit.shapes import DimSpec, Expr, Shapes, infer, is_known
@@ -125,11 +126,12 @@ def find_triggers(shapes: Shapes) -> Triggers:
     sizes = Grid(shared, symbols).sizes
     grid = Grid(shared, {name: symbol for name, symbol in symbols.items() if sizes[name]})  # the others change nothing
     start = {name: base[name] for name in grid.symbols}
-    triggers = list(_Search(grid, start).triggers())
+    known = {name for name, size in start.items() if is_number(name) and int(name) == size}  # which are no sizes to try
+    triggers = [trigger for trigger in _Search(grid, start).triggers() if known.isdisjoint(trigger.changed)]
     whole = [replace(trigger, dims={**base, **trigger.dims}, fine={**base, **trigger.fine}) for trigger in triggers]
     positive = [trigger for trigger in triggers if not any(trigger.dims[name] == 0 for name in trigger.changed)]
     sized = {name for trigger in positive for name in trigger.changed}
-    rules = size_rules(grid, start, sized)
+    rules = tuple(rule for rule in size_rules(grid, start, sized) if rule.name not in known)
     multiples = {rule.name: rule.least for rule in rules if start[rule.name] % rule.step}
     plain = {**base, **with_ties({**start, **multiples}, grid.ties)}
     best = base if grid.bad([{name: plain[name] for name in start}]).any() else plain

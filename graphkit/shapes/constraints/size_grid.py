@@ -16,6 +16,7 @@ from itertools import combinations, product
 
 import numpy as np
 
+from graphkit.graph.name_families import is_number
 from graphkit.graph.view import Scope
 from graphkit.ops.preconditions import FINE, Bools, Ints, Precondition
 from graphkit.shapes import Expr, Relation
@@ -230,6 +231,8 @@ class Grid:
 
     def _guess_size(self, name: str) -> int:
         low, high = int(self.symbols[name].lower), self.symbols[name].upper
+        if is_number(name):  # an exporter's name for a size that it knows
+            return int(min(max(int(name), low), high))
         usual = next((size for part, size in NAMED if part in name), low and low + 2)
         return int(min(max(usual, low, self.least.get(name, low)), high))
 
