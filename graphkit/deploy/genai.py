@@ -33,6 +33,7 @@ from graphkit.model import Model
 from graphkit.options import GenaiOptions, RewriteProofOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
+from graphkit.passes.interface.rename import Rename
 from graphkit.passes.state.join_encoder import compose_models
 from graphkit.render.document_blocks import Block, Prose, outcome
 from graphkit.rewrite.dead_code import remove_dead_code
@@ -176,18 +177,11 @@ def _draft_folder(pipeline: Pipeline, path: Path) -> _Draft:
     first = _with_usual_names(first, FED)
     if lost := {value.name for value in first.graph.outputs} - {value.name for value in model.graph.outputs}:
         raise _refusal(first, f"no step gives '{min(lost)}' too")
-    stages = [
-        {
-            name: {
-                "filename": f"{name}.onnx",
-                "run_on_prompt": part is first,
-                "run_on_token_gen": part is model,
-                "inputs": [value.name for value in part.roles.inputs],
-                "outputs": [value.name for value in part.graph.outputs],
-            }
-        }
-        for name, part in (("prefill", first), ("decode", model))
-    ]
+    stages: list[object] = []
+    for name, part in (("prefill", first), ("decode", model)):
+        runs = {"filename": f"{name}.onnx", "run_on_prompt": part is first, "run_on_token_gen": part is model}
+        inputs, outputs = ([value.name for value in values] for values in (part.roles.inputs, part.graph.outputs))
+        stages.append({name: {**runs, "inputs": inputs, "outputs": outputs}})
     sections = {"type": "decoder-pipeline", "vocab_size": words, "decoder": {**decoder, "pipeline": stages}}
     return _Draft({"prefill.onnx": first, "decode.onnx": model}, sections)
 
@@ -262,12 +256,15 @@ def _read_decoder(step: Model) -> tuple[dict[str, Any], int]:
     lengths = shapes[roles.all("tokens")[0]].dims or ()
     own = [entry for entry in roles.cache if not roles.is_cross(entry)]
     section: dict[str, Any] = {"num_hidden_layers": len(own) // 2}
+    kinds: dict[tuple[int, ...], tuple[int | None, int | None]] = {}
     for entry in own:
         past, present = (shapes[value].dims if value else None for value in (entry.past, entry.present))
         if past is None or present is None or len(past) != 4 or not _has_grown(present[2], past[2], lengths[1]):
             name = next(value.name for value in (entry.past, entry.present) if value)
             raise _refusal(step, f"'{name}' is not [batch, heads, past, size], and longer by the new tokens afterwards")
         heads, size = present[1].constant, present[3].constant
+        if kinds.setdefault(entry.slot.index, (heads, size)) != (heads, size):
+            raise _refusal(step, "keys and values of a layer have several sizes")
         section |= {"num_attention_heads": heads, "num_key_value_heads": heads, "head_size": size}
     scores = shapes[step.graph.values["logits"]].dims or ()
     if len(scores) != 3 or scores[1] not in (lengths[1], 1) or (words := scores[2].constant) is None:
@@ -311,7 +308,7 @@ def _with_usual_names(model: Model, fed: Mapping[Role, str]) -> Model:
             if part is not None and (len(entry.slot.index) != 1 or entry.slot.kind not in ("key", "value")):
                 raise _refusal(model, f"'{part.name}' is not the key or the value of a layer")
             names |= {part.name: f"{side}.{entry.slot.index[0]}.{entry.slot.kind}"} if part is not None else {}
-    return with_names(model, {old: new for old, new in names.items() if old != new})
+    return Rename(values=tuple(names.items())).run(model).model
 
 
 def _make_config(
