@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os.path import commonprefix
 from pathlib import Path
 from typing import ClassVar
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.findings import Finding, Judged
+from graphkit.analysis.frozen_sizes import FrozenSizes, frozen_sizes
 from graphkit.dtypes import dtype_name
 from graphkit.graph.cache_entries import CacheEntry, Slot
 from graphkit.graph.declared_types import Dim, declared_dims, declared_type, shape_text, type_dims
@@ -87,15 +89,17 @@ class Interface(Judged):
     Attributes:
         inputs, outputs: The declarations of the model.
         contradictions: Where the nodes need other dims than are declared, in one sentence.
+        frozen: Sizes that the exporter froze.
     """
 
     title: ClassVar[str] = "Interface"
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     contradictions: tuple[str, ...] = ()
+    frozen: FrozenSizes = field(default=FrozenSizes(()), metadata={"in_json": False})
 
     def found(self) -> tuple[Finding, ...]:
-        return tuple(Finding("declared-dims", text, text, text) for text in self.contradictions)
+        return (*self.frozen.found(), *(Finding("declared-dims", text, text, text) for text in self.contradictions))
 
     @property
     def input_count(self) -> int:
@@ -116,6 +120,7 @@ class Interface(Judged):
             remarks = ("; ".join(filter(None, (p.description, "has a default" if p.optional else ""))) for p in ports)
             rows = [(p.index, p.label, p.dtype, shape_text(p.shape), r) for p, r in zip(ports, remarks, strict=True)]
             yield table("# | Name:code | Dtype | Shape:note | Description:note", rows, f"{name}: {count}")
+        yield from self.frozen.blocks()
         yield from (Prose(text, "warning") for text in self.contradictions)
 
 
@@ -147,6 +152,7 @@ def interface(model: ModelLike) -> Interface:
         _make_ports(model.graph, model.graph.inputs, meanings),
         _make_ports(model.graph, model.graph.outputs, meanings),
         contradictions,
+        frozen_sizes(model),
     )
 
 
@@ -191,6 +197,7 @@ Pair = tuple[str, Value, str, Value]  # a model and its output, a model and its 
 PairsOf = Callable[[dict[str, Model], str, str], Iterator[Pair]]
 
 DECODERS = ("first-step decoder", "decoder with past", "merged decoder", "decoder-only")
+ENCODERS = ("encoder", "vision")
 ONCE = (*DECODERS, "recurrent decoder", "recurrent")  # roles that a pipeline has once
 SHOWN = 4  # names of models in a sentence
 
@@ -223,6 +230,7 @@ class Fit(Judged):
         missing: Inputs that another model should feed, and none does.
         leftover: Cache outputs that no model reads.
         apart: Models that look like part of no pipeline, of which nothing is asked.
+        absent: Models that a folder has not got, and who needs them, in a sentence.
     """
 
     title: ClassVar[str] = "How they fit together"
@@ -231,10 +239,11 @@ class Fit(Judged):
     missing: tuple[str, ...]
     leftover: tuple[str, ...]
     apart: tuple[str, ...] = ()
+    absent: tuple[str, ...] = field(default=(), metadata={"in_json": False})
 
     def found(self) -> tuple[Finding, ...]:
         problems = (problem for link in self.links for problem in link.problems)
-        texts = (*problems, *(f"nothing gives {name}" for name in self.missing))
+        texts = (*self.absent, *problems, *(f"nothing gives {name}" for name in self.missing))
         return tuple(Finding("fit", text, text, text) for text in texts)
 
     def blocks(self) -> Iterator[Block]:
@@ -286,6 +295,7 @@ def fit(models: Sequence[ModelLike]) -> Fit:
         tuple(name for group in groups for name in _missing_models(group.names, group.roles, fed)),
         tuple(name for group in groups for name in _leftover_ports(group.names, group.roles, taken)),
         tuple(name for name in names if not any(name in group.names for group in groups)),
+        tuple(part for group in groups for part in _absent_parts(group.names, group.roles)),
     )
 
 
@@ -318,7 +328,7 @@ class _Group:
         """Yield each output that feeds an input."""
         for target in self.names:
             if self.roles[target] in DECODERS:
-                yield from self._best_pairs(target, ("encoder", "vision"), _encoder_pairs)
+                yield from self._best_pairs(target, ENCODERS, _encoder_pairs)
                 yield from self._best_pairs(target, ("first-step decoder",), _cache_pairs)
                 yield from _cache_pairs(self.names, target, target)
             starting = [name for name in self.names if first_states(self.names[name], self.names[target])]
@@ -439,10 +449,54 @@ def _link_problem(source: str, output: Value, target: str, value: Value) -> str:
 
 def _missing_models(names: dict[str, Model], roles: dict[str, str], fed: set[tuple[str, str]]) -> Iterator[str]:
     for name, model in names.items():
-        has_encoder = any(role in ("encoder", "vision") for role in roles.values())
+        has_encoder = any(role in ENCODERS for role in roles.values())
         needed = [past.name for past in model.roles.pasts] if roles[name] == "decoder with past" else []
         needed += [value.name for value in model.roles.all("encoder state") if has_encoder]
         yield from _group_ports(name, [port for port in needed if (name, port) not in fed])
+
+
+def _absent_parts(names: dict[str, Model], roles: dict[str, str]) -> Iterator[str]:
+    """Yield what a folder has not got of an encoder, an embedding table and an encoder of pictures, and who needs it."""
+    if not _is_whole_folder(list(names.values())):
+        return
+    decoders = {name: model for name, model in names.items() if roles[name] in DECODERS}
+    has_encoder = any(role in ENCODERS for role in roles.values())
+    has_table = any(_gives_embeddings(model) for model in names.values())
+    has_pictures = any(_takes_pictures(model) for model in names.values())
+    for name, model in decoders.items():
+        if states := [value.name for value in model.roles.all("encoder state") if not has_encoder]:
+            yield f"no encoder: nothing gives {name}: {', '.join(states)} - export it beside the decoder"
+        embeds = ", ".join(value.name for value in model.roles.all("embeddings"))
+        if embeds and not has_table and not model.roles.all("tokens"):
+            yield f"no embedding table: nothing gives {name}: {embeds} - export it beside the decoder"
+        if embeds and not has_pictures and _config_has_pictures(model):
+            yield f"no encoder of pictures: nothing gives their rows in {name}: {embeds} - export it beside the decoder"
+
+
+def _is_whole_folder(models: Sequence[Model]) -> bool:
+    """Whether models are all of those that lie in one folder."""
+    paths = {model.path for model in models}
+    folder = next((path.parent for path in paths if path is not None), None)
+    return folder is not None and paths == set(folder.glob("*.onnx"))
+
+
+def _gives_embeddings(model: Model) -> bool:
+    """Whether a model only looks up the rows of tokens."""
+    roles = model.roles
+    return bool(roles.all("tokens")) and len(roles.inputs) == 1 and not roles.cache and roles.logits is None
+
+
+def _takes_pictures(model: Model) -> bool:
+    return bool(model.roles.all("image")) or any("pixel" in value.name for value in model.roles.inputs)
+
+
+def _config_has_pictures(model: Model) -> bool:
+    """Whether the configuration beside a model tells of pictures."""
+    try:
+        assert model.path is not None
+        return "vision_config" in json.loads((model.path.parent / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
 
 
 def _leftover_ports(names: dict[str, Model], roles: dict[str, str], taken: set[tuple[str, str]]) -> Iterator[str]:

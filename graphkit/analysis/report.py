@@ -355,7 +355,10 @@ class Comparison(Judged):
         weights = size_text(sum(row.weight_bytes for row in self.rows), "B")
         names = short_paths(report.model for report in self.reports)
         places = {finding: names.get(finding.model, finding.where).removesuffix(".onnx") for finding in self.found()}
-        distinct = dict.fromkeys(Finding(finding.kind, place, "") for finding, place in places.items())
+        frozen = {finding: f" ({finding.where})" for finding in places if finding.kind.startswith("frozen")}
+        distinct = dict.fromkeys(
+            Finding(finding.kind, place + frozen.get(finding, ""), "") for finding, place in places.items()
+        )
         roles = ", ".join(dict.fromkeys(row.role for row in self.rows))
         verdicts = (report.sections.get(VERDICT.name) for report in self.reports)
         alone = (command for verdict in verdicts if isinstance(verdict, Verdict) for command in verdict.commands)
