@@ -22,7 +22,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose
 
-__all__ = ["FrozenSize", "FrozenSizes", "frozen_sizes"]
+__all__ = ["FrozenSize", "FrozenSizes", "frozen_sizes", "has_manifest"]
 
 MANIFEST = "export.json"  # which transformers 5 writes beside its models
 SOURCES: tuple[Role, ...] = (
@@ -112,12 +112,16 @@ def frozen_sizes(model: ModelLike) -> FrozenSizes:
 def _row(
     model: Model, kind: str, about: str, size: int | None, where: str, ports: Sequence[Value], text: str
 ) -> FrozenSize:
-    is_ours = model.path is not None and (model.path.parent / MANIFEST).is_file()
     tokens = model.roles.first("tokens")
-    advice = ADVICE[about][not is_ours].format(tokens=tokens.name if tokens is not None else "a prompt")
+    advice = ADVICE[about][not has_manifest(model)].format(tokens=tokens.name if tokens is not None else "a prompt")
     label, dims = family_labels(value.name for value in ports), {declared_dims(value) for value in ports}
     ports_text = f"{label} {shape_text(next(iter(dims)))}" if len(dims) == 1 else label
     return FrozenSize(kind, size, where, ports_text, text, f"export it anew {advice}")
+
+
+def has_manifest(model: Model) -> bool:
+    """Whether the manifest of transformers 5 lies beside a model."""
+    return model.path is not None and (model.path.parent / MANIFEST).is_file()
 
 
 def _dims(value: Value | None) -> tuple[Dim, ...]:

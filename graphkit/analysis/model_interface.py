@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.analysis.frozen_sizes import FrozenSizes, frozen_sizes
+from graphkit.analysis.frozen_sizes import FrozenSizes, frozen_sizes, has_manifest
 from graphkit.dtypes import dtype_name
 from graphkit.graph.cache_entries import CacheEntry, Slot
 from graphkit.graph.declared_types import Dim, declared_dims, declared_type, shape_text, type_dims
@@ -456,8 +456,11 @@ def _missing_models(names: dict[str, Model], roles: dict[str, str], fed: set[tup
 
 
 def _absent_parts(names: dict[str, Model], roles: dict[str, str]) -> Iterator[str]:
-    """Yield what a folder has not got of an encoder, an embedding table and an encoder of pictures, and who needs it."""
-    if not _is_whole_folder(list(names.values())):
+    """Yield which of an encoder, an embedding table and an encoder of pictures an export has not got, and who needs it.
+
+    Only exports that have a manifest are meant to be whole.
+    """
+    if not _is_whole_folder(list(names.values())) or not all(map(has_manifest, names.values())):
         return
     decoders = {name: model for name, model in names.items() if roles[name] in DECODERS}
     has_encoder = any(role in ENCODERS for role in roles.values())

@@ -93,7 +93,7 @@ def test_what_has_no_line_is_named() -> None:
     found = [Finding(kind, "here", "it is wrong") for kind in KIND_NAMES]
     lines = lines_of(*reversed(found), commands=("graphkit one", "graphkit two"))
     assert lines[1] == "the graph is not valid: here (summary)"
-    assert lines[5].startswith("also: merged-if, zero-length-kv, fit, ")
+    assert lines[5].startswith("also: merged-if, zero-length-kv, frozen-past, ")
     assert lines[6:] == ["graphkit one", "graphkit two"]
     assert len(lines) == ROWS
 
@@ -113,7 +113,7 @@ def test_a_long_place_is_cut_between_words() -> None:
 
 def test_names_too_long_for_a_line_are_counted() -> None:
     long = [Finding("fit", f"{'folder-' * 10}{number}/model", "it is wrong") for number in range(3)]
-    kinds = [kind for kind in KIND_NAMES if kind not in ("fit", "unloadable")]
+    kinds = [kind for kind in KIND_NAMES if kind not in ("fit", "unloadable", "frozen-past", "lost-write")]
     (_, *lines) = lines_of(*long, *(Finding(kind, "here", "it is wrong") for kind in kinds))
     assert any(line == "models do not fit together: 3 places (fit)" for line in lines)
 
