@@ -7,11 +7,12 @@ write sizes that they know so. A manifest beside the model only tells how to exp
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.analysis.findings import Finding, Judged
+from graphkit.analysis.findings import Finding, Judged, kind_of
+from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.declared_types import Dim, declared_dims, hinted_type, shape_text
 from graphkit.graph.name_families import family_labels
@@ -22,7 +23,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose
 
-__all__ = ["FrozenSize", "FrozenSizes", "frozen_sizes", "has_manifest"]
+__all__ = ["FrozenSize", "FrozenSizes", "check_frozen_sizes", "frozen_sizes", "has_manifest"]
 
 MANIFEST = "export.json"  # which transformers 5 writes beside its models
 SOURCES: tuple[Role, ...] = (
@@ -46,7 +47,7 @@ ADVICE = {  # by transformers 5, and by any other exporter
         "with a dynamic dim for the tokens",
     ),
     "source": ("with a cache that grows, or pad each source to this length", "with a dynamic dim for the source"),
-    "rows": ("from an example with a padded row, so that it takes a mask", "with a mask as an input"),
+    "padding": ("from an example with a padded row, so that it takes a mask", "with a mask as an input"),
 }
 
 
@@ -56,6 +57,7 @@ class FrozenSize:
 
     Attributes:
         kind: The kind of finding.
+        about: What has the size: `past`, `batch`, `pictures`, `tokens`, `source` or `mask`; or `write`, or `padding`.
         size: The size, None where it is not one.
         where: The size in a few words.
         ports: Labels of the inputs or outputs that show it.
@@ -64,6 +66,7 @@ class FrozenSize:
     """
 
     kind: str
+    about: str
     size: int | None
     where: str
     ports: str
@@ -92,11 +95,6 @@ class FrozenSizes(Judged):
         for finding in self.found():
             yield Prose(f"{finding.text[0].upper()}{finding.text[1:]}.", "warning" if finding.is_fault else "plain")
 
-    @property
-    def obstacle(self) -> str:
-        """Why the model cannot go on from step to step, "" if it can."""
-        return next((finding.text for finding in self.found() if finding.is_fault), "")
-
 
 def frozen_sizes(model: ModelLike) -> FrozenSizes:
     """Find the sizes that an exporter froze, such as a past of exactly one token.
@@ -109,14 +107,30 @@ def frozen_sizes(model: ModelLike) -> FrozenSizes:
     ))  # fmt: skip
 
 
+def check_frozen_sizes(models: Iterable[Model], step: Model | None, batch: int) -> None:
+    """Refuse a decoder of later steps that cannot go on, whatever it is made into, and models of another batch.
+
+    Raises:
+        UsageError: The past has one length, new keys and values are lost, or a batch has another size.
+    """
+    faults = [] if step is None else [(step, row) for row in frozen_sizes(step).rows if kind_of(row.kind).is_fault]
+    for decoder, row in faults:
+        raise UsageError(f"{decoder.name}: {row}")
+    for model in models:
+        for row in frozen_sizes(model).rows:
+            if row.about == "batch" and row.size != batch:
+                raise UsageError(f"{model.name}: {row.text} ({row.ports}) - give --batch {row.size}, or {row.advice}")
+
+
 def _row(
     model: Model, kind: str, about: str, size: int | None, where: str, ports: Sequence[Value], text: str
 ) -> FrozenSize:
     tokens = model.roles.first("tokens")
-    advice = ADVICE[about][not has_manifest(model)].format(tokens=tokens.name if tokens is not None else "a prompt")
+    key = "size" if about in ("pictures", "mask") or (about == "batch" and size != 1) else about
+    advice = ADVICE[key][not has_manifest(model)].format(tokens=tokens.name if tokens is not None else "a prompt")
     label, dims = family_labels(value.name for value in ports), {declared_dims(value) for value in ports}
     ports_text = f"{label} {shape_text(next(iter(dims)))}" if len(dims) == 1 else label
-    return FrozenSize(kind, size, where, ports_text, text, f"export it anew {advice}")
+    return FrozenSize(kind, about, size, where, ports_text, text, f"export it anew {advice}")
 
 
 def has_manifest(model: Model) -> bool:
@@ -210,9 +224,11 @@ def _frozen_batch(model: Model) -> Iterator[FrozenSize]:
             if dims[0] > 1 or roles.of(value) != "image":
                 rows[dims[0]].append(value)
     for size, values in rows.items():
-        things = count_things(size, "picture(s)" if roles.of(values[0]) == "image" else "row(s)")
+        is_image = roles.of(values[0]) == "image"
+        things = count_things(size, "picture(s)" if is_image else "row(s)")
         text = f"every run takes exactly {things}: the batch was exported with a size of {size}"
-        yield _row(model, "frozen-size", "batch" if size == 1 else "size", size, f"a batch of {size}", values, text)
+        about, where = ("pictures", things) if is_image else ("batch", f"a batch of {size}")
+        yield _row(model, "frozen-size", about, size, where, values, text)
 
 
 def _open_dims(value: Value) -> list[Dim]:
@@ -245,7 +261,7 @@ def _frozen_lengths(model: Model) -> Iterator[FrozenSize]:
             yield _row(model, "frozen-size", "source", size, f"a source of {size}", [value], text)
         elif size not in slots:
             text = f"the mask has exactly {size} places, as many as the exporter's example had"
-            yield _row(model, "frozen-size", "size", size, f"a mask of {size}", [value], text)
+            yield _row(model, "frozen-size", "mask", size, f"a mask of {size}", [value], text)
 
 
 def _no_mask(model: Model) -> Iterator[FrozenSize]:
@@ -261,4 +277,4 @@ def _no_mask(model: Model) -> Iterator[FrozenSize]:
     if not sources or not is_decoder or reads_encoder or may_be_masks or isinstance(dim_at(sources[0], 0), int):
         return
     text = "no mask: the rows of a batch have to be of one length, for padding would count as tokens"
-    yield _row(model, "no-mask", "rows", None, "rows of one length only", list(sources), text)
+    yield _row(model, "no-mask", "padding", None, "rows of one length only", list(sources), text)

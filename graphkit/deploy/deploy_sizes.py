@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from onnx import TensorProto
 
+from graphkit.analysis.frozen_sizes import check_frozen_sizes
 from graphkit.analysis.kv_cache import table_positions
 from graphkit.deploy.export_pipeline import MASK_LENGTH
 from graphkit.errors import UsageError
@@ -122,6 +123,7 @@ def resolve_sizes(
         UsageError: A model has fewer positions, another fixed length, or no such symbol.
     """
     asked = _asked_lengths(options)
+    check_frozen_sizes(models, step, options.batch)
     _check_dims(options, models, asked.slots_flag)
     slots, source = _count_slots(asked, step, first), _count_source(asked, options, encoder)
     for flag, size in ((asked.slots_flag, slots), (asked.source_flag, source)):

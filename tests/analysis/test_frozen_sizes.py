@@ -18,6 +18,8 @@ from sessions import run
 from graphkit.analysis.frozen_sizes import MANIFEST, FrozenSize, frozen_sizes
 from graphkit.analysis.model_interface import fit
 from graphkit.analysis.report import ReportOptions, compare, report
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
+from graphkit.errors import UsageError
 from graphkit.model import Model, load
 
 RealModel = Callable[[str], Model]
@@ -192,3 +194,16 @@ def test_the_verdict_on_a_folder_names_the_sizes(tmp_path: Path) -> None:
         "with input_ids of three tokens, with multi_token_decode=True, or"
         in rows_of(load(tmp_path / "decode.onnx"))[0].advice
     )
+
+
+def test_a_bundle_of_a_past_of_one_length_is_refused(tmp_path: Path) -> None:
+    onnx.save(of_one_token().proto, tmp_path / "decode.onnx")
+    with pytest.raises(UsageError, match=r"^decode\.onnx: this decoder runs only after exactly 1 token: .* anew with"):
+        bundle_folder(tmp_path / "decode.onnx", tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_another_batch_than_that_of_the_export_is_refused(tmp_path: Path) -> None:
+    folder = unpacked_export("llava-one", tmp_path)
+    with pytest.raises(UsageError, match=r"every run takes exactly 1 row: .* give --batch 1, or export it anew from"):
+        bundle_folder(folder, tmp_path / "bundle", BundleOptions(batch=2))
