@@ -130,7 +130,8 @@ def _row(
     advice = ADVICE[key][not has_manifest(model)].format(tokens=tokens.name if tokens is not None else "a prompt")
     label, dims = family_labels(value.name for value in ports), {declared_dims(value) for value in ports}
     ports_text = f"{label} {shape_text(next(iter(dims)))}" if len(dims) == 1 else label
-    return FrozenSize(kind, about, size, where, ports_text, text, f"export it anew {advice}")
+    advice = f"export it anew {advice}"
+    return FrozenSize(kind, about, size, where, ports=ports_text, text=text, advice=advice)
 
 
 def has_manifest(model: Model) -> bool:
