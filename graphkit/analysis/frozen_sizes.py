@@ -7,7 +7,7 @@ write sizes that they know so. A manifest beside the model only tells how to exp
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,29 +26,51 @@ from graphkit.render.document_blocks import Block, Prose
 __all__ = ["FrozenSize", "FrozenSizes", "check_frozen_sizes", "frozen_sizes", "has_manifest"]
 
 MANIFEST = "export.json"  # which transformers 5 writes beside its models
-SOURCES: tuple[Role, ...] = (
-    "tokens",
-    "embeddings",
-    "encoder tokens",
-    "audio",
-)  # roles of inputs with rows and a length
-READS_AN_ENCODER: tuple[Role, ...] = ("encoder state", "encoder mask", "encoder tokens")
+SOURCES: tuple[Role, ...] = ("tokens", "embeddings", "encoder tokens", "audio")  # inputs with rows and a length
+OF_ENCODER: tuple[Role, ...] = ("encoder state", "encoder mask", "encoder tokens")
 HELD = ("past", "state", "positions", "condition", *MASKS)  # roles of inputs that are nothing new
-ADVICE = {  # by transformers 5, and by any other exporter
+
+
+EXAMPLE = ", as many as the exporter's example had"
+FAULTS = {  # the kind of finding, its place, its sentence; how to export anew by transformers 5, and by anything else
     "past": (
-        "with {tokens} of three tokens, with multi_token_decode=True, or with a static cache",
+        "frozen-past", "{token}",
+        "this decoder runs only after exactly {token}: its past was exported with that length",
+        "with {prompt} of three tokens, with multi_token_decode=True, or with a static cache",
         "with a dynamic dim for the length of the past, and an example of two or more",
     ),
-    "write": ("with a cache that grows, not a static one", "so that each step gives its new keys and values back"),
-    "batch": ("from an example of two rows", "with a dynamic dim for the batch, and an example of two rows"),
-    "size": ("with explicit dynamic_shapes", "with a dynamic dim for this size"),
+    "write": (
+        "lost-write", "{cache}",
+        "the new keys and values of a step are lost: caches come back without them, at every size",
+        "with a cache that grows, not a static one", "so that each step gives its new keys and values back",
+    ),
+    "batch": (
+        "frozen-size", "a batch of {size}", f"every run takes exactly {{row}}{EXAMPLE}",
+        "from an example of two rows", "with a dynamic dim for the batch, and an example of two rows",
+    ),
+    "pictures": (
+        "frozen-size", "{picture}", f"every run takes exactly {{picture}}{EXAMPLE}",
+        "with explicit dynamic_shapes", "with a dynamic dim for the pictures",
+    ),
     "tokens": (
+        "frozen-size", "{token}", f"every run reads exactly {{token}}{EXAMPLE}",
         "with explicit dynamic_shapes; a model that is unrolled over its tokens has to read them one at a time",
         "with a dynamic dim for the tokens",
     ),
-    "source": ("with a cache that grows, or pad each source to this length", "with a dynamic dim for the source"),
-    "padding": ("from an example with a padded row, so that it takes a mask", "with a mask as an input"),
-}
+    "source": (
+        "frozen-size", "a source of {size}", f"every source has exactly {{size}} positions{EXAMPLE}",
+        "with a cache that grows, or pad each source to this length", "with a dynamic dim for the source",
+    ),
+    "mask": (
+        "frozen-size", "a mask of {size}", f"the mask has exactly {{size}} places{EXAMPLE}",
+        "with explicit dynamic_shapes", "with a dynamic dim for the mask",
+    ),
+    "padding": (
+        "no-mask", "rows of one length only",
+        "no mask: the rows of a batch have to be of one length, for padding would count as tokens",
+        "from an example with a padded row, so that it takes a mask", "with a mask as an input",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,22 +78,25 @@ class FrozenSize:
     """A size that an exporter froze, or another limit that its example left.
 
     Attributes:
-        kind: The kind of finding.
-        about: What has the size: `past`, `batch`, `pictures`, `tokens`, `source` or `mask`; or `write`, or `padding`.
-        size: The size, None where it is not one.
+        about: A key of `FAULTS`.
+        size: The size; 0 where there is none.
         where: The size in a few words.
-        ports: Labels of the inputs or outputs that show it.
+        ports: Labels of the inputs that show it, and their dims.
         text: The fault, in a sentence.
         advice: How to export the model anew.
     """
 
-    kind: str
     about: str
-    size: int | None
+    size: int
     where: str
     ports: str
     text: str
     advice: str
+
+    @property
+    def kind(self) -> str:
+        """The kind of finding."""
+        return FAULTS[self.about][0]
 
     def __str__(self) -> str:
         return f"{self.text} ({self.ports}) - {self.advice}"
@@ -79,11 +104,7 @@ class FrozenSize:
 
 @dataclass(frozen=True)
 class FrozenSizes(Judged):
-    """The sizes that an exporter froze.
-
-    Attributes:
-        rows: One for each size, the worst first.
-    """
+    """The sizes that an exporter froze: a row for each, the worst first."""
 
     title: ClassVar[str] = "Frozen sizes"
     rows: tuple[FrozenSize, ...]
@@ -99,44 +120,42 @@ class FrozenSizes(Judged):
 def frozen_sizes(model: ModelLike) -> FrozenSizes:
     """Find the sizes that an exporter froze, such as a past of exactly one token.
 
-    Sizes of pictures are fixed on purpose, and so are those of a model of which every size is.
+    The size of a picture is fixed on purpose, and so are those of a model of which every size is.
     """
     model = as_model(model)
-    return FrozenSizes((
-        *_frozen_pasts(model), *_lost_writes(model), *_frozen_batch(model), *_frozen_lengths(model), *_no_mask(model)
-    ))  # fmt: skip
+    finders = _frozen_pasts, _lost_writes, _frozen_batch, _frozen_lengths, _missing_mask
+    return FrozenSizes(tuple(_describe(model, *row) for find in finders for row in find(model)))
 
 
-def check_frozen_sizes(models: Iterable[Model], step: Model | None, batch: int) -> None:
-    """Refuse a decoder of later steps that cannot go on, whatever it is made into, and models of another batch.
+def check_frozen_sizes(models: Iterable[Model], batch: int) -> None:
+    """Refuse decoders that cannot go on from step to step, whatever they are made into, and models of another batch.
 
     Raises:
-        UsageError: The past has one length, new keys and values are lost, or a batch has another size.
+        UsageError: A past has one length, new keys and values are lost, or a batch has another size.
     """
-    faults = [] if step is None else [(step, row) for row in frozen_sizes(step).rows if kind_of(row.kind).is_fault]
-    for decoder, row in faults:
-        raise UsageError(f"{decoder.name}: {row}")
-    for model in models:
-        for row in frozen_sizes(model).rows:
-            if row.about == "batch" and row.size != batch:
-                raise UsageError(f"{model.name}: {row.text} ({row.ports}) - give --batch {row.size}, or {row.advice}")
-
-
-def _row(
-    model: Model, kind: str, about: str, size: int | None, where: str, ports: Sequence[Value], text: str
-) -> FrozenSize:
-    tokens = model.roles.first("tokens")
-    key = "size" if about in ("pictures", "mask") or (about == "batch" and size != 1) else about
-    advice = ADVICE[key][not has_manifest(model)].format(tokens=tokens.name if tokens is not None else "a prompt")
-    label, dims = family_labels(value.name for value in ports), {declared_dims(value) for value in ports}
-    ports_text = f"{label} {shape_text(next(iter(dims)))}" if len(dims) == 1 else label
-    advice = f"export it anew {advice}"
-    return FrozenSize(kind, about, size, where, ports=ports_text, text=text, advice=advice)
+    for name, row in [(model.name, row) for model in models for row in frozen_sizes(model).rows]:
+        if kind_of(row.kind).is_fault:
+            raise UsageError(f"{name}: {row}")
+        if row.about == "batch" and row.size != batch:
+            raise UsageError(f"{name}: {row.text} ({row.ports}) - give --batch {row.size}, or {row.advice}")
 
 
 def has_manifest(model: Model) -> bool:
     """Whether the manifest of transformers 5 lies beside a model."""
     return model.path is not None and (model.path.parent / MANIFEST).is_file()
+
+
+Row = tuple[str, int, list[Value]]  # a key of `FAULTS`, the size, the inputs that show it
+
+
+def _describe(model: Model, about: str, size: int, ports: list[Value]) -> FrozenSize:
+    _, place, sentence, by_transformers, by_others = FAULTS[about]
+    words = {thing: count_things(size or len(ports), f"{thing}(s)") for thing in ("token", "row", "picture", "cache")}
+    words |= {"size": str(size), "prompt": next((value.name for value in model.roles.all("tokens")), "a prompt")}
+    text = (by_transformers if has_manifest(model) else by_others).format(**words)
+    label, dims = family_labels(value.name for value in ports), {declared_dims(value) for value in ports}
+    shown = f"{label} {shape_text(next(iter(dims)))}" if len(dims) == 1 else label
+    return FrozenSize(about, size, place.format(**words), shown, sentence.format(**words), f"export it anew {text}")
 
 
 def _dims(value: Value | None) -> tuple[Dim, ...]:
@@ -150,47 +169,45 @@ def _is_spelled(value: Value, axis: int) -> bool:
     return isinstance((declared_dims(value) or ())[axis], str) and isinstance(_dims(value)[axis], int)
 
 
+def _has_open(values: Iterable[Value]) -> bool:
+    """Whether any size is not fixed."""
+    return any(not isinstance(dim, int) for value in values for dim in _dims(value))
+
+
+def _shows(model: Model, size: int) -> bool:
+    """Whether an output is declared with a number as a dim that inputs only call by it."""
+    return any(size in (declared_dims(value) or ()) for value in model.graph.outputs)
+
+
 def _self_attention(roles: Roles) -> list[CacheEntry]:
     return [entry for entry in roles.cache if not roles.is_cross(entry)]
 
 
-def _frozen_pasts(model: Model) -> Iterator[FrozenSize]:
+def _frozen_pasts(model: Model) -> Iterator[Row]:
     """Yield the lengths that pasts have to have, of caches that grow from one number to a larger one."""
     lengths: dict[int, list[Value]] = defaultdict(list)
     for entry in _self_attention(model.roles):
-        pairs = [*zip(_dims(entry.past), _dims(entry.present), strict=False)]
-        grown = [(before, after) for before, after in pairs if before != after]
-        if entry.past is not None and len(grown) == 1 and len(pairs) == len(_dims(entry.past)):
-            ((before, after),) = grown
-            if isinstance(before, int) and isinstance(after, int) and before < after:
-                lengths[before].append(entry.past)
-    for length, values in lengths.items():
-        tokens = count_things(length, "token(s)")
-        text = f"this decoder runs only after exactly {tokens}: its past was exported with a length of {length}"
-        yield _row(model, "frozen-past", "past", length, tokens, values, text)
+        before, after = _dims(entry.past), _dims(entry.present)
+        grown = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
+        if entry.past is not None and len(grown) == 1 and len(before) == len(after):
+            ((old, new),) = grown
+            if isinstance(old, int) and isinstance(new, int) and old < new:
+                lengths[old].append(entry.past)
+    yield from (("past", length, values) for length, values in lengths.items())
 
 
-def _lost_writes(model: Model) -> Iterator[FrozenSize]:
-    """Yield the caches of self-attention that nothing new is written into."""
-    roles, layers = model.roles, defaultdict[object, list[CacheEntry]](list)
-    reads_encoder = bool(roles.all(*READS_AN_ENCODER)) or any(e.slot.attention == "encoder" for e in roles.cache)
-    for entry in roles.cache:
-        layers[entry.slot.index[:1] or entry].append(entry)
+def _lost_writes(model: Model) -> Iterator[Row]:
+    """Yield the caches of self-attention that nothing new is written into, of layers without any other."""
+    roles = model.roles
+    reads_encoder = bool(roles.all(*OF_ENCODER)) or any(entry.slot.attention == "encoder" for entry in roles.cache)
     new = [value for value, role in roles.inputs.items() if role not in HELD and _dims(value)]
     reached = set(walk_breadth_first(new, _computed_from)) if roles.pasts and new else set(roles.outputs)
-    lost = [
-        entry.past
-        for group in layers.values()
-        if all(entry.past is not None and entry.present is not None and entry.present not in reached for entry in group)
-        for entry in group
-        if entry.past is not None
-        and entry.slot.kind != "state"
-        and entry.slot.attention != "encoder"
-        and (entry.slot.attention == "decoder" or not reads_encoder)
-    ]
-    if lost:
-        text = "the new keys and values of a step are lost: these caches come back without them, at every size"
-        yield _row(model, "lost-write", "write", None, f"{len(lost):,} caches", lost, text)
+    written = {entry.slot.index[:1] for entry in roles.cache if entry.present in reached}
+    kept = [entry for entry in roles.cache if entry.present is not None and entry.slot.index[:1] not in written]
+    kept = [entry for entry in kept if entry.slot.kind != "state" and entry.slot.attention != "encoder"]
+    own = [entry.past for entry in kept if entry.slot.attention == "decoder" or not reads_encoder]
+    if lost := [past for past in own if past is not None]:
+        yield "write", 0, lost
 
 
 def _computed_from(value: Value) -> Iterator[Value]:
@@ -202,80 +219,47 @@ def _computed_from(value: Value) -> Iterator[Value]:
             node = node.scope.owner
 
 
-def _is_open(roles: Roles) -> bool:
-    """Whether any size of the inputs is not fixed."""
-    return any(not isinstance(dim, int) for value in roles.inputs for dim in _dims(value))
-
-
-def _shows(model: Model, size: int) -> bool:
-    """Whether an output is declared with a number as a dim that inputs only call by it."""
-    return any(size in (declared_dims(value) or ()) for value in model.graph.outputs)
-
-
-def _frozen_batch(model: Model) -> Iterator[FrozenSize]:
+def _frozen_batch(model: Model) -> Iterator[Row]:
     """Yield the number of rows, where it is fixed and other sizes are not; of pictures, one is left alone."""
-    roles = model.roles
-    rows: dict[int, list[Value]] = defaultdict(list)
-    for value in roles.all(*SOURCES, "image"):
-        dims = _dims(value)
-        if len(dims) > 1 and isinstance(dims[0], int):
-            is_frozen = _shows(model, dims[0]) or not any(map(_open_dims, model.graph.outputs))
-            if not is_frozen if _is_spelled(value, 0) else (not _is_open(roles) or roles.of(value) == "image"):
-                continue
-            if dims[0] > 1 or roles.of(value) != "image":
-                rows[dims[0]].append(value)
-    for size, values in rows.items():
-        is_image = roles.of(values[0]) == "image"
-        things = count_things(size, "picture(s)" if is_image else "row(s)")
-        text = f"every run takes exactly {things}: the batch was exported with a size of {size}"
-        about, where = ("pictures", things) if is_image else ("batch", f"a batch of {size}")
-        yield _row(model, "frozen-size", about, size, where, values, text)
+    rows: dict[tuple[str, int], list[Value]] = defaultdict(list)
+    for value in model.roles.all(*SOURCES, "image"):
+        about, size = "pictures" if model.roles.of(value) == "image" else "batch", dim_at(value, 0)
+        if len(_dims(value)) < 2 or not isinstance(size, int) or (about, size) == ("pictures", 1):
+            continue
+        if _is_spelled(value, 0):
+            is_frozen = _shows(model, size) or not _has_open(model.graph.outputs)
+        else:
+            is_frozen = about == "batch" and _has_open(model.roles.inputs)
+        if is_frozen:
+            rows[about, size].append(value)
+    yield from ((*key, values) for key, values in rows.items())
 
 
-def _open_dims(value: Value) -> list[Dim]:
-    return [dim for dim in _dims(value) if not isinstance(dim, int)]
-
-
-def _frozen_lengths(model: Model) -> Iterator[FrozenSize]:
+def _frozen_lengths(model: Model) -> Iterator[Row]:
     """Yield the lengths of prompts, sources and masks that are fixed where other sizes are not."""
     roles = model.roles
     for value in roles.all("tokens", "embeddings", "encoder tokens"):
-        dims = _dims(value)
-        size = dims[1] if len(dims) > 1 else 1
+        size = dim_at(value, 1)
         if not isinstance(size, int) or size == 1:
             continue
-        if _shows(model, size) if _is_spelled(value, 1) else (roles.cache and _is_open(roles)):
-            text = f"every run reads exactly {size} tokens, as many as the exporter's example had"
-            yield _row(model, "frozen-size", "tokens", size, f"{size} tokens", [value], text)
+        if _shows(model, size) if _is_spelled(value, 1) else (roles.cache and _has_open(roles.inputs)):
+            yield "tokens", size, [value]
     cross = {dim for entry in roles.cache if roles.is_cross(entry) for dim in _dims(entry.present)[1:]}
     slots = {dim for entry in _self_attention(roles) for value in (entry.past, entry.present) for dim in _dims(value)}
     lengths = [dim_at(value, 1) for value, role in roles.inputs.items() if role not in ("past", *MASKS)]
     lengths += [dim_at(past, entry.axis) for past, entry in roles.pasts.items()]
     for value in roles.all("mask", "encoder mask"):
-        size = dim_at(value, -1)
-        if not isinstance(size, int) or size == 1 or size in lengths:
-            continue
-        if not (_is_spelled(value, -1) or any(isinstance(length, str) for length in lengths)):
-            continue
-        if size in cross:
-            text = f"every source has exactly {size} positions, as many as that of the exporter's example"
-            yield _row(model, "frozen-size", "source", size, f"a source of {size}", [value], text)
-        elif size not in slots:
-            text = f"the mask has exactly {size} places, as many as the exporter's example had"
-            yield _row(model, "frozen-size", "mask", size, f"a mask of {size}", [value], text)
+        size, is_open = dim_at(value, -1), any(isinstance(length, str) for length in lengths)
+        if isinstance(size, int) and size not in (1, *lengths) and (is_open or _is_spelled(value, -1)):
+            yield from [("source", size, [value])] if size in cross else [("mask", size, [value])] * (size not in slots)
 
 
-def _no_mask(model: Model) -> Iterator[FrozenSize]:
+def _missing_mask(model: Model) -> Iterator[Row]:
     """Yield that a decoder of several rows takes no mask, so that padding counts as tokens."""
-    roles = model.roles
+    roles, known = model.roles, (*SOURCES, *HELD, "token types")
     sources = roles.all("tokens", "embeddings")
-    known = (*SOURCES, *HELD, "token types")
-    may_be_masks = [
-        value for value, role in roles.inputs.items() if role in MASKS or (role not in known and _dims(value))
-    ]
+    may_mask = any(role in MASKS or (role not in known and _dims(value)) for value, role in roles.inputs.items())
     is_decoder = _self_attention(roles) or (roles.states and roles.logits is not None)
-    reads_encoder = roles.all(*READS_AN_ENCODER) or any(roles.is_cross(entry) for entry in roles.cache)
-    if not sources or not is_decoder or reads_encoder or may_be_masks or isinstance(dim_at(sources[0], 0), int):
-        return
-    text = "no mask: the rows of a batch have to be of one length, for padding would count as tokens"
-    yield _row(model, "no-mask", "padding", None, "rows of one length only", list(sources), text)
+    reads_encoder = roles.all(*OF_ENCODER) or any(roles.is_cross(entry) for entry in roles.cache)
+    if sources and is_decoder and not reads_encoder and not may_mask and not isinstance(dim_at(sources[0], 0), int):
+        yield "padding", 0, list(sources)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -458,48 +457,30 @@ def _missing_models(names: dict[str, Model], roles: dict[str, str], fed: set[tup
 def _absent_parts(names: dict[str, Model], roles: dict[str, str]) -> Iterator[str]:
     """Yield which of an encoder, an embedding table and an encoder of pictures an export has not got, and who needs it.
 
-    Only exports that have a manifest are meant to be whole.
+    Only all models of a folder with a manifest are meant to be whole.
     """
-    if not _is_whole_folder(list(names.values())) or not all(map(has_manifest, names.values())):
-        return
-    decoders = {name: model for name, model in names.items() if roles[name] in DECODERS}
-    has_encoder = any(role in ENCODERS for role in roles.values())
-    has_table = any(_gives_embeddings(model) for model in names.values())
-    has_pictures = any(_takes_pictures(model) for model in names.values())
-    for name, model in decoders.items():
-        if states := [value.name for value in model.roles.all("encoder state") if not has_encoder]:
-            yield f"no encoder: nothing gives {name}: {', '.join(states)} - export it beside the decoder"
-        embeds = ", ".join(value.name for value in model.roles.all("embeddings"))
-        if embeds and not has_table and not model.roles.all("tokens"):
-            yield f"no embedding table: nothing gives {name}: {embeds} - export it beside the decoder"
-        if embeds and not has_pictures and _config_has_pictures(model):
-            yield f"no encoder of pictures: nothing gives their rows in {name}: {embeds} - export it beside the decoder"
-
-
-def _is_whole_folder(models: Sequence[Model]) -> bool:
-    """Whether models are all of those that lie in one folder."""
-    paths = {model.path for model in models}
+    models, paths = list(names.values()), {model.path for model in names.values()}
     folder = next((path.parent for path in paths if path is not None), None)
-    return folder is not None and paths == set(folder.glob("*.onnx"))
+    if folder is None or not all(map(has_manifest, models)) or paths != set(folder.glob("*.onnx")):
+        return
+    config = folder / "config.json"
+    has_encoder = any(role in ENCODERS for role in roles.values())
+    has_pictures = any("pixel" in value.name for model in models for value in model.roles.inputs)
+    needs_pictures = not has_pictures and config.is_file() and b'"vision_config"' in config.read_bytes()
+    for name, model in names.items():
+        embeds = "".join(value.name for value in model.roles.all("embeddings") if roles[name] in DECODERS)
+        if states := [value.name for value in model.roles.all("encoder state") if not has_encoder]:
+            yield f"no encoder: nothing gives {name}: {states[0]} - export it beside the decoder"
+        if embeds and not model.roles.all("tokens") and not any(map(_gives_embeddings, models)):
+            yield f"no embedding table: nothing gives {name}: {embeds} - export it beside the decoder"
+        if embeds and needs_pictures:
+            yield f"no encoder of pictures: nothing gives their rows in {name}: {embeds} - export it beside the decoder"
 
 
 def _gives_embeddings(model: Model) -> bool:
     """Whether a model only looks up the rows of tokens."""
     roles = model.roles
     return bool(roles.all("tokens")) and len(roles.inputs) == 1 and not roles.cache and roles.logits is None
-
-
-def _takes_pictures(model: Model) -> bool:
-    return bool(model.roles.all("image")) or any("pixel" in value.name for value in model.roles.inputs)
-
-
-def _config_has_pictures(model: Model) -> bool:
-    """Whether the configuration beside a model tells of pictures."""
-    try:
-        assert model.path is not None
-        return "vision_config" in json.loads((model.path.parent / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return False
 
 
 def _leftover_ports(names: dict[str, Model], roles: dict[str, str], taken: set[tuple[str, str]]) -> Iterator[str]:

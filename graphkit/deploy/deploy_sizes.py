@@ -123,7 +123,7 @@ def resolve_sizes(
         UsageError: A model has fewer positions, another fixed length, or no such symbol.
     """
     asked = _asked_lengths(options)
-    check_frozen_sizes(models, step, options.batch)
+    check_frozen_sizes(models, options.batch)
     _check_dims(options, models, asked.slots_flag)
     slots, source = _count_slots(asked, step, first), _count_source(asked, options, encoder)
     for flag, size in ((asked.slots_flag, slots), (asked.source_flag, source)):

@@ -58,7 +58,7 @@ def of_one_token() -> Model:
 def test_a_past_of_one_length_is_a_fault() -> None:
     (row,) = rows_of(of_one_token())
     assert (row.kind, row.size, row.where, row.ports) == ("frozen-past", 1, "1 token", "past_0_key [b, 1, 1, 8]")
-    assert row.text == "this decoder runs only after exactly 1 token: its past was exported with a length of 1"
+    assert row.text == "this decoder runs only after exactly 1 token: its past was exported with that length"
     assert row.advice.startswith("export it anew with a dynamic dim for the length of the past")
     verdict = report(of_one_token(), ReportOptions(only=("verdict",)))
     assert "! runs only after a past of one length: 1 token (interface)" in verdict.to_text(80)
@@ -121,7 +121,7 @@ def test_a_source_as_long_as_its_caches_is_a_note() -> None:
 
 def test_rows_without_a_mask_are_a_note() -> None:
     (row,) = rows_of(model_of(f"int64[b, s] input_ids, {OPEN}"))
-    assert (row.kind, row.size) == ("no-mask", None)
+    assert (row.kind, row.size) == ("no-mask", 0)
     assert row.text == "no mask: the rows of a batch have to be of one length, for padding would count as tokens"
 
 
@@ -205,5 +205,5 @@ def test_a_bundle_of_a_past_of_one_length_is_refused(tmp_path: Path) -> None:
 
 def test_another_batch_than_that_of_the_export_is_refused(tmp_path: Path) -> None:
     folder = unpacked_export("llava-one", tmp_path)
-    with pytest.raises(UsageError, match=r"every run takes exactly 1 row: .* give --batch 1, or export it anew from"):
+    with pytest.raises(UsageError, match=r"every run takes exactly 1 row, .* give --batch 1, or export it anew from"):
         bundle_folder(folder, tmp_path / "bundle", BundleOptions(batch=2))
