@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from graphkit.deploy.deploy_sizes import fold_decoder
 from graphkit.deploy.export_dims import share_dim_names, states_of_first
-from graphkit.deploy.export_pipeline import Pipeline
+from graphkit.deploy.export_pipeline import SOURCES, Pipeline
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
 from graphkit.graph.declared_types import declared_type
@@ -23,8 +23,11 @@ from graphkit.passes.state.join_encoder import JoinEncoder
 from graphkit.passes.state.static_cache import CountSlotsInUse, find_slot_axes, has_static_cache, writes_rows
 from graphkit.passes.state.update_cache_in_place import LENGTH, SINCE, Update, UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
+from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import run_to_fixpoint
-from graphkit.rewrite.new_interface import with_names
+from graphkit.rewrite.new_interface import NewInput, with_interface, with_names
+from graphkit.shapes import infer
+from graphkit.shapes.input_dims import input_dims
 
 __all__ = ["MethodModel", "derive_methods", "unpacked_logits"]
 
@@ -129,11 +132,29 @@ def _method_pair(first: Model, step: Model, slots: int, update: Update) -> tuple
     if first is step:
         raise UsageError(f"{step.label}: it takes one token at a time, and no model reads the prompt - export that too")
     later, after = _later_method(step, slots, update)
-    prompt = _prepare_model(first, update)
-    start = _starting_method(_last_logits(_start_in_place(prompt, later, slots, update)), prompt.model, step, {})
-    if unknown := [value.name for value in start.model.graph.inputs if value.name not in {*start.reads, *start.kinds}]:
+    prompt, kept = _with_kept_masks(_prepare_model(first, update), step)
+    start = _starting_method(_last_logits(_start_in_place(prompt, later, slots, update)), prompt.model, step, kept)
+    source = {value.name for value in first.roles.all("encoder mask", *SOURCES)}
+    known = {*start.reads, *start.kinds, *source}
+    if unknown := [value.name for value in start.model.graph.inputs if value.name not in known]:
         raise UsageError(f"{first.label}: it is not known what '{unknown[0]}' is for - name it in a bundle.toml")
-    return replace(start, name="prefill", file="prefill.onnx"), after
+    return start if source else replace(start, name="prefill", file="prefill.onnx"), after
+
+
+def _with_kept_masks(first: _Draft, step: Model) -> tuple[_Draft, dict[str, str]]:
+    """Return a first step that gives the masks of the source which later ones read, and what these call each."""
+    kept, outputs, nodes = dict[str, str](), dict[str, NewInput](), []
+    for mask in step.roles.all("encoder mask"):
+        own = next(iter(first.model.roles.all("encoder mask")), None)
+        dims = input_dims(first.model).get(own.name) if own is not None else None
+        if own is None or dims is None:
+            raise UsageError(f"{first.model.name}: it has no mask of the source for '{mask.name}' of {step.name}")
+        out = f"{own.name}_kept"
+        outputs[out] = NewInput(out, infer(first.model)[own].dtype, dims)
+        nodes.append(NewNode("Identity", [own.name], [out]))
+        kept[out] = mask.name
+    model = with_interface(first.model, {}, outputs, (), nodes) if kept else first.model
+    return replace(first, model=model), kept
 
 
 def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:

@@ -15,7 +15,7 @@ from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import COMPARING
-from graphkit.graph.roles import dim_at
+from graphkit.graph.roles import Role, dim_at
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.stream_files import shown_path
@@ -33,6 +33,7 @@ from graphkit.shapes.input_dims import input_dims
 __all__ = [
     "CONFIGURATIONS",
     "MASK_LENGTH",
+    "SOURCES",
     "Pipeline",
     "TokenSettings",
     "changed_by",
@@ -48,6 +49,7 @@ __all__ = [
 
 
 LOGITS = "logits"
+SOURCES: tuple[Role, ...] = ("encoder tokens", "audio", "image")  # roles of what an encoder reads
 MASK_LENGTH = "source_mask_length"  # the dim of a decoder's mask that counts what the encoder's input does
 TRIED = (61, 7)  # lengths of a mask and of an output that are not equal, and no multiple of each other
 PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
@@ -156,7 +158,7 @@ def find_pipeline(path: Path) -> Pipeline:
             f"{shown_path(path)}: it has a decoder of the first step and none of later steps - export both"
         )
     encoder = by_role.get("encoder")
-    if encoder is None and any(map(_reads_encoder, (first, step))):
+    if encoder is None and not _has_encoder(first, step) and any(map(_reads_encoder, (first, step))):
         raise UsageError(f"{shown_path(path)}: {_missing_encoder(first or step)}")
     settings = read_token_settings(path, has_encoder=encoder is not None and step is not None)
     pad = settings.tokens["pad"]
@@ -175,9 +177,17 @@ def _reads_encoder(model: Model | None) -> bool:
     return bool(states) or any(model.roles.is_cross(entry) for entry in model.roles.pasts.values())
 
 
+def _has_encoder(first: Model | None, step: Model | None) -> bool:
+    """Whether the first step has the encoder in it, and later ones read nothing of it but a cache and a mask."""
+    if first is None or step is None or first is step or first.roles.first("encoder state") is not None:
+        return False
+    alone = drop_idle_inputs(step).roles.all("encoder state", *SOURCES)
+    return bool(first.roles.all(*SOURCES)) and not alone
+
+
 def _missing_encoder(decoder: Model | None) -> str:
     """Return what a decoder lacks that reads an encoder: its encoder, or a graph of its own for that."""
-    if decoder is not None and (sources := decoder.roles.all("encoder tokens", "audio", "image")):
+    if decoder is not None and (sources := decoder.roles.all(*SOURCES)):
         return (
             f"{decoder.name} has the encoder in it, which reads '{sources[0].name}', and would run it at each step - "
             "export encoder and decoder as two models"

@@ -96,6 +96,8 @@ class Oracle:
         self._inputs, self._given, self.cache = inputs, {}, {}
         self._mask = np.ones((0, 0), np.int64)
         if self._encoder is None or self._session is None:
+            masks = self._decoder.first.roles.all("encoder mask") if self._decoder is not None else ()
+            self._given = {"encoder mask": inputs[mask.name] for mask in masks if mask.name in inputs}
             return {}
         feed = self.encoder_feed(inputs)
         outputs = self._session.run(feed)

@@ -14,6 +14,8 @@ import graphkit
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.errors import UsageError
 from graphkit.hosts.numpy_host import Host
+from graphkit.passes.state.join_encoder import chain_models
+from graphkit.rewrite.new_interface import with_names
 from graphkit.shapes.input_dims import input_dims
 
 slow = pytest.mark.slow
@@ -64,6 +66,28 @@ def test_steps_read_the_tokens_that_the_first_step_does_not_take(tmp_path: Path)
     at_once = bundle.encode(start, input_ids=ids, all_logits=True)
     first = bundle.encode([[3]], input_ids=ids)
     np.testing.assert_array_equal(at_once, np.concatenate([first, bundle.step([8]), bundle.step([9])], 1))
+
+
+def test_a_first_step_that_has_the_encoder_in_it_gives_the_tokens_of_pytorch(tmp_path: Path) -> None:
+    export = unpacked_export("marian-multi", tmp_path / "export")
+    encoder = with_names(graphkit.load(export / "encoder.onnx"), {"attention_mask": "mask"})
+    prefill = graphkit.load(export / "prefill.onnx")
+    link = {prefill.roles.all("encoder state")[0].name: encoder.graph.outputs[0].name}
+    both = with_names(chain_models("prefill", (encoder, prefill), link), {"mask": "attention_mask"})
+    (tmp_path / "inside").mkdir()
+    both.save(tmp_path / "inside" / "prefill.onnx")
+    graphkit.load(export / "decode.onnx").save(tmp_path / "inside" / "decode.onnx")
+    bundle = bundled(tmp_path / "inside", tmp_path / "bundle")
+    for case in export_cases(export):
+        given = bundle.generate(
+            case["inputs"]["input_ids"],
+            mask=case["inputs"]["attention_mask"],
+            prompt=[case["prompt"]] * len(case["tokens"]),
+            max_new_tokens=case["tokens"].shape[1],
+        )
+        assert [cut(np.array(row[: len(cut(want))])) for row, want in zip(given, case["tokens"], strict=True)] == [
+            cut(row) for row in case["tokens"]
+        ]
 
 
 def test_a_model_for_pictures_and_text_gives_the_tokens_of_pytorch(tmp_path: Path) -> None:
