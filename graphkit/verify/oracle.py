@@ -96,8 +96,9 @@ class Oracle:
         self._inputs, self._given, self.cache = inputs, {}, {}
         self._mask = np.ones((0, 0), np.int64)
         if self._encoder is None or self._session is None:
-            masks = self._decoder.first.roles.all("encoder mask") if self._decoder is not None else ()
-            self._given = {"encoder mask": inputs[mask.name] for mask in masks if mask.name in inputs}
+            mask = self._decoder.first.roles.first("encoder mask") if self._decoder is not None else None
+            if mask is not None and mask.name in inputs:  # the encoder is in the first step
+                self._given["encoder mask"] = inputs[mask.name]
             return {}
         feed = self.encoder_feed(inputs)
         outputs = self._session.run(feed)
