@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 from layers import layered
 from range_server import Site
 
+import graphkit
 from graphkit.cli.commands import every_command
 from graphkit.io.remote import remote_file, window
 
@@ -27,6 +29,7 @@ WORDS: dict[str, tuple[str, ...]] = {  # after the model, which is a merged deco
     "program": (),
     "fold": (*OUT, PROOF),
     "split-merged": ("-o", "out", PROOF),
+    "merge-decoders": ("with_past.onnx", *OUT, PROOF),
     "extract": ("--to", "model.layers.1.out", *OUT, PROOF),
     "rename": ("--input-name", "x=y", *OUT, PROOF),
     "set-dims": ("--dim", "batch=2", *OUT, PROOF),
@@ -34,13 +37,19 @@ WORDS: dict[str, tuple[str, ...]] = {  # after the model, which is a merged deco
     "lower": ("-o", "out", "--dim", "batch=2", PROOF, "--download"),
     "bundle": ("-o", "out", "--max-cache", "5", PROOF, "--download"),
     "genai": ("-o", "out", "--max-length", "40", "--download"),
+    "transformers-js": ("-o", "out", "--download"),
     "rewrite": ("-p", "fold-constants", *OUT, PROOF),
     "verify": ("MODEL", "--dim", "batch=2"),
     "compare": ("MODEL", "--dim", "batch=2"),
     "diff": ("MODEL",),
 }
 DECODERS = ("split-merged", "bundle")
-SLOW = ("survey", *DECODERS, "genai")
+SLOW = ("survey", *DECODERS, "merge-decoders", "genai", "transformers-js")
+MODELS = {
+    **dict.fromkeys(DECODERS, "decoder_model_merged.onnx"),
+    **dict.fromkeys(("genai", "transformers-js"), "decoder.onnx"),
+    "merge-decoders": "first.onnx",
+}
 
 
 def test_the_list_has_every_command_that_reads_models() -> None:
@@ -64,7 +73,11 @@ def place(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model_fil
         "decoder_model_merged.onnx": model_file("gpt2-tiny/decoder_model_merged").read_bytes(),
         "decoder.onnx": model_file("qwen2-tiny/model").read_bytes(),
         "generation_config.json": b'{"eos_token_id": 1}',
+        "config.json": b'{"model_type": "qwen2"}',
     }
+    halves = graphkit.split_merged(onnx.load_from_string(contents["decoder_model_merged.onnx"]))
+    for name, half in (("first.onnx", halves.first), ("with_past.onnx", halves.with_past)):
+        contents[name] = half.to_proto().SerializeToString()
     for name, content in contents.items():
         Path(name).write_bytes(content)
         site.put(f"/{name}", content)
@@ -86,7 +99,7 @@ def told(run: Command, name: str, model: str) -> tuple[object, str, str, dict[st
 
 @pytest.mark.parametrize("name", commands(*SLOW))
 def test_what_a_command_says_of_a_url_is_what_it_says_of_the_file(place: Site, run: Command, name: str) -> None:
-    model = "decoder_model_merged.onnx" if name in DECODERS else "decoder.onnx" if name == "genai" else "model.onnx"
+    model = MODELS.get(name, "model.onnx")
     local = told(run, name, model)
     remote = told(run, name, f"{place.base}/{model}")
     assert (local[0], local[2]) == (0, "")
