@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,6 +95,7 @@ def told(run: Command, name: str, model: str) -> tuple[object, str, str, dict[st
         if path.suffix != ".parquet":
             written[str(path)] = path.read_bytes().replace(model.encode(), file.encode())
         path.unlink()
+    shutil.rmtree("out", ignore_errors=True)
     return code, said, errors, written
 
 
