@@ -29,47 +29,30 @@ MANIFEST = "export.json"  # which transformers 5 writes beside its models
 SOURCES: tuple[Role, ...] = ("tokens", "embeddings", "encoder tokens", "audio")  # inputs with rows and a length
 OF_ENCODER: tuple[Role, ...] = ("encoder state", "encoder mask", "encoder tokens")
 HELD = ("past", "state", "positions", "condition", *MASKS)  # roles of inputs that are nothing new
-
-
 EXAMPLE = ", as many as the exporter's example had"
 FAULTS = {  # the kind of finding, its place, its sentence; how to export anew by transformers 5, and by anything else
-    "past": (
-        "frozen-past", "{token}",
+    "past": ("frozen-past", "{token}",
         "this decoder runs only after exactly {token}: its past was exported with that length",
         "with {prompt} of three tokens, with multi_token_decode=True, or with a static cache",
-        "with a dynamic dim for the length of the past, and an example of two or more",
-    ),
-    "write": (
-        "lost-write", "{cache}",
+        "with a dynamic dim for the length of the past, and an example of two or more"),
+    "write": ("lost-write", "{cache}",
         "the new keys and values of a step are lost: caches come back without them, at every size",
-        "with a cache that grows, not a static one", "so that each step gives its new keys and values back",
-    ),
-    "batch": (
-        "frozen-size", "a batch of {size}", f"every run takes exactly {{row}}{EXAMPLE}",
-        "from an example of two rows", "with a dynamic dim for the batch, and an example of two rows",
-    ),
-    "pictures": (
-        "frozen-size", "{picture}", f"every run takes exactly {{picture}}{EXAMPLE}",
-        "with explicit dynamic_shapes", "with a dynamic dim for the pictures",
-    ),
-    "tokens": (
-        "frozen-size", "{token}", f"every run reads exactly {{token}}{EXAMPLE}",
+        "with a cache that grows, not a static one", "so that each step gives its new keys and values back"),
+    "batch": ("frozen-size", "a batch of {size}", f"every run takes exactly {{row}}{EXAMPLE}",
+        "from an example of two rows, or with explicit dynamic_shapes",
+        "with a dynamic dim for the batch, and an example of two rows"),
+    "pictures": ("frozen-size", "{picture}", f"every run takes exactly {{picture}}{EXAMPLE}",
+        "with explicit dynamic_shapes", "with a dynamic dim for the pictures"),
+    "tokens": ("frozen-size", "{token}", f"every run reads exactly {{token}}{EXAMPLE}",
         "with explicit dynamic_shapes; a model that is unrolled over its tokens has to read them one at a time",
-        "with a dynamic dim for the tokens",
-    ),
-    "source": (
-        "frozen-size", "a source of {size}", f"every source has exactly {{size}} positions{EXAMPLE}",
-        "with a cache that grows, or pad each source to this length", "with a dynamic dim for the source",
-    ),
-    "mask": (
-        "frozen-size", "a mask of {size}", f"the mask has exactly {{size}} places{EXAMPLE}",
-        "with explicit dynamic_shapes", "with a dynamic dim for the mask",
-    ),
-    "padding": (
-        "no-mask", "rows of one length only",
+        "with a dynamic dim for the tokens"),
+    "source": ("frozen-size", "a source of {size}", f"every source has exactly {{size}} positions{EXAMPLE}",
+        "with a cache that grows, or pad each source to this length", "with a dynamic dim for the source"),
+    "mask": ("frozen-size", "a mask of {size}", f"the mask has exactly {{size}} places{EXAMPLE}",
+        "with explicit dynamic_shapes", "with a dynamic dim for the mask"),
+    "padding": ("no-mask", "rows of {prompt}",
         "no mask: the rows of a batch have to be of one length, for padding would count as tokens",
-        "from an example with a padded row, so that it takes a mask", "with a mask as an input",
-    ),
+        "from an example with a padded row, so that it takes a mask", "with a mask as an input"),
 }  # fmt: skip
 
 
@@ -164,19 +147,24 @@ def _dims(value: Value | None) -> tuple[Dim, ...]:
     return (declared.dims if declared is not None else None) or ()
 
 
-def _is_spelled(value: Value, axis: int) -> bool:
+def _number_at(value: Value, axis: int) -> int:
+    """Return a dim that is a number, or called by one; 0 for any other."""
+    return dim if isinstance(dim := dim_at(value, axis), int) else 0
+
+
+def _is_name(value: Value, axis: int) -> bool:
     """Whether a dim is called by a number."""
-    return isinstance((declared_dims(value) or ())[axis], str) and isinstance(_dims(value)[axis], int)
+    return _number_at(value, axis) > 0 and isinstance((declared_dims(value) or ())[axis], str)
 
 
-def _has_open(values: Iterable[Value]) -> bool:
-    """Whether any size is not fixed."""
-    return any(not isinstance(dim, int) for value in values for dim in _dims(value))
-
-
-def _shows(model: Model, size: int) -> bool:
-    """Whether an output is declared with a number as a dim that inputs only call by it."""
-    return any(size in (declared_dims(value) or ()) for value in model.graph.outputs)
+def _is_frozen(model: Model, value: Value, axis: int) -> bool:
+    """Whether a number stands for a dim while others are open, or is its name, and that of a dim of an output too."""
+    if not _is_name(value, axis):
+        return any(not isinstance(dim, int) for each in model.roles.inputs for dim in _dims(each))
+    outputs = [declared_dims(output) or () for output in model.graph.outputs]
+    return any(dim_at(value, axis) in dims for dims in outputs) or all(
+        isinstance(dim, int) for d in outputs for dim in d
+    )
 
 
 def _self_attention(roles: Roles) -> list[CacheEntry]:
@@ -223,15 +211,9 @@ def _frozen_batch(model: Model) -> Iterator[Row]:
     """Yield the number of rows, where it is fixed and other sizes are not; of pictures, one is left alone."""
     rows: dict[tuple[str, int], list[Value]] = defaultdict(list)
     for value in model.roles.all(*SOURCES, "image"):
-        about, size = "pictures" if model.roles.of(value) == "image" else "batch", dim_at(value, 0)
-        if len(_dims(value)) < 2 or not isinstance(size, int) or (about, size) == ("pictures", 1):
-            continue
-        if _is_spelled(value, 0):
-            is_frozen = _shows(model, size) or not _has_open(model.graph.outputs)
-        else:
-            is_frozen = about == "batch" and _has_open(model.roles.inputs)
-        if is_frozen:
-            rows[about, size].append(value)
+        key = "pictures" if model.roles.of(value) == "image" else "batch", _number_at(value, 0)
+        if key[1] and key != ("pictures", 1) and len(_dims(value)) > 1 and _is_frozen(model, value, 0):
+            rows[key].append(value)
     yield from ((*key, values) for key, values in rows.items())
 
 
@@ -239,19 +221,18 @@ def _frozen_lengths(model: Model) -> Iterator[Row]:
     """Yield the lengths of prompts, sources and masks that are fixed where other sizes are not."""
     roles = model.roles
     for value in roles.all("tokens", "embeddings", "encoder tokens"):
-        size = dim_at(value, 1)
-        if not isinstance(size, int) or size == 1:
-            continue
-        if _shows(model, size) if _is_spelled(value, 1) else (roles.cache and _has_open(roles.inputs)):
+        size = _number_at(value, 1)
+        if size > 1 and (roles.cache or _is_name(value, 1)) and _is_frozen(model, value, 1):
             yield "tokens", size, [value]
     cross = {dim for entry in roles.cache if roles.is_cross(entry) for dim in _dims(entry.present)[1:]}
     slots = {dim for entry in _self_attention(roles) for value in (entry.past, entry.present) for dim in _dims(value)}
     lengths = [dim_at(value, 1) for value, role in roles.inputs.items() if role not in ("past", *MASKS)]
     lengths += [dim_at(past, entry.axis) for past, entry in roles.pasts.items()]
     for value in roles.all("mask", "encoder mask"):
-        size, is_open = dim_at(value, -1), any(isinstance(length, str) for length in lengths)
-        if isinstance(size, int) and size not in (1, *lengths) and (is_open or _is_spelled(value, -1)):
-            yield from [("source", size, [value])] if size in cross else [("mask", size, [value])] * (size not in slots)
+        size = _number_at(value, -1)
+        is_open = _is_name(value, -1) or any(isinstance(length, str) for length in lengths)
+        if is_open and size not in (0, 1, *lengths) and (size in cross or size not in slots):
+            yield "source" if size in cross else "mask", size, [value]
 
 
 def _missing_mask(model: Model) -> Iterator[Row]:

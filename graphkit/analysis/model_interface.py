@@ -466,21 +466,16 @@ def _absent_parts(names: dict[str, Model], roles: dict[str, str]) -> Iterator[st
     config = folder / "config.json"
     has_encoder = any(role in ENCODERS for role in roles.values())
     has_pictures = any("pixel" in value.name for model in models for value in model.roles.inputs)
+    has_table = any(list(model.roles.inputs.values()) == ["tokens"] and not model.roles.logits for model in models)
     needs_pictures = not has_pictures and config.is_file() and b'"vision_config"' in config.read_bytes()
     for name, model in names.items():
         embeds = "".join(value.name for value in model.roles.all("embeddings") if roles[name] in DECODERS)
         if states := [value.name for value in model.roles.all("encoder state") if not has_encoder]:
             yield f"no encoder: nothing gives {name}: {states[0]} - export it beside the decoder"
-        if embeds and not model.roles.all("tokens") and not any(map(_gives_embeddings, models)):
+        if embeds and not model.roles.all("tokens") and not has_table:
             yield f"no embedding table: nothing gives {name}: {embeds} - export it beside the decoder"
         if embeds and needs_pictures:
             yield f"no encoder of pictures: nothing gives their rows in {name}: {embeds} - export it beside the decoder"
-
-
-def _gives_embeddings(model: Model) -> bool:
-    """Whether a model only looks up the rows of tokens."""
-    roles = model.roles
-    return bool(roles.all("tokens")) and len(roles.inputs) == 1 and not roles.cache and roles.logits is None
 
 
 def _leftover_ports(names: dict[str, Model], roles: dict[str, str], taken: set[tuple[str, str]]) -> Iterator[str]:
