@@ -37,7 +37,7 @@ def share_dim_names(model: Model, first: Model | None = None, batch: Expr | None
     given = {} if first is None or first is model else _given_sizes(model, first)
     is_start = bool(model.roles.cache) and not model.roles.pasts
     shared: dict[Axis, Expr] = {} if batch is None else {"batch": batch}
-    renamed: dict[str, Expr] = {}
+    meanings: dict[str, set[Expr]] = {}
     for value in sorted(model.roles.inputs, key=lambda value: model.roles.of(value) != "tokens"):
         hinted, dims = hinted_type(value), input_dims(model).get(value.name)
         for at, (dim, hint) in enumerate(
@@ -48,15 +48,15 @@ def share_dim_names(model: Model, first: Model | None = None, batch: Expr | None
                 axis = "sequence"
             if (size := given.get((value, at))) is None:
                 size = forced.get(str(dim.name), hint if isinstance(hint, int) else None)
-            if size is None and axis in SHARED:
-                meant = shared.setdefault(axis, dim)
-            elif size is not None:
+            is_plain = dim.name is not None or (axis == "batch" and dim.constant is not None)
+            if size is not None:
                 meant = const(size)
             else:
-                continue
+                meant = shared.setdefault(axis, dim) if axis in SHARED and is_plain else dim
             if dim.name is not None:
-                renamed.setdefault(dim.name, meant)
-    renamed = {name: meant for name, meant in renamed.items() if meant.name != name}
+                meanings.setdefault(dim.name, set()).add(meant)
+    known = {name: meant.pop() for name, meant in meanings.items() if len(meant) == 1}  # others mean two things
+    renamed = {name: meant for name, meant in known.items() if meant.name != name}
     return with_symbols(model, renamed) if renamed else model
 
 

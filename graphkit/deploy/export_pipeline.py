@@ -271,10 +271,10 @@ def _by_role(folder: Path, models: Sequence[Model]) -> dict[str, Model]:
 
 
 def _pipeline_role(model: Model) -> str:
-    if model.roles.cache and not model.roles.pasts and model.roles.all("tokens", "embeddings"):
-        return "first"
-    role = ROLES[architecture(model).role]
-    return "encoder" if role == "step" and not (model.roles.pasts or model.roles.states) else role
+    role, roles = ROLES[architecture(model).role], model.roles
+    if role != "step" or roles.pasts:
+        return role
+    return "first" if roles.cache else "step" if roles.states else "encoder"
 
 
 def has_shorter_output(encoder: Model) -> bool:
