@@ -22,7 +22,8 @@ from graphkit.graph.name_families import family_labels, family_pattern
 from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import PRESERVING, operator_set
 from graphkit.graph.roles import Roles, declared_rank
-from graphkit.graph.traversal import chain_end, walk_breadth_first, walk_postorder
+from graphkit.graph.traversal import chain_end, follow_chain, walk_breadth_first, walk_postorder
+from graphkit.graph.uses import MOVES, moved_from
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, line, table
@@ -369,12 +370,24 @@ def table_positions(model: Model) -> int | None:
 
     More is known of a folded model.
     """
-    gathers = (node for node in all_nodes(model.scopes) if node.is_op("Gather", "GatherElements"))
+    gathers = (node for node in all_nodes(model.scopes) if node.is_op("Gather", "GatherElements", "GatherND"))
     found = ((node.input(1), _count_table_rows(model, node)) for node in gathers)
     rows = [(indices, count) for indices, count in found if indices is not None and count is not None]
     offsets = _find_offsets(model, [indices for indices, _ in rows])
+    alone = ((indices, count) for indices, count in rows if offsets.get(indices) is None)
     counts = [count - offset for indices, count in rows if (offset := offsets.get(indices)) is not None]
+    counts += [count - offset for indices, count in alone if (offset := _past_offset(model, indices)) is not None]
     return min((count for count in (*counts, *_count_cut_tables(model)) if count > 0), default=None)
+
+
+def _past_offset(model: Model, indices: Value) -> int | None:
+    """Return how far one index is from the length of the past, None where it is no index of one new token."""
+    shapes, legal = infer(model), legal_sizes(model)
+    for value in follow_chain(indices, lambda value: next(iter(moved_from(value, MOVES)), None)):
+        elements = shapes[value].elements or ()
+        if len(elements) == 1 and isinstance(elements[0], Expr) and legal.past is not None:
+            return (elements[0] - legal.past).constant
+    return None
 
 
 def _count_cut_tables(model: Model) -> Iterator[int]:

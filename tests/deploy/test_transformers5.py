@@ -11,6 +11,7 @@ import pytest
 from real_models import export_cases, unpacked_export
 
 import graphkit
+from graphkit.deploy.deploy_sizes import most_positions
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.errors import UsageError
 from graphkit.hosts.numpy_host import Host
@@ -169,3 +170,8 @@ def test_a_prompt_that_leaves_a_state_too_short_is_refused(tmp_path: Path) -> No
     assert least == 3
     with pytest.raises(UsageError, match="at which the model does not run: tokens is 3 or more"):
         bundle.prefill([[5, 6]])
+
+
+def test_positions_of_one_new_token_limit_the_slots(tmp_path: Path) -> None:
+    step = graphkit.load(unpacked_export("marian-multi", tmp_path / "export") / "decode.onnx")
+    assert most_positions(step) == 64
