@@ -114,10 +114,10 @@ def check_frozen_sizes(models: Iterable[Model], batch: int) -> None:
     """Refuse decoders that cannot go on from step to step, whatever they are made into, and models of another batch.
 
     Raises:
-        UsageError: A past has one length, new keys and values are lost, or a batch has another size.
+        UsageError: A past or a source has one length, new keys and values are lost, or a batch has another size.
     """
     for name, row in [(model.name, row) for model in models for row in frozen_sizes(model).rows]:
-        if kind_of(row.kind).is_fault:
+        if kind_of(row.kind).is_fault or row.about == "source":
             raise UsageError(f"{name}: {row}")
         if row.about == "batch" and row.size != batch:
             raise UsageError(f"{name}: {row.text} ({row.ports}) - give --batch {row.size}, or {row.advice}")

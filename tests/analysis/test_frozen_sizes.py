@@ -15,7 +15,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from real_models import DISTINCT, params, unpacked_export
 from sessions import run
 
-from graphkit.analysis.frozen_sizes import MANIFEST, FrozenSize, frozen_sizes
+from graphkit.analysis.frozen_sizes import MANIFEST, FrozenSize, check_frozen_sizes, frozen_sizes
 from graphkit.analysis.model_interface import fit
 from graphkit.analysis.report import ReportOptions, compare, report
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
@@ -116,7 +116,12 @@ def test_a_source_as_long_as_its_caches_is_a_note() -> None:
         present_0_decoder_key = Concat<axis = 2>(past_0_decoder_key, new)  present_0_encoder_key = Neg(new)"""
     proto = proto_of(f"({inputs}) => ({outputs}) {{ {body} }}", **CONSTANTS)
     proto.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "7"
-    assert found(Model.from_proto(proto)) == [("frozen-size", "a source of 7")]
+    model = Model.from_proto(proto)
+    assert found(model) == [("frozen-size", "a source of 7")]
+    with pytest.raises(
+        UsageError, match="every source has exactly 7 positions, .* anew with a dynamic dim for the source"
+    ):
+        check_frozen_sizes([model], 1)
 
 
 def test_rows_without_a_mask_are_a_note() -> None:
