@@ -119,7 +119,7 @@ def test_a_source_as_long_as_its_caches_is_a_note() -> None:
     model = Model.from_proto(proto)
     assert found(model) == [("frozen-size", "a source of 7")]
     with pytest.raises(
-        UsageError, match="every source has exactly 7 positions, .* anew with a dynamic dim for the source"
+        UsageError, match=r"every source has exactly 7 positions, .* anew with a dynamic dim for the source"
     ):
         check_frozen_sizes([model], 1)
 
