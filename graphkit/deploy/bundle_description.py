@@ -235,8 +235,10 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
         return tuple(_make_chain(_method_name(model), "step", model) for model in models) if steps else ()
     (step,) = steps
     first = next((model for model in models if model is not step and first_states(model, step)), None)
-    made = drop_idle_inputs(share_dim_names(step, first))
-    models, step = [made if model is step else model for model in models], made
+    made = {step: drop_idle_inputs(share_dim_names(step, first))}
+    if first is not None:
+        made[first] = drop_idle_inputs(share_dim_names(first))
+    models, step = [made.get(model, model) for model in models], made[step]
     methods = []
     for model in models:
         starts = first_states(model, step) if model is not step else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from bisect import bisect_left as bisect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -161,7 +162,24 @@ def _count_slots(asked: _Lengths, step: Model | None, first: Model | None) -> in
             f"{step.name}: the model has {most} positions, so its cache has at most {most} slots - "
             f"give {asked.slots_flag} {most}"
         )
-    return asked.slots or min(asked.default_slots, most or asked.default_slots)
+    slots = asked.slots or min(asked.default_slots, most or asked.default_slots)
+    return slots if asked.slots or first is None else _most_tokens(first, slots)
+
+
+def _most_tokens(first: Model, most: int) -> int:
+    """Return the length of the longest prompt, up to one, at which the nodes of a first step are known to run."""
+    roles, check = symbol_roles(first), SizeCheck(first)
+    names = frozenset(name for name, role in roles.items() if role == "sequence")
+    start = {name: 1 for name, role in roles.items() if role == "batch"} | {
+        name: 0 for name in roles if roles[name] == "past"
+    }
+
+    def fits(length: int) -> bool:
+        return not check.fault({**start, **dict.fromkeys(names, length)})
+
+    if not names or fits(most) or not fits(1):
+        return most
+    return bisect(range(1, most), True, key=lambda length: not fits(length))
 
 
 def _count_source(asked: _Lengths, options: DeployOptions, encoder: Model | None) -> int:

@@ -61,7 +61,7 @@ def share_dim_names(model: Model, first: Model | None = None, batch: Expr | None
 
 
 def drop_idle_inputs(model: Model) -> Model:
-    """Return a decoder without inputs that come out as they are and are read by nothing else, but for its caches."""
+    """Return a decoder without inputs that nothing reads, or that only come out as they are, but for its caches."""
     outputs = {unwrap_value(value, ("Identity",)): value.name for value in model.graph.outputs}
     idle = {
         value.name: outputs[value]
@@ -70,7 +70,9 @@ def drop_idle_inputs(model: Model) -> Model:
         and value not in model.roles.pasts
         and all(node.is_op("Identity") for node, _ in value.consumers)
     }
-    return remove_dead_code(with_interface(model, {}, {}, {*idle, *idle.values()})).model if idle else model
+    unread = {value.name for value in model.roles.inputs if not value.consumers and value not in model.graph.outputs}
+    dropped = {*idle, *idle.values(), *unread} - {value.name for value in model.roles.pasts}
+    return remove_dead_code(with_interface(model, {}, {}, dropped)).model if dropped else model
 
 
 def find_least_prompt(first: Model, step: Model) -> int:

@@ -406,7 +406,8 @@ def _tell_sides_apart(inputs: dict[Value, Role], *, has_cache: bool) -> dict[Val
     """
     token_inputs = [value for value, role in inputs.items() if role in ("tokens", "embeddings")]
     is_named = [bool({"decoder", "dec"} & set(split_name(value.name))) for value in token_inputs]
-    if any(is_named) and not all(is_named):
+    is_beside = "encoder state" in inputs.values() and "encoder mask" not in inputs.values()
+    if any(is_named) and (is_beside or not all(is_named)):
         plain = [
             v for v, role in inputs.items() if role in OF_ENCODER and not {"decoder", "dec"} & set(split_name(v.name))
         ]

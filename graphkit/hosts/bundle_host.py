@@ -223,6 +223,8 @@ class Bundle:
         """Run the method that starts a sequence; steps read the tokens that are more than it takes."""
         last = next((port.shape[1] for port in method.inputs if port.kind == "tokens"), "")
         width = tokens.shape[1]
+        if isinstance(last, int) and width < last and not any(port.kind == "user" for port in method.inputs):
+            return self._read_prompt(self._method("step"), tokens, mask, inputs)  # from the initial state
         if not isinstance(last, int) or width <= last or mask is not None:
             return _first_output(self._decode(method, tokens, mask, inputs, kept))
         logits = [_first_output(self._decode(method, tokens[:, :last], None, inputs, kept))]

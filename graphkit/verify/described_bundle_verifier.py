@@ -116,7 +116,9 @@ class _Originals:
         self.bundle = bundle
         self.sessions = {
             chain.name: [
-                IsolatedSession(model if model.path is None else model.path, optimize=optimize, prepack=optimize)
+                IsolatedSession(
+                    model if model.path is None or model.is_edited else model.path, optimize=optimize, prepack=optimize
+                )
                 for model in chain.models
             ]
             for chain in chains
