@@ -148,7 +148,8 @@ def _check_dims(options: DeployOptions, models: Sequence[Model], slots_flag: str
 
 
 def _count_slots(asked: _Lengths, step: Model | None, first: Model | None) -> int:
-    static = count_slots(step, first or step) if step is not None else None
+    can_be_static = step is not None and asked.most is None  # a lowering wants a cache that grows
+    static = count_slots(step, first or step) if step is not None and can_be_static else None
     if step is not None and static is not None and asked.slots not in (None, static):
         raise UsageError(
             f"{step.name}: its cache has {static} slots from the start, not {asked.slots} - "

@@ -100,11 +100,13 @@ class Pipeline:
         return Originals(self.encoder, first, self.step, head=head, parts=self.parts)
 
     def from_steps(self) -> Pipeline:
-        """Return the pipeline without a first step, where later ones keep recurrent state and can start from zeros."""
-        if self.encoder is not None or self.step is None or self.step is self.first or not self.step.roles.states:
+        """Return the pipeline without a first step, where later ones keep recurrent state, or that reads no tokens."""
+        if self.encoder is not None or self.step is None or self.step is self.first:
+            return self
+        if not (self.step.roles.states or self.parts):
             return self
         step = drop_idle_inputs(share_dim_names(self.step, self.first))
-        return replace(self, first=step, step=step)
+        return replace(self, first=step, step=step, halves=())
 
     def with_decoders(self) -> Pipeline:
         """Return the pipeline with its merged decoder split, one name for each size, and the encoder's masks.
