@@ -44,6 +44,8 @@ def share_dim_names(model: Model, first: Model | None = None, batch: Expr | None
             zip(dims or (), (hinted.dims if hinted is not None else ()) or (), strict=True)
         ):
             axis = model.roles.axis(value, at)
+            if axis == "encoder" and model.roles.of(value) == "encoder mask":  # which may count what strides join
+                axis = "other"
             if axis == "total" and is_start and len(dims or ()) == 2:  # nothing is past
                 axis = "sequence"
             if (size := given.get((value, at))) is None:
@@ -70,8 +72,9 @@ def drop_idle_inputs(model: Model) -> Model:
         and value not in model.roles.pasts
         and all(node.is_op("Identity") for node, _ in value.consumers)
     }
-    unread = {value.name for value in model.roles.inputs if not value.consumers and value not in model.graph.outputs}
-    dropped = {*idle, *idle.values(), *unread} - {value.name for value in model.roles.pasts}
+    kept = {*model.roles.pasts, *model.roles.all("tokens", "embeddings"), *model.graph.outputs}
+    unread = {value.name for value in model.roles.inputs if not value.consumers and value not in kept}
+    dropped = {*idle, *idle.values(), *unread}
     return remove_dead_code(with_interface(model, {}, {}, dropped)).model if dropped else model
 
 

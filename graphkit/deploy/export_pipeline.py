@@ -122,8 +122,9 @@ class Pipeline:
         if first is not None and step is not None:
             tokens = first.roles.first("tokens") or first.roles.first("embeddings")
             dims = (input_dims(first).get(tokens.name) if tokens is not None else None) or ()
-            batch = dims[0] if dims and (dims[0].constant is not None or "batch" in str(dims[0])) else symbol("batch")
             is_one = first is step
+            is_named = bool(dims) and (dims[0].constant is not None or "batch" in str(dims[0]))
+            batch = dims[0] if is_named else None if is_one else symbol("batch")
             step = drop_idle_inputs(share_dim_names(step, first, batch))
             first = step if is_one else drop_idle_inputs(share_dim_names(first, batch=batch))
             if encoder is not None:
