@@ -17,6 +17,7 @@ from graphkit.analysis.kv_cache import KVCache
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
 from graphkit.graph.names import count_things
+from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.io.remote.urls import is_url
 from graphkit.io.stream_files import INPUT
@@ -201,6 +202,7 @@ ALONE = ("encoder", "vision", "decoder-only")  # roles that `graphkit lower` tak
 ENCODERS = ("encoder", "vision")
 RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` takes without other models
 DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
+PAIRS = ({"first-step decoder", "decoder-only"}, {"first-step decoder", "recurrent decoder"})  # without an encoder
 FETCHING = ("lower", "bundle")
 NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
 ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # options that are off by default
@@ -292,7 +294,8 @@ def _command_steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
             yield from _lower_commands(name, stem, [facts])
         elif "shape-chains" in facts.kinds or any(each.pass_name == "sequence-to-split" for each in refused):
             yield _command_text("fold", name, "-o", _output_name(stem, ".folded.onnx"))
-        if role == "decoder-only" and facts.has_slots:
+        tokens = facts.model.roles.first("tokens")
+        if role == "decoder-only" and facts.has_slots and (tokens is None or dim_at(tokens, 1) != 1):
             yield _bundle_command(name, stem, [facts])
         elif role in RECURRENT:
             yield _command_text("bundle", name, "-o", _output_name(stem, ".bundle"))
@@ -314,7 +317,8 @@ def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
         return ()
     if len(set(roles)) < len(roles) or not all(facts.runs for facts in models):
         return ()
-    if not set(ENCODERS) & set(roles) or not any(needed <= set(roles) for needed in DECODERS):
+    is_whole = bool(set(ENCODERS) & set(roles)) and any(needed <= set(roles) for needed in DECODERS)
+    if not (is_whole or any(needed <= set(roles) for needed in PAIRS)):
         return ()
     name = str(folder)
     lowered = _lower_commands(name, name, models) if any("blockers" in facts.kinds for facts in models) else ()
