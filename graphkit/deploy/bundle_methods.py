@@ -277,7 +277,8 @@ def _decoder_method(
 ) -> MethodModel:
     """Return a method of a decoder, whose states are called as its past inputs are."""
     model = draft.model
-    states = {e.past.name: e.next.name for e in original.roles.states if e.past.name not in known}
+    names = {value.name for value in model.graph.inputs} - known.keys()
+    states = {each.past.name: each.next.name for each in original.roles.states if each.past.name in names}
     reads, writes, kinds = {**known, **{name: name for name in states}}, dict[str, str](), dict[str, str]()
     pasts = {value.name for value in original.roles.pasts}
     for value in model.graph.inputs:
@@ -327,7 +328,8 @@ def _starting_method(draft: _Draft, first: Model, step: Model, kept: Mapping[str
     model = draft.model
     pasts: dict[Slot, str] = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
     presents = {entry.present.name: entry for entry in first.roles.cache if entry.present is not None}
-    states = {output.name: past.name for past, output in states_of_first(first, step).items()}
+    given = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    states = {output.name: past.name for past, output in states_of_first(first, step).items() if output.name in given}
     own = {entry.past.name: states[entry.next.name] for entry in first.roles.states if entry.next.name in states}
     reads, writes, kinds = dict(own), {**kept, **states}, {}
     for value in model.graph.inputs:

@@ -302,6 +302,9 @@ class Bundle:
         rings = [s.shape[s.axis or 0] for s in self.contract.states if s.update == "ring" and s.length == chosen]
         if length < now and any(now > slots for slots in rings):
             raise UsageError(f"a ring of {min(rings)} slots has lost tokens that {length} would need - start again")
+        rolled = next((state.name for state in self.contract.states if state.update == "swap"), "")
+        if length < now and rolled:
+            raise UsageError(f"state '{rolled}' cannot go back to what it was after {length} tokens - start again")
         lengths[chosen][0] = length
 
     def reorder(self, rows: Sequence[int]) -> None:

@@ -164,6 +164,23 @@ def test_a_static_cache_has_the_slots_of_its_export(tmp_path: Path) -> None:
         graphkit.bundle_folder(export, tmp_path / "other", graphkit.BundleOptions(max_cache=64))
 
 
+def test_a_static_cache_goes_back_to_fewer_tokens(tmp_path: Path) -> None:
+    bundle = bundled(unpacked_export("llama-static", tmp_path / "export"), tmp_path / "bundle", batch=1)
+    assert {state.update for state in bundle.contract.states} == {"slots"}  # the counters of the layers are none
+    bundle.prefill([[5, 6, 7]])
+    expected = bundle.step([8])
+    bundle.step([9])
+    bundle.rewind(3)
+    np.testing.assert_array_equal(bundle.step([8]), expected)
+
+
+def test_a_state_that_rolls_does_not_go_back(tmp_path: Path) -> None:
+    bundle = bundled(unpacked_export("lfm2", tmp_path / "export"), tmp_path / "bundle", batch=1)
+    bundle.prefill([[5, 6, 7, 8]])
+    with pytest.raises(UsageError, match="cannot go back to what it was after 3 tokens - start again"):
+        bundle.rewind(3)
+
+
 def test_a_prompt_that_leaves_a_state_too_short_is_refused(tmp_path: Path) -> None:
     bundle = bundled(unpacked_export("lfm2", tmp_path / "export"), tmp_path / "bundle")
     least = json.loads((tmp_path / "bundle" / "bundle.json").read_text())["legal"]["tokens"]["least"]

@@ -84,8 +84,8 @@ class CountSlotsInUse(Pass):
 
     Exporters write such a decoder for a cache that is as long from the start as it can get: a step writes its keys and
     values into the next slots and gives all of them back. Positions of the new tokens, and a boolean mask over the
-    slots, are inputs that the caller has to make. Here both follow from how many slots are in use: a new token sees
-    what is past, itself and those before it.
+    slots, are inputs that the caller has to make, and a counter for each layer may be state. Here all of them follow
+    from how many slots are in use: a new token sees what is past, itself and those before it.
 
     With `slots_first=1` the caches are [slots, batch, heads, width] where they come in and go out, as ScatterND writes
     them: it writes in place then, once Transposes are folded.
@@ -178,6 +178,13 @@ class CountSlotsInUse(Pass):
         for entry in static:
             self._place(entry, self._axis_of(entry, axes), slots, editor, inputs, outputs, last)
             dropped.add(name_of(entry))
+        for state in roles.states:
+            dims, node = shapes[state.past].dims, unwrap_value(state.next, ("Identity",)).producer
+            if node is None or not node.is_op("Add") or state.past not in node.inputs or dims not in ((), (const(1),)):
+                continue
+            if (dtype := shapes[state.past].dtype) in (TensorProto.INT64, TensorProto.INT32):  # it counts as well
+                editor.replace_all_uses(state.past, slots.length(len(dims), dtype))
+                dropped |= {state.past.name, state.next.name}
         for entry in roles.cache:
             if roles.is_cross(entry) and entry.past is not None and entry.present is not None:
                 dropped.add(entry.present.name)  # it is the state as it was

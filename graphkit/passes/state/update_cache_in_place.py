@@ -175,6 +175,11 @@ class Slots:
                 positions = self.node("Reshape", positions, shape, as_="positions")
         return positions if dtype == TensorProto.INT64 else self.node("Cast", positions, to=dtype)
 
+    def length(self, rank: int, dtype: int) -> str:
+        """Return how many slots are in use before, of rank 0 or 1."""
+        count = self.node("Squeeze", self.past) if rank == 0 else self.past
+        return count if dtype == TensorProto.INT64 else self.node("Cast", count, to=dtype)
+
     def new_places(self, dtype: int) -> str:
         """Return the positions of the new tokens, [tokens]."""
         places = self.node("Add", self.past, self._range(self.new), as_="places")
