@@ -1,6 +1,6 @@
 # make report [MODEL=path]   set up an environment, report on a model (an example that ships with graphkit)
 # make test                  set up an environment, run the tests
-# make test-slow             run those that repeat them on larger models and on all cases (THIRD=N: a third of them)
+# make test-slow             run those that repeat them on larger models and on all cases (PART=N: a sixth of them)
 # make browser-test          try the page of a report in a Chromium, where one is on PATH
 # make view-test             try `graphkit view` in it too, with Model Explorer (700 MB)
 # make check                 format, lint, types and tests, as CI does
@@ -26,7 +26,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n logical --dist worksteal
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -n logical --dist worksteal -m slow $(if $(THIRD),--third $(THIRD))
+	$(BIN)/python -m pytest -n logical --dist worksteal -m slow $(if $(PART),--part $(PART))
 
 browser-test: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'

@@ -43,9 +43,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what ru
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+PARTS = 6  # of the slow suite, of which CI runs one
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="Write the files of tests/golden anew.")
-    parser.addoption("--third", type=int, metavar="N", help="Run the tests of one third: N modulo 3 says which.")
+    parser.addoption("--part", type=int, metavar="N", help="Run a sixth of the tests: N modulo 6 says which.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,11 +68,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items if config.option.markexpr == "slow" else ():
         if item.get_closest_marker("examples") is not None:
             item.add_marker("slow")
-    third = config.option.third
-    if third is not None:
-        others = [item for item in items if zlib.crc32(item.nodeid.encode()) % 3 != third % 3]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % 3 == third % 3]
+    part = config.option.part
+    if part is not None:
+        chosen = [zlib.crc32(item.nodeid.encode()) % PARTS == part % PARTS for item in items]
+        config.hook.pytest_deselected(items=[item for item, is_in in zip(items, chosen, strict=True) if not is_in])
+        items[:] = [item for item, is_in in zip(items, chosen, strict=True) if is_in]
 
 
 @pytest.hookimpl(wrapper=True)
