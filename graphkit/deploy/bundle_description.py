@@ -35,7 +35,7 @@ from graphkit.analysis.model_interface import first_states
 from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots
 from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.errors import TargetError, UsageError
-from graphkit.graph.roles import declared_rank
+from graphkit.graph.roles import declared_rank, dim_at
 from graphkit.io.stream_files import shown_path
 from graphkit.io.toml import convert_toml, read_toml
 from graphkit.model import Model, load
@@ -230,7 +230,7 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
     models = [load(file) for file in sorted(path.glob("*.onnx"))] if path.is_dir() else [load(path)]
     if any(model.roles.cache and not model.roles.pasts for model in models):  # decoders of the first and later steps
         return ()
-    steps = [model for model in models if model.roles.states]
+    steps = [model for model in models if model.roles.states] or [m for m in models if len(models) == 1 and _starts(m)]
     if len(steps) != 1:
         return tuple(_make_chain(_method_name(model), "step", model) for model in models) if steps else ()
     (step,) = steps
@@ -249,6 +249,15 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
             methods.append(_make_chain(_method_name(model), "step", model))
     once, later = ([method for method in methods if method.when == when] for when in WHEN)
     return (*once, _make_chain("step", "step", step), *later)
+
+
+def _starts(model: Model) -> bool:
+    """Whether a decoder with a cache reads a prompt token by token, as no other model does and it takes one alone."""
+    roles, tokens = model.roles, model.roles.first("tokens")
+    is_alone = not roles.all("encoder state", "encoder tokens", "encoder mask") and not any(
+        map(roles.is_cross, roles.cache)
+    )
+    return bool(roles.pasts) and is_alone and tokens is not None and dim_at(tokens, 1) == 1
 
 
 def _make_chain(name: str, when: str, model: Model, writes: Mapping[str, str] | None = None) -> Chain:

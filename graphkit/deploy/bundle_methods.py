@@ -220,7 +220,8 @@ def kept_in_slots(
     Raises:
         UsageError: Its cache cannot be kept in slots, or an input is not known.
     """
-    later = _in_place(_prepare_model(model, update), UpdateCacheInPlace(slots, update, rings=0))
+    prepared = _prepare_model(model, update)
+    later = _in_place(prepared, UpdateCacheInPlace(slots, update, rings=0), _slot_count(prepared.model))
     return _decoder_method(name, when, file, later, model, reads)
 
 

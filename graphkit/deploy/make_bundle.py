@@ -321,6 +321,8 @@ def _draft_bundle(export: BundleExport, options: BundleOptions) -> BundleDraft:
     pipeline = export.pipeline
     encoder, step = (pipeline.encoder, pipeline.step) if pipeline is not None else (None, None)
     first = pipeline.first if pipeline is not None else None
+    if pipeline is None and len(export.chains) == len(export.models) == 1:
+        step = export.models[0] if export.models[0].roles.pasts else None
     sizes = resolve_sizes(options, export.models, encoder=encoder, step=step, first=first)
     with run_isolated(options.limits):
         methods = export.methods(sizes, options.update)

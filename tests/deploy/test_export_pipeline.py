@@ -15,7 +15,6 @@ from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.equivalence.originals import Originals
-from graphkit.errors import UsageError
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.hosts.numpy_host import Host
 from graphkit.verify.bundle_verifier import verify_bundle
@@ -91,7 +90,11 @@ def test_a_wrong_method_is_caught(file: str, export: Path, tmp_path: Path) -> No
     assert not verify_bundle(originals, tmp_path / "out", exact=False).passed
 
 
-def test_without_a_model_for_the_prompt_it_is_declined(export: Path, tmp_path: Path) -> None:
+def test_without_a_model_for_the_prompt_steps_read_it(export: Path, tmp_path: Path) -> None:
+    bundle_folder(export, tmp_path / "pair", BundleOptions(max_cache=SLOTS, verify=False))
     (export / "decoder_model.onnx").unlink()
-    with pytest.raises(UsageError, match="it takes one token at a time, and no model reads the prompt - export that"):
-        bundle_folder(export, tmp_path / "out", BundleOptions(max_cache=SLOTS))
+    report = bundle_folder(export, tmp_path / "alone", BundleOptions(max_cache=SLOTS))
+    assert report.proof is not None
+    assert report.proof.passed
+    pair, alone = (Bundle(tmp_path / name, unchecked=True) for name in ("pair", "alone"))
+    assert alone.generate([[3, 1, 2]], max_new_tokens=3) == pair.generate([[3, 1, 2]], max_new_tokens=3)
