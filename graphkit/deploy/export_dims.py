@@ -104,7 +104,8 @@ def _given_sizes(step: Model, first: Model) -> Mapping[tuple[Value, int], int]:
     found = dict[tuple[Value, int], int | None]()
     for value, output in (*pairs, *states_of_first(first, step).items()):
         entry = step.roles.pasts.get(value)
-        grows = None if entry is None or entry.is_static else entry.axis
+        is_fixed = entry is None or (entry.is_static and not step.roles.is_cross(entry))
+        grows = None if entry is None or is_fixed else entry.axis
         hinted = hinted_type(output)
         hints = (hinted.dims if hinted is not None else ()) or ()
         for at, dim in enumerate(shapes[output].dims or ()):

@@ -156,8 +156,8 @@ class BundleVerifier:
         written = IsolatedBundle(self.folder, optimize=False, prepack=False, unchecked=True)
         bundle = written if self.wide is None else self.wide.open(self.folder, optimize=False)
         runs = self._run_prompts(bundle, self.prompts, self.truth, portion_of(progress, 0.4, 0.65))
-        entries = [entry for model in self.originals.models for entry in model.roles.cache]
-        junk = JUNK if any(entry.is_static for entry in entries) else math.nan
+        own = [e for each in self.originals.models for e in each.roles.cache if not each.roles.is_cross(e)]
+        junk = JUNK if any(entry.is_static for entry in own) else math.nan
         subject = Subject(written, self.short, self.folder, junk)
         checks, state_checks = dict[str, str](), portion_of(progress, 0.65, 0.74)
         for name in tell_each([*CHECKS], "checking", state_checks, "state"):
