@@ -176,9 +176,11 @@ def _frozen_pasts(model: Model) -> Iterator[Row]:
     lengths: dict[int, list[Value]] = defaultdict(list)
     for entry in _self_attention(model.roles):
         before, after = _dims(entry.past), _dims(entry.present)
-        grown = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
+        grown = [at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]]
         if entry.past is not None and len(grown) == 1 and len(before) == len(after):
-            ((old, new),) = grown
+            old, new = before[grown[0]], after[grown[0]]
+            if _is_name(entry.past, grown[0]):  # which no runtime checks
+                continue
             if isinstance(old, int) and isinstance(new, int) and old < new:
                 lengths[old].append(entry.past)
     yield from (("past", length, values) for length, values in lengths.items())

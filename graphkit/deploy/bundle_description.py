@@ -191,13 +191,14 @@ def _make_method(method: Chain, slots: int, update: Update) -> MethodModel:
 
 def _prefix_states(made: MethodModel, method: Chain) -> MethodModel:
     """Return a method whose cache and length have the names that the description gives."""
-    named = set(method.reads.values())
+    named, given = set(method.reads.values()), {value.name for value in made.model.graph.outputs}
+    writes = {port: state for port, state in method.writes.items() if port in given}
     names = {state: state if state in named else f"{method.cache}.{state}" for state in made.reads.values()}
     return replace(
         made,
         reads={port: names[state] for port, state in made.reads.items()},
-        writes={**{port: names[state] for port, state in made.writes.items()}, **method.writes},
-        whole=frozenset(method.writes.values()),
+        writes={**{port: names[state] for port, state in made.writes.items()}, **writes},
+        whole=frozenset({*writes.values(), *(names[state] for state in made.whole if state in names)}),
         length=f"{method.cache}.{LENGTH}",
     )
 

@@ -32,6 +32,7 @@ from graphkit.shapes.input_dims import input_dims
 __all__ = ["MethodModel", "derive_methods", "unpacked_logits"]
 
 TOKENS = "decoder_input_ids"  # what a decoder beside an encoder calls its tokens
+USUAL = ("prefill", "encode", "step", "init", "reorder")  # methods of bundles
 WRITING = ("ScatterND", "TensorScatter")  # operators that write in place
 COUNTS: Mapping[str, str] = {LENGTH: "length", KEPT: "kept"}  # inputs that passes have added, and their kinds
 
@@ -88,9 +89,15 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
     return _encoder_decoder(pipeline.encoder, first, step, slots, update)
 
 
+def _part_name(model: Model) -> str:
+    """Return the name of a model's file as that of a method."""
+    name = re.sub(r"\W", "_", model.name.removesuffix(".onnx"))
+    return name if name.isidentifier() and name not in USUAL else f"run_{name}"
+
+
 def _part_method(model: Model) -> MethodModel:
     """Return the method of a model that has no state, such as an encoder of pictures."""
-    name = re.sub(r"\W", "_", model.name.removesuffix(".onnx"))
+    name = _part_name(model)
     made, changes = fold_changes(share_dim_names(model))
     kinds = {value.name: "user" for value in made.graph.inputs if value.tensor is None}
     return MethodModel(name, "step", made, f"{name}.onnx", {}, writes={}, kinds=kinds, changes=tuple(changes))
@@ -278,7 +285,9 @@ def _decoder_method(
 ) -> MethodModel:
     """Return a method of a decoder, whose states are called as its past inputs are."""
     model = draft.model
-    names = {value.name for value in model.graph.inputs} - known.keys()
+    names = {value.name for value in model.graph.inputs}
+    known = {name: state for name, state in known.items() if name in names}
+    names -= known.keys()
     states = {each.past.name: each.next.name for each in original.roles.states if each.past.name in names}
     reads, writes, kinds = {**known, **{name: name for name in states}}, dict[str, str](), dict[str, str]()
     pasts = {value.name for value in original.roles.pasts}

@@ -36,6 +36,7 @@ def share_dim_names(model: Model, first: Model | None = None, batch: Expr | None
     forced = {name: int(size) for name, size in forced_sizes(model, {}).items() if size >= 1}
     given = {} if first is None or first is model else _given_sizes(model, first)
     is_start = bool(model.roles.cache) and not model.roles.pasts
+    is_decoder = bool(model.roles.cache or model.roles.all("tokens", "embeddings"))
     shared: dict[Axis, Expr] = {} if batch is None else {"batch": batch}
     meanings: dict[str, set[Expr]] = {}
     for value in sorted(model.roles.inputs, key=lambda value: model.roles.of(value) != "tokens"):
@@ -49,7 +50,8 @@ def share_dim_names(model: Model, first: Model | None = None, batch: Expr | None
             if axis == "total" and is_start and len(dims or ()) == 2:  # nothing is past
                 axis = "sequence"
             if (size := given.get((value, at))) is None:
-                size = forced.get(str(dim.name), hint if isinstance(hint, int) else None)
+                is_size = isinstance(hint, int) and not (is_decoder and axis in (*SHARED, "total"))
+                size = forced.get(str(dim.name), hint if is_size and isinstance(hint, int) else None)
             is_plain = dim.name is not None or (axis == "batch" and dim.constant is not None)
             if size is not None:
                 meant = const(size)

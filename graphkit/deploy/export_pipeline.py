@@ -103,7 +103,7 @@ class Pipeline:
         """Return the pipeline without a first step, where later ones keep recurrent state, or that reads no tokens."""
         if self.encoder is not None or self.step is None or self.step is self.first:
             return self
-        if not (self.step.roles.states or self.parts):
+        if not (self.step.roles.states or self.halves):
             return self
         step = drop_idle_inputs(share_dim_names(self.step, self.first))
         return replace(self, first=step, step=step, halves=())

@@ -18,6 +18,7 @@ from graphkit.contract.contract_files import record_files
 from graphkit.contract.contract_writers import write_guide
 from graphkit.deploy.deploy_costs import lowering_costs
 from graphkit.deploy.deploy_sizes import LowerSizes, check_asked_sizes, check_dtypes, check_request, resolve_sizes
+from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.deploy.export_pipeline import Pipeline, changed_by, find_pipeline, has_shorter_output
 from graphkit.deploy.lower_model import lower_model
 from graphkit.deploy.lower_report import (
@@ -38,6 +39,7 @@ from graphkit.equivalence.originals import Originals
 from graphkit.equivalence.stages import Stage, StageProof, prove_stages
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.names import name_of
+from graphkit.graph.roles import dim_at
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
@@ -51,12 +53,16 @@ from graphkit.progress import portion_of, with_share
 from graphkit.rewrite.base import PassChange, group_reasons
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import IsolatedSession
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.targets import Target, load_target
+from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.deployment_proofs import LoweringProof
+from graphkit.verify.input_generator import index_bound
 from graphkit.verify.lowering_case import zeros_change_results
 from graphkit.verify.lowering_verifier import measure_deviation, verify_lowering
+from graphkit.verify.oracle import Oracle
 from graphkit.verify.proof_engine import run_isolated
 
 __all__ = [
@@ -188,8 +194,11 @@ def lower_folder(
         judge_words(command)
     check_request(path, output, options, [Contract.FILE, GUIDE])
     progress("reading")
-    changes = asked_changes(find_pipeline(path).from_steps(), options)
+    export = find_pipeline(path)
+    changes = asked_changes(export.from_steps(), options)
     with run_isolated(options.limits):
+        if options.verify:
+            _check_prompt(export)
         draft = _draft_files(changes, options, progress)
         progress(with_share(DRAFTED, "writing"))
         draft, proof = _write_proven(output, draft, options, portion_of(progress, DRAFTED, 1.0))
@@ -211,6 +220,47 @@ def lower_folder(
         data=draft.data,
         costs=lowering_costs(draft.parts, draft.contract, output, options),
     )
+
+
+TRIED = 7  # tokens of a prompt that is read at once, and token by token
+CLOSE = 1e-2  # of how far logits vary
+
+
+def _check_prompt(export: Pipeline) -> None:
+    """Check that steps from no token on read a prompt as the export's first step does, which a lowering has no more.
+
+    Raises:
+        UsageError: They do not: the first step lets tokens see those behind them, or starts from another state.
+    """
+    first, step = export.first, export.step
+    if export.encoder is not None or first is None or step is None or first is step:
+        return
+    rng, rows = np.random.default_rng(0), first.roles.first("embeddings")
+    value = step.roles.first("tokens") if rows is not None else first.roles.first("tokens")
+    fixed = dim_at(value, 1) if rows is None and value is not None else None
+    count = fixed if isinstance(fixed, int) else TRIED
+    if value is None or count < 2:
+        return
+    tokens = rng.integers(1, index_bound(value, first if rows is None else step) or 16, (1, count))
+    prompt = tokens
+    if rows is not None:
+        tables = [model for model in export.parts if model.roles.first("tokens") is not None]
+        if len(tables) != 1:
+            return
+        (feed,) = (each.name for each in tables[0].graph.inputs if each.tensor is None)
+        (prompt,) = IsolatedSession(tables[0].path or tables[0]).run({feed: tokens}).values()
+    made = drop_idle_inputs(share_dim_names(step, first))
+    mask, alone = np.ones_like(tokens), Oracle(Originals(None, made, made))
+    expected = Oracle(export.originals).start(prompt, mask, {})[:, -1]
+    found = alone.start(tokens[:, :1], mask[:, :1], {})
+    for at in range(1, count):
+        found = alone.step(tokens[:, at : at + 1])
+    apart = distance_of_spread(expected, found[:, -1])
+    if apart > CLOSE:
+        raise UsageError(
+            f"{step.name}: after a prompt that it reads token by token its logits differ by {apart:.1e} from those of "
+            f"{first.name} - bundle it, or export one decoder that reads prompts and steps"
+        )
 
 
 def _told_parts(pipeline: Pipeline) -> Iterator[str]:

@@ -80,7 +80,10 @@ class CacheEntry:
         """Whether it has slots from the start, of which a step writes some: it comes out as long as it came in."""
         if self.past is None or self.present is None or unwrap_value(self.present, ("Identity",)) is self.past:
             return False
-        return hinted_type(self.past) == hinted_type(self.present)
+        maker, before = unwrap_value(self.present, ("Identity", "Transpose")).producer, hinted_type(self.past)
+        if maker is not None and maker.is_op("Concat"):  # which grows, whatever is declared
+            return False
+        return before is not None and before.dims is not None and before == hinted_type(self.present)
 
     @property
     def rows(self) -> frozenset[Dim]:

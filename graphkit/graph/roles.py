@@ -408,8 +408,12 @@ def _tell_sides_apart(inputs: dict[Value, Role], *, has_cache: bool) -> dict[Val
     is_named = [bool({"decoder", "dec"} & set(split_name(value.name))) for value in token_inputs]
     is_beside = "encoder state" in inputs.values() and "encoder mask" not in inputs.values()
     if any(is_named) and (is_beside or not all(is_named)):
+        given = {dim for output in token_inputs[0].scope.outputs for dim in _dims(output) or ()}
         plain = [
-            v for v, role in inputs.items() if role in OF_ENCODER and not {"decoder", "dec"} & set(split_name(v.name))
+            v
+            for v, role in inputs.items()
+            if role in OF_ENCODER and not {"decoder", "dec"} & set(split_name(v.name))
+            if not (is_beside and role == "mask" and dim_at(v, -1) in given)  # as long as the decoder's own cache
         ]
         return inputs | {value: OF_ENCODER[inputs[value]] for value in plain}
     is_encoder = not token_inputs and not has_cache and "encoder state" not in inputs.values()

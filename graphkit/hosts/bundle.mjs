@@ -102,7 +102,7 @@ export class Bundle {
       const first = lastOf(await this.#decode(once, given, { beams, kept: 1 }));
       const [width, isOfAll] = [this.length, (options.maxNewTokens ?? rules.max_new_tokens) == null]; // of max_length
       need(!isOfAll || maxNewTokens > width, `max_length of the export is ${maxNewTokens}, and the prompt has ${width}`);
-      const steps = Math.min(maxNewTokens - (isOfAll ? width : 0), this.contract.lengths[0].most - width + 1);
+      const steps = Math.min(maxNewTokens - (isOfAll ? width : 0), (this.contract.lengths[0]?.most ?? Infinity) - width + 1);
       const rows = first.map((logits) => ({ open: [{ text: [], score: 0, logits }], ended: [] }));
       const { length_penalty: lengthPenalty, early_stopping: earlyStopping } = rules;
       const how = { ends: [eos ?? this.contract.ends].flat(), lengthPenalty, earlyStopping, ...options, beams, steps, rules, width };

@@ -223,12 +223,10 @@ class Bundle:
         """Run the method that starts a sequence; steps read the tokens that are more than it takes."""
         last = next((port.shape[1] for port in method.inputs if port.kind == "tokens"), "")
         width = tokens.shape[1]
-        if isinstance(last, int) and width < last and not any(port.kind == "user" for port in method.inputs):
-            return self._read_prompt(self._method("step"), tokens, mask, inputs)  # from the initial state
-        if not isinstance(last, int) or width <= last or mask is not None:
+        if last != 1 or width <= 1 or mask is not None:  # of more tokens, each may be told of all of them
             return _first_output(self._decode(method, tokens, mask, inputs, kept))
-        logits = [_first_output(self._decode(method, tokens[:, :last], None, inputs, kept))]
-        logits += [self.step(tokens[:, at : at + 1]) for at in range(last, width)]
+        logits = [_first_output(self._decode(method, tokens[:, :1], None, inputs, kept))]
+        logits += [self.step(tokens[:, at : at + 1]) for at in range(1, width)]
         return logits[-1] if kept else np.concatenate(logits, 1)
 
     def step(self, tokens: Tokens, *, mask: npt.ArrayLike | None = None) -> np.ndarray:

@@ -294,7 +294,8 @@ class BundleVerifier:
         return {f"what {model.name} gives": partial(self._check_part, bundle, model) for model in self.originals.parts}
 
     def _check_part(self, bundle: IsolatedBundle, model: Model) -> str:
-        method = next(each for each in self.contract.methods if each.file == model.name)
+        methods = [m for m in self.contract.methods if m.when == "step" and set(m.access.values()) <= {"none"}]
+        method = methods[self.originals.parts.index(model)]
         inputs = ExportInputs([model], np.random.default_rng(self.options.seed))
         sizes = {name: min(size, PART) for name, size in self.contract.sizes.items()}
         shapes = {port: [d if isinstance(d, int) else sizes.get(d, PART) for d in port.shape] for port in method.inputs}

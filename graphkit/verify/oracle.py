@@ -83,7 +83,7 @@ class Oracle:
             self.encoder_inputs = InputProbe(self._encoder, self._session.run)
 
     def _open_session(self, model: Model, chosen: Model | None = None) -> IsolatedSession:
-        source = chosen or (model if model.path is None or self._is_changed else model.path)
+        source = chosen or (model if model.path is None or model.is_edited or self._is_changed else model.path)
         return IsolatedSession(source, optimize=self._optimize, prepack=self._prepack)
 
     def encode(self, inputs: Mapping[str, np.ndarray]) -> Arrays:

@@ -90,7 +90,8 @@ class CountSlotsInUse(Pass):
     With `slots_first=1` the caches are [slots, batch, heads, width] where they come in and go out, as ScatterND writes
     them: it writes in place then, once Transposes are folded.
 
-    Legality: a mask is boolean, hides what is False, and has four axes; positions have one or two. No row is padded.
+    Legality: the one mask is boolean, hides what is False, and has four axes; positions have one or two. No row is
+    padded, and the mask hides nothing of the past, such as what lies before a window.
 
     Before:
 
@@ -153,6 +154,8 @@ class CountSlotsInUse(Pass):
                 declined.append(Declined(mask.name, f"it is {shapes[mask]}, and no boolean mask over slots"))
             elif roles.polarities[mask] != "keeps":
                 declined.append(Declined(mask.name, "it is not True for what a token sees"))
+        if len(masks := roles.all("mask")) > 1:
+            declined.append(Declined(masks[1].name, f"it may hide other slots than '{masks[0].name}'"))
         for value in roles.all("positions"):
             if len(shapes[value].dims or ()) not in (1, 2):
                 declined.append(Declined(value.name, f"it is {shapes[value]}, which are no positions of tokens"))
