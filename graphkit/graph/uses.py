@@ -158,7 +158,7 @@ def readers_beside(before: Value, after: Value) -> Iterator[Node]:
     """
     writer = after.producer
     for node, index in before.consumers:
-        if node is not writer or index != 0:
+        if (node is not writer or index != 0) and not node.is_op("Shape"):  # which reads no content
             yield node
 
 

@@ -164,7 +164,7 @@ class _Originals:
         names = [value.name for value in roles.all("tokens")]
         tokens = feed[next(name for name in names if name in feed)]
         beside = {name: array for name, array in feed.items() if name not in names}
-        beside |= {port: self.state[state] for port, state in chain.reads.items()}
+        beside |= {port: self.state[state] for port, state in chain.reads.items() if state in self.state}
         is_start = chain.when == "once" or chain.cache not in self.started
         self.started.add(chain.cache)
         if is_start:
@@ -173,7 +173,8 @@ class _Originals:
             oracle.step(tokens, beside=beside)
         outputs = oracle.outputs
         for port, state in chain.writes.items():
-            self.state[state] = outputs[port]
+            if state in self.state:  # others, such as counters, follow from the length of the cache
+                self.state[state] = outputs[port]
         return outputs
 
 
