@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 from real_models import export_cases, unpacked_export
 
 import graphkit
@@ -192,3 +194,43 @@ def test_a_prompt_that_leaves_a_state_too_short_is_refused(tmp_path: Path) -> No
 def test_positions_of_one_new_token_limit_the_slots(tmp_path: Path) -> None:
     step = graphkit.load(unpacked_export("marian-multi", tmp_path / "export") / "decode.onnx")
     assert most_positions(step) == 64
+
+
+def see_all(file: Path) -> None:
+    """Let each token of a prompt see those behind it, too."""
+    proto = onnx.load(file, load_external_data=False)
+    compared = [node for node in proto.graph.node if node.op_type == "LessOrEqual"]
+    for number, node in enumerate(compared):
+        out, at = node.output[0], list(proto.graph.node).index(node) + 1
+        node.output[0], names = f"seen_{number}", [f"seen_{number}", f"not_seen_{number}"]
+        proto.graph.node.insert(at, helper.make_node("Not", names[:1], names[1:]))
+        proto.graph.node.insert(at + 1, helper.make_node("Or", names, [out]))
+    onnx.save(proto, file)
+
+
+@pytest.mark.parametrize(("name", "file"), [("gemma3_text", "prefill"), ("llava-one", "language_model")])
+def test_a_prompt_whose_tokens_see_those_behind_them_is_not_lowered(name: str, file: str, tmp_path: Path) -> None:
+    export = unpacked_export(name, tmp_path / "export")
+    see_all(export / f"{file}.onnx")
+    with pytest.raises(UsageError, match=r"after a prompt that it reads token by token its logits differ by"):
+        graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=32))
+
+
+def test_a_static_cache_whose_mask_may_hide_the_past_is_declined(tmp_path: Path) -> None:
+    export = unpacked_export("llama-static", tmp_path / "export")
+    settings = json.loads((export / "config.json").read_text())
+    (export / "config.json").write_text(json.dumps({**settings, "sliding_window": 4}))
+    with pytest.raises(UsageError, match=r"config\.json has a window that it may hide more by"):
+        graphkit.bundle_folder(export, tmp_path / "bundle")
+
+
+def test_a_growing_cache_is_no_static_one_whatever_is_declared(tmp_path: Path) -> None:
+    export = unpacked_export("qwen3-padded", tmp_path / "export")
+    step = onnx.load(export / "decode.onnx", load_external_data=False)
+    types = {info.name.removeprefix("input."): info.type for info in step.graph.input}
+    for info in step.graph.output:
+        if (name := info.name.removeprefix("output.")) in types:
+            info.type.CopyFrom(types[name])
+    roles = graphkit.load(step).roles
+    assert roles.pasts
+    assert not any(entry.is_static for entry in roles.cache)
