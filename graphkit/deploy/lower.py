@@ -39,7 +39,6 @@ from graphkit.equivalence.originals import Originals
 from graphkit.equivalence.stages import Stage, StageProof, prove_stages
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.names import name_of
-from graphkit.graph.roles import dim_at
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
@@ -53,16 +52,12 @@ from graphkit.progress import portion_of, with_share
 from graphkit.rewrite.base import PassChange, group_reasons
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.session import IsolatedSession
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.targets import Target, load_target
-from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.deployment_proofs import LoweringProof
-from graphkit.verify.input_generator import index_bound
-from graphkit.verify.lowering_case import zeros_change_results
+from graphkit.verify.lowering_case import measure_prompt, zeros_change_results
 from graphkit.verify.lowering_verifier import measure_deviation, verify_lowering
-from graphkit.verify.oracle import Oracle
 from graphkit.verify.proof_engine import run_isolated
 
 __all__ = [
@@ -222,7 +217,6 @@ def lower_folder(
     )
 
 
-TRIED = 7  # tokens of a prompt that is read at once, and token by token
 CLOSE = 1e-2  # of how far logits vary
 
 
@@ -235,27 +229,8 @@ def _check_prompt(export: Pipeline) -> None:
     first, step = export.first, export.step
     if export.encoder is not None or first is None or step is None or first is step:
         return
-    rng, rows = np.random.default_rng(0), first.roles.first("embeddings")
-    value = step.roles.first("tokens") if rows is not None else first.roles.first("tokens")
-    fixed = dim_at(value, 1) if rows is None and value is not None else None
-    count = fixed if isinstance(fixed, int) else TRIED
-    if value is None or count < 2:
-        return
-    tokens = rng.integers(1, index_bound(value, first if rows is None else step) or 16, (1, count))
-    prompt = tokens
-    if rows is not None:
-        tables = [model for model in export.parts if model.roles.first("tokens") is not None]
-        if len(tables) != 1:
-            return
-        (feed,) = (each.name for each in tables[0].graph.inputs if each.tensor is None)
-        (prompt,) = IsolatedSession(tables[0].path or tables[0]).run({feed: tokens}).values()
     made = drop_idle_inputs(share_dim_names(step, first))
-    mask, alone = np.ones_like(tokens), Oracle(Originals(None, made, made))
-    expected = Oracle(export.originals).start(prompt, mask, {})[:, -1]
-    found = alone.start(tokens[:, :1], mask[:, :1], {})
-    for at in range(1, count):
-        found = alone.step(tokens[:, at : at + 1])
-    apart = distance_of_spread(expected, found[:, -1])
+    apart = measure_prompt(export.originals, Originals(None, made, made))
     if apart > CLOSE:
         raise UsageError(
             f"{step.name}: after a prompt that it reads token by token its logits differ by {apart:.1e} from those of "

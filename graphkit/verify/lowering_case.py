@@ -14,15 +14,16 @@ import numpy.typing as npt
 
 from graphkit.contract import Method, Port
 from graphkit.equivalence.originals import Originals
+from graphkit.graph.roles import dim_at
 from graphkit.hosts import Host
 from graphkit.hosts.method_feeds import Inputs
 from graphkit.hosts.numpy_host import Ids, Tokens, source_and_inputs
 from graphkit.model import Model
 from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.cause_search import Differ, largest_multiple, with_attributes
-from graphkit.verify.comparator import elementwise_difference
-from graphkit.verify.input_generator import ExportInputs, InputSpec
-from graphkit.verify.oracle import OneSequence
+from graphkit.verify.comparator import distance_of_spread, elementwise_difference
+from graphkit.verify.input_generator import ExportInputs, InputSpec, index_bound
+from graphkit.verify.oracle import OneSequence, Oracle
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
 __all__ = [
@@ -230,6 +231,39 @@ def find_leaks(case: LoweringCase, rng: np.random.Generator) -> Iterator[str]:
     _, noisy = _run_padded(case, rng)
     if any(map(case.differ, noisy, plain[1])):
         yield "What unused slots of the cache hold changes the logits: the mask over the slots does nothing."
+
+
+TRIED = 7  # tokens of a prompt that is read at once, and token by token
+
+
+def measure_prompt(originals: Originals, alone: Originals) -> float:
+    """Return how far the logits after a prompt are apart, read at once and token by token; 0 where nothing tells.
+
+    Args:
+        originals: The decoders of the first step and of later ones.
+        alone: Those of later steps, which start from no token.
+    """
+    first, step = originals.first, alone.step
+    assert first is not None
+    assert step is not None
+    rows = first.roles.first("embeddings")
+    value = (step if rows is not None else first).roles.first("tokens")
+    fixed = dim_at(value, 1) if rows is None and value is not None else None
+    count = fixed if isinstance(fixed, int) else TRIED
+    tables = [model for model in originals.parts if model.roles.first("tokens") is not None]
+    if value is None or count < 2 or (rows is not None and len(tables) != 1):
+        return 0.0
+    bound = index_bound(value, first if rows is None else step) or 16
+    tokens = np.random.default_rng(0).integers(1, bound, (1, count))
+    prompt, mask, later = tokens, np.ones_like(tokens), Oracle(alone)
+    if rows is not None:
+        (feed,) = (each.name for each in tables[0].graph.inputs if each.tensor is None)
+        (prompt,) = IsolatedSession(tables[0].path or tables[0]).run({feed: tokens}).values()
+    expected = Oracle(originals).start(prompt, mask, {})[:, -1]
+    found = later.start(tokens[:, :1], mask[:, :1], {})
+    for at in range(1, count):
+        found = later.step(tokens[:, at : at + 1])
+    return distance_of_spread(expected, found[:, -1])
 
 
 def zeros_change_results(originals: Originals, models: Mapping[str, Model], folder: Path) -> bool:
