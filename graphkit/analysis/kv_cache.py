@@ -27,8 +27,9 @@ from graphkit.graph.uses import MOVES, moved_from
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, line, table
-from graphkit.shapes import Expr, infer
+from graphkit.shapes import Expr, infer, symbol
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 
 __all__ = ["Feed", "KVCache", "Layout", "Memory", "StateFeed", "cache_layout", "kv_cache", "table_positions"]
 
@@ -374,20 +375,21 @@ def table_positions(model: Model) -> int | None:
     found = ((node.input(1), _count_table_rows(model, node)) for node in gathers)
     rows = [(indices, count) for indices, count in found if indices is not None and count is not None]
     offsets = _find_offsets(model, [indices for indices, _ in rows])
-    alone = ((indices, count) for indices, count in rows if offsets.get(indices) is None)
+    alone = [(indices, count) for indices, count in rows if offsets.get(indices) is None]
+    pasts = [symbol(name) for name, role in symbol_roles(model).items() if role == "past"] if alone else []
     counts = [count - offset for indices, count in rows if (offset := offsets.get(indices)) is not None]
-    counts += [count - offset for indices, count in alone if (offset := _past_offset(model, indices)) is not None]
+    counts += [count - offset for indices, count in alone for offset in _past_offsets(model, indices, pasts)]
     return min((count for count in (*counts, *_count_cut_tables(model)) if count > 0), default=None)
 
 
-def _past_offset(model: Model, indices: Value) -> int | None:
-    """Return how far one index is from the length of the past, None where it is no index of one new token."""
-    shapes, legal = infer(model), legal_sizes(model)
-    for value in follow_chain(indices, lambda value: next(iter(moved_from(value, MOVES)), None)):
-        elements = shapes[value].elements or ()
-        if len(elements) == 1 and isinstance(elements[0], Expr) and legal.past is not None:
-            return (elements[0] - legal.past).constant
-    return None
+def _past_offsets(model: Model, indices: Value, pasts: Sequence[Expr]) -> list[int]:
+    """Return how far one index is from the length of a past, nothing where it is no index of one new token."""
+    shapes = infer(model)
+    moved = follow_chain(indices, lambda value: next(iter(moved_from(value, MOVES)), None))
+    ones = (elements for value in moved if len(elements := shapes[value].elements or ()) == 1)
+    index = next(iter(next(ones, ())), None)
+    found = [(index - past).constant for past in pasts] if isinstance(index, Expr) else []
+    return [offset for offset in found if offset is not None]
 
 
 def _count_cut_tables(model: Model) -> Iterator[int]:

@@ -390,19 +390,24 @@ def first_states(first: Model, step: Model) -> dict[Value, Value]:
     They have the names of the outputs of the step, or of its inputs; it is none where one is missing, or where the
     model has recurrent state of its own.
     """
-    outputs = {plain_port_name(value): value for value in first.graph.outputs}
     if first.roles.states or not first.roles.all("tokens", "embeddings", "audio"):
         return {}
-    first_of = {
-        entry.past: outputs[name]
-        for entry in step.roles.states
-        for name in (plain_port_name(entry.past), plain_port_name(entry.next))
-        if name in outputs
-    }
+    first_of = given_states(first, step)
     return first_of if len(first_of) == len(step.roles.states) else {}
 
 
-def plain_port_name(value: Value) -> str:
+def given_states(first: Model, step: Model) -> dict[Value, Value]:
+    """Return the outputs of the first step that are recurrent state of later ones, by its input there."""
+    outputs = {_plain_name(value): value for value in first.graph.outputs}
+    return {
+        entry.past: outputs[name]
+        for entry in step.roles.states
+        for name in (_plain_name(entry.past), _plain_name(entry.next))
+        if name in outputs
+    }
+
+
+def _plain_name(value: Value) -> str:
     """Return a name without what an exporter puts before it where an input and an output have the same."""
     return re.sub(r"^(input|output)\.", "", value.name)
 

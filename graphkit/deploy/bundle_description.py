@@ -22,7 +22,6 @@ cache = "draft"                               # its KV cache is kept in slots, u
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +31,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from graphkit.analysis.model_interface import first_states
-from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots
+from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots, method_name
 from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.errors import TargetError, UsageError
 from graphkit.graph.roles import declared_rank, dim_at
@@ -233,7 +232,7 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
         return ()
     steps = [model for model in models if model.roles.states] or [m for m in models if len(models) == 1 and _starts(m)]
     if len(steps) != 1:
-        return tuple(_make_chain(_method_name(model), "step", model) for model in models) if steps else ()
+        return tuple(_make_chain(method_name(model, GENERATED), "step", model) for model in models) if steps else ()
     (step,) = steps
     first = next((model for model in models if model is not step and first_states(model, step)), None)
     made = {step: drop_idle_inputs(share_dim_names(step, first))}
@@ -247,7 +246,7 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
             states = {value.name: past.name for past, value in starts.items()}
             methods.append(_make_chain("prefill", "once", model, states))
         elif model is not step:
-            methods.append(_make_chain(_method_name(model), "step", model))
+            methods.append(_make_chain(method_name(model, GENERATED), "step", model))
     once, later = ([method for method in methods if method.when == when] for when in WHEN)
     return (*once, _make_chain("step", "step", step), *later)
 
@@ -276,9 +275,3 @@ def _make_chain(name: str, when: str, model: Model, writes: Mapping[str, str] | 
         writes=after if writes is None else writes,
         tokens=tokens[0] if len(tokens) == 1 else "",
     )
-
-
-def _method_name(model: Model) -> str:
-    """Return the name of a model's file as that of a method."""
-    name = re.sub(r"\W", "_", model.name.removesuffix(".onnx"))
-    return name if name.isidentifier() and name not in GENERATED else f"run_{name}"

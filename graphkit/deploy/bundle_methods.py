@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from graphkit.analysis.model_interface import given_states
 from graphkit.deploy.deploy_sizes import fold_decoder
-from graphkit.deploy.export_dims import share_dim_names, states_of_first
+from graphkit.deploy.export_dims import share_dim_names
 from graphkit.deploy.export_pipeline import SOURCES, Pipeline
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
@@ -29,7 +30,7 @@ from graphkit.rewrite.new_interface import NewInput, with_interface, with_names
 from graphkit.shapes import infer
 from graphkit.shapes.input_dims import input_dims
 
-__all__ = ["MethodModel", "derive_methods", "unpacked_logits"]
+__all__ = ["MethodModel", "derive_methods", "method_name", "unpacked_logits"]
 
 TOKENS = "decoder_input_ids"  # what a decoder beside an encoder calls its tokens
 USUAL = ("prefill", "encode", "step", "init", "reorder")  # methods of bundles
@@ -89,15 +90,15 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
     return _encoder_decoder(pipeline.encoder, first, step, slots, update)
 
 
-def _part_name(model: Model) -> str:
-    """Return the name of a model's file as that of a method."""
+def method_name(model: Model, taken: Collection[str]) -> str:
+    """Return the name of a model's file as that of a method, which has none of some names."""
     name = re.sub(r"\W", "_", model.name.removesuffix(".onnx"))
-    return name if name.isidentifier() and name not in USUAL else f"run_{name}"
+    return name if name.isidentifier() and name not in taken else f"run_{name}"
 
 
 def _part_method(model: Model) -> MethodModel:
     """Return the method of a model that has no state, such as an encoder of pictures."""
-    name = _part_name(model)
+    name = method_name(model, USUAL)
     made, changes = fold_changes(share_dim_names(model))
     kinds = {value.name: "user" for value in made.graph.inputs if value.tensor is None}
     return MethodModel(name, "step", made, f"{name}.onnx", {}, writes={}, kinds=kinds, changes=tuple(changes))
@@ -152,7 +153,7 @@ def _with_kept_masks(first: _Draft, step: Model) -> tuple[_Draft, dict[str, str]
     """Return a first step that gives the masks of the source which later ones read, and what these call each."""
     kept, outputs, nodes = dict[str, str](), dict[str, NewInput](), []
     for mask in step.roles.all("encoder mask"):
-        own = next(iter(first.model.roles.all("encoder mask")), None)
+        own = first.model.roles.first("encoder mask")
         dims = input_dims(first.model).get(own.name) if own is not None else None
         if own is None or dims is None:
             raise UsageError(f"{first.model.name}: it has no mask of the source for '{mask.name}' of {step.name}")
@@ -339,7 +340,7 @@ def _starting_method(draft: _Draft, first: Model, step: Model, kept: Mapping[str
     pasts: dict[Slot, str] = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
     presents = {entry.present.name: entry for entry in first.roles.cache if entry.present is not None}
     given = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
-    states = {output.name: past.name for past, output in states_of_first(first, step).items() if output.name in given}
+    states = {output.name: past.name for past, output in given_states(first, step).items() if output.name in given}
     own = {entry.past.name: states[entry.next.name] for entry in first.roles.states if entry.next.name in states}
     reads, writes, kinds = dict(own), {**kept, **states}, {}
     for value in model.graph.inputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from graphkit.analysis.model_interface import plain_port_name
+from graphkit.analysis.model_interface import given_states
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import hinted_type
 from graphkit.graph.roles import Axis
@@ -16,7 +16,7 @@ from graphkit.shapes import Expr, const, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.input_dims import input_dims
 
-__all__ = ["drop_idle_inputs", "find_least_prompt", "share_dim_names", "states_of_first"]
+__all__ = ["drop_idle_inputs", "find_least_prompt", "share_dim_names"]
 
 MOST_STATE = 64  # tokens that a state of a few of the last ones may hold
 SHARED: tuple[Axis, ...] = ("batch", "sequence", "past", "encoder")
@@ -82,7 +82,7 @@ def drop_idle_inputs(model: Model) -> Model:
 
 def find_least_prompt(first: Model, step: Model) -> int:
     """Return the fewest tokens of a prompt after which all states are as long as later steps need them, 1 for any."""
-    shapes, outputs = infer(first), states_of_first(first, step)
+    shapes, outputs = infer(first), given_states(first, step)
     tokens = first.roles.first("tokens")
     length = (shapes[tokens].dims or ())[1:2] if tokens is not None else ()
     pairs = [
@@ -104,7 +104,7 @@ def _given_sizes(step: Model, first: Model) -> Mapping[tuple[Value, int], int]:
     presents: dict[Slot, Value] = {entry.slot: entry.present for entry in roles.cache if entry.present is not None}
     pairs = [(value, presents[entry.slot]) for value, entry in step.roles.pasts.items() if entry.slot in presents]
     found = dict[tuple[Value, int], int | None]()
-    for value, output in (*pairs, *states_of_first(first, step).items()):
+    for value, output in (*pairs, *given_states(first, step).items()):
         entry = step.roles.pasts.get(value)
         is_fixed = entry is None or (entry.is_static and not step.roles.is_cross(entry))
         grows = None if entry is None or is_fixed else entry.axis
@@ -114,11 +114,3 @@ def _given_sizes(step: Model, first: Model) -> Mapping[tuple[Value, int], int]:
             hint = hints[at] if at < len(hints) else None
             found[value, at] = None if at == grows else dim.constant or (hint if isinstance(hint, int) else None)
     return {place: size for place, size in found.items() if size is not None}
-
-
-def states_of_first(first: Model, step: Model) -> dict[Value, Value]:
-    """Return the outputs of the first step that are the recurrent state of later ones, by the input of these."""
-    outputs = {plain_port_name(value): value for value in first.graph.outputs}
-    names = {entry.past: (plain_port_name(entry.past), plain_port_name(entry.next)) for entry in step.roles.states}
-    found = {past: next((outputs[name] for name in both if name in outputs), None) for past, both in names.items()}
-    return {past: output for past, output in found.items() if output is not None}
