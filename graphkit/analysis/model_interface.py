@@ -24,7 +24,7 @@ from graphkit.graph.view import Scope, Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table
 
-__all__ = ["DECODERS", "Fit", "Interface", "Link", "Port", "fit", "interface"]
+__all__ = ["DECODERS", "ENCODERS", "Fit", "Interface", "Link", "Port", "fit", "interface"]
 
 
 # Meanings of the usual names; a doc string in the model goes before.

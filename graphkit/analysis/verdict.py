@@ -14,6 +14,7 @@ from graphkit.analysis.architecture import Architecture
 from graphkit.analysis.costs.model_costs import Costs, Quantity
 from graphkit.analysis.findings import Finding, Judged, Kind, in_order, worst_first
 from graphkit.analysis.kv_cache import KVCache
+from graphkit.analysis.model_interface import ENCODERS
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
 from graphkit.graph.names import count_things
@@ -199,7 +200,6 @@ CANNOT_RUN = {"invalid-graph", "missing-data", "never-runs"}
 MENDED = "unloadable"  # which fold mends; nothing else runs before
 CHECKABLE = {"wrong-shape", "empty-dim"}
 ALONE = ("encoder", "vision", "decoder-only")  # roles that `graphkit lower` takes without other models
-ENCODERS = ("encoder", "vision")
 RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` takes without other models
 DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
 PAIRS = ({"first-step decoder", "decoder-only"}, {"first-step decoder", "recurrent decoder"})  # without an encoder

@@ -318,7 +318,7 @@ class _Part:
         is_read = is_read or (bool(inputs) and bool(outputs[0].consumers))
         return "read and write" if is_read else "write"
 
-    def _port_shape(self, value: Value) -> tuple[int | str, ...]:
+    def _port_shape(self, value: Value, *, is_whole: bool = False) -> tuple[int | str, ...]:
         dims = self.shapes[value].dims or ()
         if self.method.kinds.get(value.name) == "mask" and len(dims) == 2:
             tokens = next(name for name, kind in self.method.kinds.items() if kind == "tokens")
@@ -328,14 +328,19 @@ class _Part:
         declared = declared_type(value)
         claims = declared.dims if declared is not None and declared.dims is not None else ()
         claims = claims if len(claims) == len(dims) else (None,) * len(dims)  # a rank that is declared may be wrong
-        return tuple(self._name_dim(dim, claim) for dim, claim in zip(dims, claims, strict=True))
+        named = (self._name_dim(dim, claim) for dim, claim in zip(dims, claims, strict=True))
+        if not is_whole:
+            return tuple(named)
+        # a state that is replaced is as long as it is declared, at the prompts that later steps can follow
+        return tuple(
+            claim if isinstance(claim, int) and dim.atom is None else name
+            for name, dim, claim in zip(named, dims, claims, strict=True)
+        )
 
     def _name_dim(self, dim: Expr, claim: Dim) -> int | str:
         """Return a dim as the contract has it; where the nodes do not tell it, the declared one, as a pass left it."""
         if dim.constant is not None:
             return dim.constant
-        if isinstance(claim, int) and dim.atom is None:
-            return claim  # so long at the sizes at which the next step runs
         if not is_known(dim) and claim is not None:
             return self.symbols.get(claim, claim) if isinstance(claim, str) else claim
         return self.symbols.get(dim.declared, dim.declared)
@@ -350,7 +355,8 @@ class _Part:
     def _output_port(self, value: Value) -> BundlePort:
         state = self.method.writes.get(value.name, "")
         meaning = f"state '{state}'" if state else f"'{value.name}' of the export"
-        return BundlePort(value.name, self._port_dtype(value), self._port_shape(value), meaning, writes=state)
+        shape = self._port_shape(value, is_whole=state in self.method.whole)
+        return BundlePort(value.name, self._port_dtype(value), shape, meaning, writes=state)
 
     def _port_dtype(self, value: Value) -> str:
         return dtype_name(self.shapes[value].dtype)

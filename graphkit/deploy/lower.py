@@ -59,6 +59,7 @@ from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.lowering_case import measure_prompt, zeros_change_results
 from graphkit.verify.lowering_verifier import measure_deviation, verify_lowering
 from graphkit.verify.proof_engine import run_isolated
+from graphkit.verify.tolerances import FLOAT16_TOLERANCE, LOWERING_TOLERANCE, has_float16
 
 __all__ = [
     "DEQUANTIZE",
@@ -69,6 +70,7 @@ __all__ = [
     "LowerReport",
     "LoweredFile",
     "asked_changes",
+    "check_prompt",
     "lower_again",
     "lower_folder",
     "prove_stages_again",
@@ -193,7 +195,7 @@ def lower_folder(
     changes = asked_changes(export.from_steps(), options)
     with run_isolated(options.limits):
         if options.verify:
-            _check_prompt(export)
+            check_prompt(export)
         draft = _draft_files(changes, options, progress)
         progress(with_share(DRAFTED, "writing"))
         draft, proof = _write_proven(output, draft, options, portion_of(progress, DRAFTED, 1.0))
@@ -217,11 +219,10 @@ def lower_folder(
     )
 
 
-CLOSE = 1e-2  # of how far logits vary
-
-
-def _check_prompt(export: Pipeline) -> None:
+def check_prompt(export: Pipeline) -> None:
     """Check that steps from no token on read a prompt as the export's first step does, which a lowering has no more.
+
+    Where one computes in float16 they may be as far apart as its tolerance.
 
     Raises:
         UsageError: They do not: the first step lets tokens see those behind them, or starts from another state.
@@ -231,7 +232,8 @@ def _check_prompt(export: Pipeline) -> None:
         return
     made = drop_idle_inputs(share_dim_names(step, first))
     apart = measure_prompt(export.originals, Originals(None, made, made))
-    if apart > CLOSE:
+    is_half = any(map(has_float16, export.models))
+    if not apart <= (FLOAT16_TOLERANCE if is_half else LOWERING_TOLERANCE):
         raise UsageError(
             f"{step.name}: after a prompt that it reads token by token its logits differ by {apart:.1e} from those of "
             f"{first.name} - bundle it, or export one decoder that reads prompts and steps"

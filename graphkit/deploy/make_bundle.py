@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -396,6 +397,12 @@ class BundleExport:
             return self.pipeline.models
         return [model for chain in self.chains for model in chain.models]
 
+    @cached_property
+    def decoders(self) -> Pipeline:
+        """Its pipeline with the decoders apart, of which methods are made."""
+        assert self.pipeline is not None
+        return self.pipeline.with_decoders()
+
     def methods(self, sizes: DeploySizes, update: Update) -> tuple[MethodModel, ...]:
         """Return the methods that share its state."""
         _check_masks(self.models)
@@ -405,7 +412,7 @@ class BundleExport:
             if self.pipeline.encoder is not None:
                 _check_encoder(self.pipeline.encoder, sizes)
                 check_source(self.pipeline.encoder, sizes.batch, sizes.source, sizes.dims)
-            methods = derive_methods(self.pipeline.with_decoders(), sizes.slots, update)
+            methods = derive_methods(self.decoders, sizes.slots, update)
         return tuple(map(unpacked_logits, methods)) if sizes.batch == 1 else methods
 
     def prove(
@@ -427,13 +434,14 @@ def _make_contract(methods: Sequence[MethodModel], export: BundleExport, sizes: 
     legal = dict(_legal_inputs(encoder, contract)) if encoder is not None else {}
     if (prompt := _legal_prompt(export, contract)) is not None:
         legal["tokens"] = prompt
-    image, parts = contract.tokens.get("image"), pipeline.parts if pipeline is not None else ()
-    where = f" at tokens equal to {image}" if image is not None else ""
-    names = " and ".join(model.name.removesuffix(".onnx") for model in parts)
-    rows = (f"The rows that prefill takes come from {names}: those of a picture go{where} in the place of others.",)
-    contract = replace(contract, loop=(*contract.loop, *(rows if parts else ())))
-    words = (f"Give sizes at which the export runs: {name} is {size.words}." for name, size in legal.items())
-    return replace(contract, legal=legal, loop=(*contract.loop, *words))
+    loop = [*contract.loop]
+    if pipeline is not None and pipeline.parts:
+        image, names = contract.tokens.get("image"), [model.name.removesuffix(".onnx") for model in pipeline.parts]
+        where = f" at tokens equal to {image}" if image is not None else ""
+        rows = f"those of a picture go{where} in the place of others"
+        loop.append(f"The rows that prefill takes come from {' and '.join(names)}: {rows}.")
+    loop += [f"Give sizes at which the export runs: {name} is {size.words}." for name, size in legal.items()]
+    return replace(contract, legal=legal, loop=tuple(loop))
 
 
 def _legal_prompt(export: BundleExport, contract: BundleContract) -> LegalSize | None:
@@ -442,8 +450,7 @@ def _legal_prompt(export: BundleExport, contract: BundleContract) -> LegalSize |
     if any("tokens" in shape for shape in steps):
         return None
     if export.pipeline is not None:
-        decoders = export.pipeline.with_decoders()
-        pair = decoders.first, decoders.step
+        pair = export.decoders.first, export.decoders.step
     else:
         models = {chain.when: chain.models[0] for chain in export.chains if len(chain.models) == 1}
         pair = models.get("once"), models.get("step")

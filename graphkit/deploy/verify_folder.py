@@ -16,7 +16,7 @@ from graphkit.contract.contract_parts import FileRecord
 from graphkit.contract.host_contract import Contract
 from graphkit.deploy.bundle_description import BUNDLE_TOML
 from graphkit.deploy.export_pipeline import find_pipeline
-from graphkit.deploy.lower import Draft, lower_again, prove_stages_again
+from graphkit.deploy.lower import Draft, check_prompt, lower_again, prove_stages_again
 from graphkit.deploy.lower_report import GUIDE
 from graphkit.deploy.make_bundle import BundleExport, bundle_again
 from graphkit.deploy.write_proven import DeployFolder, FolderProof, proof_record, record_contract
@@ -162,7 +162,10 @@ def _lowering_proof(
     proving = DeploymentProofOptions(
         tolerance=tolerance, seed=options.seed, limits=options.limits, same_weights=options.same_weights
     )
-    pipeline = find_pipeline(export).from_steps()
+    whole = find_pipeline(export)
+    pipeline = whole.from_steps()
+    with run_isolated(options.limits):
+        check_prompt(whole)
     draft = lower_again(pipeline, contract.options, limits=options.limits, progress=progress)
     originals = draft.changes.originals if options.same_weights else pipeline.originals
 

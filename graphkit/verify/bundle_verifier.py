@@ -156,8 +156,7 @@ class BundleVerifier:
         written = IsolatedBundle(self.folder, optimize=False, prepack=False, unchecked=True)
         bundle = written if self.wide is None else self.wide.open(self.folder, optimize=False)
         runs = self._run_prompts(bundle, self.prompts, self.truth, portion_of(progress, 0.4, 0.65))
-        own = [e for each in self.originals.models for e in each.roles.cache if not each.roles.is_cross(e)]
-        junk = JUNK if any(entry.is_static for entry in own) else math.nan
+        junk = JUNK if self.is_static else math.nan
         subject = Subject(written, self.short, self.folder, junk)
         checks, state_checks = dict[str, str](), portion_of(progress, 0.65, 0.74)
         for name in tell_each([*CHECKS], "checking", state_checks, "state"):
@@ -212,6 +211,12 @@ class BundleVerifier:
         return runs
 
     @cached_property
+    def is_static(self) -> bool:
+        """Whether a cache of the export has slots from the start, all of which it reads behind a mask."""
+        roles = [model.roles for model in self.originals.models]
+        return any(entry.is_static and not each.is_cross(entry) for each in roles for entry in each.cache)
+
+    @cached_property
     def own(self) -> list[float]:
         """How far the originals of float16 are from themselves in float32, for each prompt."""
         halves = record_originals(self.originals, self.prompts, optimize=False)
@@ -241,6 +246,9 @@ class BundleVerifier:
             yield NO_CHUNKS
         if (tokens := self.truth.tokens) and all(len(set(row)) == 1 for rows in tokens.values() for row in rows):
             yield "The tokens tell nothing: it is one token all the way. The logits tell."
+        steps = [self.originals.step] if self.is_static and self.originals.step is not None else []
+        if masks := [mask.name for step in steps for mask in step.roles.all("mask")]:
+            yield f"'{masks[0]}' of the export is the caller's: it is taken to hide nothing but what is to come."
         if tokens and max(tokens) == 1:
             yield "A bundle of one row has no beams to try."
 
