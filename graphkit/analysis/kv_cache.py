@@ -27,9 +27,8 @@ from graphkit.graph.uses import MOVES, moved_from
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, line, table
-from graphkit.shapes import Expr, infer, symbol
+from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 
 __all__ = ["Feed", "KVCache", "Layout", "Memory", "StateFeed", "cache_layout", "kv_cache", "table_positions"]
 
@@ -376,15 +375,16 @@ def table_positions(model: Model) -> int | None:
     rows = [(indices, count) for indices, count in found if indices is not None and count is not None]
     offsets = _find_offsets(model, [indices for indices, _ in rows])
     alone = [(indices, count) for indices, count in rows if offsets.get(indices) is None]
-    pasts = [symbol(name) for name, role in symbol_roles(model).items() if role == "past"] if alone else []
     counts = [count - offset for indices, count in rows if (offset := offsets.get(indices)) is not None]
-    counts += [count - offset for indices, count in alone for offset in _past_offsets(model, indices, pasts)]
+    counts += [count - offset for indices, count in alone for offset in _past_offsets(model, indices)]
     return min((count for count in (*counts, *_count_cut_tables(model)) if count > 0), default=None)
 
 
-def _past_offsets(model: Model, indices: Value, pasts: Sequence[Expr]) -> list[int]:
+def _past_offsets(model: Model, indices: Value) -> list[int]:
     """Return how far one index is from the length of a past, nothing where it is no index of one new token."""
-    shapes = infer(model)
+    shapes, roles = infer(model), model.roles
+    own = [(shapes[past].dims, entry.axis) for past, entry in roles.pasts.items() if not roles.is_cross(entry)]
+    pasts = dict.fromkeys(dims[axis] for dims, axis in own if dims is not None and axis is not None)
     moved = follow_chain(indices, lambda value: next(iter(moved_from(value, MOVES)), None))
     ones = (elements for value in moved if len(elements := shapes[value].elements or ()) == 1)
     index = next(iter(next(ones, ())), None)

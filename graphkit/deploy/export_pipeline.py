@@ -231,6 +231,8 @@ def _find_halves(models: Sequence[Model]) -> tuple[Model, Model, Model] | None:
     steps = [model for model in models if model.roles.pasts and model.roles.logits is not None]
     if len(firsts) != 1 or len(steps) != 1 or firsts[0].roles.logits is not None:
         return None
+    if [*firsts[0].roles.outputs.values()].count("present") + 1 != len(firsts[0].graph.outputs):
+        return None  # which of several outputs the head reads is not known
     (first,), (step,) = firsts, steps
     width, words = (_last_dim(value) for value in (_hidden_output(first), step.roles.logits))
     heads = [

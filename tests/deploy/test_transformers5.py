@@ -45,7 +45,7 @@ def cases_of(export: Path) -> Iterator[dict[str, object]]:
     return (case for case in export_cases(export) if not case["padded"])
 
 
-@pytest.mark.parametrize("name", ["qwen3-padded", "gemma3_text", "llama-static", "lfm2"])
+@pytest.mark.parametrize("name", ["qwen3-padded", "gemma3_text", "llama-static", "llama-indexput", "lfm2", "mamba2"])
 def test_a_decoder_gives_the_tokens_of_pytorch(name: str, tmp_path: Path) -> None:
     export = unpacked_export(name, tmp_path / "export")
     bundle = bundled(export, tmp_path / "bundle")
