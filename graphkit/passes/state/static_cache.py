@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from graphkit.passes.state.update_cache_in_place import LENGTH, Slots
 from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface
-from graphkit.shapes import const, infer
+from graphkit.shapes import Shapes, const, infer
 
 __all__ = ["CountSlotsInUse", "count_slots", "find_slot_axes", "has_static_cache", "writes_rows"]
 
@@ -133,67 +133,46 @@ class CountSlotsInUse(Pass):
     axis: int = 2
 
     def run(self, model: Model) -> Outcome:
-        roles, declined, axes = model.roles, list[Declined](), find_slot_axes(model)
-        editor = Editor(model)
-        shapes, tokens = editor.shapes, roles.first("tokens") or roles.first("embeddings")
-        entries = [e for e in roles.cache if e.present is not None and not roles.is_cross(e)]
+        roles, axes, editor = model.roles, find_slot_axes(model), Editor(model)
+        entries = [entry for entry in roles.cache if entry.present is not None and not roles.is_cross(entry)]
         static = [entry for entry in entries if entry.is_static or self.start]
-        token_dims = shapes[tokens].dims if tokens is not None else None
-        if tokens is None or token_dims is None or len(token_dims) < 2:
-            return Outcome(model, declined=(Declined(model.name, "no input is known to be its tokens"),))
-        declined += [
-            Declined(name_of(e), "it is not as long after a step as before") for e in entries if e not in static
-        ]
-        pasts = [entry.past for entry in static if entry.past is not None]
-        declined += [
-            Declined(past.name, "nothing tells which axis has its slots") for past in pasts if past not in axes
-        ]
-        for mask in roles.all("mask"):
-            dims = shapes[mask].dims
-            if shapes[mask].dtype != TensorProto.BOOL or dims is None or len(dims) != 4 or not static:
-                declined.append(Declined(mask.name, f"it is {shapes[mask]}, and no boolean mask over slots"))
-            elif roles.polarities[mask] != "keeps":
-                declined.append(Declined(mask.name, "it is not True for what a token sees"))
-        if len(masks := roles.all("mask")) > 1:
-            declined.append(Declined(masks[1].name, f"it may hide other slots than '{masks[0].name}'"))
-        for value in roles.all("positions"):
-            if len(shapes[value].dims or ()) not in (1, 2):
-                declined.append(Declined(value.name, f"it is {shapes[value]}, which are no positions of tokens"))
-        if declined or not static:
-            return Outcome(model, declined=tuple(declined))
+        declined = tuple(_find_obstacles(model, editor.shapes, entries, axes, is_start=bool(self.start)))
+        tokens = roles.first("tokens") or roles.first("embeddings")
+        if declined or not static or tokens is None:
+            return Outcome(model, declined=declined)
         slots = Slots(editor, tokens, "scatter-nd", is_start=bool(self.start))
         inputs, outputs, last = dict[str, NewInput](), dict[str, NewInput](), list[NewNode]()
         if not self.start:
             inputs[LENGTH] = NewInput(LENGTH, TensorProto.INT64, (const(1),), "how many slots are in use")
+        dropped = {name_of(entry) for entry in static}
+        dropped |= {e.present.name for e in roles.cache if e.past and e.present and roles.is_cross(e)}  # as it was
+        dropped |= self._count_instead(slots, static[0], axes)
+        for entry in static:
+            self._place(entry, self._axis_of(entry, axes), slots, inputs, outputs, last)
+        made = with_interface(editor.result(), inputs, outputs, dropped, last)
+        change = f"{count_things(len(static), 'cache(s)')} whose slots in use are counted"
+        return Outcome(drop_dead_inputs(remove_dead_code(made).model), (change,))
+
+    def _count_instead(self, slots: Slots, entry: CacheEntry, axes: Mapping[Value, int]) -> set[str]:
+        """Compute positions, the mask and counters from the slots in use; return the inputs and outputs that go."""
+        editor, roles, shapes = slots.editor, slots.editor.model.roles, slots.editor.shapes
         dropped = {value.name for value in roles.all("positions", "mask")}
         for value in roles.all("positions"):
             rank, dtype = len(shapes[value].dims or ()), shapes[value].dtype
             editor.replace_all_uses(value, slots.positions(None, dtype) if rank == 2 else slots.new_places(dtype))
-        for value in roles.all("mask"):
-            count = (shapes[value].dims or ())[-1].constant
-            entry = next((entry for entry in static if entry.past is not None), static[0])
+        for mask in roles.all("mask"):
+            count = (shapes[mask].dims or ())[-1].constant
             axis = 0 if self.slots_first else self._axis_of(entry, axes)
-            if count is not None:
-                length = slots.number(count)
-            else:
-                length = slots.length_of(entry.past or value, axis)
-            editor.replace_all_uses(value, slots.causal_mask(length))
-        for entry in static:
-            self._place(entry, self._axis_of(entry, axes), slots, editor, inputs, outputs, last)
-            dropped.add(name_of(entry))
-        for state in roles.states:
+            length = slots.number(count) if count is not None else slots.length_of(entry.past or mask, axis)
+            editor.replace_all_uses(mask, slots.causal_mask(length))
+        for state in roles.states:  # an integer that grows counts as well
             dims, node = shapes[state.past].dims, unwrap_value(state.next, ("Identity",)).producer
-            if node is None or not node.is_op("Add") or state.past not in node.inputs or dims not in ((), (const(1),)):
-                continue
-            if (dtype := shapes[state.past].dtype) in (TensorProto.INT64, TensorProto.INT32):  # it counts as well
+            is_sum = node is not None and node.is_op("Add") and state.past in node.inputs
+            dtype = shapes[state.past].dtype
+            if is_sum and dims in ((), (const(1),)) and dtype in (TensorProto.INT64, TensorProto.INT32):
                 editor.replace_all_uses(state.past, slots.length(len(dims), dtype))
                 dropped |= {state.past.name, state.next.name}
-        for entry in roles.cache:
-            if roles.is_cross(entry) and entry.past is not None and entry.present is not None:
-                dropped.add(entry.present.name)  # it is the state as it was
-        made = with_interface(editor.result(), inputs, outputs, dropped, last)
-        change = f"{count_things(len(static), 'cache(s)')} whose slots in use are counted"
-        return Outcome(drop_dead_inputs(remove_dead_code(made).model), (change,))
+        return dropped
 
     def _axis_of(self, entry: CacheEntry, axes: Mapping[Value, int]) -> int:
         return self.axis if entry.past is None else axes.get(entry.past, self.axis)
@@ -215,13 +194,12 @@ class CountSlotsInUse(Pass):
         entry: CacheEntry,
         axis: int,
         slots: Slots,
-        editor: Editor,
         inputs: dict[str, NewInput],
         outputs: dict[str, NewInput],
         last: list[NewNode],
     ) -> None:
         """Give a cache the layout that it is to have, and the name of its output."""
-        present, past = entry.present, entry.past
+        present, past, editor = entry.present, entry.past, slots.editor
         assert present is not None
         dims, dtype = editor.shapes[present].dims or (), editor.shapes[present].dtype
         rest = [at for at in range(len(dims)) if at != axis]
@@ -229,14 +207,10 @@ class CountSlotsInUse(Pass):
         name = past.name if past is not None else present.name
         after = editor.unique_name(f"{name}_after")
         outputs[after] = NewInput(after, dtype, [dims[at] for at in order])
-        written, turn = unwrap_value(present, ("Identity",)), [order.index(at) for at in range(len(dims))]
-        node = written.producer
-        if (
-            self.slots_first
-            and node is not None
-            and node.is_op("Transpose")
-            and (node.attr("perm", tuple) or ()) == tuple(turn)
-        ):
+        turn = [order.index(at) for at in range(len(dims))]
+        node = unwrap_value(present, ("Identity",)).producer
+        perm = node.attr("perm", tuple) if node is not None and node.is_op("Transpose") else None
+        if self.slots_first and node is not None and perm == tuple(turn):
             editor.rename(node.operand(0), after)  # which gives it in this layout
         else:
             last.append(NewNode("Transpose", [present.name], [after], {"perm": order}))
@@ -248,6 +222,30 @@ class CountSlotsInUse(Pass):
             moved = editor.unique_name(f"{past.name}_moved")
             editor.replace_all_uses(past, moved)
             editor.insert_first(editor.model.graph, NewNode("Transpose", [past.name], [moved], {"perm": turn}))
+
+
+def _find_obstacles(
+    model: Model, shapes: Shapes, entries: Sequence[CacheEntry], axes: Mapping[Value, int], *, is_start: bool
+) -> Iterator[Declined]:
+    """Yield why the slots in use cannot be counted instead of what a caller makes."""
+    roles, tokens = model.roles, model.roles.first("tokens") or model.roles.first("embeddings")
+    if tokens is None or len(shapes[tokens].dims or ()) < 2:
+        yield Declined(model.name, "no input is known to be its tokens")
+    for entry in entries:
+        if not (entry.is_static or is_start):
+            yield Declined(name_of(entry), "it is not as long after a step as before")
+        elif entry.past is not None and entry.past not in axes:
+            yield Declined(entry.past.name, "nothing tells which axis has its slots")
+    for mask in roles.all("mask"):
+        if shapes[mask].dtype != TensorProto.BOOL or len(shapes[mask].dims or ()) != 4:
+            yield Declined(mask.name, f"it is {shapes[mask]}, and no boolean mask over slots")
+        elif roles.polarities[mask] != "keeps":
+            yield Declined(mask.name, "it is not True for what a token sees")
+    if len(masks := roles.all("mask")) > 1:
+        yield Declined(masks[1].name, f"it may hide other slots than '{masks[0].name}'")
+    for value in roles.all("positions"):
+        if len(shapes[value].dims or ()) not in (1, 2):
+            yield Declined(value.name, f"it is {shapes[value]}, which are no positions of tokens")
 
 
 def name_of(entry: CacheEntry) -> str:
