@@ -27,13 +27,13 @@ from rich.table import Table
 
 import graphkit
 from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.deploy.make_bundle import JAVASCRIPT_HOST
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
 from graphkit.save import save_models
 
 HERE = Path(__file__).parent
-HOST = Path(graphkit.__file__).parent / "hosts" / "bundle.mjs"
 
 
 def inputs_of(model: Model, source: int) -> list[dict[str, object]]:
@@ -65,7 +65,7 @@ def measure(export: Path, options: Namespace, folder: Path) -> Table:
     save_models({folder / "folded.onnx": folded}, weights="shared")
     plan = {
         "modules": str(options.modules.resolve()),
-        "host": str(HOST),
+        "host": str(JAVASCRIPT_HOST),
         "bundle": str(folder / "bundle"),
         "folded": str(folder / "folded.onnx"),
         "inputs": inputs_of(folded, options.source),

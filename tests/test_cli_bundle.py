@@ -10,8 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 from bundles import audio_encoder, decoder, saved
-
-import graphkit.hosts
+from npm_packages import JAVASCRIPT
 
 Run = Callable[..., tuple[object, str, str]]
 ModelFile = Callable[[str], Path]
@@ -197,7 +196,7 @@ def test_a_dry_run_writes_nothing(run: Run, source: Path, tmp_path: Path) -> Non
 
 
 def test_it_says_how_to_load_a_bundle_and_copies_the_host(run: Run, source: Path, tmp_path: Path) -> None:
-    out, host = tmp_path / "out", Path(graphkit.hosts.__file__).with_name("bundle.mjs")
+    out, host = tmp_path / "out", JAVASCRIPT / "bundle.mjs"
     _, said, _ = run("bundle", source, "-o", out, "--no-verify")
     assert said.splitlines()[-2:] == [
         f"In Python: bundle = graphkit.Bundle('{out}')",

@@ -205,7 +205,9 @@ def _port_info(port: BundlePort) -> onnx.ValueInfoProto:
 
 DATA = "bundle.data"
 MADE, WRITTEN, PROVEN = 0.07, 0.09, 0.98  # shares of the work that are done then, of a model with large weights
-JAVASCRIPT_HOST = Path(hosts.__file__).with_name("bundle.mjs")
+JAVASCRIPT_HOST = Path(hosts.__file__).with_name("bundle.mjs")  # where a wheel has it
+if not JAVASCRIPT_HOST.is_file():
+    JAVASCRIPT_HOST = Path(__file__).parents[2] / "packages" / "js" / "bundle.mjs"
 
 
 @dataclass(frozen=True)

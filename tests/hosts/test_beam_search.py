@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from npm_packages import JAVASCRIPT
 
-import graphkit
 from graphkit.contract import Generation
 from graphkit.errors import UsageError
 from graphkit.hosts.token_search import BeamOptions, beam_search
@@ -93,7 +93,7 @@ def in_javascript(case: dict[str, Any]) -> dict[str, Any]:
 
 def generated_in_node(cases: list[dict[str, Any]]) -> Any:
     """Return what `bundle.mjs` generates in each case."""
-    plan = {"host": str(Path(graphkit.__file__).parent / "hosts" / "bundle.mjs"), "cases": cases}
+    plan = {"host": str(JAVASCRIPT / "bundle.mjs"), "cases": cases}
     script = Path(__file__).with_name("beams_in_node.mjs")
     ran = subprocess.run(["node", script], input=json.dumps(plan), capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr

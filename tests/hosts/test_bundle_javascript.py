@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,15 +19,15 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from npm_packages import JAVASCRIPT, ONNXRUNTIME, install_packages
 from real_models import unpacked
 from speech import FEATURES, normalized_over_windows_of, speech
 
 import graphkit
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 
-HOST = Path(graphkit.__file__).parent / "hosts" / "bundle.mjs"
+HOST = JAVASCRIPT / "bundle.mjs"
 pytestmark = pytest.mark.slow  # it installs onnxruntime for JavaScript, and needs its registry
-VERSION = "1.30"  # of onnxruntime in JavaScript: it has TensorScatter
 ROWS = [[5, 6, 7, 8, 9], [3, 4, 5, 6, 7]]
 STEPS = [[7, 8], [9, 1], [2, 2]]
 SLOTS = 40
@@ -68,31 +67,8 @@ def given(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def modules() -> Path:
-    """A folder with onnxruntime for Node and for pages, kept outside the repository."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("there is no Node, or no npm")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path(tempfile.gettempdir()) / "graphkit-tests")
-    folder = cache / f"graphkit-onnxruntime-{VERSION}"
-    if folder.is_dir():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as made:
-        (Path(made) / "package.json").write_text("{}")
-        quickly = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=0", "--fetch-timeout=20000"]
-        packages = [f"onnxruntime-node@{VERSION}", f"onnxruntime-web@{VERSION}"]
-        try:
-            subprocess.run(
-                ["npm", "install", *quickly, *packages], cwd=made, check=True, capture_output=True, timeout=180
-            )
-        except (subprocess.SubprocessError, OSError) as error:
-            pytest.skip(f"onnxruntime for Node cannot be installed: {error}")
-        try:
-            Path(made).rename(folder)
-        except OSError:
-            assert folder.is_dir()  # another process was first
-        else:
-            Path(made).mkdir()  # what the context removes
-    return folder
+    """A folder with onnxruntime for Node and for pages."""
+    return install_packages(*ONNXRUNTIME)
 
 
 @pytest.fixture(scope="session")

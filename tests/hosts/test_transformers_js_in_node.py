@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
+from npm_packages import install_packages
 from real_models import unpacked
 
 import graphkit
@@ -62,24 +60,8 @@ console.log(JSON.stringify(found));
 
 @pytest.fixture(scope="module")
 def modules() -> Path:
-    """A folder with transformers.js, kept outside the repository."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("there is no Node, or no npm")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path(tempfile.gettempdir()) / "graphkit-tests")
-    folder = cache / f"graphkit-transformers-js-{VERSION}"
-    if folder.is_dir():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as made:
-        (Path(made) / "package.json").write_text("{}")
-        quickly = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=0", "--fetch-timeout=20000"]
-        words = ["npm", "install", *quickly, f"@huggingface/transformers@{VERSION}"]
-        try:
-            subprocess.run(words, cwd=made, check=True, capture_output=True, timeout=180)
-        except (subprocess.SubprocessError, OSError) as error:
-            pytest.skip(f"transformers.js cannot be installed: {error}")
-        shutil.copytree(made, folder, dirs_exist_ok=True)
-    return folder
+    """A folder with transformers.js."""
+    return install_packages(f"@huggingface/transformers@{VERSION}")
 
 
 def expected_tokens(export: Path) -> list[list[int]]:
