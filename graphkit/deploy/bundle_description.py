@@ -33,6 +33,7 @@ from msgspec import Meta, Struct
 from graphkit.analysis.model_interface import first_states
 from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots, method_name
 from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
+from graphkit.deploy.export_pipeline import has_fixed_prompt
 from graphkit.errors import TargetError, UsageError
 from graphkit.graph.roles import declared_rank, dim_at
 from graphkit.io.stream_files import shown_path
@@ -221,13 +222,16 @@ def method_chains(path: Path) -> tuple[tuple[Chain, ...], Initial]:
 def recurrent_methods(path: Path) -> tuple[Chain, ...]:
     """Return the methods of a model with recurrent state, or of a folder with one; none where there is no such model.
 
-    The model is `step`. One that gives its state and takes none is `prefill`; others are called as their files are, and
+    The model is `step`. One that gives its state and takes none is `prefill`, unless it reads prompts of one length
+    alone, which `step` reads token by token; others are called as their files are, and
     so is each of several models that have recurrent state.
 
     Raises:
         ModelError: A file is broken.
     """
     models = [load(file) for file in sorted(path.glob("*.onnx"))] if path.is_dir() else [load(path)]
+    prompt = _fixed_prompt(models)
+    models = [model for model in models if model is not prompt]
     if any(model.roles.cache and not model.roles.pasts for model in models):  # decoders of the first and later steps
         return ()
     steps = [model for model in models if model.roles.states] or [m for m in models if len(models) == 1 and _starts(m)]
@@ -235,7 +239,7 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
         return tuple(_make_chain(method_name(model, GENERATED), "step", model) for model in models) if steps else ()
     (step,) = steps
     first = next((model for model in models if model is not step and first_states(model, step)), None)
-    made = {step: drop_idle_inputs(share_dim_names(step, first))}
+    made = {step: drop_idle_inputs(share_dim_names(step, first or prompt))}
     if first is not None:
         made[first] = drop_idle_inputs(share_dim_names(first))
     models, step = [made.get(model, model) for model in models], made[step]
@@ -248,7 +252,16 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
         elif model is not step:
             methods.append(_make_chain(method_name(model, GENERATED), "step", model))
     once, later = ([method for method in methods if method.when == when] for when in WHEN)
-    return (*once, _make_chain("step", "step", step), *later)
+    return (*once, replace(_make_chain("step", "step", step), prompt=prompt), *later)
+
+
+def _fixed_prompt(models: Sequence[Model]) -> Model | None:
+    """Return which of two decoders reads prompts of one length alone, as the other can read them token by token."""
+    prompts = [model for model in models if has_fixed_prompt(model) and not (model.roles.pasts or model.roles.states)]
+    if len(models) != 2 or len(prompts) != 1:
+        return None
+    (step,) = (model for model in models if model is not prompts[0])
+    return prompts[0] if prompts[0].roles.cache or first_states(prompts[0], step) else None
 
 
 def _starts(model: Model) -> bool:

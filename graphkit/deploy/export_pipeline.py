@@ -40,6 +40,7 @@ __all__ = [
     "compared_tokens",
     "decoder_settings",
     "find_pipeline",
+    "has_fixed_prompt",
     "has_shorter_output",
     "read_settings",
     "read_token_settings",
@@ -100,10 +101,13 @@ class Pipeline:
         return Originals(self.encoder, first, self.step, head=head, parts=self.parts)
 
     def from_steps(self) -> Pipeline:
-        """Return the pipeline without a first step, where later ones keep recurrent state, or that reads no tokens."""
+        """Return the pipeline without a first step that only reads what later ones can read token by token.
+
+        It is so where these keep recurrent state, and where it reads no tokens, or prompts of one length.
+        """
         if self.encoder is not None or self.step is None or self.step is self.first:
             return self
-        if not (self.step.roles.states or self.halves):
+        if not (self.step.roles.states or self.halves or has_fixed_prompt(self.first)):
             return self
         step = drop_idle_inputs(share_dim_names(self.step, self.first))
         return replace(self, first=step, step=step, halves=())
@@ -170,6 +174,12 @@ def find_pipeline(path: Path) -> Pipeline:
             pad = padding_token(model)
     settings = replace(settings, tokens={**settings.tokens, "pad": pad})
     return Pipeline(encoder, first or step, step, merged is not None, settings, *split)
+
+
+def has_fixed_prompt(model: Model | None) -> bool:
+    """Whether a decoder reads prompts of one length alone, of several tokens."""
+    size = dim_at(model.roles.first("tokens"), 1) if model is not None else None
+    return isinstance(size, int) and size > 1
 
 
 def _reads_encoder(model: Model | None) -> bool:

@@ -18,7 +18,6 @@ from graphkit.contract.contract_files import record_files
 from graphkit.contract.contract_writers import write_guide
 from graphkit.deploy.deploy_costs import lowering_costs
 from graphkit.deploy.deploy_sizes import LowerSizes, check_asked_sizes, check_dtypes, check_request, resolve_sizes
-from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.deploy.export_pipeline import Pipeline, changed_by, find_pipeline, has_shorter_output
 from graphkit.deploy.lower_model import lower_model
 from graphkit.deploy.lower_report import (
@@ -33,7 +32,7 @@ from graphkit.deploy.lower_report import (
     lowered_file,
 )
 from graphkit.deploy.lowered_contract import Lowered, build_contract, collect_tables, link_cross_cache, stack_caches
-from graphkit.deploy.lowering_checks import check_padding, check_scales, check_vectors, largest_score
+from graphkit.deploy.lowering_checks import check_padding, check_prompt, check_scales, check_vectors, largest_score
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.equivalence.originals import Originals
 from graphkit.equivalence.stages import Stage, StageProof, prove_stages
@@ -56,10 +55,9 @@ from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.targets import Target, load_target
 from graphkit.verify.deployment_proofs import LoweringProof
-from graphkit.verify.lowering_case import measure_prompt, zeros_change_results
+from graphkit.verify.lowering_case import zeros_change_results
 from graphkit.verify.lowering_verifier import measure_deviation, verify_lowering
 from graphkit.verify.proof_engine import run_isolated
-from graphkit.verify.tolerances import FLOAT16_TOLERANCE, LOWERING_TOLERANCE, has_float16
 
 __all__ = [
     "DEQUANTIZE",
@@ -70,7 +68,6 @@ __all__ = [
     "LowerReport",
     "LoweredFile",
     "asked_changes",
-    "check_prompt",
     "lower_again",
     "lower_folder",
     "prove_stages_again",
@@ -195,7 +192,7 @@ def lower_folder(
     changes = asked_changes(export.from_steps(), options)
     with run_isolated(options.limits):
         if options.verify:
-            check_prompt(export)
+            check_prompt(export.originals)
         draft = _draft_files(changes, options, progress)
         progress(with_share(DRAFTED, "writing"))
         draft, proof = _write_proven(output, draft, options, portion_of(progress, DRAFTED, 1.0))
@@ -217,27 +214,6 @@ def lower_folder(
         data=draft.data,
         costs=lowering_costs(draft.parts, draft.contract, output, options),
     )
-
-
-def check_prompt(export: Pipeline) -> None:
-    """Check that steps from no token on read a prompt as the export's first step does, which a lowering has no more.
-
-    Where one computes in float16 they may be as far apart as its tolerance.
-
-    Raises:
-        UsageError: They do not: the first step lets tokens see those behind them, or starts from another state.
-    """
-    first, step = export.first, export.step
-    if export.encoder is not None or first is None or step is None or first is step:
-        return
-    made = drop_idle_inputs(share_dim_names(step, first))
-    apart = measure_prompt(export.originals, Originals(None, made, made))
-    is_half = any(map(has_float16, export.models))
-    if not apart <= (FLOAT16_TOLERANCE if is_half else LOWERING_TOLERANCE):
-        raise UsageError(
-            f"{step.name}: after a prompt that it reads token by token its logits differ by {apart:.1e} from those of "
-            f"{first.name} - bundle it, or export one decoder that reads prompts and steps"
-        )
 
 
 def _told_parts(pipeline: Pipeline) -> Iterator[str]:

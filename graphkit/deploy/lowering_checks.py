@@ -9,8 +9,10 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.contract import Method
+from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.dtypes import FLOATS
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.operator_traits import QUANTIZED
@@ -24,11 +26,13 @@ from graphkit.shapes import Shapes, infer
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.comparator import elementwise_difference
 from graphkit.verify.input_generator import ExportInputs, InputSpec
+from graphkit.verify.lowering_case import measure_prompt
 from graphkit.verify.lowering_verifier import vocabulary_size
-from graphkit.verify.tolerances import LOWERING_TOLERANCE
+from graphkit.verify.tolerances import FLOAT16_TOLERANCE, LOWERING_TOLERANCE, has_float16
 
 __all__ = [
     "check_padding",
+    "check_prompt",
     "check_ranges",
     "check_scales",
     "check_texts",
@@ -41,6 +45,27 @@ __all__ = [
 def is_step(model: Model) -> bool:
     """Whether a model runs token by token on recurrent state, which the host can keep."""
     return bool(model.roles.states and model.roles.all("tokens"))
+
+
+def check_prompt(originals: Originals) -> None:
+    """Check that steps from no token on read a prompt as the export's first step does, whose place they take.
+
+    Where one computes in float16 they may be as far apart as its tolerance.
+
+    Raises:
+        UsageError: They do not: the first step lets tokens see those behind them, or starts from another state.
+    """
+    first, step = originals.first, originals.step
+    if originals.encoder is not None or first is None or step is None or first is step:
+        return
+    made = drop_idle_inputs(share_dim_names(step, first))
+    apart = measure_prompt(originals, Originals(None, made, made))
+    is_half = any(map(has_float16, originals.models))
+    if not apart <= (FLOAT16_TOLERANCE if is_half else LOWERING_TOLERANCE):
+        raise UsageError(
+            f"{step.name}: after a prompt that it reads token by token its logits differ by {apart:.1e} from those of "
+            f"{first.name} - export one decoder that reads prompts and steps"
+        )
 
 
 def check_texts(model: Model) -> None:

@@ -47,7 +47,9 @@ from graphkit.deploy.export_pipeline import (
     read_settings,
     read_token_settings,
 )
+from graphkit.deploy.lowering_checks import check_prompt
 from graphkit.deploy.write_proven import DeployFolder, write_proven
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
 from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.names import name_of
@@ -384,6 +386,7 @@ class BundleExport:
         if chains:
             return cls(None, chains, read_token_settings(path, has_encoder=False), initial)
         pipeline = find_pipeline(path)
+        pipeline = find_pipeline(path)
         if pipeline.step is None:
             raise UsageError(
                 f"{shown_path(path)}: it has no decoder with a cache, so that there is no state to share - "
@@ -420,7 +423,15 @@ class BundleExport:
     def prove(
         self, folder: Path, options: DeploymentProofOptions, progress: Callable[[str], None], *, exact: bool
     ) -> BundleProof:
-        """Prove a bundle that was made of it."""
+        """Prove a bundle that was made of it.
+
+        Raises:
+            UsageError: Its steps do not read a prompt as the model does whose place they take.
+            ModelError: A model cannot be run.
+        """
+        with run_isolated(options.limits):
+            for chain in self.chains:
+                check_prompt(Originals(None, chain.prompt, chain.models[0]))
         if self.pipeline is None:
             return verify_methods(self.chains, folder, options, exact=exact, initial=self.initial, progress=progress)
         return verify_bundle(self.pipeline.originals, folder, options, exact=exact, progress=progress)

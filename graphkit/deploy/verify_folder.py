@@ -16,8 +16,9 @@ from graphkit.contract.contract_parts import FileRecord
 from graphkit.contract.host_contract import Contract
 from graphkit.deploy.bundle_description import BUNDLE_TOML
 from graphkit.deploy.export_pipeline import find_pipeline
-from graphkit.deploy.lower import Draft, check_prompt, lower_again, prove_stages_again
+from graphkit.deploy.lower import Draft, lower_again, prove_stages_again
 from graphkit.deploy.lower_report import GUIDE
+from graphkit.deploy.lowering_checks import check_prompt
 from graphkit.deploy.make_bundle import BundleExport, bundle_again
 from graphkit.deploy.write_proven import DeployFolder, FolderProof, proof_record, record_contract
 from graphkit.errors import ModelError, OutputError, UsageError
@@ -165,7 +166,7 @@ def _lowering_proof(
     whole = find_pipeline(export)
     pipeline = whole.from_steps()
     with run_isolated(options.limits):
-        check_prompt(whole)
+        check_prompt(whole.originals)
     draft = lower_again(pipeline, contract.options, limits=options.limits, progress=progress)
     originals = draft.changes.originals if options.same_weights else pipeline.originals
 

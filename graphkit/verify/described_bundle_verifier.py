@@ -48,6 +48,7 @@ class Chain:
         reads: The state that each input is, by input.
         writes: The state that each output is, by output.
         tokens: The input that takes tokens; "" where the caller knows it by its name.
+        prompt: A model that reads prompts of one length alone, which it reads token by token instead.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Chain:
     reads: Mapping[str, str]
     writes: Mapping[str, str]
     tokens: str = ""
+    prompt: Model | None = None
 
 
 def verify_methods(

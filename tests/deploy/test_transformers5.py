@@ -216,6 +216,33 @@ def test_a_prompt_whose_tokens_see_those_behind_them_is_not_lowered(name: str, f
         graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=32))
 
 
+def freeze_prompt(export: Path, name: str, tokens: int = 7) -> Path:
+    """Return the file of a first step that is declared to read prompts of one length, as tracing of one leaves it."""
+    proto = onnx.load(export / f"{name}.onnx")
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = tokens
+    onnx.save(proto, export / f"{name}.onnx")
+    return export / f"{name}.onnx"
+
+
+@pytest.mark.parametrize("name", ["mamba2", "gemma3_text"])
+def test_steps_read_prompts_where_the_first_step_reads_one_length(name: str, tmp_path: Path) -> None:
+    export = unpacked_export(name, tmp_path / "export")
+    freeze_prompt(export, "prefill")
+    bundle = bundled(export, tmp_path / "bundle", batch=1, verify=True)
+    cases = [case for case in cases_of(export) if len(case["tokens"]) == 1]
+    for case in cases:
+        given = bundle.generate(case["inputs"]["input_ids"], max_new_tokens=case["tokens"].shape[1])
+        assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
+    assert {case["inputs"]["input_ids"].shape[1] for case in cases} - {7}
+
+
+def test_steps_do_not_read_prompts_of_a_first_step_whose_tokens_see_those_behind_them(tmp_path: Path) -> None:
+    export = unpacked_export("gemma3_text", tmp_path / "export")
+    see_all(freeze_prompt(export, "prefill"))
+    with pytest.raises(UsageError, match=r"after a prompt that it reads token by token its logits differ by"):
+        bundled(export, tmp_path / "bundle", batch=1, verify=True)
+
+
 def test_a_static_cache_whose_mask_may_hide_the_past_is_declined(tmp_path: Path) -> None:
     export = unpacked_export("llama-static", tmp_path / "export")
     settings = json.loads((export / "config.json").read_text())
