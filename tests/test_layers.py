@@ -46,7 +46,7 @@ HOMES = {
     "networkx": {"render/html.py", "surgeon.py"},
     "pyarrow": {f"fleet/{name}.py" for name in ("row_store", "storage", "survey_table")},
     "onnxoptimizer": {"runtime/external_tools.py"},
-    "onnxruntime": {"runtime/onnxruntime_loader.py"},
+    "onnxruntime": {f"runtime/{name}.py" for name in ("onnxruntime_loader", "placement", "providers")},
     "rich": {"cli/output.py", "render/terminal.py"},
     "click": {
         f"cli/{name}.py"

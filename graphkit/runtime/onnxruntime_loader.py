@@ -1,10 +1,16 @@
-"""Open a model in onnxruntime, quietly and on the CPU. Only this module imports onnxruntime and sets its options."""
+"""Open a model in onnxruntime, quietly, on the CPU or another provider. Only this module sets a session's options."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+if __package__:
+    from graphkit.runtime.providers import CPU, Provider, ProviderError, add_provider, find_provider
+else:  # of `placement`, which is run by its path
+    from providers import CPU, Provider, ProviderError, add_provider, find_provider  # type: ignore[import-not-found, no-redef]
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,14 +30,25 @@ FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def open_model(
-    path_or_bytes: str | bytes, *, folder: str | None, optimize: bool, threads: int, prepack: bool, spin: bool = True
+    path_or_bytes: str | bytes,
+    *,
+    folder: str | None,
+    optimize: bool,
+    threads: int,
+    prepack: bool,
+    spin: bool = True,
+    provider: Provider = CPU,
+    entries: Mapping[str, str] = MappingProxyType({}),
+    saved: str = "",
 ) -> InferenceSession:
     """Return onnxruntime's session for a model: the path of a file, or bytes with the folder of their external data.
 
     The options are those of `Session`. With `spin`, threads that have nothing to do wait in a busy loop, from which
-    they start sooner.
+    they start sooner. `entries` are added to the session's configuration; `saved` is where onnxruntime writes the model
+    that it runs.
 
     Raises:
+        ProviderError: The provider is not here, or does not start.
         Exception: Whatever onnxruntime raises; its errors have no common base.
     """
     import onnxruntime
@@ -46,8 +63,17 @@ def open_model(
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spin)))
     if folder is not None:
         options.add_session_config_entry(FOLDER, folder)
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    options.optimized_model_filepath = saved
+    providers = add_provider(options, provider)
     # without its fallback, which would try the same once more, and print to stdout
-    return onnxruntime.InferenceSession(path_or_bytes, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    session = onnxruntime.InferenceSession(path_or_bytes, options, providers=providers or None, enable_fallback=0)
+    if find_provider(provider.name).runtime_name not in session.get_providers():  # onnxruntime took the CPU instead
+        raise ProviderError(
+            f"provider '{provider.name}' does not start - see whether its driver and libraries are there"
+        )
+    return session
 
 
 def run_model(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list[Any]:

@@ -1,0 +1,138 @@
+"""Where onnxruntime places each node of a model, by its own record; the model is loaded, and does not run.
+
+    python graphkit/runtime/placement.py MODEL --provider webgpu
+
+prints a line of JSON, also in an environment without graphkit: besides its neighbours `providers` and
+`onnxruntime_loader` this module imports only onnxruntime. It exits with 0 where every node is on the device, with 1
+where some are not, or where the model does not load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __package__:
+    from graphkit.runtime import providers
+    from graphkit.runtime.onnxruntime_loader import open_model
+    from graphkit.runtime.providers import Provider, ProviderError
+else:  # run by its path
+    import providers  # type: ignore[import-not-found, no-redef]
+    from onnxruntime_loader import open_model  # type: ignore[import-not-found, no-redef]
+    from providers import Provider, ProviderError  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+__all__ = ["main", "place_nodes", "read_record"]
+
+RECORD = {"session.record_ep_graph_assignment_info": "1"}
+WEIGHTS_APART = {  # so that the file that tells the copies is small
+    "session.optimized_model_external_initializers_file_name": "weights",
+    "session.optimized_model_external_initializers_min_size_in_bytes": "64",
+}
+COPIES = (b'"\x0cMemcpyToHost', b'"\x0eMemcpyFromHost')  # the field of a node's operator, in the bytes of a model
+
+
+def read_record(session: InferenceSession) -> list[list[dict[str, str]]]:
+    """Return the parts of a model as a session placed them, each with its nodes: name, operator, provider.
+
+    A device that compiles parts takes each whole; one with a kernel for each operator has a part for each node.
+
+    Args:
+        session: One that was made with `RECORD`.
+
+    Raises:
+        ProviderError: This onnxruntime keeps no record.
+    """
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        raise ProviderError("this onnxruntime keeps no record of where nodes run - install onnxruntime 1.24 or newer")
+    return [
+        [
+            {"name": node.name, "operator": _operator_name(node), "provider": providers.short_name(part.ep_name)}
+            for node in part.get_nodes()
+        ]
+        for part in session.get_provider_graph_assignment_info()
+    ]
+
+
+def _operator_name(node: Any) -> str:
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
+def place_nodes(
+    path_or_bytes: str | bytes, provider: Provider, *, folder: str | None = None, optimize: bool = True
+) -> dict[str, Any]:
+    """Load a model on a provider, and return where its nodes are.
+
+    The nodes are those after onnxruntime's own first clean-ups, with `optimize`, as ordinary sessions have them.
+
+    Returns:
+        `provider`, `runtime` and `package` (versions), `seconds` that it took to load, `nodes` (name, operator,
+        provider), `counts` (nodes of each provider), `parts` (of each provider, see `read_record`), `on_cpu` (nodes
+        that the device refused, by operator), and `copies` between the CPU and the device (None where the device
+        compiles what it takes, so that onnxruntime does not say).
+
+    Raises:
+        ProviderError: The provider is not here, or onnxruntime keeps no record.
+        Exception: Whatever onnxruntime raises; its errors have no common base.
+    """
+    import onnxruntime
+
+    began, copies = time.perf_counter(), None
+    open_here = partial(
+        open_model, path_or_bytes, folder=folder, optimize=optimize, threads=0, prepack=False, provider=provider
+    )
+    with tempfile.TemporaryDirectory() as place:
+        saved = Path(place) / "placed.onnx"
+        try:
+            session = open_here(entries=RECORD | WEIGHTS_APART, saved=str(saved))
+        except ProviderError:
+            raise
+        except Exception:  # it cannot be saved where parts are compiled
+            session = open_here(entries=RECORD)
+        else:
+            content = saved.read_bytes()
+            copies = sum(map(content.count, COPIES))
+    parts = read_record(session)
+    nodes = [node for part in parts for node in part]
+    return {
+        "provider": str(provider),
+        "runtime": onnxruntime.__version__,
+        "package": providers.is_here(providers.find_provider(provider.name)),
+        "seconds": round(time.perf_counter() - began, 3),
+        "nodes": nodes,
+        "counts": Counter(node["provider"] for node in nodes),
+        "parts": Counter(part[0]["provider"] for part in parts if part),
+        "on_cpu": Counter(node["operator"] for node in nodes if node["provider"] != provider.name),
+        "copies": copies,
+    }
+
+
+def main() -> None:
+    """Print the placement of a model, with `error` where it does not load."""
+    parser = argparse.ArgumentParser(description="Where onnxruntime places each node of a model, as JSON.")
+    parser.add_argument("model")
+    parser.add_argument("--provider", default=str(providers.CPU), help="NAME[:KEY=VALUE…]")
+    parser.add_argument("--no-optimize", action="store_true", help="without onnxruntime's own clean-ups")
+    arguments = parser.parse_args()
+    answer, stdout = {"model": arguments.model, "error": ""}, os.dup(1)
+    os.dup2(2, 1)  # libraries of vendors print
+    try:
+        provider = providers.parse_provider(arguments.provider)
+        answer |= place_nodes(arguments.model, provider, optimize=not arguments.no_optimize)
+    except Exception as error:  # onnxruntime's errors have no common base
+        answer["error"] = str(error) or type(error).__name__
+    os.write(stdout, json.dumps(answer).encode() + b"\n")
+    os._exit(bool(answer["error"] or answer["on_cpu"]))  # libraries of vendors crash when they are unloaded
+
+
+if __name__ == "__main__":
+    main()

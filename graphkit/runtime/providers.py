@@ -1,0 +1,241 @@
+"""Execution providers of onnxruntime: the devices that a model can run on, and how each gets into a session.
+
+A provider is built into the onnxruntime that is installed, or a wheel brings it as a plug-in, which is registered once
+in each process. This module imports nothing else of graphkit: `placement` runs where graphkit is not installed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module, metadata, util
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from onnxruntime import SessionOptions
+
+__all__ = [
+    "CPU",
+    "KNOWN_PROVIDERS",
+    "KnownProvider",
+    "Provider",
+    "ProviderError",
+    "add_provider",
+    "check_provider",
+    "find_provider",
+    "how_to_install",
+    "is_here",
+    "parse_provider",
+    "short_name",
+]
+
+
+class ProviderError(ValueError):
+    """A provider that nobody knows, that is not installed, or that has no device here."""
+
+
+class KnownProvider(NamedTuple):
+    """A provider: where it comes from.
+
+    Attributes:
+        name: For the command line.
+        runtime_name: What onnxruntime calls it.
+        device: What it runs on.
+        package: The wheel that has it; "" where it comes with other software.
+        module: Of the wheel, where it is a plug-in; "" where it is built into that package's onnxruntime.
+        needs: What must be there besides.
+        defaults: Options without which it does not start: the wheel's function that returns the value of each.
+    """
+
+    name: str
+    runtime_name: str
+    device: str
+    package: str
+    module: str = ""
+    needs: str = ""
+    defaults: tuple[tuple[str, str], ...] = ()
+
+
+KNOWN_PROVIDERS = (
+    KnownProvider("cpu", "CPUExecutionProvider", "any processor", "onnxruntime"),
+    KnownProvider("cuda", "CUDAExecutionProvider", "NVIDIA GPUs", "onnxruntime-gpu", needs="CUDA and cuDNN"),
+    KnownProvider("tensorrt", "TensorrtExecutionProvider", "NVIDIA GPUs", "onnxruntime-gpu", needs="CUDA and TensorRT"),
+    KnownProvider("migraphx", "MIGraphXExecutionProvider", "AMD GPUs", "onnxruntime-migraphx", needs="ROCm"),
+    KnownProvider("dml", "DmlExecutionProvider", "GPUs and NPUs", "onnxruntime-directml", needs="Windows"),
+    KnownProvider("coreml", "CoreMLExecutionProvider", "Apple's GPUs and NPUs", "onnxruntime", needs="macOS"),
+    KnownProvider("cann", "CANNExecutionProvider", "Huawei's NPUs", "onnxruntime-cann", needs="CANN"),
+    KnownProvider("vitisai", "VitisAIExecutionProvider", "AMD's NPUs", "", needs="AMD's Ryzen AI software"),
+    KnownProvider(
+        "openvino",
+        "OpenVINOExecutionProvider",
+        "Intel's CPUs, GPUs and NPUs",
+        "onnxruntime-ep-openvino",
+        "onnxruntime_ep_openvino",
+    ),
+    KnownProvider(
+        "qnn",
+        "QNNExecutionProvider",
+        "Qualcomm's NPUs and GPUs",
+        "onnxruntime-qnn",
+        "onnxruntime_qnn",
+        needs="Qualcomm's terms of use, that you accept",
+        defaults=(("backend_path", "get_qnn_htp_path"),),
+    ),
+    KnownProvider(
+        "webgpu",
+        "WebGpuExecutionProvider",
+        "GPUs",
+        "onnxruntime-ep-webgpu",
+        "onnxruntime_ep_webgpu",
+        needs="a driver for Vulkan, Metal or DirectX; ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 where it has no GPU",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A provider that a model is to run on.
+
+    Attributes:
+        name: As `KNOWN_PROVIDERS` has it.
+        options: Of the provider, as onnxruntime takes them; and `device`, cpu, gpu or npu, for a plug-in with several.
+    """
+
+    name: str = "cpu"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return ":".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is onnxruntime's own for the processor, which every session has."""
+        return self.name == "cpu"
+
+
+CPU = Provider()
+
+
+def parse_provider(text: str) -> Provider:
+    """Return the provider that `NAME[:KEY=VALUE…]` stands for; a value may contain colons.
+
+    Raises:
+        ProviderError: Nobody knows it, or an option has no value.
+    """
+    name, *parts = text.split(":")
+    known = find_provider(name)
+    pairs: list[str] = []
+    for part in parts:
+        if "=" in part:
+            pairs.append(part)
+        elif pairs:
+            pairs[-1] += f":{part}"
+        else:
+            raise ProviderError(f"provider '{text}': '{part}' is no KEY=VALUE - write {known.name}:KEY=VALUE")
+    return Provider(known.name, dict(pair.split("=", 1) for pair in pairs))
+
+
+def find_provider(name: str) -> KnownProvider:
+    """Return a provider by its name, or by onnxruntime's name for it.
+
+    Raises:
+        ProviderError: There is none.
+    """
+    for known in KNOWN_PROVIDERS:
+        if name.lower() in (known.name, known.runtime_name.lower()):
+            return known
+    names = ", ".join(known.name for known in KNOWN_PROVIDERS)
+    raise ProviderError(f"there is no provider '{name}' - take one of {names}")
+
+
+def short_name(runtime_name: str) -> str:
+    """Return our name for a provider that onnxruntime names."""
+    names = {known.runtime_name: known.name for known in KNOWN_PROVIDERS}
+    return names.get(runtime_name, runtime_name)
+
+
+def how_to_install(known: KnownProvider) -> str:
+    """Return what to do to have a provider."""
+    if not known.package:
+        return f"install {known.needs}"
+    if known.module:
+        return f"pip install {known.package}"
+    if known.package == "onnxruntime":
+        return f"pip install {known.package}, on {known.needs}"
+    return f"pip uninstall onnxruntime; pip install {known.package}"
+
+
+def is_here(known: KnownProvider) -> str:
+    """Return "built in" or the plug-in's package and version, where a provider is installed; "" where it is not."""
+    if known.runtime_name in _built_in_names():
+        return "built in"
+    if not known.module or util.find_spec(known.module) is None:
+        return ""
+    try:
+        return f"{known.package} {metadata.version(known.package)}"
+    except metadata.PackageNotFoundError:
+        return known.package
+
+
+def check_provider(provider: Provider) -> None:
+    """Check that a provider is installed; whether its device is there shows when a model is loaded.
+
+    Raises:
+        ProviderError: It is not installed.
+    """
+    known = find_provider(provider.name)
+    if not is_here(known):
+        raise ProviderError(f"provider '{known.name}' is not installed - {how_to_install(known)}")
+
+
+def add_provider(options: SessionOptions, provider: Provider) -> list[Any]:
+    """Let a session run on a provider, and on the CPU where that one refuses a node.
+
+    Returns:
+        The providers to give to the session; none where its options have them.
+
+    Raises:
+        ProviderError: It is not installed, or has no device here.
+    """
+    import onnxruntime
+
+    check_provider(provider)
+    known = find_provider(provider.name)
+    if provider.is_cpu:
+        return [known.runtime_name]
+    if known.runtime_name in _built_in_names():
+        return [(known.runtime_name, dict(provider.options)), "CPUExecutionProvider"]
+    if not hasattr(onnxruntime, "register_execution_provider_library"):
+        version = onnxruntime.__version__
+        raise ProviderError(f"onnxruntime {version} takes no plug-ins - pip install --upgrade onnxruntime")
+    plug_in = _register_plug_in(known)
+    settings = {
+        key: str(getattr(plug_in, function)()) for key, function in known.defaults if hasattr(plug_in, function)
+    }
+    settings |= provider.options
+    kind = settings.pop("device", "").upper()
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == known.runtime_name]
+    chosen = [device for device in devices if kind in ("", device.device.type.name)]
+    if not chosen:
+        there = ", ".join(sorted({device.device.type.name.lower() for device in devices})) or "no device"
+        hint = f"it needs {known.needs}" if known.needs else "see whether the driver of the device is installed"
+        raise ProviderError(f"provider '{known.name}' finds {there} here{f', no {kind.lower()}' * bool(kind)} - {hint}")
+    options.add_provider_for_devices(chosen[:1], settings)
+    return []
+
+
+@functools.cache  # as long as no plug-in is registered, which then is among them
+def _built_in_names() -> frozenset[str]:
+    import onnxruntime
+
+    return frozenset(onnxruntime.get_available_providers())
+
+
+@functools.cache  # a process that registers one twice crashes
+def _register_plug_in(known: KnownProvider) -> Any:
+    import onnxruntime
+
+    plug_in = import_module(known.module)
+    onnxruntime.register_execution_provider_library(known.runtime_name, plug_in.get_library_path())
+    return plug_in
