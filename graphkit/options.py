@@ -256,10 +256,10 @@ class LowerOptions(DeployOptions):
     )
     judges: tuple[str, ...] = option(
         (),
-        "A compiler to run on each lowered model, such as 'mycc --check {model}'; any exit status but 0 is a failure. "
-        "Repeatable.",
+        "A compiler to ask about each lowered model: one that `graphkit judges` lists, which must place all nodes on "
+        "the device, or a command such as 'mycc --check {model}', whose exit status must be 0. Repeatable.",
         name="--judge",
-        metavar="COMMAND",
+        metavar="NAME|COMMAND",
     )
     judge_seconds: float = option(
         JUDGE_SECONDS,

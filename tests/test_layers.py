@@ -29,6 +29,7 @@ LAYERS = (
     ("equivalence",),
     ("analysis", "rewrite", "surgeon"),
     ("model_diff", "passes"),
+    ("judges",),
     ("verify",),
     ("deploy", "viewer"),
     ("fleet",),
@@ -46,7 +47,10 @@ HOMES = {
     "networkx": {"render/html.py", "surgeon.py"},
     "pyarrow": {f"fleet/{name}.py" for name in ("row_store", "storage", "survey_table")},
     "onnxoptimizer": {"runtime/external_tools.py"},
-    "onnxruntime": {f"runtime/{name}.py" for name in ("onnxruntime_loader", "placement", "providers")},
+    "onnxruntime": {
+        *(f"runtime/{name}.py" for name in ("onnxruntime_loader", "placement", "providers")),
+        "judges/adapters/ask_provider.py",
+    },
     "rich": {"cli/output.py", "render/terminal.py"},
     "click": {
         f"cli/{name}.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from graphkit.cli.flags import Format, complete, output_format_option, output_op
 from graphkit.cli.output import put_list, put_text, show_result
 from graphkit.cli.rewrite_commands import current_folder_importable
 
-__all__ = ["examples", "explain", "schema", "targets"]
+__all__ = ["examples", "explain", "judges", "schema", "targets"]
 
 
 @click.command()
@@ -54,6 +55,39 @@ def targets(target: str | None, format: str) -> None:
     from graphkit.targets import load_target
 
     show_result(every_target() if target is None else target_facts(load_target(target)), Format(format))
+
+
+@click.group(invoke_without_command=True, short_help="List the compilers to ask, or install one.")
+@click.pass_context
+def judges(context: click.Context) -> None:
+    """List the compilers that can be asked where they would place a model, or install one.
+
+    `graphkit lower --judge NAME` asks one. Each has an environment of its own in the user's cache, or in the folder
+    that GRAPHKIT_JUDGES names.
+    """
+    from graphkit.judges.judge_list import list_judges
+
+    if context.invoked_subcommand is None:
+        show_result(list_judges(), Format.text)
+
+
+@judges.command("install", short_help="Install a compiler into an environment of its own.")
+@click.argument("name", shell_complete=complete("judge"))
+@click.option("--yes", is_flag=True, help="Accept its licence and its size, and ask nothing.")
+@click.option("--python", metavar="PATH", default=sys.executable, help="The Python to make it with. Default: this one.")
+def install(name: str, yes: bool, python: str) -> None:
+    """Install a compiler into an environment of its own, with pip; NAME is one that `graphkit judges` lists."""
+    from graphkit.cli.output import print_line
+    from graphkit.errors import UsageError
+    from graphkit.judges import install_judge, named_judge
+
+    judge = named_judge(name)
+    print_line(f"{judge.about}: {', '.join(judge.packages)}")
+    print_line(f"Licence: {judge.licence}. Size: about {judge.megabytes:,} MB, in {judge.folder}.")
+    if not yes and not (sys.stdin.isatty() and click.confirm("Install it, and accept its licence?")):
+        raise UsageError("nothing is installed - answer y, or give --yes")
+    made = install_judge(name, python)
+    print_line(f"Installed {made.compiler} {made.version}. Ask it with: graphkit lower ... --judge {name}")
 
 
 @click.command(short_help="List the models that ship with graphkit, or copy them.")

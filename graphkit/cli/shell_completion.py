@@ -76,6 +76,12 @@ def _target_names(_: click.Context) -> Iterable[str]:
     return NAMES
 
 
+def _judge_names(_: click.Context) -> Iterable[str]:
+    from graphkit.judges import JUDGES
+
+    return JUDGES
+
+
 def _section_names(_: click.Context) -> Iterable[str]:
     from graphkit.analysis.report import BLOCKERS, EXTRAS, SECTIONS
 
@@ -121,6 +127,7 @@ PAIRS: Mapping[str, Names] = {
 NAMES: Mapping[str, Names] = {
     "example": _example_names,
     "target": _target_names,
+    "judge": _judge_names,
     "explained": lambda context: [*_pass_names(), *_kind_names(context)],
     "tensor": _in_models(lambda model: model.graph.values),
     "place": _in_models(lambda model: (*model.graph.values, *(node.proto.name for node in model.graph.nodes))),

@@ -1,4 +1,4 @@
-"""The report of a lowering, and the answers of compilers of the user's own that judge each model."""
+"""The report of a lowering, and the answers of compilers, known ones or the user's own, that judge each model."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from graphkit.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_things
+from graphkit.judges import JUDGES, Answer, ask_judge, find_judge
 from graphkit.options import JUDGE_SECONDS
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
@@ -198,10 +199,14 @@ class Judgement:
 
     Attributes:
         model: The file.
-        command: As it was given, with `{model}` in it.
-        status: The exit status; negative for a signal, None where its time was over.
+        command: As it was given: the name of a judge, or a command with `{model}` in it.
+        status: The exit status; negative for a signal, None where its time was over, or of a judge that has a name.
         why: Why it does not pass, "" where it passes.
-        output: The last lines that it printed.
+        output: The last lines that it printed; of a judge that has a name, why nodes stay on the CPU.
+        device_nodes, cpu_nodes: How many run where, None where that is not said.
+        partitions: Of the device.
+        copies: Between the two.
+        bytes: Of what the compiler wrote.
     """
 
     model: str
@@ -209,6 +214,24 @@ class Judgement:
     status: int | None
     why: str
     output: tuple[str, ...]
+    device_nodes: int | None = None
+    cpu_nodes: int | None = None
+    partitions: int | None = None
+    copies: int | None = None
+    bytes: int | None = None
+
+    @property
+    def counts(self) -> tuple[int | None, ...]:
+        """Nodes on the device and on the CPU, partitions, copies."""
+        return self.device_nodes, self.cpu_nodes, self.partitions, self.copies
+
+    @classmethod
+    def of(cls, model: str, judge: str, answer: Answer) -> Judgement:
+        """Return the answer of a judge that has a name."""
+        left = answer.on("cpu")
+        lines = tuple(f"{node.op} '{node.name}': {node.why or 'no reason given'}" for node in left)
+        counts = (len(answer.on("device")), len(left), answer.partitions, answer.copies, sum(answer.files.values()))
+        return cls(model, judge, None, answer.fault, lines, *(counts if not answer.error else ()))
 
 
 @dataclass(frozen=True)
@@ -223,8 +246,8 @@ class Judgements(Result):
 
     def blocks(self) -> Iterator[Block]:
         yield table(
-            "Model:code | Judge:code | Status:number | Result",
-            [(answer.model, answer.command, answer.status, answer.why or "passes") for answer in self.judgements],
+            "Model:code | Judge:code | Result | On it:number | On the CPU:number | Partitions:number | Copies:number",
+            [(each.model, each.command, each.why or "passes", *each.counts) for each in self.judgements],
         )
         for answer in self.judgements:
             if answer.output:
@@ -233,27 +256,32 @@ class Judgements(Result):
 
 
 def judge_words(command: str) -> tuple[str, ...]:
-    """Return the words of a command; no shell sees them.
+    """Return the words of a command, none of a judge that has a name; no shell sees them.
 
     Raises:
-        UsageError: It is no command, no word of it has `{model}`, or there is no such program.
+        UsageError: It is a judge that is not installed, or no command, no word of it has `{model}`, or there is no such
+            program.
     """
+    if command in JUDGES:
+        find_judge(command)
+        return ()
     try:
         words = tuple(shlex.split(command))
     except ValueError as error:
         raise UsageError(f"--judge '{command}': {error} - close the quotes") from None
     if not any(MODEL in word for word in words):
-        raise UsageError(f"--judge '{command}': does not name the model - write {MODEL} where its path belongs")
+        hint = f"name one of {', '.join(JUDGES)}, or write {MODEL} where the model's path belongs"
+        raise UsageError(f"--judge '{command}': is no judge, and does not name the model - {hint}")
     if shutil.which(words[0]) is None:
         raise UsageError(f"--judge '{command}': there is no program '{words[0]}' - give its path, or install it")
     return words
 
 
 def judge_models(command: str, models: Sequence[Path], seconds: float = JUDGE_SECONDS) -> Iterator[Judgement]:
-    """Yield the answer of a judge about each model; exit status 0 passes.
+    """Yield the answer of a judge about each model; exit status 0 passes, or a model that the device runs alone.
 
     Args:
-        command: A program and its arguments, with `{model}` for the path of the model.
+        command: The name of a judge, or a program and its arguments, with `{model}` for the path of the model.
         models: The files.
         seconds: How long it may take for each; it is ended then, with what it has started.
 
@@ -261,6 +289,10 @@ def judge_models(command: str, models: Sequence[Path], seconds: float = JUDGE_SE
         UsageError: As in `judge_words`, or the program does not start.
     """
     words = judge_words(command)
+    if not words:
+        answers = ask_judge(find_judge(command), models, seconds=seconds)
+        yield from (Judgement.of(model.name, command, answer) for model, answer in zip(models, answers, strict=True))
+        return
     for model in models:
         status, said = _run_command([word.replace(MODEL, str(model.absolute())) for word in words], command, seconds)
         why = _status_text(status, seconds)

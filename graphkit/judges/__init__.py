@@ -1,0 +1,310 @@
+"""Judges: compilers that say where they would place the nodes of a model, each in an environment of its own.
+
+for answer in ask_judge("webgpu", [Path("model.onnx")]):
+    print(answer.on("cpu"))
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from graphkit.errors import OutputError, UsageError
+from graphkit.graph.names import count_things
+from graphkit.runtime.isolation import describe_ending
+from graphkit.suggest import did_you_mean
+
+__all__ = [
+    "JUDGES",
+    "Answer",
+    "Judge",
+    "PlacedNode",
+    "ask_judge",
+    "find_judge",
+    "install_judge",
+    "judges_folder",
+    "named_judge",
+]
+
+ADAPTERS = Path(__file__).parent / "adapters"
+FOLDER = "GRAPHKIT_JUDGES"  # the variable that names the folder of all environments
+LONGEST = 1 << 26  # characters of an answer
+SWIFTSHADER = Path("/usr/lib/chromium")  # where Debian keeps a software adapter for WebGPU
+LAST = 300  # characters of what a judge said last
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge:
+    """A compiler that can be asked.
+
+    Attributes:
+        name: What commands call it.
+        about: Whose compiler it is, and for what.
+        packages: What pip installs for it; the first one is the compiler.
+        licence: Of that package.
+        megabytes: Of the environment, about.
+        says: What it answers.
+        adapter: The script that asks it, which gets the name.
+    """
+
+    name: str
+    about: str
+    packages: tuple[str, ...]
+    licence: str
+    megabytes: int
+    says: str
+    adapter: str = "ask_provider.py"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its environment."""
+        return judges_folder() / self.name
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of its environment."""
+        return self.folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+    @property
+    def version(self) -> str:
+        """The version of the compiler that is installed, "" where none is."""
+        name = self.compiler.replace("-", "_")
+        found = sorted(self.folder.glob(f"[Ll]ib/**/site-packages/{name}-*.dist-info"))
+        return found[0].name.removesuffix(".dist-info").rpartition("-")[2] if found and self.python.exists() else ""
+
+    @property
+    def compiler(self) -> str:
+        """The name of the compiler's package."""
+        return self.packages[0].partition("==")[0]
+
+
+RUNTIME = ("onnxruntime==1.32.0", "numpy")
+PLACES = "each node, partitions"
+JUDGES: Mapping[str, Judge] = {
+    judge.name: judge
+    for judge in (
+        Judge(
+            name="qnn",
+            about="Qualcomm's compiler for the HTP (Hexagon), by ONNX Runtime's QNN provider",
+            packages=("onnxruntime-qnn==2.7.0", *RUNTIME),
+            licence="provider MIT; libraries Qualcomm's terms (use, development, benchmarking; no redistribution)",
+            megabytes=545,
+            says=f"{PLACES}, a reason for each node on the CPU, size of the binary",
+        ),
+        Judge(
+            name="webgpu",
+            about="ONNX Runtime's WebGPU provider, on a GPU or on SwiftShader",
+            packages=("onnxruntime-ep-webgpu==0.4.0", *RUNTIME),
+            licence="MIT",
+            megabytes=230,
+            says=f"{PLACES.split(',')[0]}, copies between GPU and CPU",
+        ),
+        Judge(
+            name="openvino",
+            about="Intel's OpenVINO on the CPU, by ONNX Runtime's provider",
+            packages=("onnxruntime-ep-openvino==1.8.1", *RUNTIME),
+            licence="Apache-2.0",
+            megabytes=400,
+            says=PLACES,
+        ),
+    )
+}
+
+
+class PlacedNode(msgspec.Struct, frozen=True):
+    """A node of a compiled model.
+
+    Attributes:
+        name: As the model has it, or as the compiler named what it made.
+        op: Its operator.
+        on: Where it runs.
+        why: The compiler's own words, "" for none.
+    """
+
+    name: str
+    op: str
+    on: Literal["device", "cpu"]
+    why: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer of a judge about one model.
+
+    Attributes:
+        error: Why it does not compile, "" where it does.
+        nodes: Where they run.
+        partitions: Of the device; None where each node counts as one.
+        cpu_partitions: Of the CPU.
+        copies: Of tensors between the two; None where the judge does not say.
+        files: What the compiler wrote, with its bytes.
+        seconds: How long it took.
+    """
+
+    error: str = ""
+    nodes: tuple[PlacedNode, ...] = ()
+    partitions: int | None = None
+    cpu_partitions: int = 0
+    copies: int | None = None
+    files: dict[str, int] = {}
+    seconds: float = 0.0
+
+    def on(self, place: Literal["device", "cpu"]) -> list[PlacedNode]:
+        """Return the nodes in a place."""
+        return [node for node in self.nodes if node.on == place]
+
+    @property
+    def fault(self) -> str:
+        """Why it does not run on the device as a whole, "" where it does."""
+        if self.error:
+            return f"it does not compile: {' '.join(self.error.split())[:LAST]}"
+        left = Counter(node.op for node in self.on("cpu"))
+        if not left:
+            return "" if self.nodes else "it names no node"
+        ops = ", ".join(f"{op} {count}" for op, count in left.most_common())
+        return f"{left.total()} of {count_things(len(self.nodes), 'node(s)')} on the CPU: {ops}"
+
+
+def judges_folder() -> Path:
+    """Return the folder of the environments: GRAPHKIT_JUDGES, or one in the user's cache."""
+    if named := os.environ.get(FOLDER):
+        return Path(named)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    return (Path(cache) if cache else Path.home() / ".cache") / "graphkit" / "judges"
+
+
+def find_judge(name: str) -> Judge:
+    """Return a judge that is installed.
+
+    Raises:
+        UsageError: There is no such judge, or it is not installed.
+    """
+    judge = named_judge(name)
+    if not judge.version:
+        raise UsageError(f"the judge '{name}' is not installed - run: graphkit judges install {name}")
+    return judge
+
+
+def named_judge(name: str) -> Judge:
+    """Return a judge, installed or not; UsageError where there is none of that name."""
+    if name not in JUDGES:
+        hint = did_you_mean(name, list(JUDGES), f"there are {', '.join(JUDGES)}")
+        raise UsageError(f"no judge '{name:.40}' - {hint}")
+    return JUDGES[name]
+
+
+def install_judge(name: str, python: str = sys.executable) -> Judge:
+    """Make the environment of a judge with pip; one that is there is made anew.
+
+    Raises:
+        UsageError: There is no such judge.
+        OutputError: It cannot be installed; nothing is left behind.
+    """
+    judge = named_judge(name)
+    pip = [str(judge.python), "-m", "pip", "install", "--disable-pip-version-check"]
+    steps = [[python, "-m", "venv", "--clear", str(judge.folder)], [*pip, *judge.packages]]
+    for words in steps:
+        try:
+            ran = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode
+        except OSError as error:
+            raise OutputError(f"{words[0]}: does not start: {error.strerror} - name a Python with --python") from error
+        if ran:
+            shutil.rmtree(judge.folder, ignore_errors=True)
+            raise OutputError(
+                f"{judge.folder}: '{' '.join(words[1:3])}' ends with exit status {ran} - see what it says"
+            )
+    return find_judge(name)
+
+
+def ask_judge(
+    judge: Judge, models: Sequence[Path], *, seconds: float, as_it_is: bool = False, python: Path | None = None
+) -> Iterator[Answer]:
+    """Yield the answer of a judge about each model, from as few processes as possible.
+
+    A compiler that crashes, or does not end in time, has answered about that model; a new process goes on.
+
+    Args:
+        judge: The judge.
+        models: The files.
+        seconds: The time limit for each.
+        as_it_is: Whether the runtime leaves the nodes as they are, rather than fuse and fold some first.
+        python: The interpreter, which is that of the judge's environment by default.
+    """
+    left = [path.absolute() for path in models]
+    words = [str(python or judge.python), "-I", str(ADAPTERS / judge.adapter), judge.name]
+    while left:
+        for answer in _ask_process([*words, *(["--as-it-is"] if as_it_is else [])], left, seconds):
+            yield answer
+            del left[0]
+
+
+def _ask_process(words: Sequence[str], models: Sequence[Path], seconds: float) -> Iterator[Answer]:
+    """Yield the answers of one process, the last of which may be that it has ended."""
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with tempfile.TemporaryFile("w+") as paths, tempfile.TemporaryFile() as said:
+        paths.writelines(f"{path}\n" for path in models)
+        paths.seek(0)
+        process = subprocess.Popen(
+            words,
+            stdin=paths,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env=_environment(),
+            encoding="utf-8",
+            errors="replace",
+        )
+        assert process.stdout is not None
+        stream = process.stdout
+
+        def read() -> None:
+            while line := stream.readline(LONGEST):
+                lines.put(line)
+            lines.put("")
+
+        threading.Thread(target=read, daemon=True).start()
+        try:
+            for _ in models:
+                try:
+                    line = lines.get(timeout=seconds)
+                except queue.Empty:
+                    yield Answer(f"the compiler does not end in {seconds:g} s")
+                    return
+                if not line:
+                    said.seek(0)
+                    last = said.read().decode("utf-8", "replace").strip().splitlines()[-1:]
+                    how = describe_ending(process.wait())
+                    yield Answer(": ".join([f"the compiler crashes: {how}", *(text[:LAST] for text in last)]))
+                    return
+                yield _read_answer(line)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _read_answer(line: str) -> Answer:
+    try:
+        return msgspec.json.decode(line, type=Answer)
+    except msgspec.MsgspecError as error:
+        return Answer(f"what it answers is not understood: {error!s:.200}")
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a compiler, with a software adapter for WebGPU where there is one."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    driver = SWIFTSHADER / "vk_swiftshader_icd.json"
+    if driver.exists() and "VK_ICD_FILENAMES" not in environment:
+        folders = [environment.get("LD_LIBRARY_PATH", ""), str(SWIFTSHADER)]
+        environment |= {"VK_ICD_FILENAMES": str(driver), "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
+        environment |= {"ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER": "1"}
+    return environment

@@ -1,0 +1,1 @@
+"""Scripts that ask compilers, each in the environment of its compiler, without graphkit."""

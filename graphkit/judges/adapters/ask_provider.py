@@ -1,0 +1,108 @@
+"""Ask execution providers of onnxruntime which nodes of models they take: ask_provider.py qnn|webgpu|openvino.
+
+It runs in the environment of the judge, with onnxruntime and the provider alone. Each line of the input is the path of
+a model; each line of the output is a JSON object about one, in that order. See `graphkit.judges.Answer` for its fields.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+MODULES = {"qnn": "onnxruntime_qnn", "webgpu": "onnxruntime_ep_webgpu", "openvino": "onnxruntime_ep_openvino"}
+HTP = {"htp_arch": "73", "soc_model": "43", "enable_htp_fp16_precision": "1"}  # of a Snapdragon 8 Gen 2
+REFUSAL = re.compile(r"Node name: (\S*) Node index: \d+\s*\n\s*REASON : ([^\n]*)")  # in the log of QNN
+LONGEST = 300  # characters of a reason
+
+
+def main(judge: str, *words: str) -> None:
+    """Answer each line of the input."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    module = importlib.import_module(MODULES[judge])
+    onnxruntime.register_execution_provider_library(judge, module.get_library_path())
+    names = (judge, module.get_ep_name())
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name in names]
+    if judge == "openvino":
+        devices = [device for device in devices if device.ep_metadata.get("ov_device", "CPU") == "CPU"]
+    options = {"backend_path": module.get_qnn_htp_path(), **HTP} if judge == "qnn" else {}
+    with tempfile.TemporaryFile() as log:
+        for number in (1, 2):  # where compilers write to
+            os.dup2(log.fileno(), number)
+        for line in sys.stdin:
+            log.seek(0)
+            log.truncate()
+            answer = ask_model(line.rstrip("\n"), judge, devices[:1], options, as_it_is="--as-it-is" in words)
+            log.seek(0)
+            add_reasons(answer, log.read().decode("utf-8", "replace"))
+            out.write(f"{json.dumps(answer)}\n")
+            out.flush()
+    os._exit(0)  # some providers crash where they are unloaded
+
+
+def ask_model(model: str, judge: str, devices: list[Any], options: dict[str, str], *, as_it_is: bool) -> dict[str, Any]:
+    """Return where the nodes of a model are placed; as it is without onnxruntime's own optimizations."""
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level, settings.log_verbosity_level = (0, 1) if judge == "qnn" else (2, 0)
+    settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    levels = onnxruntime.GraphOptimizationLevel
+    settings.graph_optimization_level = levels.ORT_DISABLE_ALL if as_it_is else levels.ORT_ENABLE_ALL
+    answer: dict[str, Any] = {"error": "", "nodes": [], "partitions": 0, "cpu_partitions": 0, "files": {}}
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = Path(folder, "compiled.onnx")
+        if judge == "qnn" and not as_it_is:
+            settings.add_session_config_entry("ep.context_enable", "1")
+            settings.add_session_config_entry("ep.context_file_path", str(compiled))
+            settings.add_session_config_entry("ep.context_embed_mode", "0")
+        elif judge == "webgpu" and not as_it_is:
+            settings.optimized_model_filepath = str(compiled)
+        try:
+            if not devices:
+                raise RuntimeError("the provider finds no device on this machine")
+            settings.add_provider_for_devices(devices, options)
+            session = onnxruntime.InferenceSession(model, settings)
+        except Exception as error:  # whatever a provider raises
+            answer["error"] = str(error)[:2000] or type(error).__name__
+        else:
+            for part in session.get_provider_graph_assignment_info():
+                is_cpu = part.ep_name == "CPUExecutionProvider"
+                answer["cpu_partitions" if is_cpu else "partitions"] += 1
+                answer["nodes"] += [
+                    {"name": node.name, "op": operator_name(node), "on": "cpu" if is_cpu else "device"}
+                    for node in part.get_nodes()
+                ]
+            if judge == "webgpu":
+                answer["partitions"] = None
+            answer["files"] = {path.name: path.stat().st_size for path in Path(folder).iterdir()}
+            if judge == "webgpu" and compiled.exists():  # what onnxruntime made of it, of which no device has a file
+                content = compiled.read_bytes()
+                answer["copies"] = content.count(b"MemcpyToHost") + content.count(b"MemcpyFromHost")
+                answer["files"] = {}
+    answer["seconds"] = round(time.monotonic() - start, 3)
+    return answer
+
+
+def operator_name(node: Any) -> str:
+    """Return the operator, after its domain where that is not onnx's."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
+def add_reasons(answer: dict[str, Any], log: str) -> None:
+    """Let nodes on the CPU have the words of the compiler."""
+    reasons = {name: reason.strip()[:LONGEST] for name, reason in REFUSAL.findall(log)}
+    for node in answer["nodes"]:
+        if node["on"] == "cpu" and node["name"] in reasons:
+            node["why"] = reasons[node["name"]]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

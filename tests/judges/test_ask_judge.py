@@ -1,0 +1,177 @@
+"""Judges: a compiler in an environment of its own, which may be absent, crash, or answer nonsense."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx.parser
+import pytest
+
+import graphkit.judges
+from graphkit.deploy.lower_report import Judgement, Judgements, judge_models
+from graphkit.errors import OutputError, UsageError
+from graphkit.examples import resolve
+from graphkit.judges import JUDGES, Answer, Judge, ask_judge, find_judge, install_judge, judges_folder
+
+Run = Callable[..., tuple[object, str, str]]
+TAKEN = '{"nodes": [{"name": "a", "op": "Add", "on": "device"}], "partitions": 1, "seconds": 0.5}'
+ANSWERS = """
+import os, sys
+for line in sys.stdin:
+    name = os.path.basename(line.strip())
+    if "crash" in name:
+        print("at node 7", file=sys.stderr, flush=True)
+        os.abort()
+    while "slow" in name:
+        pass
+    print(open(line.strip()).read(), flush=True)
+"""
+
+
+@pytest.fixture
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """A judge that answers with the content of each file, or crashes, or never ends, as its name says."""
+    (tmp_path / "adapters").mkdir()
+    (tmp_path / "adapters" / "fake.py").write_text(ANSWERS)
+    monkeypatch.setattr(graphkit.judges, "ADAPTERS", tmp_path / "adapters")
+    return Judge(
+        name="fake",
+        about="A compiler.",
+        packages=("fake==1",),
+        licence="MIT",
+        megabytes=1,
+        says="all",
+        adapter="fake.py",
+    )
+
+
+def asked(judge: Judge, folder: Path, *files: tuple[str, str], seconds: float = 30.0) -> list[Answer]:
+    for name, text in files:
+        (folder / name).write_text(text)
+    models = [folder / name for name, _ in files]
+    return list(ask_judge(judge, models, seconds=seconds, python=Path(sys.executable)))
+
+
+def test_an_answer_says_where_nodes_run_and_why(judge: Judge, tmp_path: Path) -> None:
+    nodes = [{"name": "a", "op": "Add", "on": "device"}, {"name": "g", "op": "Gather", "on": "cpu", "why": "too wide"}]
+    text = json.dumps({"nodes": nodes, "partitions": 1, "cpu_partitions": 1, "files": {"a.bin": 7}})
+    (found,) = asked(judge, tmp_path, ("m.onnx", text))
+    assert found.fault == "1 of 2 nodes on the CPU: Gather 1"
+    assert [(node.name, node.why) for node in found.on("cpu")] == [("g", "too wide")]
+    judgement = Judgement.of("m.onnx", "fake", found)
+    assert judgement.output == ("Gather 'g': too wide",)
+    assert (judgement.device_nodes, judgement.cpu_nodes, judgement.partitions, judgement.bytes) == (1, 1, 1, 7)
+    assert Judgements((judgement,)).findings() == ("m.onnx: `fake`: 1 of 2 nodes on the CPU: Gather 1",)
+
+
+def test_a_compiler_that_crashes_has_answered_and_the_others_are_asked(judge: Judge, tmp_path: Path) -> None:
+    files = [("a.onnx", TAKEN), ("crash.onnx", ""), ("b.onnx", TAKEN), ("crash2.onnx", "")]
+    first, crash, second, last = asked(judge, tmp_path, *files)
+    assert (first.fault, second.fault) == ("", "")
+    assert crash.error == last.error
+    assert "SIGABRT" in crash.error
+    assert crash.error.endswith("at node 7")
+    assert crash.fault.startswith("it does not compile: the compiler crashes")
+
+
+def test_a_compiler_that_does_not_end_is_ended(judge: Judge, tmp_path: Path) -> None:
+    start = time.monotonic()
+    slow, after = asked(judge, tmp_path, ("slow.onnx", ""), ("b.onnx", TAKEN), seconds=2.0)
+    assert slow.error == "the compiler does not end in 2 s"
+    assert after.fault == ""
+    assert time.monotonic() - start < 300
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        "[1, 2]",
+        '{"nodes": 3}',
+        '{"nodes": [{"name": "a", "op": "Add", "on": "moon"}]}',
+        "[" * 5000,
+        '"\\ud800"',
+    ],
+)
+def test_an_answer_that_is_not_understood_is_an_error(judge: Judge, tmp_path: Path, text: str) -> None:
+    found, after = asked(judge, tmp_path, ("m.onnx", text), ("n.onnx", TAKEN))
+    assert found.error.startswith("what it answers is not understood: ")
+    assert after.fault == ""
+
+
+def test_text_of_a_compiler_is_no_markup(judge: Judge, tmp_path: Path) -> None:
+    node = {"name": "\x1b[31m", "op": "[bold]Gather", "on": "cpu", "why": "<b>no</b>"}
+    (found,) = asked(judge, tmp_path, ("m.onnx", json.dumps({"nodes": [node]})))
+    shown = Judgements((Judgement.of("m.onnx", "fake", found),))
+    assert "\x1b" not in shown.to_text()
+    assert "<b>no</b>" not in shown.to_html()
+
+
+def test_a_judge_that_is_not_installed_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setenv("GRAPHKIT_JUDGES", str(tmp_path))
+    assert judges_folder() == tmp_path
+    with pytest.raises(UsageError, match="the judge 'qnn' is not installed - run: graphkit judges install qnn"):
+        find_judge("qnn")
+    code, _, err = run("lower", resolve("example:encoder"), "-o", tmp_path / "out", "--judge", "webgpu")
+    assert (code, err) == (2, "Error: the judge 'webgpu' is not installed - run: graphkit judges install webgpu\n")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match="no judge 'qnx' - did you mean 'qnn'"):
+        install_judge("qnx")
+
+
+def test_the_list_names_versions_and_licences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setenv("GRAPHKIT_JUDGES", str(tmp_path))
+    python = JUDGES["webgpu"].python
+    python.parent.mkdir(parents=True)
+    python.touch()
+    (tmp_path / "webgpu" / "lib" / "python3" / "site-packages" / "onnxruntime_ep_webgpu-0.4.0.dist-info").mkdir(
+        parents=True
+    )
+    code, out, _ = run("judges")
+    assert code == 0
+    assert "qnn       not installed" in out
+    assert "webgpu    0.4.0" in out
+    assert all(judge.licence.split()[0] in out for judge in JUDGES.values())
+
+
+def test_nothing_is_installed_unless_that_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setenv("GRAPHKIT_JUDGES", str(tmp_path / "judges"))
+    code, out, err = run("judges", "install", "qnn")  # there is nobody to answer
+    assert (code, err) == (2, "Error: nothing is installed - answer y, or give --yes\n")
+    assert "no redistribution" in out
+    assert "545 MB" in out
+    assert not (tmp_path / "judges").exists()
+    with pytest.raises(OutputError, match="does not start"):
+        install_judge("qnn", str(tmp_path / "no-python"))
+
+
+def ask_installed(name: str) -> Judge:
+    judge = JUDGES[name]
+    if not judge.version:
+        pytest.skip(f"graphkit judges install {name}")
+    return judge
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> list[Path]:
+    """A model that every compiler takes, and one that is none."""
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2, 4] x) => (float[2, 4] y) { y = Sigmoid (x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "fine.onnx")
+    (tmp_path / "broken.onnx").write_bytes(b"\xff" * 50)
+    return [tmp_path / "fine.onnx", tmp_path / "broken.onnx"]
+
+
+@pytest.mark.parametrize("name", sorted(JUDGES))
+def test_an_installed_judge_takes_a_sigmoid_and_no_broken_file(name: str, models: list[Path]) -> None:
+    ask_installed(name)
+    fine, broken = judge_models(name, models, seconds=300)
+    assert (fine.why, fine.cpu_nodes) == ("", 0)
+    assert broken.why.startswith("it does not compile: ")
