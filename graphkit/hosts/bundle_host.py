@@ -29,6 +29,7 @@ from graphkit.hosts.method_feeds import (
 from graphkit.hosts.open_folder import check_bundle, check_folder
 from graphkit.hosts.token_search import (
     BeamOptions,
+    SamplingOptions,
     TokenRules,
     beam_search,
     end_tokens,
@@ -332,13 +333,14 @@ class Bundle:
         max_new_tokens: int | None = None,
         eos: int | Sequence[int] | None = None,
         beams: int | BeamOptions | None = None,
+        sampling: SamplingOptions | None = None,
         prompt: Tokens | None = None,
         mask: npt.ArrayLike | None = None,
         generation: Generation | None = None,
         inputs: Inputs | None = None,
         **named: npt.ArrayLike,
     ) -> list[list[int]]:
-        """Return the tokens that greedy decoding, or beam search, gives for each row.
+        """Return the tokens that greedy decoding, beam search or sampling gives for each row.
 
         Args:
             ids: Token ids, [batch, tokens] or of one row: of the source for an encoder, else the prompt.
@@ -347,6 +349,7 @@ class Bundle:
             beams: Beams of each row; 1, the default, is greedy. The rule is that of transformers' `generate`, and a row
                 gives the same tokens alone and in a batch. With another penalty of length, or another end of the
                 search, than the export's it is a `graphkit.hosts.token_search.BeamOptions`.
+            sampling: How tokens are drawn, such as `graphkit.hosts.token_search.SamplingOptions(seed=7, top_p=0.9)`.
             prompt: What the decoder beside an encoder starts with; by default what the export says.
             mask: 1 for each of `ids` that counts, 0 for padding; ones by default.
             generation: Rules in place of the export's, such as `Generation()` for none, or
@@ -368,6 +371,8 @@ class Bundle:
         )
         if search.beams < 1 or (max_new_tokens is not None and max_new_tokens < 1):
             raise UsageError(f"{max_new_tokens} tokens and {search.beams} beams: give at least 1 of each")
+        if sampling is not None and search.beams > 1:
+            raise UsageError("tokens are drawn for 1 beam - give beams or sampling")
         ends = self.contract.ends if eos is None else end_tokens(eos)
         method, most = self.contract.method("once") or self._method("step"), self.contract.sizes["batch"]
         by_name = {**(inputs or {}), **named}
@@ -392,7 +397,7 @@ class Bundle:
         steps = min([steps, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
         allowed = TokenRules(rules, ends, width, steps)
         if search.beams == 1:
-            return greedy_search(self, logits[:, -1], steps, ends, allowed)
+            return greedy_search(self, logits[:, -1], steps, ends, allowed, sampling)
         return beam_search(self, logits[:, -1], steps, ends, search, allowed)
 
     def _read_prompt(

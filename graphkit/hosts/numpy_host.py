@@ -15,7 +15,14 @@ from graphkit.contract import By, Contract, Generation, Method, Port, State, Tab
 from graphkit.errors import ModelError, UsageError
 from graphkit.hosts.method_feeds import Inputs, join_inputs
 from graphkit.hosts.open_folder import check_folder
-from graphkit.hosts.token_search import TokenRules, end_tokens, most_new_tokens, warn_of_settings
+from graphkit.hosts.token_search import (
+    SamplingOptions,
+    TokenRules,
+    choose_token,
+    end_tokens,
+    most_new_tokens,
+    warn_of_settings,
+)
 from graphkit.runtime.limits import machine_memory
 
 __all__ = [
@@ -204,8 +211,9 @@ class Host:
         steps: int | None = None,
         end: int | Sequence[int] | None = None,
         generation: Generation | None = None,
+        sampling: SamplingOptions | None = None,
     ) -> list[int]:
-        """Return the tokens that greedy decoding gives, by the rules of the contract.
+        """Return the tokens that greedy decoding or sampling gives, by the rules of the contract.
 
         Args:
             source: Token ids of the source; empty or None for a decoder-only model.
@@ -213,6 +221,7 @@ class Host:
             steps: The most tokens to give; by default as many as the contract says.
             end: A token to stop at, or several of which any stops; by default those of the contract.
             generation: Rules in place of those of the contract, such as `Generation()` for none.
+            sampling: How tokens are drawn; by default the most likely one is taken.
 
         Raises:
             UsageError: The prompt is empty, or it or the source is too long; or the models run a batch; or nothing says
@@ -224,7 +233,8 @@ class Host:
         if self.batch > 1:
             raise UsageError(f"the models run {self.batch} sequences at a time - call generate_batch()")
         sources = [source] if source is not None and len(source) else []
-        return self.generate_batch(sources, None if prompt is None else [list(prompt)], steps, end, generation)[0]
+        prompts = None if prompt is None else [list(prompt)]
+        return self.generate_batch(sources, prompts, steps, end, generation, sampling)[0]
 
     def generate_batch(
         self,
@@ -233,8 +243,9 @@ class Host:
         steps: int | None = None,
         end: int | Sequence[int] | None = None,
         generation: Generation | None = None,
+        sampling: SamplingOptions | None = None,
     ) -> list[list[int]]:
-        """Return the tokens that greedy decoding gives for each sequence; prompts may differ in length.
+        """Return the tokens that greedy decoding or sampling gives for each sequence; prompts may differ in length.
 
         Raises:
             UsageError: A prompt is empty, or it or a source is too long; or there is not one a sequence.
@@ -258,9 +269,10 @@ class Host:
             at = self.position
             texts = [[*prompt, *tokens] for prompt, tokens in zip(starts, answers, strict=True)]
             logits = self.step([text[min(at, len(text) - 1)] for text in texts])
-            for row, rule, tokens in zip(logits.reshape(self.batch, -1), allowed, answers, strict=True):
+            rows = zip(logits.reshape(self.batch, -1), allowed, answers, strict=True)
+            for place, (row, rule, tokens) in enumerate(rows):
                 if at + 1 >= rule.prompt and _goes_on(tokens, rule.steps, ends):
-                    tokens.append(int(rule.allowed_scores(row, len(tokens)).argmax()))
+                    tokens.append(choose_token(rule.allowed_scores(row, len(tokens)), place, len(tokens), sampling))
         return answers
 
     def _split_sequences(self, ids: Tokens, what: str) -> Ids:

@@ -1,4 +1,4 @@
-"""The choice of tokens as transformers' `generate` has it: an export's rules, greedy search, and search by beams."""
+"""The choice of tokens as transformers' `generate` has it: an export's rules, greedy search, sampling, and beams."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from graphkit.errors import GenerationWarning, UsageError
 __all__ = [
     "FREE",
     "BeamOptions",
+    "SamplingOptions",
     "Stepper",
     "TokenRules",
     "beam_search",
+    "choose_token",
     "end_tokens",
     "greedy_search",
     "most_new_tokens",
@@ -128,10 +130,63 @@ def end_tokens(end: int | Sequence[int]) -> tuple[int, ...]:
     return (end,) if isinstance(end, (int, np.integer)) else tuple(end)
 
 
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How to draw tokens, by the names of transformers' `generate`; the hosts in JavaScript draw the same.
+
+    Attributes:
+        seed: Chooses the numbers that tokens are drawn by. Row `n` of a batch draws as a row alone with `seed + n`.
+        temperature: What logits are divided by.
+        top_k: How many of the likeliest tokens may be drawn; 0 for all.
+        top_p: The likeliest tokens whose probabilities reach this may be drawn; 1 for all.
+    """
+
+    seed: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and self.top_k >= 0 and 0 < self.top_p <= 1):
+            raise UsageError(f"{self}: give a temperature above 0, a top_k of at least 0, and a top_p above 0, up to 1")
+
+    def draw(self, scores: np.ndarray, row: int, given: int) -> int:
+        """Return a token for a row that has so many, from its scores, [vocabulary]; of equals at a bound, all count."""
+        wide = scores.astype(np.float64)
+        weights = np.exp((wide - max(wide.max(), np.finfo(np.float64).min)) / self.temperature)
+        if 0 < self.top_k < len(weights):
+            weights[weights < np.sort(weights)[-self.top_k]] = 0
+        if self.top_p < 1:
+            ranked = np.sort(weights)[::-1]
+            sums = ranked.cumsum()
+            weights[weights < ranked[np.searchsorted(sums, self.top_p * sums[-1])]] = 0
+        sums = weights.cumsum()
+        place = int(np.searchsorted(sums, uniform_number(self.seed + row, given) * sums[-1], "right"))
+        return min(place, int(np.searchsorted(sums, sums[-1])))  # the last that may be drawn
+
+
+def choose_token(scores: np.ndarray, row: int, given: int, sampling: SamplingOptions | None) -> int:
+    """Return the token that a row goes on with, of so many before it: the most likely one, or one that is drawn."""
+    return int(scores.argmax()) if sampling is None else sampling.draw(scores, row, given)
+
+
+def uniform_number(seed: int, place: int) -> float:
+    """Return a number of a sequence, from 0 to below 1: the upper 53 bits of what SplitMix64 gives."""
+    bits = (seed + (place + 1) * 0x9E3779B97F4A7C15) % (1 << 64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ bits >> shift) * factor % (1 << 64)
+    return ((bits ^ bits >> 31) >> 11) / (1 << 53)
+
+
 def greedy_search(
-    bundle: Stepper, logits: np.ndarray, steps: int, ends: Collection[int], rules: TokenRules = FREE
+    bundle: Stepper,
+    logits: np.ndarray,
+    steps: int,
+    ends: Collection[int],
+    rules: TokenRules = FREE,
+    sampling: SamplingOptions | None = None,
 ) -> list[list[int]]:
-    """Return the most likely token of each row, again and again.
+    """Return the most likely token of each row, or one that is drawn, again and again.
 
     Args:
         bundle: What steps.
@@ -139,11 +194,13 @@ def greedy_search(
         steps: The most tokens.
         ends: The tokens of which any ends a row.
         rules: Which tokens may follow.
+        sampling: How to draw; None for the most likely token.
     """
     found: list[list[int]] = [[] for _ in logits]
     done = np.zeros(len(logits), bool)
     for step in range(steps):
-        tokens = rules.allowed_scores(logits, step).argmax(-1)
+        scores = rules.allowed_scores(logits, step)
+        tokens = np.array([choose_token(each, row, step, sampling) for row, each in enumerate(scores)])
         for row, token in enumerate(tokens.tolist()):
             if not done[row]:
                 found[row].append(token)

@@ -8,7 +8,7 @@ const plan = JSON.parse(process.argv[2]);
 const require = createRequire(`${plan.modules}/package.json`);
 const [node, web] = [require('onnxruntime-node'), require('onnxruntime-web')];
 web.env.wasm.numThreads = 1;
-const { Bundle, BundleError } = await import(pathToFileURL(plan.host));
+const { Bundle, GraphkitError } = await import(pathToFileURL(plan.host));
 
 const filesOf = async (folder) => Object.fromEntries(await Promise.all(
   (await readdir(folder)).map(async (name) => [name, new Uint8Array(await readFile(`${folder}/${name}`))])));
@@ -55,7 +55,7 @@ for (const [name, { folder, all, ways, given }] of Object.entries(plan.bundles))
 const { folder } = plan.bundles[plan.failing];
 const files = await filesOf(folder);
 const open = (text) => Bundle.open(node, { ...files, 'bundle.json': new TextEncoder().encode(text) });
-found.failures = await fails(await Bundle.open(node, folder), BundleError);
+found.failures = await fails(await Bundle.open(node, folder), GraphkitError);
 found.refusals = await refuses(open, new TextDecoder().decode(files['bundle.json']));
 found.files = await changedFiles(folder, files);
 process.stdout.write(JSON.stringify(found), () => process.exit(0));

@@ -66,7 +66,7 @@ function slotsOf({ state, contract }) {
 export function sameLogits(one, other) { return one.every((logits, at) => same(logits, other[at])); }
 
 /** Return what a bundle of an encoder and a decoder says to what it cannot do. */
-export async function fails(bundle, BundleError) {
+export async function fails(bundle, GraphkitError) {
   const source = { input_ids: [[5, 6]], tokens: 4 };
   const said = {
     early: await failure(() => bundle.step(1)),
@@ -90,7 +90,7 @@ export async function fails(bundle, BundleError) {
   said.full = await failure(() => bundle.step(7));
   await bundle.encode(source);
   said.isUnharmed = same(before, numbers(await bundle.step(7)));
-  said.isTyped = await bundle.step([[1], [2]]).catch((error) => error instanceof BundleError);
+  said.isTyped = await bundle.step([[1], [2]]).catch((error) => error instanceof GraphkitError);
   return said;
 }
 

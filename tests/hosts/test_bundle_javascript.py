@@ -33,8 +33,8 @@ STEPS = [[7, 8], [9, 1], [2, 2]]
 SLOTS = 40
 LONG, LONGER = ([[(row + 3 * at) % 16 + 4 for at in range(count)] for row in range(2)] for count in (31, 35))
 FAULTS = {
-    "a slot too many": ("this.#slots = after;", "this.#slots = after + 1;"),
-    "the slots of before": ("this.#slots = after;", "this.#slots = this.#length;"),
+    "a slot too many": ("this.#slots = after;", "this.#slots = new Map([...after].map(([name, n]) => [name, n + 1]));"),
+    "the slots of before": ("this.#slots = after;", "this.#slots = new Map(this.#lengths);"),
     "all slots": ("const used = (size) => (prefix ?", "const used = (size) => (!prefix ?"),
 }
 BUNDLES: dict[str, tuple[list[str], dict[str, Any]]] = {
@@ -200,31 +200,31 @@ def test_what_cannot_be_done_is_an_error_before_anything_runs(found: dict[str, A
     assert said.pop("isUnharmed")
     assert said.pop("isTyped")
     assert said == {
-        "early": "BundleError: no sequence is started - call encode or prefill first",
-        "missing": 'BundleError: encode needs "input_ids", int64["batch","source"]',
-        "odd": 'BundleError: there is no input "\\u001b[31m"',
-        "method": """BundleError: no 'prefill': the bundle has ["encode","step","init","reorder"]""",
-        "rank": f'BundleError: "input_ids" is [2], and must be ["batch","source"], {largest}',
-        "ragged": "BundleError: rows of an array differ in length",
-        "kind": 'BundleError: "input_ids" is no int64',
-        "long": f'BundleError: "input_ids" is [1,99], and must be ["batch","source"], {largest}',
-        "tokens": "BundleError: give at least 1 maxNewTokens and beams",
-        "wide": "BundleError: 6 rows, and the bundle takes 4 - make one of a larger --batch",
-        "rows": "BundleError: 2 rows, and the sequence has 1 - give a token for each",
-        "reorder": "BundleError: rows [0,3]: give 1 to 4, of the 1 that the state has, counted from 0",
-        "busy": "BundleError: another method of this bundle is running - await it first, or use a fork",
-        "full": "BundleError: 41 tokens do not fit into 40 slots - reset it, or make one of more",
+        "early": "GraphkitError: no sequence is started - call encode or prefill first",
+        "missing": 'GraphkitError: encode needs "input_ids", int64["batch","source"]',
+        "odd": 'GraphkitError: there is no input "\\u001b[31m"',
+        "method": """GraphkitError: no 'prefill': the bundle has ["encode","step","init","reorder"]""",
+        "rank": f'GraphkitError: "input_ids" is [2], and must be ["batch","source"], {largest}',
+        "ragged": "GraphkitError: rows of an array differ in length",
+        "kind": 'GraphkitError: "input_ids" is no int64',
+        "long": f'GraphkitError: "input_ids" is [1,99], and must be ["batch","source"], {largest}',
+        "tokens": "GraphkitError: give at least 1 maxNewTokens and beams",
+        "wide": "GraphkitError: 6 rows, and the bundle takes 4 - make one of a larger --batch",
+        "rows": "GraphkitError: 2 rows, and the sequence has 1 - give a token for each",
+        "reorder": "GraphkitError: rows [0,3]: give 1 to 4, of the 1 that the state has, counted from 0",
+        "busy": "GraphkitError: another method of this bundle is running - await it first, or use a fork",
+        "full": "GraphkitError: 41 tokens do not fit into 40 slots - reset it, or make one of more",
     }
 
 
 def test_what_is_no_bundle_is_refused(found: dict[str, Any]) -> None:
     said = found["refusals"]
     large = said.pop("large")
-    assert large == f"BundleError: there is no memory for {2**52} bytes of state"
-    assert all(text.startswith("BundleError: bundle.json is not that of a bundle: ") for text in said.values()), said
+    assert large == f"GraphkitError: there is no memory for {2**52} bytes of state"
+    assert all(text.startswith("GraphkitError: bundle.json is not that of a bundle: ") for text in said.values()), said
     assert "../encode.onnx" in said["file"]
     assert "/etc/passwd" in said["data"]
-    about = "BundleError: bundle.json is not that of a bundle: "
+    about = "GraphkitError: bundle.json is not that of a bundle: "
     assert said["batch"].startswith(f"{about}other rows than sizes.batch in ")
     assert said["slots"] == f'{about}sizes.slots is 64, and length "past_length" may be {SLOTS}'
     assert said["fewer"].startswith(f"{about}fewer slots than 64 in ")
@@ -236,14 +236,14 @@ def test_what_is_no_bundle_is_refused(found: dict[str, Any]) -> None:
 def test_files_that_are_not_those_that_were_recorded_are_refused(found: dict[str, Any]) -> None:
     said = found["files"]
     assert said.pop("whole") == ""
-    assert said.pop("absent") == 'BundleError: "bundle.json" is missing'
+    assert said.pop("absent") == 'GraphkitError: "bundle.json" is missing'
     assert {"encode.onnx", "step.onnx", "init.onnx", "reorder.onnx", "bundle.data"} >= set(said) > {"step.onnx"}
     for name, ways in said.items():
-        assert ways["missing"] == f'BundleError: "{name}" is missing'
+        assert ways["missing"] == f'GraphkitError: "{name}" is missing'
         assert re.fullmatch(
-            rf'BundleError: "{name}" has \d+ bytes, and bundle.json records \d+: copy it again', ways["short"]
+            rf'GraphkitError: "{name}" has \d+ bytes, and bundle.json records \d+: copy it again', ways["short"]
         )
-        assert ways["flipped"] == f'BundleError: "{name}" has not the SHA-256 of bundle.json'
+        assert ways["flipped"] == f'GraphkitError: "{name}" has not the SHA-256 of bundle.json'
 
 
 PAGE = """<!doctype html>
@@ -431,7 +431,7 @@ def test_a_source_at_which_the_export_does_not_run_is_refused_in_node(tmp_path: 
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     short, *whole = json.loads(ran.stdout)
-    assert short == 'BundleError: "input_features" has 6 for source: source is 7 or more'
+    assert short == 'GraphkitError: "input_features" has 6 for source: source is 7 or more'
     for frames, logits in zip((7, 9), whole, strict=True):
         python = graphkit.Bundle(folder)
         close(logits, python.encode(3, input_features=np.full((1, frames, FEATURES), 0.5, np.float32)))
