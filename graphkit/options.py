@@ -288,7 +288,7 @@ class BundleOptions(DeployOptions):
         choices=get_args(Update),
     )
     dry_run: bool = option(False, "Describe the bundle. Nothing is written or run.")
-    copy_host: bool = option(False, "Put bundle.mjs, the host in JavaScript, into OUT.")
+    copy_host: bool = option(False, "Put the host in JavaScript, bundle.mjs, into OUT.")
 
 
 @dataclass(frozen=True, kw_only=True)

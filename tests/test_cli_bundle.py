@@ -204,5 +204,7 @@ def test_it_says_how_to_load_a_bundle_and_copies_the_host(run: Run, source: Path
     ]
     _, said, _ = run("bundle", source, "-o", out, "--no-verify", "--copy-host", "--overwrite")
     assert said.splitlines()[-1] == f"In JavaScript: import {{ Bundle }} from '{out / 'bundle.mjs'}'"
-    assert (out / "bundle.mjs").read_bytes() == host.read_bytes()
-    assert "bundle.mjs" in json.loads((out / "bundle.json").read_text())["files"]
+    recorded = json.loads((out / "bundle.json").read_text())["files"]
+    for name in ("bundle.mjs", "folder.mjs", "tokens.mjs", "values.mjs"):
+        assert (out / name).read_bytes() == (JAVASCRIPT / name).read_bytes()
+        assert name in recorded

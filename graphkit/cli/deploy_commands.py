@@ -98,7 +98,7 @@ def bundle(export: str, output: Path, options: Asked[BundleOptions], format: str
 
     FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
     It may be a URL, with --download.
-    graphkit report OUT describes the bundle; graphkit.Bundle(OUT) and bundle.mjs run it.
+    graphkit report OUT describes the bundle; graphkit.Bundle(OUT) and the npm package graphkit-host run it.
     """
     with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
         from graphkit.deploy.make_bundle import JAVASCRIPT_HOST, bundle_folder

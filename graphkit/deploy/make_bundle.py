@@ -207,9 +207,10 @@ def _port_info(port: BundlePort) -> onnx.ValueInfoProto:
 
 DATA = "bundle.data"
 MADE, WRITTEN, PROVEN = 0.07, 0.09, 0.98  # shares of the work that are done then, of a model with large weights
-JAVASCRIPT_HOST = Path(hosts.__file__).with_name("bundle.mjs")  # where a wheel has it
+JAVASCRIPT_HOST = Path(hosts.__file__).parent / "javascript" / "bundle.mjs"  # where a wheel has it
 if not JAVASCRIPT_HOST.is_file():
-    JAVASCRIPT_HOST = Path(__file__).parents[2] / "packages" / "js" / "bundle.mjs"
+    JAVASCRIPT_HOST = Path(__file__).parents[2] / "packages" / "js" / "src" / "bundle.mjs"
+JAVASCRIPT_FILES = [JAVASCRIPT_HOST.with_name(f"{name}.mjs") for name in ("bundle", "folder", "tokens", "values")]
 
 
 @dataclass(frozen=True)
@@ -314,7 +315,7 @@ class BundleDraft:
     @property
     def folder(self) -> DeployFolder:
         """The folder to write."""
-        copied = {JAVASCRIPT_HOST.name: JAVASCRIPT_HOST.read_bytes()} if self.contract.options.copy_host else {}
+        copied = {file.name: file.read_bytes() for file in JAVASCRIPT_FILES if self.contract.options.copy_host}
         return DeployFolder(self.contract, self.models, copied, "shared", DATA)
 
 

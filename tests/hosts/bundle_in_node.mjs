@@ -47,7 +47,8 @@ for (const [name, { folder, all, ways, given }] of Object.entries(plan.bundles))
   for (const [fault, [from, to]] of Object.entries(plan.faults)) {
     const parts = (await readFile(plan.host, 'utf8')).split(from);
     if (parts.length !== 2) throw new Error(`${fault}: no place for it`);
-    const host = await import(`data:text/javascript,${encodeURIComponent(parts.join(to))}`);
+    const beside = (text) => text.replaceAll(/from '(\..*?)'/g, (_, file) => `from '${new URL(file, pathToFileURL(plan.host))}'`);
+    const host = await import(`data:text/javascript,${encodeURIComponent(beside(parts.join(to)))}`);
     const run = host.Bundle.open(node, files).then((bundle) => grows(bundle, given));
     found[name].all.faults[fault] = await run.then(isSame, () => false);
   }

@@ -366,7 +366,7 @@ step (int64[batch, 1] input_ids, float[batch, 4] state, float[batch, 4] top)
 """
 IN_NODE = """
 import { createRequire } from 'node:module';
-import { Bundle } from './bundle.mjs';
+const { Bundle } = await import(process.argv.at(-1));
 const bundle = await Bundle.open(createRequire(process.argv[2])('onnxruntime-node'), process.argv[3]);
 const found = [];
 for (const start of [0, 1]) {
@@ -392,7 +392,6 @@ def test_a_step_starts_from_initial_values_in_node(tmp_path: Path, modules: Path
     bundle_folder(export, folder, BundleOptions(batch=2, verify=False))
     plain = json.loads((folder / "bundle.json").read_text())
     assert plain["lengths"] == []
-    (folder / "bundle.mjs").write_bytes(HOST.read_bytes())
     python = graphkit.Bundle(folder)
     expected = []
     for start in (0, 1):
@@ -401,14 +400,15 @@ def test_a_step_starts_from_initial_values_in_node(tmp_path: Path, modules: Path
             expected.append(python.step([[token], [2]]).ravel().tolist())
     script = tmp_path / "bundle" / "run.mjs"
     script.write_text(IN_NODE)
-    ran = subprocess.run(["node", script, f"{modules}/", folder], capture_output=True, text=True, timeout=300)
+    command = ["node", script, f"{modules}/", folder, HOST.as_uri()]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == expected
 
 
 SOUNDS_IN_NODE = """
 import { createRequire } from 'node:module';
-import { Bundle } from './bundle.mjs';
+const { Bundle } = await import(process.argv.at(-1));
 const ort = createRequire(process.argv[2])('onnxruntime-node');
 const bundle = await Bundle.open(ort, process.argv[3]);
 const found = [];
@@ -425,9 +425,8 @@ console.log(JSON.stringify(found));
 def test_a_source_at_which_the_export_does_not_run_is_refused_in_node(tmp_path: Path, modules: Path) -> None:
     source, folder = speech(tmp_path / "export", normalized_over_windows_of(4)), tmp_path / "bundle"
     bundle_folder(source, folder, BundleOptions(max_cache=6, max_source=9, verify=False))
-    (folder / "bundle.mjs").write_bytes(HOST.read_bytes())
     (folder / "run.mjs").write_text(SOUNDS_IN_NODE)
-    command = ["node", folder / "run.mjs", f"{modules}/", folder, "[6, 7, 9]"]
+    command = ["node", folder / "run.mjs", f"{modules}/", folder, "[6, 7, 9]", HOST.as_uri()]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     short, *whole = json.loads(ran.stdout)

@@ -12,7 +12,7 @@ import pytest
 
 __all__ = ["JAVASCRIPT", "ONNXRUNTIME", "install_packages"]
 
-JAVASCRIPT = Path(__file__).parents[2] / "packages" / "js"  # the package of this repository
+JAVASCRIPT = Path(__file__).parents[2] / "packages" / "js" / "src"  # the package of this repository
 ONNXRUNTIME = ("onnxruntime-node@1.30", "onnxruntime-web@1.30")  # these have TensorScatter
 
 
