@@ -1,0 +1,332 @@
+"""The npm package graphkit-host gives PyTorch's tokens, and does in Node what the hosts in Python do."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from npm_packages import JAVASCRIPT, ONNXRUNTIME, install_packages
+from real_models import MODELS, export_cases, unpacked, unpacked_export
+from speech import FEATURES, speech
+
+import graphkit
+from graphkit.hosts import Host
+from graphkit.hosts.token_search import SamplingOptions
+
+pytestmark = pytest.mark.slow  # it installs onnxruntime for JavaScript, and needs its registry
+END, IMAGE = 2, 119
+BUNDLED = (
+    "gemma3_text",
+    "lfm2",
+    "llama-indexput",
+    "llama-static",
+    "llava-one",
+    "mamba2",
+    "marian-multi",
+    "qwen3-padded",
+)
+LOWERED = ("gemma3_text", "lfm2", "mamba2", "qwen3-padded")
+Calls = Sequence[Sequence[object]]
+
+
+@pytest.fixture(scope="session")
+def modules() -> Path:
+    """A folder with onnxruntime for Node and for pages."""
+    return install_packages(*ONNXRUNTIME)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with exports, bundles and lowered folders, each made once."""
+    folder = tmp_path_factory.mktemp("made")
+    for name in {*BUNDLED, *LOWERED}:
+        unpacked_export(name, folder / f"{name}.export")
+    for name in BUNDLED:
+        options = graphkit.BundleOptions(batch=1 if name == "llava-one" else 2, verify=False)
+        graphkit.bundle_folder(folder / f"{name}.export", folder / f"{name}.bundle", options)
+    for name in LOWERED:
+        lowered = graphkit.LowerOptions(max_cache_len=32, verify=False)
+        graphkit.lower_folder(folder / f"{name}.export", folder / f"{name}.lowered", lowered)
+    return folder
+
+
+def in_node(modules: Path, jobs: Sequence[tuple[str, Path, Calls]], runtime: str = "onnxruntime-node") -> Any:
+    """Return what the package says to calls: of a job, the class, the folder, and each method with what it is given."""
+    plan = {"modules": str(modules), "index": (JAVASCRIPT / "index.mjs").as_uri(), "runtime": runtime}
+    plan["jobs"] = [{"kind": kind, "folder": str(folder), "calls": plain(calls)} for kind, folder, calls in jobs]
+    script = Path(__file__).with_name("calls_in_node.mjs")
+    ran = subprocess.run(["node", script], input=json.dumps(plan), capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def plain(value: Any) -> Any:
+    """Return what a call is given as JSON."""
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.name, "dims": value.shape, "data": value.reshape(-1).tolist()}
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def array_of(said: Mapping[str, Any]) -> np.ndarray:
+    return np.array(said["data"]).reshape(said["dims"])
+
+
+def cut(row: Sequence[int]) -> list[int]:
+    """Return tokens up to the one that ends them, behind which PyTorch pads."""
+    tokens = [int(token) for token in row]
+    return tokens[: tokens.index(END) + 1] if END in tokens else tokens
+
+
+def cases_of(made: Path, name: str) -> list[dict[str, Any]]:
+    """Return the cases of an export that its bundle takes."""
+    cases = export_cases(made / f"{name}.export")
+    has_mask = name in ("marian-multi", "qwen3-padded")
+    return [case for case in cases if (has_mask or not case["padded"]) and (name != "llava-one" or case["batch"] == 1)]
+
+
+def bundle_calls(name: str, cases: Sequence[dict[str, Any]]) -> Calls:
+    options: list[dict[str, Any]] = [{"maxNewTokens": case["tokens"].shape[1]} for case in cases]
+    for case, chosen in zip(cases, options, strict=True):
+        if name in ("marian-multi", "qwen3-padded") and (mask := case["inputs"].get("attention_mask")) is not None:
+            chosen["mask"] = mask
+    return [["generate", case["inputs"]["input_ids"], chosen] for case, chosen in zip(cases, options, strict=True)]
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime-node", "onnxruntime-web"])
+def test_bundles_and_lowered_folders_give_the_tokens_of_pytorch(modules: Path, made: Path, runtime: str) -> None:
+    jobs: list[tuple[str, Path, Calls]] = []
+    expected = []
+    for name in BUNDLED:
+        if name != "llava-one":
+            cases = cases_of(made, name)
+            jobs.append(("Bundle", made / f"{name}.bundle", bundle_calls(name, cases)))
+            expected.append([[cut(row) for row in case["tokens"]] for case in cases])
+    for name in LOWERED:
+        cases = [case for case in cases_of(made, name) if case["batch"] == 1 and not case["padded"]]
+        calls = [
+            ["generate", [], {"prompt": case["inputs"]["input_ids"][0], "maxNewTokens": case["tokens"].shape[1]}]
+            for case in cases
+        ]
+        jobs.append(("Host", made / f"{name}.lowered", calls))
+        expected.append([[cut(row) for row in case["tokens"]] for case in cases])
+    found = in_node(modules, jobs, runtime)
+    assert [[[cut(row) for row in said] for said in each] for each in found] == expected
+    assert sum(map(len, expected)) > 30
+
+
+def test_pictures_reach_the_prompt_by_the_parts_of_a_bundle(modules: Path, made: Path) -> None:
+    """As a caller does it: rows of the picture, in the place of those of the token that stands for it."""
+    folder = made / "llava-one.bundle"
+    cases = cases_of(made, "llava-one")
+    parts = [
+        call
+        for case in cases
+        for call in (
+            ["run", "embed_tokens", {"input_ids": case["inputs"]["input_ids"]}],
+            ["run", "image_encoder", {"pixel_values": case["inputs"]["pixel_values"]}],
+        )
+    ]
+    (said,) = in_node(modules, [("Bundle", folder, [*parts, ["run", "hear"]])])
+    assert said.pop() == 'GraphkitError: no "hear": the bundle has ["prefill","step","embed_tokens","image_encoder"]'
+    calls = []
+    for case, texts, pictures in zip(cases, said[::2], said[1::2], strict=True):
+        rows = array_of(texts["output"]).astype(np.float32)
+        rows[case["inputs"]["input_ids"] == IMAGE] = array_of(pictures["output"])
+        calls.append(["generate", rows, {"maxNewTokens": case["tokens"].shape[1]}])
+    (found,) = in_node(modules, [("Bundle", folder, calls)])
+    assert [cut(rows[0]) for rows in found] == [cut(case["tokens"][0]) for case in cases]
+
+
+def test_steps_read_a_prompt_of_which_the_first_step_takes_one_token(modules: Path, made: Path) -> None:
+    python = graphkit.Bundle(made / "marian-multi.bundle")
+    source = {"input_ids": np.array([[5, 6, 7], [8, 9, 2]])}
+    tokens = [[3, 8, 9], [3, 4, 5]]
+    calls = [
+        ["encode", {**source, "tokens": tokens}, {"allLogits": True}],
+        ["encode", {**source, "tokens": tokens}],
+        ["step", [4, 4]],
+        ["generate", source["input_ids"], {"prompt": tokens, "maxNewTokens": 5}],
+    ]
+    ((whole, last, after, given),) = in_node(modules, [("Bundle", made / "marian-multi.bundle", calls)])
+    expected = python.encode(tokens, source, all_logits=True)
+    assert expected.shape[1] == 3
+    np.testing.assert_allclose(array_of(whole), expected, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(array_of(last), expected[:, -1:], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(array_of(after), python.step([4, 4]), rtol=0, atol=2e-5)
+    assert given == python.generate(source["input_ids"], prompt=tokens, max_new_tokens=5)
+
+
+def test_tokens_are_drawn_as_in_python(modules: Path, made: Path) -> None:
+    sampling = {"seed": 7, "temperature": 1.5, "topK": 40, "topP": 0.9}
+    options = SamplingOptions(7, 1.5, 40, 0.9)
+    ids = [[5, 6, 7], [8, 9, 3]]
+    bundled, lowered = made / "qwen3-padded.bundle", made / "gemma3_text.lowered"
+    jobs: list[tuple[str, Path, Calls]] = [
+        ("Bundle", bundled, [["generate", ids, {"maxNewTokens": 12, "eos": [], "sampling": sampling}]]),
+        ("Host", lowered, [["generate", [], {"prompt": ids[0], "maxNewTokens": 12, "eos": [], "sampling": sampling}]]),
+    ]
+    ((of_bundle,), (of_host,)) = in_node(modules, jobs)
+    assert of_bundle == graphkit.Bundle(bundled).generate(ids, max_new_tokens=12, eos=[], sampling=options)
+    assert of_host == [Host(lowered).generate(None, ids[0], 12, [], sampling=options)]
+    assert len(set(of_bundle[0])) > 3
+
+
+@pytest.mark.parametrize("name", ["marian-multi", "mamba2", "llama-static"])
+def test_a_bundle_goes_on_from_a_snapshot(modules: Path, made: Path, name: str) -> None:
+    check_snapshots(modules, "Bundle", made / f"{name}.bundle", [[5, 6, 7, 8, 9]], {})
+
+
+def test_a_host_goes_on_from_a_snapshot(modules: Path, made: Path) -> None:
+    check_snapshots(modules, "Host", made / "lfm2.lowered", [], {"prompt": [5, 6, 7]})
+
+
+def check_snapshots(modules: Path, kind: str, folder: Path, ids: object, options: Mapping[str, object]) -> None:
+    calls = [["resumes", ids, {**options, "eos": []}, [8, 9, 4]]]
+    ((said,),) = in_node(modules, [(kind, folder, calls)])
+    assert said["found"] == said["expected"]
+    assert said["again"] == said["expected"][0]
+    assert said["expected"][0] != said["expected"][1]
+    what = "bundle" if kind == "Bundle" else "folder"
+    assert said["foreign"] == f"GraphkitError: the snapshot is of another {what}"
+
+
+def test_a_caller_is_told_of_each_token_and_may_abort(modules: Path, made: Path) -> None:
+    bundled, lowered = made / "marian-multi.bundle", made / "gemma3_text.lowered"
+    plans: list[tuple[str, Path, object, dict[str, object]]] = [
+        ("Bundle", bundled, [[5, 6, 7], [8, 9, 2]], {"maxNewTokens": 6, "eos": []}),
+        ("Host", lowered, [], {"maxNewTokens": 6, "eos": [], "prompt": [5, 6, 7]}),
+    ]
+    jobs = [(kind, at, [["tokens", ids, options], ["aborts", ids, options]]) for kind, at, ids, options in plans]
+    jobs[0][2].append(["tokens", [[5, 6, 7]], {"maxNewTokens": 6, "beams": 2}])
+    of_bundle, of_host = in_node(modules, jobs)
+    for said, aborted in (of_bundle[:2], of_host):
+        assert said["told"] == [[row[:count] for row in said["found"]] for count in range(1, 7)]
+        assert aborted["said"] == aborted["early"] == "AbortError: This operation was aborted"
+        assert aborted["told"] == 2
+        assert aborted["after"] == said["found"]
+    assert of_bundle[2]["told"][-1] == of_bundle[2]["found"]
+
+
+def test_a_static_cache_goes_back_to_fewer_tokens(modules: Path, made: Path) -> None:
+    calls = [["prefill", {"tokens": [[5, 6, 7]]}], ["step", 8], ["step", 9], ["rewind", 3], ["step", 8], ["rewind", 9]]
+    calls += [["prefill", {"tokens": [[5, 6, 7]]}], ["rewind", 2]]
+    jobs = [("Bundle", made / f"{name}.bundle", calls) for name in ("llama-static", "lfm2")]
+    static, rolling = in_node(modules, jobs)
+    assert static[1] == static[4]
+    assert static[5] == "GraphkitError: 9 tokens cannot stay of 4"
+    assert re.fullmatch(r"GraphkitError: state .* cannot go back to what it was after 2 .*", rolling[7])
+
+
+def test_a_caller_is_told_how_much_of_a_folder_has_come(modules: Path, made: Path) -> None:
+    jobs = []
+    for kind, folder in (("Bundle", made / "qwen3-padded.bundle"), ("Host", made / "qwen3-padded.lowered")):
+        jobs.append((kind, folder, [["progress", folder.as_uri()]]))
+    for runtime in ("onnxruntime-node", "onnxruntime-web"):
+        for (_, folder, _), (said,) in zip(jobs, in_node(modules, jobs, runtime), strict=True):
+            told = said["told"]
+            files = {file.name: file.stat().st_size for file in folder.iterdir()}
+            read = sum(size for name, size in files.items() if not name.endswith((".json", ".md")))
+            assert {step["total"] for step in told} == {read}
+            assert [step["loaded"] for step in told] == sorted(step["loaded"] for step in told)
+            assert told[-1]["loaded"] == read
+            assert {step["file"] for step in told} <= set(files)
+            assert said["said"] == "AbortError: This operation was aborted"
+
+
+@pytest.mark.parametrize(("name", "batch"), [("marian-tiny", 1), ("t5-tiny", 2)])
+def test_a_lowered_encoder_decoder_gives_what_it_gives_in_python(
+    modules: Path, tmp_path: Path, name: str, batch: int
+) -> None:
+    """Sources and prompts of several lengths; the logits of each step, for tokens tell little of small models."""
+    options = graphkit.LowerOptions(src_len=8, max_cache_len=6, batch=batch, verify=False)
+    graphkit.lower_folder(unpacked(name, tmp_path / "export"), tmp_path / "out", options)
+    host = Host(tmp_path / "out")
+    sources, prompts = [[5, 6, 7, 8], [9]][:batch], [[3], [3, 4, 7]][:batch]
+    calls: list[list[object]] = [["generate", sources, {"prompt": prompts, "maxNewTokens": 4, "eos": []}]]
+    calls += [["start", sources], *(["step", [token] * batch] for token in range(7)), ["step", [1] * batch]]
+    ((tokens, _, *steps, full),) = in_node(modules, [("Host", tmp_path / "out", calls)])
+    assert tokens == host.generate_batch(sources, prompts, 4, [])
+    host.start(sources)
+    for token, said in enumerate(steps):
+        np.testing.assert_allclose(said, host.step([token] * batch).reshape(batch, -1), rtol=0, atol=2e-5)
+    assert full == "GraphkitError: the cache is full: it has 6 slots"
+
+
+def test_a_lowered_text_encoder_pools_as_pytorch_does(modules: Path, tmp_path: Path) -> None:
+    pooled, jobs, expected = MODELS.parent / "deploy" / "pooled", [], []
+    for name in ("first-eos", "siglip"):
+        export = tmp_path / name
+        export.mkdir()
+        (export / "config.json").write_text('{"bos_token_id": 97, "eos_token_id": 98, "pad_token_id": 1}')
+        (export / "model.onnx").write_bytes(lzma.decompress((pooled / f"{name}.onnx.xz").read_bytes()))
+        options = graphkit.LowerOptions(src_len=16, verify=False)
+        graphkit.lower_folder(export / "model.onnx", tmp_path / f"{name}.out", options)
+        cases = json.loads((pooled / f"{name}.json").read_text())
+        jobs.append(("Host", tmp_path / f"{name}.out", [["start", case["ids"]] for case in cases]))
+        expected.append([case["embedding"] for case in cases])
+    for found, wanted in zip(in_node(modules, jobs), expected, strict=True):
+        name = next(iter(found[0]))
+        np.testing.assert_allclose([said[name]["data"] for said in found], wanted, rtol=0, atol=1e-5)
+
+
+def test_a_lowered_model_takes_shorter_sounds_and_refuses_what_it_does_not_know(modules: Path, tmp_path: Path) -> None:
+    export = speech(tmp_path / "export")
+    options = graphkit.LowerOptions(src_len=8, max_cache_len=6, verify=False)
+    graphkit.lower_folder(export, tmp_path / "out", options)
+    host = Host(tmp_path / "out")
+    most = host.contract.sizes["sound"]
+    sounds = [np.random.default_rng(3).standard_normal((1, count, FEATURES)).astype(np.float32) for count in (most, 5)]
+    calls: list[list[object]] = []
+    for sound in sounds:
+        calls += [
+            ["start", [], {"input_features": sound}],
+            ["step", 3],
+            ["start", [4], {"input_features": sound}],
+            ["step", 3],
+        ]
+    calls += [["start", [], {"input_features": sounds[0], "odd": 1}], ["start", [99]]]
+    ((*found, odd, long),) = in_node(modules, [("Host", tmp_path / "out", calls)])
+    for at, sound in enumerate(sounds):
+        for valid, said in (([], found[4 * at + 1]), ([4], found[4 * at + 3])):
+            host.start(valid, input_features=sound)
+            np.testing.assert_allclose(said, [host.step(3)], rtol=0, atol=2e-5)
+    assert odd.startswith('GraphkitError: the models have no input "odd": they take ["input_features"')
+    assert long == f"GraphkitError: the sound has 99 valid places - it takes 1 to {most}"
+
+
+def test_half_precision_numbers_are_those_of_numpy() -> None:
+    if shutil.which("node") is None:
+        pytest.skip("there is no Node")
+    numbers = [0, 1, -100, -65504, 1e-8, 6e-8, 0.1, 2049, 2051, -1e4, 3.14159, 5.96e-8, 6.1e-5, 65519, 1023.75]
+    script = f"""globalThis.Float16Array = undefined;
+        const {{ elementOf, widened }} = await import('{(JAVASCRIPT / "values.mjs").as_uri()}');
+        const bits = Uint16Array.from({numbers}, (number) => elementOf('float16', number));
+        console.log(JSON.stringify([[...bits], [...widened(bits)]]));"""
+    command = ["node", "--input-type=module", "-e", script]
+    bits, wide = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+    halves = np.array(numbers, np.float16)
+    assert bits == halves.view(np.uint16).tolist()
+    assert wide == halves.astype(float).tolist()
+
+
+def test_the_package_holds_its_sources_types_and_licence_alone() -> None:
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm")
+    command = ["npm", "pack", "--dry-run", "--json"]
+    packed = subprocess.run(command, cwd=JAVASCRIPT.parent, capture_output=True, text=True, check=True, timeout=60)
+    (package,) = json.loads(packed.stdout)
+    files = {file["path"] for file in package["files"]}
+    modules = {f"src/{file.name}" for file in JAVASCRIPT.iterdir()}
+    assert files == {"LICENSE", "README.md", "package.json", *modules}
+    assert package["version"] == graphkit.__version__
+    assert (JAVASCRIPT.parent / "LICENSE").read_bytes() == (JAVASCRIPT.parents[2] / "LICENSE").read_bytes()
