@@ -137,6 +137,16 @@ BLOCKED_BY = Flag(help="Show what keeps the model from a target; see graphkit ta
 MAP = _repeatable(
     "--map", "A tensor of the first model and its name in the second, if that differs; repeatable.", "NAME=NAME"
 )
+PROVIDER = Flag(
+    help="Run the result on an execution provider of onnxruntime; see graphkit providers. The original runs on the "
+    "CPU, and outputs may differ by the tolerance of the device: what runs there is tested, and never proven.",
+    metavar="NAME[:KEY=VALUE...]",
+)
+ALSO_ON = Flag(
+    help="After the proof on the CPU, test what was made on an execution provider of onnxruntime too, such as webgpu, "
+    "within the tolerance of that device; see graphkit providers.",
+    metavar="NAME[:KEY=VALUE...]",
+)
 LARGEST = "Largest difference that still counts as equal."
 TOLERANCE = Flag(
     help=f"{LARGEST} Default: 0, or 0.01 for a model with float16 tensors; more where passes change results, as --fuse "
@@ -211,6 +221,7 @@ class DeployOptions(Options):
     )
     dims: tuple[tuple[str, int], ...] = option((), DIM)
     verify: bool = option(True, NO_VERIFY)
+    provider: str = option("cpu", ALSO_ON)
     overwrite: bool = option(False, OVERWRITE)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
     time: bool = option(False, TIME)
@@ -316,6 +327,7 @@ class ProofOptions(Options):
     """How to prove."""
 
     tolerance: float | None = option(None, TOLERANCE)
+    provider: str = option("cpu", PROVIDER)
     seed: int = option(0, SEED)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
 
@@ -404,6 +416,13 @@ class CompareOptions(Options):
         "Largest difference that counts as equal, times the largest magnitude where that is above 1. Default: 0.0001; "
         "0.01 where a model has float16 tensors.",
         least=0.0,
+    )
+    providers: tuple[str, ...] = option(
+        (),
+        "Run A or B on an execution provider of onnxruntime, such as B=webgpu; B where no side is named. See graphkit "
+        "providers. The tolerance is at least that of the device. Repeatable.",
+        name="--provider",
+        metavar="[A=|B=]NAME[:KEY=VALUE...]",
     )
     seed: int = option(0, SEED)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)

@@ -15,6 +15,7 @@ from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.verify.split_verifier import verify_split
 
 OWN = {
+    ("compare", "provider"),
     ("compare", "tolerance"),
     ("diff", "fail_on"),
     ("contract", "language"),
@@ -25,6 +26,7 @@ OWN = {
     ("split-merged", "tolerance"),
     ("split-merged", "weights"),
     ("survey", "target"),
+    ("verify", "provider"),
 }  # what means something else there
 
 

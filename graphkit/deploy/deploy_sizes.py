@@ -22,6 +22,7 @@ from graphkit.ops.registry import forget_on_registration
 from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, DeployOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.state.static_cache import count_slots
+from graphkit.runtime.session import as_provider
 from graphkit.save import check_targets
 from graphkit.shapes import infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
@@ -252,10 +253,12 @@ def check_request(path: Path, output: Path, options: LowerOptions | BundleOption
         files: Files that the output has in any case.
 
     Raises:
-        UsageError: A size is below 1, or the output is the folder of the export.
+        UsageError: A size is below 1, the output is the folder of the export, or the provider is not there.
         OutputError: Such a file exists, and is not to be replaced.
     """
     check_asked_sizes(options)
+    if not (as_provider(options.provider).is_cpu or options.verify):
+        raise UsageError("a provider is for the proof - leave out --no-verify, or --provider")
     if path.is_dir() and output.resolve() == path.resolve():
         raise UsageError(
             f"{output} is the folder of the export, whose models it would be mixed with - name another one"

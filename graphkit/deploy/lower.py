@@ -51,10 +51,11 @@ from graphkit.progress import portion_of, with_share
 from graphkit.rewrite.base import PassChange, group_reasons
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import as_provider
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.targets import Target, load_target
-from graphkit.verify.deployment_proofs import LoweringProof
+from graphkit.verify.deployment_proofs import LoweringProof, with_device
 from graphkit.verify.lowering_case import zeros_change_results
 from graphkit.verify.lowering_verifier import measure_deviation, verify_lowering
 from graphkit.verify.proof_engine import run_isolated
@@ -516,7 +517,11 @@ def _write_proven(
         asked = DeploymentProofOptions(limits=options.limits)
         proof = verify_lowering(draft.changes.originals, stage, asked, progress=portion_of(progress, 0.0, 0.85))
         progress(with_share(0.85, "comparing normal forms"))
-        return replace(proof, stages=prove_stages(draft.stages, progress=progress))
+        proof = replace(proof, stages=prove_stages(draft.stages, progress=progress))
+        if as_provider(options.provider).is_cpu or not proof.passed:
+            return proof
+        asked = DeploymentProofOptions(limits=options.limits, provider=options.provider)
+        return with_device(proof, verify_lowering(draft.changes.originals, stage, asked, progress=progress))
 
     proof, saved = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)
     unused = (unused_text([path.name for path in saved.unused]),) if saved.unused else ()

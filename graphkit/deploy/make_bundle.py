@@ -62,12 +62,13 @@ from graphkit.passes.state.static_cache import has_static_cache
 from graphkit.progress import portion_of, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.session import as_provider
 from graphkit.shapes import DimSpec, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import check_sizes, find_triggers
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.bundle_verifier import verify_bundle
-from graphkit.verify.deployment_proofs import BundleProof
+from graphkit.verify.deployment_proofs import BundleProof, with_device
 from graphkit.verify.described_bundle_verifier import Chain, verify_methods
 from graphkit.verify.proof_engine import run_isolated
 from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
@@ -287,7 +288,11 @@ def bundle_folder(
 
     def prove(stage: Path) -> BundleProof:
         told = portion_of(progress, WRITTEN, PROVEN)
-        return export.prove(stage, DeploymentProofOptions(limits=options.limits), told, exact=draft.is_exact)
+        proof = export.prove(stage, DeploymentProofOptions(limits=options.limits), told, exact=draft.is_exact)
+        if as_provider(options.provider).is_cpu or not proof.passed:
+            return proof
+        asked = DeploymentProofOptions(limits=options.limits, provider=options.provider)
+        return with_device(proof, export.prove(stage, asked, progress, exact=False))
 
     if not options.dry_run:
         progress(with_share(MADE, "writing"))

@@ -26,11 +26,12 @@ from graphkit.hosts.open_folder import check_bundle
 from graphkit.io.stream_files import shown_path
 from graphkit.options import DeploymentProofOptions, FolderOptions
 from graphkit.progress import portion_of
+from graphkit.runtime.session import as_provider
 from graphkit.verify.bundle_verifier import equal_tokens
 from graphkit.verify.deployment_proofs import NOT_COMPARED, BundleProof, LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.proof_engine import run_isolated
-from graphkit.verify.tolerances import BUNDLE_TOLERANCE, LOWERING_TOLERANCE
+from graphkit.verify.tolerances import BUNDLE_TOLERANCE
 
 __all__ = ["FolderOptions", "verify_folder"]
 
@@ -62,6 +63,8 @@ def verify_folder(
         OutputError: The record cannot be written.
     """
     export, folder = Path(export), Path(folder)
+    if options.record and not as_provider(options.provider).is_cpu:
+        raise UsageError("--record is for a proof on the CPU - leave out --provider, or --record")
     progress("reading")
     if (folder / BundleContract.FILE).is_file():
         bundle = read_bundle(folder / BundleContract.FILE, altered=True)
@@ -108,7 +111,7 @@ def _prove_folder(
         rate = 1.0 if options.tokens_rate is None else options.tokens_rate
         changes = made.changes if options.same_weights else ()
         record_contract(folder, contract, names, proof_record(proof, tokens_rate=rate, changes=changes))
-    elif options.same_weights and proof.passed:
+    elif options.same_weights and proof.passed and proof.provider == "cpu":
         more = "; --record records what is true now, --tolerance or --tokens-rate repeats a proof that had one"
         _refuse_difference(
             folder, contract, _other_file(folder, contract, made) or _other_proof(contract, proof, made), more
@@ -158,10 +161,12 @@ def _lowering_proof(
     export: Path, folder: Path, contract: Contract, options: FolderOptions, progress: Callable[[str], None]
 ) -> LoweringProof:
     rate = options.tokens_rate
-    asked = LOWERING_TOLERANCE if options.tolerance is None else options.tolerance
-    tolerance = asked if rate is None else math.inf
     proving = DeploymentProofOptions(
-        tolerance=tolerance, seed=options.seed, limits=options.limits, same_weights=options.same_weights
+        tolerance=options.tolerance if rate is None else math.inf,
+        seed=options.seed,
+        limits=options.limits,
+        same_weights=options.same_weights,
+        provider=options.provider,
     )
     whole = find_pipeline(export)
     pipeline = whole.from_steps()
@@ -177,7 +182,7 @@ def _lowering_proof(
         if done := draft.changes.options:
             note = f"The proof is against the export with {' and '.join(done)}, as {Contract.FILE} records."
             proof = replace(proof, notes=(*proof.notes, note))
-        return _with_stages(proof, draft, folder, options, progress)
+        return proof if proof.provider != "cpu" else _with_stages(proof, draft, folder, options, progress)
 
     return _prove_folder(folder, contract, draft.folder, options, prove)
 
@@ -231,11 +236,12 @@ def _bundle_proof(
     progress("making the methods")
     draft = bundle_again(source, contract.options, limits=options.limits)
     proving = DeploymentProofOptions(
-        tolerance=options.tolerance or BUNDLE_TOLERANCE if rate is None else options.tolerance or math.inf,
+        tolerance=options.tolerance or None if rate is None else options.tolerance or math.inf,
         seed=options.seed,
         limits=options.limits,
         same_weights=options.same_weights,
         same_tokens=rate is None,
+        provider=options.provider,
     )
     is_exact = draft.is_exact if options.same_weights else options.tolerance == 0 and rate is None
 
@@ -250,6 +256,7 @@ def _bundle_proof(
             folder,
             seed=options.seed,
             limits=options.limits,
+            provider=as_provider(options.provider),
             progress=portion_of(progress, 0.6, 1.0),
         )
         fault = _rate_fault(equal, tried, rate)

@@ -11,6 +11,7 @@ import numpy as np
 
 from graphkit.contract.bundle_contract import ALIGNMENT, BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.errors import ModelError, UsageError
+from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import BoundSession, IsolatedBinding, IsolatedSession, Session
 
 __all__ = [
@@ -216,6 +217,7 @@ class Sessions:
         optimize: Whether onnxruntime may fuse operators.
         packed: See `packed_files`.
         open: Opens a model.
+        provider: Where the models run; the state stays in the memory of the CPU.
     """
 
     folder: Path
@@ -224,6 +226,7 @@ class Sessions:
     optimize: bool
     packed: frozenset[str] = frozenset()
     open: type[Session | IsolatedSession] = Session
+    provider: Provider = CPU
     opened: dict[str, Session | IsolatedSession] = field(default_factory=dict, repr=False)
 
     def of(self, method: BundleMethod) -> Session | IsolatedSession:
@@ -235,7 +238,9 @@ class Sessions:
         if method.file not in self.opened:
             prepack = method.file in self.packed if self.prepack is None else self.prepack
             path = self.folder / method.file
-            session = self.open(path, optimize=self.optimize, threads=self.threads, prepack=prepack)
+            session = self.open(
+                path, optimize=self.optimize, threads=self.threads, prepack=prepack, provider=self.provider
+            )
             self.opened[method.file] = session
         _check_ports(method, self.opened[method.file])
         return self.opened[method.file]

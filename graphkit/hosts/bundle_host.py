@@ -37,7 +37,8 @@ from graphkit.hosts.token_search import (
     most_new_tokens,
     warn_of_settings,
 )
-from graphkit.runtime.session import IsolatedSession, Session
+from graphkit.runtime.providers import CPU, Provider
+from graphkit.runtime.session import IsolatedSession, Session, as_provider
 
 __all__ = ["Bundle"]
 
@@ -58,6 +59,8 @@ class Bundle:
         optimize: Whether onnxruntime may fuse operators.
         checksums: Whether to compare the checksums of all files, which reads them; else their sizes alone.
         unchecked: Whether to take the folder as it is, whatever it records of its files and its proof.
+        provider: Where onnxruntime runs the models, such as "webgpu": see `graphkit providers`. The state stays in the
+            memory of the CPU, and is copied at each call.
 
     Attributes:
         contract: What `bundle.json` says.
@@ -82,13 +85,17 @@ class Bundle:
         optimize: bool = True,
         checksums: bool = False,
         unchecked: bool = False,
+        provider: Provider | str = CPU,
     ) -> None:
         file = Path(folder) / "bundle.json"
         self.contract: BundleContract = read_bundle(file, altered=unchecked)
         if not unchecked:
             check_folder(Path(folder), self.contract, file.name, checksums=checksums)
             check_bundle(Path(folder), self.contract)
-        self._sessions = Sessions(Path(folder), threads, prepack, optimize, packed_files(self.contract), self._open)
+        packed = packed_files(self.contract)
+        self._sessions = Sessions(
+            Path(folder), threads, prepack, optimize, packed, self._open, provider=as_provider(provider)
+        )
         self._begin(self._fresh(self._initial_values()))
 
     def _initial_values(self) -> dict[str, np.ndarray]:

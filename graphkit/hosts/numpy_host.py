@@ -24,6 +24,7 @@ from graphkit.hosts.token_search import (
     warn_of_settings,
 )
 from graphkit.runtime.limits import machine_memory
+from graphkit.runtime.providers import CPU, Provider
 
 __all__ = [
     "Host",
@@ -63,6 +64,7 @@ class Host:
         run: What runs a method; onnxruntime by default.
         checksums: Whether to compare the checksums of all files, which reads them; else their sizes alone.
         unchecked: Whether to take the folder as it is, whatever it records of its files and its proof.
+        provider: Where onnxruntime runs the models, such as "webgpu": see `graphkit providers`.
 
     Attributes:
         contract: What it follows.
@@ -85,6 +87,7 @@ class Host:
         *,
         checksums: bool = False,
         unchecked: bool = False,
+        provider: Provider | str = CPU,
     ) -> None:
         path = Path(folder)
         file = path if path.suffix == ".json" else path / "contract.json"
@@ -99,7 +102,7 @@ class Host:
         self.given: dict[str, np.ndarray] = {}
         self.batch = self.contract.sequences
         self.position, self.valid = 0, [0] * self.batch
-        self.run = run if run is not None else _Sessions(self.folder)
+        self.run = run if run is not None else _Sessions(self.folder, provider)
 
     @property
     def pads_sounds(self) -> bool:
@@ -393,15 +396,17 @@ def _table_rows(folder: Path, table: Table) -> np.ndarray:
 class _Sessions:
     """Methods in onnxruntime, each opened when it is first run."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, provider: Provider | str) -> None:
+        from graphkit.runtime.session import as_provider
+
+        self.folder, self.provider = folder, as_provider(provider)
         self.opened: dict[str, Run] = {}
 
     def __call__(self, method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         from graphkit.runtime.session import Session
 
         if method.name not in self.opened:
-            session = Session(self.folder / method.file, optimize=True)
+            session = Session(self.folder / method.file, optimize=True, provider=self.provider)
             self.opened[method.name] = lambda _, feed: session.run(feed)
         return self.opened[method.name](method, feed)
 

@@ -31,7 +31,7 @@ else:  # run by its path
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-__all__ = ["main", "place_nodes", "read_record"]
+__all__ = ["RECORD", "count_nodes", "main", "place_nodes", "read_record"]
 
 RECORD = {"session.record_ep_graph_assignment_info": "1"}
 WEIGHTS_APART = {  # so that the file that tells the copies is small
@@ -61,6 +61,14 @@ def read_record(session: InferenceSession) -> list[list[dict[str, str]]]:
         ]
         for part in session.get_provider_graph_assignment_info()
     ]
+
+
+def count_nodes(session: InferenceSession) -> dict[str, int]:
+    """Return how many nodes are on each provider; nothing where onnxruntime keeps no record."""
+    try:
+        return Counter(node["provider"] for part in read_record(session) for node in part)
+    except ProviderError:
+        return {}
 
 
 def _operator_name(node: Any) -> str:

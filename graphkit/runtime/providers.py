@@ -45,6 +45,7 @@ class KnownProvider(NamedTuple):
         package: The wheel that has it; "" where it comes with other software.
         module: Of the wheel, where it is a plug-in; "" where it is built into that package's onnxruntime.
         needs: What must be there besides.
+        is_coarse: Whether it may compute float32 with ten or eleven bits of precision, as float16 and TF32 have.
         defaults: Options without which it does not start: the wheel's function that returns the value of each.
     """
 
@@ -54,24 +55,39 @@ class KnownProvider(NamedTuple):
     package: str
     module: str = ""
     needs: str = ""
+    is_coarse: bool = False
     defaults: tuple[tuple[str, str], ...] = ()
 
 
 KNOWN_PROVIDERS = (
     KnownProvider("cpu", "CPUExecutionProvider", "any processor", "onnxruntime"),
-    KnownProvider("cuda", "CUDAExecutionProvider", "NVIDIA GPUs", "onnxruntime-gpu", needs="CUDA and cuDNN"),
-    KnownProvider("tensorrt", "TensorrtExecutionProvider", "NVIDIA GPUs", "onnxruntime-gpu", needs="CUDA and TensorRT"),
+    KnownProvider(
+        "cuda", "CUDAExecutionProvider", "NVIDIA GPUs", "onnxruntime-gpu", needs="CUDA and cuDNN", is_coarse=True
+    ),
+    KnownProvider(
+        "tensorrt",
+        "TensorrtExecutionProvider",
+        "NVIDIA GPUs",
+        "onnxruntime-gpu",
+        needs="CUDA and TensorRT",
+        is_coarse=True,
+    ),
     KnownProvider("migraphx", "MIGraphXExecutionProvider", "AMD GPUs", "onnxruntime-migraphx", needs="ROCm"),
     KnownProvider("dml", "DmlExecutionProvider", "GPUs and NPUs", "onnxruntime-directml", needs="Windows"),
-    KnownProvider("coreml", "CoreMLExecutionProvider", "Apple's GPUs and NPUs", "onnxruntime", needs="macOS"),
-    KnownProvider("cann", "CANNExecutionProvider", "Huawei's NPUs", "onnxruntime-cann", needs="CANN"),
-    KnownProvider("vitisai", "VitisAIExecutionProvider", "AMD's NPUs", "", needs="AMD's Ryzen AI software"),
+    KnownProvider(
+        "coreml", "CoreMLExecutionProvider", "Apple's GPUs and NPUs", "onnxruntime", needs="macOS", is_coarse=True
+    ),
+    KnownProvider("cann", "CANNExecutionProvider", "Huawei's NPUs", "onnxruntime-cann", needs="CANN", is_coarse=True),
+    KnownProvider(
+        "vitisai", "VitisAIExecutionProvider", "AMD's NPUs", "", needs="AMD's Ryzen AI software", is_coarse=True
+    ),
     KnownProvider(
         "openvino",
         "OpenVINOExecutionProvider",
         "Intel's CPUs, GPUs and NPUs",
         "onnxruntime-ep-openvino",
         "onnxruntime_ep_openvino",
+        is_coarse=True,
     ),
     KnownProvider(
         "qnn",
@@ -80,6 +96,7 @@ KNOWN_PROVIDERS = (
         "onnxruntime-qnn",
         "onnxruntime_qnn",
         needs="Qualcomm's terms of use, that you accept",
+        is_coarse=True,
         defaults=(("backend_path", "get_qnn_htp_path"),),
     ),
     KnownProvider(
@@ -137,7 +154,7 @@ def parse_provider(text: str) -> Provider:
 
 
 def find_provider(name: str) -> KnownProvider:
-    """Return a provider by its name, or by onnxruntime's name for it.
+    """Return a provider by its name, or by onnxruntime's name for it, which also those have that are built in alone.
 
     Raises:
         ProviderError: There is none.
@@ -145,6 +162,8 @@ def find_provider(name: str) -> KnownProvider:
     for known in KNOWN_PROVIDERS:
         if name.lower() in (known.name, known.runtime_name.lower()):
             return known
+    if name in _built_in_names():
+        return KnownProvider(name, name, "unknown", "", is_coarse=True)
     names = ", ".join(known.name for known in KNOWN_PROVIDERS)
     raise ProviderError(f"there is no provider '{name}' - take one of {names}")
 
@@ -184,6 +203,8 @@ def check_provider(provider: Provider) -> None:
     Raises:
         ProviderError: It is not installed.
     """
+    if provider.is_cpu:
+        return
     known = find_provider(provider.name)
     if not is_here(known):
         raise ProviderError(f"provider '{known.name}' is not installed - {how_to_install(known)}")

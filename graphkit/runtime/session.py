@@ -1,4 +1,4 @@
-"""onnxruntime sessions: quiet, on the CPU, without graph optimizations unless asked; here or in another process."""
+"""onnxruntime sessions: quiet, on the CPU or a provider, plain unless asked; here or in another process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, UsageError
 from graphkit.io.byte_source import refer_to_bytes, source_of
 from graphkit.io.stream_files import in_shown_paths, shown_path
 from graphkit.io.tensors import walk_tensors
@@ -25,6 +25,7 @@ from graphkit.progress import check_stopped, check_time
 from graphkit.runtime.isolation import DiedError, Process, current_process, shared_isolation
 from graphkit.runtime.limits import COPIES, DEFAULT_LIMITS
 from graphkit.runtime.onnxruntime_loader import open_model, run_model, value_of
+from graphkit.runtime.providers import CPU, Provider, ProviderError, check_provider, parse_provider
 from graphkit.runtime.shared_memory import block_of, live_blocks
 from graphkit.runtime.worker import Message
 
@@ -37,6 +38,7 @@ __all__ = [
     "Runner",
     "Session",
     "SmallModel",
+    "as_provider",
     "check_files",
     "load_error",
     "model_content",
@@ -78,8 +80,25 @@ class RunError(ModelError):
         return error
 
 
+def as_provider(provider: Provider | str) -> Provider:
+    """Return the provider that a text stands for, which is installed.
+
+    Raises:
+        UsageError: Nobody knows it, or it is not installed.
+    """
+    try:
+        known = parse_provider(provider) if isinstance(provider, str) else provider
+        check_provider(known)
+    except ProviderError as error:
+        raise UsageError(str(error)) from error
+    return known
+
+
 def load_error(message: str, label: str, hint: str = "") -> ModelError:
     """Return the error for a model that onnxruntime does not load."""
+    if message.startswith("provider '"):
+        problem, _, remedy = message.partition(" - ")
+        return ModelError(problem, file=label, hint=remedy)
     hint = hint or next((text for part, text in HINTS.items() if part in message), LOADING)
     return ModelError(f"onnxruntime does not load it: {_short_message(message)}", file=label, hint=hint)
 
@@ -110,15 +129,24 @@ class Session:
             where fusions could differ between them.
         threads: Threads inside an operator; 0 for onnxruntime's choice.
         prepack: Whether kernels may keep their own copy of weights, in the layout that they like.
+        provider: Where it runs; the CPU runs the nodes that this refuses.
 
     Attributes:
         inputs, outputs: Names, in order.
 
     Raises:
-        ModelError: A data file is missing, or onnxruntime does not load it.
+        ModelError: A data file is missing, the provider does not start, or onnxruntime does not load it.
     """
 
-    def __init__(self, source: Path | Model, *, optimize: bool = False, threads: int = 0, prepack: bool = True) -> None:
+    def __init__(
+        self,
+        source: Path | Model,
+        *,
+        optimize: bool = False,
+        threads: int = 0,
+        prepack: bool = True,
+        provider: Provider = CPU,
+    ) -> None:
         if not isinstance(source, Model) and not source_of(Path(source)).is_local:
             source = load(source)
         path_or_bytes: str | bytes = str(source)
@@ -130,7 +158,9 @@ class Session:
             path_or_bytes, folder = model_content(source)
         place = None if folder is None else str(folder)
         try:
-            self.onnx = open_model(path_or_bytes, folder=place, optimize=optimize, threads=threads, prepack=prepack)
+            self.onnx = open_model(
+                path_or_bytes, folder=place, optimize=optimize, threads=threads, prepack=prepack, provider=provider
+            )
         except Exception as error:  # onnxruntime's errors have no common base
             check_stopped()
             raise load_error(str(error), self.label) from error
@@ -289,6 +319,7 @@ class IsolatedSession:
     Attributes:
         inputs, outputs: Names, in order.
         took: Seconds that onnxruntime took for the last run.
+        placed: How many nodes are on each provider, where it is not the CPU and onnxruntime says so.
         close: Lets the process free the memory of the model.
 
     Raises:
@@ -302,6 +333,7 @@ class IsolatedSession:
         optimize: bool = False,
         threads: int = 0,
         prepack: bool = True,
+        provider: Provider = CPU,
         known: Model | None = None,
     ) -> None:
         self.label = source.label if isinstance(source, Model) else shown_path(source)
@@ -312,6 +344,8 @@ class IsolatedSession:
         self._weights = sum(source_of(path).size for path in model.files)
         spin = self._weights >= SMALL
         self._options = {"optimize": optimize, "threads": threads, "prepack": prepack, "spin": spin}
+        self._provider = provider
+        self.placed: Mapping[str, int] = {}
         self._timeouts = self._deaths = 0
         self._last: tuple[DiedError, Mapping[str, np.ndarray]] | None = None
         self.took = 0.0
@@ -402,13 +436,14 @@ class IsolatedSession:
         else:
             request["path"] = str(Path(self._source).absolute())  # the process may have been started in another folder
         request["options"] = {**self._options, "folder": None if folder is None else str(Path(folder).absolute())}
+        request["provider"] = str(self._provider)
         try:
             answer = self._ask_worker(request, **values)
         except DiedError as error:
             raise load_error(error.why, self.label, LIMITED) from error
         if "error" in answer:
             raise load_error(answer["error"], self.label, *([LIMITED] if answer["memory"] else []))
-        self._generation = self._process.generation
+        self._generation, self.placed = self._process.generation, answer["placed"]
         return answer["inputs"], answer["outputs"]
 
     def _ask_worker(self, request: Message, **values: object) -> Message:

@@ -19,6 +19,8 @@ from typing import IO, Any
 
 from graphkit.runtime.limits import allocated_bytes, limit_memory
 from graphkit.runtime.onnxruntime_loader import open_model, run_in_place, run_model, runtime_version
+from graphkit.runtime.placement import RECORD, count_nodes
+from graphkit.runtime.providers import parse_provider
 from graphkit.runtime.shared_memory import Arena
 
 __all__ = ["Message", "main", "read_message", "serve_requests", "write_message"]
@@ -158,9 +160,12 @@ class _Server:
         if path_or_bytes is None:
             content: Any = arena.get(request["content"], copy=False)
             path_or_bytes = content.tobytes()
-        session = open_model(path_or_bytes, **request["options"])
+        provider = parse_provider(request["provider"])
+        entries = {} if provider.is_cpu else RECORD
+        session = open_model(path_or_bytes, provider=provider, entries=entries, **request["options"])
         self.sessions[number] = session
         return {
+            "placed": {} if provider.is_cpu else count_nodes(session),
             "inputs": [port.name for port in session.get_inputs()],
             "outputs": [port.name for port in session.get_outputs()],
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,12 @@ class IsolatedBundle(Bundle):
     """A bundle whose models run in a process that may die, on state that both processes have."""
 
     _open = IsolatedSession
+
+    @property
+    def placed(self) -> Mapping[str, int]:
+        """How many nodes of the models that ran are on each provider, where that is not the CPU."""
+        counts = (Counter(getattr(session, "placed", {})) for session in self._sessions.opened.values())
+        return sum(counts, Counter())
 
     def _fresh(self, initial: Mapping[str, np.ndarray]) -> BundleState:
         return BundleState(self.contract, initial, shared_zeros)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,7 +20,8 @@ from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
 from graphkit.progress import portion_of, with_share
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.session import IsolatedSession
+from graphkit.runtime.providers import CPU, Provider
+from graphkit.runtime.session import IsolatedSession, as_provider
 from graphkit.suggest import count_things
 from graphkit.verify.altered_bundle import IsolatedBundle, widen_bundle, widen_model
 from graphkit.verify.bundle_causes import find_bundle_causes
@@ -44,8 +45,9 @@ from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
+from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.rounding import FACTORS
-from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16
+from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, device_tolerance, has_float16
 from graphkit.verify.weight_comparison import WrongPart, find_wrong_parts
 
 __all__ = ["BundleVerifier", "equal_tokens", "verify_bundle"]
@@ -79,7 +81,7 @@ def verify_bundle(
         folder: The bundle.
         options: How to prove it. The tolerance, by default `BUNDLE_TOLERANCE`, counts over how far logits vary where
             that is more than 1. For models with float16 tensors it is at least `FLOAT16_TOLERANCE`, and for those that
-            round what they compute to 8 bits at least `QUANTIZED_TOLERANCE`.
+            round what they compute to 8 bits at least `QUANTIZED_TOLERANCE`; on a device at least its own.
         exact: Whether logits must be equal to the last bit in plain onnxruntime; else within the tolerance.
         progress: Called with the name of each step before it starts.
 
@@ -122,13 +124,15 @@ class BundleVerifier:
         progress: Callable[[str], None],
     ) -> None:
         self.originals, self.folder, self.options, self.progress = originals, folder, options, progress
+        self.provider = as_provider(options.provider)
+        exact = exact and self.provider.is_cpu
         self.contract = read_bundle(folder / "bundle.json", altered=True)
         self.prompts = make_prompts(self.contract, originals, options.seed)
         self.short = [prompt for prompt in self.prompts if prompt.tokens.shape[1] <= LONGEST]
         self.several = _prompts_of_several(self.contract, self.prompts)
         batch, first = self.contract.sizes["batch"], self.prompts[0]
         is_half = any(map(has_float16, originals.models))
-        self.wide = widen_bundle(originals, folder, self.contract) if is_half else None
+        self.wide = widen_bundle(originals, folder, self.contract) if is_half and self.provider.is_cpu else None
         compared = originals if self.wide is None else self.wide.originals
         self.truth = record_originals(
             compared,
@@ -143,6 +147,8 @@ class BundleVerifier:
         at_default = portion_of(progress, 0.3, 0.4)
         self.at_default = record_originals(compared, self.short, optimize=True, progress=at_default)
         tolerance = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance
+        if options.tolerance is None and not self.provider.is_cpu:
+            tolerance = device_tolerance(originals.models, self.provider)
         # the longest prompts come last, and ran at one level alone
         distances = map(_prompt_distance, self.prompts, self.truth.logits, self.at_default.logits)
         apart = max(distances, default=0.0)
@@ -153,7 +159,10 @@ class BundleVerifier:
     def run(self) -> BundleProof:
         """Decode with the bundle at both levels, check its state and its options, and look for causes."""
         notes, progress = [*self._notes()], self.progress
-        written = IsolatedBundle(self.folder, optimize=False, prepack=False, unchecked=True)
+        is_cpu = self.provider.is_cpu
+        written = IsolatedBundle(
+            self.folder, optimize=not is_cpu, prepack=False, unchecked=True, provider=self.provider
+        )
         bundle = written if self.wide is None else self.wide.open(self.folder, optimize=False)
         runs = self._run_prompts(bundle, self.prompts, self.truth, portion_of(progress, 0.4, 0.65))
         junk = JUNK if self.is_static else math.nan
@@ -167,6 +176,7 @@ class BundleVerifier:
             checks[name] = try_check(choices[name])
         failing = [prompt for prompt, run in zip(self.prompts, runs, strict=True) if run.failure]
         halves = [] if self.wide is None else self._run_halves(written, notes)
+        placed = written.placed
         del bundle, written  # what they map or have prepacked need not be there twice
         facts, causes = list[WrongPart](), list[str]()
         if self.options.same_weights or failing:
@@ -181,6 +191,8 @@ class BundleVerifier:
         if self.options.same_weights:
             wrong = dict.fromkeys(str(fact) for fact in facts if fact.is_sure)
             checks[SAME] = " ".join(wrong).removesuffix(".")
+        if not is_cpu:
+            return self._device_proof(runs, checks, notes, causes, placed)
         fused: Bundle = IsolatedBundle(self.folder, unchecked=True)
         halves += [] if self.wide is None else self._run_halves(fused)
         fused = fused if self.wide is None else self.wide.open(self.folder, optimize=True)
@@ -193,6 +205,23 @@ class BundleVerifier:
         progress(with_share(0.95, "proving: normal forms of the methods"))
         seconds = self.options.limits.seconds
         return replace(proof, equivalence=summarize_bundle(self.originals, self.folder, seconds=seconds))
+
+    def _device_proof(
+        self,
+        runs: list[BundleRun],
+        checks: dict[str, str],
+        notes: list[str],
+        causes: list[str],
+        placed: Mapping[str, int],
+    ) -> BundleProof:
+        """Return the proof of a bundle on a device, where it ran once and normal forms say nothing."""
+        runs = [replace(run, optimized=True) for run in runs]
+        if fault := placement_fault(placed, self.provider):
+            causes = [*causes, fault]
+        elif placed:
+            notes = [*notes, f"Nodes of the bundle, as onnxruntime placed them: {placed_text(placed)}."]
+        near = self.allowed.near
+        return BundleProof(near, near, tuple(runs), checks, tuple(notes), tuple(causes), provider=str(self.provider))
 
     def _run_halves(self, bundle: Bundle, notes: list[str] | None = None) -> list[BundleRun]:
         """Decode with a bundle of float16 as it is, beside the originals in float32.
@@ -402,6 +431,7 @@ def equal_tokens(
     *,
     seed: int = 0,
     limits: Limits = DEFAULT_LIMITS,
+    provider: Provider = CPU,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[int, int]:
     """Return how many greedy tokens of the export the bundle chooses too, and how many there are.
@@ -415,7 +445,8 @@ def equal_tokens(
     equal = tried = 0
     all_prompts = make_prompts(contract, originals, seed)
     with run_isolated(limits):
-        oracle, bundle = Oracle(originals, can_choose=True), IsolatedBundle(folder, optimize=False, unchecked=True)
+        oracle = Oracle(originals, can_choose=True)
+        bundle = IsolatedBundle(folder, optimize=not provider.is_cpu, unchecked=True, provider=provider)
         all_prompts = [replace(prompt.first_row(), all_logits=False) for prompt in all_prompts]
         for prompt in tell_each(all_prompts, "counting equal tokens", progress, "prompt"):
             expected = begin_prompt(oracle, prompt)[:, -1]

@@ -17,6 +17,7 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.progress import Progress, with_share
 from graphkit.rewrite.edits import key_of
+from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession, Runner
 from graphkit.verify.feeder import Feeder, Run
 from graphkit.verify.interface_changes import Branch
@@ -140,6 +141,8 @@ class TwoModels:
         input_names: The inputs of the rewritten model, by their names in the original.
         names: Names in the original by names in the rewritten model, where these differ.
         part: What to expose of the original, where the rewritten model is a part of it.
+        provider: Where the rewritten model runs; on a device it does so at the default level, as its users have it.
+        placed: How many of its nodes are on each provider, once it is loaded on a device.
     """
 
     sources: tuple[Path | Model, Path | Model]
@@ -148,6 +151,8 @@ class TwoModels:
     input_names: frozenset[str]
     names: Mapping[str, str] = field(default_factory=dict)
     part: Part | None = None
+    provider: Provider = CPU
+    placed: dict[str, int] = field(default_factory=dict)
 
     def original(self, *, optimize: bool = False) -> Runner:
         """Return a session of the original with all of its outputs, and all that a part needs of it."""
@@ -155,7 +160,9 @@ class TwoModels:
 
     def rewritten_session(self, *, optimize: bool = False) -> Runner:
         """Return a session of the rewritten model, by the names of the original."""
-        return Called(self._session(1, optimize=optimize), self.names)
+        session = self._session(1, optimize=optimize or not self.provider.is_cpu)
+        self.placed.update(session.placed)
+        return Called(session, self.names)
 
     def outputs(self, run: Run) -> Sequence[str]:
         """Return the outputs of the original that the rewritten model has to give."""
@@ -163,7 +170,8 @@ class TwoModels:
 
     def _session(self, index: int, *, optimize: bool) -> IsolatedSession:
         source, known = self.sources[index], self.models[index]
-        return IsolatedSession(source, optimize=optimize, prepack=optimize, known=known)
+        provider = self.provider if index else CPU
+        return IsolatedSession(source, optimize=optimize, prepack=optimize, known=known, provider=provider)
 
     def feed(self, run: Run) -> dict[str, np.ndarray]:
         """Return the inputs of a run of the original."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from graphkit.equivalence.bundles import ALL_METHODS, bundle_blocks
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary, share_texts
@@ -15,10 +16,14 @@ from graphkit.verify.rewrite_proof import Proof
 
 __all__ = [
     "NOT_COMPARED", "BundleProof", "BundleRun", "Deviation", "LoweringProof", "SourceRun", "TableProof", "ties_note",
+    "with_device",
 ]  # fmt: skip
 
 
 NOT_COMPARED: Mapping[str, Mapping[str, str]] = {"not compared": {}}  # what is proven where there was no time
+
+
+Proven = TypeVar("Proven", bound="LoweringProof | BundleProof")
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class LoweringProof(Proof):
         stages: What normal forms show of each stage of the lowering; none of files that its export does not give again.
         tables: The tables of the host whose rows are those of a tensor of the export; that it is the right tensor, the
             runs tell, so that there are none where one fails, and none where weights may be others.
+        provider: Where the lowered models ran; the originals ran on the CPU.
     """
 
     tolerance: float
@@ -108,6 +114,7 @@ class LoweringProof(Proof):
     caveats: tuple[str, ...] = ()
     stages: tuple[StageProof, ...] = ()
     tables: tuple[TableProof, ...] = ()
+    provider: str = "cpu"
 
     def findings(self) -> tuple[str, ...]:
         """Return why the proof failed, a sentence each."""
@@ -120,7 +127,8 @@ class LoweringProof(Proof):
 
     def proven(self) -> str:
         """Return the runs and the proven outputs, a sentence each."""
-        tested = f"Tested in {count_things(len(self.runs), 'run(s)')}: host and models give what the originals give."
+        tested = f"Tested in {count_things(len(self.runs), 'run(s)')}: host and models give what the originals give"
+        tested += f"{_where_text(self.provider, self.tolerance)}."
         tested = " ".join((tested, *self.caveats))
         by_rows = sum(table.is_proven for table in self.tables)
         whole = sum(stage.is_proven for stage in self.stages)
@@ -170,6 +178,18 @@ class LoweringProof(Proof):
         yield Prose("Rows of the host's tables, each beside that of the export, byte by byte:")
         rows = [(each.name, each.rows, each.proven(), each.source) for each in self.tables]
         yield table("Table:code | Rows:number | Proven | Those of:code", rows)
+
+
+def _where_text(provider: str, tolerance: float) -> str:
+    return "" if provider == "cpu" else f" on {provider}, within {tolerance:g}"
+
+
+def with_device(proof: Proven, device: Proven) -> Proven:
+    """Return a proof with that of the same folder on a device: what failed there, or how far it was tested."""
+    findings = tuple(f"on {device.provider}: {finding}" for finding in device.findings())
+    proven = f"On {device.provider}: {device.proven()}"
+    notes = () if findings else (proven, *(note for note in device.notes if note not in proof.notes))
+    return replace(proof, causes=(*proof.causes, *findings), notes=(*proof.notes, *notes))
 
 
 def _number_text(value: float | None) -> str:
@@ -250,6 +270,7 @@ class BundleProof(Proof):
         notes: What to know of the proof, a sentence each.
         causes: Why logits differ, a sentence each.
         equivalence: The outputs of each method that are equal at every legal size and for every input.
+        provider: Where the bundle ran; the originals ran on the CPU.
     """
 
     tolerance: float
@@ -259,6 +280,7 @@ class BundleProof(Proof):
     notes: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
     equivalence: Mapping[str, EquivalenceSummary] = field(default_factory=dict)
+    provider: str = "cpu"
 
     def findings(self) -> tuple[str, ...]:
         """Return why the proof failed, a sentence each."""
@@ -276,7 +298,7 @@ class BundleProof(Proof):
         """Return the proven statement, a sentence."""
         worst = max((run.logits for run in self.runs), default=0.0)
         return EquivalenceSummary.join_parts(self.equivalence).headline(
-            "the bundle gives what the originals give",
+            f"the bundle gives what the originals give{_where_text(self.provider, self.fused)}",
             len(self.runs),
             checks=len(self.checks),
             largest=f"difference of {worst:.3g}" if worst else "",
@@ -312,7 +334,9 @@ class BundleProof(Proof):
         yield from bundle_blocks(self.equivalence)
         yield from (Prose(cause, "warning") for cause in self.causes)
         yield from (Prose(note) for note in self.notes)
-        if self.passed:
+        if self.passed and self.provider != "cpu":
+            yield Prose(f"The bundle gives on {self.provider} what the originals give, within {self.fused:g}.")
+        elif self.passed:
             exact = "to the last bit" if not self.tolerance else f"within {self.tolerance:g}"
             is_wide = any(run.is_wide for run in self.runs)
             where = " That is in float32, where float16 rounds nothing." if is_wide else ""

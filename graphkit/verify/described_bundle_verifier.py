@@ -15,7 +15,7 @@ from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.options import ProofOptions
 from graphkit.progress import portion_of
-from graphkit.runtime.session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession, as_provider
 from graphkit.verify.altered_bundle import IsolatedBundle
 from graphkit.verify.bundle_prompts import input_spec
 from graphkit.verify.bundle_state_checks import try_check
@@ -25,7 +25,14 @@ from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.input_generator import ExportInputs
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
-from graphkit.verify.tolerances import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, has_float16, level_tolerance
+from graphkit.verify.rewrite_proof import placement_fault
+from graphkit.verify.tolerances import (
+    BUNDLE_TOLERANCE,
+    FLOAT16_TOLERANCE,
+    device_tolerance,
+    has_float16,
+    level_tolerance,
+)
 
 __all__ = ["Chain", "verify_methods"]
 
@@ -88,24 +95,35 @@ def verify_methods(
     """
     models = [model for chain in chains for model in chain.models]
     tolerance, seed = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance, options.seed
-    fused = max(tolerance, *map(level_tolerance, models))
+    provider = as_provider(options.provider)
+    if not provider.is_cpu and options.tolerance is None:
+        tolerance = device_tolerance(models, provider)
+    fused, placed = max(tolerance, *map(level_tolerance, models)), dict[str, int]()
+    levels = (False, True) if provider.is_cpu else (True,)  # on a device as its users run it
     if any(map(has_float16, models)):
         exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
     runs, checks = [], dict[str, str]()
     with run_isolated(options.limits):
-        for optimized in (False, True):
+        for optimized in levels:
             level = f"proving: {'default' if optimized else 'plain'} level"
             told = portion_of(progress, 0.5 * optimized, 0.5 + 0.5 * optimized)
             told(level)
-            bundle = IsolatedBundle(folder, optimize=optimized, prepack=None if optimized else False, unchecked=True)
+            bundle = IsolatedBundle(
+                folder, optimize=optimized, prepack=None if optimized else False, unchecked=True, provider=provider
+            )
             originals = _Originals(chains, bundle, initial, optimize=optimized)
             allowed = fused if optimized else 0.0 if exact else tolerance
             for rows in tell_each((1, 2) if bundle.contract.sizes["batch"] > 1 else (1,), level, told):
                 feeds = _Feeds(chains, bundle, rows, np.random.default_rng(seed))
                 runs.append(_run_chains(originals, bundle, feeds, optimized, allowed))
-            if not optimized:
+            if not (optimized and provider.is_cpu):
                 checks = _repeat_checks(chains, bundle, seed)
-    return BundleProof(0.0 if exact else tolerance, fused, tuple(runs), checks)
+            placed = dict(bundle.placed)
+    if provider.is_cpu:
+        return BundleProof(0.0 if exact else tolerance, fused, tuple(runs), checks)
+    fault = placement_fault(placed, provider)
+    causes = (fault,) if fault else ()
+    return BundleProof(fused, fused, tuple(runs), checks, (), causes, provider=str(provider))
 
 
 class _Originals:

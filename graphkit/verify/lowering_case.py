@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from graphkit.hosts import Host
 from graphkit.hosts.method_feeds import Inputs
 from graphkit.hosts.numpy_host import Ids, Tokens, source_and_inputs
 from graphkit.model import Model
+from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.cause_search import Differ, largest_multiple, with_attributes
 from graphkit.verify.comparator import distance_of_spread, elementwise_difference
@@ -136,14 +138,17 @@ class IsolatedMethods:
 
     Args:
         folder: Of their files.
+        provider: Where they run.
 
     Attributes:
+        placed: How many nodes are on each provider, of the methods that were run, where that is not the CPU.
         models: What runs in place of a file, by method.
         fed: What each method was fed last.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, provider: Provider = CPU) -> None:
+        self.folder, self.provider = folder, provider
+        self.placed: Counter[str] = Counter()
         self.models: Mapping[str, Model] = {}
         self.fed: dict[str, Mapping[str, np.ndarray]] = {}
         self._opened: dict[str, tuple[Model | None, IsolatedSession]] = {}
@@ -152,7 +157,9 @@ class IsolatedMethods:
         """Run a method."""
         model, opened = self.models.get(method.name), self._opened.get(method.name)
         if opened is None or opened[0] is not model:
-            opened = model, IsolatedSession(self.folder / method.file if model is None else model)
+            source = self.folder / method.file if model is None else model
+            opened = model, IsolatedSession(source, optimize=not self.provider.is_cpu, provider=self.provider)
+            self.placed.update(opened[1].placed)
             self._opened[method.name] = opened
         self.fed[method.name] = {name: array.copy() for name, array in feed.items()}
         return opened[1].run(feed)

@@ -15,6 +15,8 @@ from graphkit.contract.host_contract import FIXED
 from graphkit.equivalence.originals import Originals
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.providers import CPU, Provider
+from graphkit.runtime.session import as_provider
 from graphkit.suggest import count_things
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, Output, largest_measured
@@ -26,7 +28,8 @@ from graphkit.verify.lowering_case import AlteredHost, IsolatedMethods, Lowering
 from graphkit.verify.lowering_causes import facts_of, find_lowering_causes
 from graphkit.verify.oracle import OneSequence
 from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated
-from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
+from graphkit.verify.rewrite_proof import placed_text, placement_fault
+from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half, device_tolerance
 
 __all__ = ["measure_deviation", "verify_lowering", "vocabulary_size"]
 
@@ -53,27 +56,39 @@ def verify_lowering(
     Args:
         originals: What was lowered, read from files.
         folder: The folder of `contract.json`.
-        options: How to prove it. The tolerance, by default `LOWERING_TOLERANCE`, counts times how far an output varies
-            where that is above 1; models that compute in float16 are compared within 2**-8.
+        options: How to prove it. The tolerance, by default `LOWERING_TOLERANCE`, and on a device at least its own,
+            counts times how far an output varies where that is above 1; models that compute in float16 are compared
+            within 2**-8.
         progress: Called with the name of each step before it starts.
 
     Raises:
         ModelError: A model does not load or run.
     """
+    provider = as_provider(options.provider)
     tolerance = LOWERING_TOLERANCE if options.tolerance is None else options.tolerance
+    if options.tolerance is None and not provider.is_cpu:
+        tolerance = max(tolerance, device_tolerance(originals.models, provider))
     with run_isolated(options.limits):
-        return _Proof(originals, folder, tolerance, options.seed, progress).run(same_weights=options.same_weights)
+        proof = _Proof(originals, folder, tolerance, options.seed, progress, provider)
+        return proof.run(same_weights=options.same_weights)
 
 
 class _Proof:
     def __init__(
-        self, originals: Originals, folder: Path, tolerance: float, seed: int, progress: Callable[[str], None]
+        self,
+        originals: Originals,
+        folder: Path,
+        tolerance: float,
+        seed: int,
+        progress: Callable[[str], None],
+        provider: Provider = CPU,
     ) -> None:
-        self.progress, self.folder = progress, folder
+        self.progress, self.folder, self.provider = progress, folder, provider
+        self.methods = IsolatedMethods(folder, provider)
         self.failing: LoweringCase | None = None  # the first that fails
         self.failing_length = 0  # of its sound
         self.rng = np.random.default_rng(seed)
-        self.host = AlteredHost(folder, IsolatedMethods(folder), unchecked=True)
+        self.host = AlteredHost(folder, self.methods, unchecked=True)
         self.host.rng = np.random.default_rng(seed)
         self.contract = self.host.contract
         self.allowance = ColumnTolerance(tolerance, is_half=any(map(computes_in_half, originals.models)))
@@ -137,9 +152,21 @@ class _Proof:
         if math.isfinite(self.tolerance) and (ties := sum(run.others for run in runs)):
             notes.append(ties_note(ties))
         # rows of another tensor of the export are rows of it too: that a table is the right one, the runs tell
-        tables = facts.proofs if same_weights and not (failed or findings) else ()
+        tables = facts.proofs if same_weights and self.provider.is_cpu and not (failed or findings) else ()
+        if fault := placement_fault(self.methods.placed, self.provider):
+            findings.append(fault)
+        elif self.methods.placed:
+            notes.append(
+                f"Nodes of the lowered models, as onnxruntime placed them: {placed_text(self.methods.placed)}."
+            )
         return LoweringProof(
-            self.tolerance, tuple(runs), tuple(findings), tuple(notes), caveats=tuple(caveats), tables=tables
+            self.tolerance,
+            tuple(runs),
+            tuple(findings),
+            tuple(notes),
+            caveats=tuple(caveats),
+            tables=tables,
+            provider=str(self.provider),
         )
 
     def _caveats(self) -> Iterator[str]:

@@ -12,6 +12,7 @@ from graphkit.analysis.costs.cost_changes import CostChange
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary
 from graphkit.render.document_blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result
+from graphkit.runtime.providers import Provider
 from graphkit.suggest import count_things
 from graphkit.verify.comparator import Difference, largest_measured
 
@@ -27,6 +28,8 @@ __all__ = [
     "SkippedRun",
     "SplitProof",
     "WeightProof",
+    "placed_text",
+    "placement_fault",
     "proof_blocks",
     "proof_outcome",
 ]
@@ -47,6 +50,18 @@ class Proof(Result):
     @abstractmethod
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
+
+
+def placed_text(placed: Mapping[str, int]) -> str:
+    """Return how many nodes are on each provider, in words."""
+    return ", ".join(f"{count:,} on {name}" for name, count in placed.items())
+
+
+def placement_fault(placed: Mapping[str, int], provider: Provider) -> str:
+    """Return why runs on a device say nothing of it, "" where they do: none of the nodes is there."""
+    if provider.is_cpu or not placed or placed.get(provider.name):
+        return ""
+    return f"no node runs on {provider.name}, so nothing was tested there"
 
 
 def proof_outcome(done: str, proof: Proof | None, *, faults: Sequence[str] = (), unproven: str = "") -> Lines:
@@ -241,6 +256,8 @@ class RewriteProof(Proof):
         caveats: What the runs could not cover, a clause each.
         interface: What is declared otherwise than in the original, a clause each.
         equivalence: The outputs that are equal at every legal size and for every input, as normal forms show.
+        provider: Where the rewritten model ran; the original ran on the CPU.
+        placed: How many of its nodes were on each provider, where that is not the CPU and onnxruntime says so.
         is_rounded: Whether the tolerance is that of rounding, as measured on the original.
     """
 
@@ -260,6 +277,8 @@ class RewriteProof(Proof):
     caveats: tuple[str, ...] = ()
     interface: tuple[str, ...] = ()
     equivalence: EquivalenceSummary = field(default_factory=EquivalenceSummary)
+    provider: str = "cpu"
+    placed: dict[str, int] = field(default_factory=dict)
     is_rounded: bool = field(default=False, metadata={"in_json": False})
 
     @property
@@ -286,7 +305,8 @@ class RewriteProof(Proof):
         measure = " of the largest magnitude" if self.of_magnitude else ""
         within = f"up to rounding, within {self.tolerance:g}" if self.is_rounded else f"within {self.tolerance:g}"
         equal = f"{within}{measure}" if inexact else "to the last bit"
-        tested = f"{count_things(len(self.outputs), 'output(s)')} equal {equal}"
+        where = f" on {self.provider}" if self.provider != "cpu" else ""
+        tested = f"{count_things(len(self.outputs), 'output(s)')} equal {equal}{where}"
         scaled = largest_measured(*(output.scaled for output in inexact))
         worst = f"difference of {scaled:.3g} of the largest magnitude in an output" if scaled else ""
         return self.equivalence.headline(tested, len(self.runs), largest=worst, caveats=self.caveats)
@@ -296,7 +316,14 @@ class RewriteProof(Proof):
         yield outcome([self.proven() if self.passed else "The proof failed."], why)
         fixed = f", at {_dims_text(self.fixed)}" if self.fixed else ""
         measure = " of the largest magnitude" if self.of_magnitude else ""
-        if self.outputs or not self.passed:
+        if self.provider != "cpu":
+            yield Prose(
+                f"The original on the CPU without graph optimizations, the rewritten model on {self.provider}{fixed}; "
+                f"tolerance {self.tolerance:g}{measure}."
+            )
+            if self.placed:
+                yield Prose(f"Nodes of the rewritten model, as onnxruntime placed them: {placed_text(self.placed)}.")
+        elif self.outputs or not self.passed:
             yield Prose(f"In onnxruntime without graph optimizations{fixed}; tolerance {self.tolerance:g}{measure}.")
         else:
             yield Prose(f"The rewritten model loads and runs at onnxruntime's default level{fixed}.")

@@ -38,7 +38,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion_of, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
-from graphkit.runtime.session import RunError, Runner, check_files
+from graphkit.runtime.session import RunError, Runner, as_provider, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve_dims
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
@@ -74,9 +74,16 @@ from graphkit.verify.original_runs import (
     unsteady_runs,
 )
 from graphkit.verify.proof_engine import fatal_error, repeat_calls, run_isolated
-from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun
+from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun, placement_fault
 from graphkit.verify.run_sizes import LARGEST, find_edges
-from graphkit.verify.tolerances import float16_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
+from graphkit.verify.tolerances import (
+    device_tolerance,
+    float16_tolerance,
+    has_bfloat16,
+    has_float16,
+    level_tolerance,
+    rounds_activations,
+)
 
 if TYPE_CHECKING:
     from graphkit.verify.rounding import RoundingJudge
@@ -225,17 +232,24 @@ class RewriteVerifier:
         self.fixed = [pair for pair in fixed if pair not in self.unsure]
         numbers, relations = solve_dims(self.fixed, Inputs(before, spec).numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
-        self.is_default = options.tolerance is None and has_float16(before) and copies is None
+        provider = as_provider(options.provider)
+        self.is_default = options.tolerance is None and has_float16(before) and copies is None and provider.is_cpu
         tolerance = options.tolerance or (float16_tolerance(before) if self.is_default else 0.0)
         of_magnitude = options.of_magnitude or self.is_default
-        self.blank = RewriteProof(*titles, tolerance=tolerance, fixed=numbers, of_magnitude=of_magnitude)
+        if not provider.is_cpu and options.tolerance is None:
+            tolerance, of_magnitude = device_tolerance([before, after], provider), True
+        self.blank = RewriteProof(
+            *titles, tolerance=tolerance, fixed=numbers, of_magnitude=of_magnitude, provider=str(provider)
+        )
         legal = legal_sizes(before, spec | DimSpec.of(numbers), relations)
         kinds: Sequence[Kind] = KINDS if not tolerance else ("edges",)
         others = (after,) if part is None or part.branch is not None else ()
         is_unpadded = options.is_unpadded
         feeder = Feeder(before, legal, arrays, options.seed, others=others, kinds=kinds, is_unpadded=is_unpadded)
         input_names = frozenset(value.name for value in after.graph.inputs)
-        self.two = TwoModels((source, target), (before, after), feeder, input_names, names, part)
+        self.two = TwoModels(
+            (source, target), (before, after), feeder, input_names, names, part=part, provider=provider
+        )
         self.spec, self.options, self.progress = spec, options, progress
         self.notes = (*contradictions, *([copy.note] if copy is not None else []))
         self.gaps = (NO_KERNELS,) if copies is not None else ()
@@ -250,6 +264,8 @@ class RewriteVerifier:
             else part.fault(after) or _unprovable_reason(after, after)
         ):
             return replace(self.blank, failures=(reason,))
+        if not self.two.provider.is_cpu:  # what normal forms say of the models is not what a device makes of them
+            return self._test_runs(self.options.runs)
         forms = self.forms
         shown = EquivalenceSummary.of(forms)
         if shown.is_exact:
@@ -393,7 +409,8 @@ class RewriteVerifier:
         if rounding is not None and not rounding.is_half and rounding.explained and not proof.passed:
             rounding.excuses = True
             proof, steady = self._compare_plainly(blank, runs)
-        proof = prove_inlined(proof, two, partial(self._run_rewritten, proof, steady), self.progress)
+        if two.provider.is_cpu:
+            proof = prove_inlined(proof, two, partial(self._run_rewritten, proof, steady), self.progress)
         if two.part is None:
             changes += output_changes(before, after, steady, [two.feeder.shapes(run) for run in steady])
         proof = _with_interface(proof, changes)
@@ -402,6 +419,9 @@ class RewriteVerifier:
         weights = two.part.weights(after) if two.part is not None else None
         weights = weights or changed_weights(before, after, only_partly_read=is_rounded)
         proof = with_weights(proof, weights, is_exact=not self.options.tolerance)
+        if not two.provider.is_cpu:
+            fault = placement_fault(two.placed, two.provider)
+            return replace(proof, placed=dict(two.placed), failures=(*proof.failures, *([fault] if fault else [])))
         proof = self._at_default(proof, at_both_levels(steady)) if proof.passed else proof
         if rounding is None or not rounding.explained:
             return proof
@@ -413,7 +433,7 @@ class RewriteVerifier:
     @cached_property
     def rounding_judge(self) -> RoundingJudge | None:
         """The judge of differences above the tolerance, None where there are none that it may excuse."""
-        if self.two.part is not None:
+        if self.two.part is not None or not self.two.provider.is_cpu:
             return None
         from graphkit.verify.rounding import RoundingJudge  # which what is proven bit for bit needs not
 
@@ -473,7 +493,7 @@ class RewriteVerifier:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",))
         progress = portion_of(self.progress, 0.65, 0.8)
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
-        proven = [output.name for output in self.forms.proven]
+        proven = [output.name for output in self.forms.proven] if self.two.provider.is_cpu else []
         outputs, judge = two.outputs(runs[0]), self.rounding_judge
         proof = compare_runs(proof, runs, counted_session, two.known, outputs, self.empty_outputs, proven, judge)
         others = self.unlike if proof.passed and two.part is None else ()

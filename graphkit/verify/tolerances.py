@@ -8,7 +8,7 @@ that were calibrated on few runs 0.2, where the originals differ by 0.08.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from graphkit.graph.operator_traits import MOVING, QUANTIZED
 from graphkit.graph.view import Value, all_nodes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
+from graphkit.runtime.providers import Provider, find_provider
 from graphkit.shapes.infer import infer
 from graphkit.verify.comparator import elementwise_difference
 
@@ -32,6 +33,7 @@ __all__ = [
     "BundleTolerance",
     "ColumnTolerance",
     "computes_in_half",
+    "device_tolerance",
     "error_tolerance",
     "float16_tolerance",
     "has_bfloat16",
@@ -96,6 +98,12 @@ def level_tolerance(model: Model) -> float:
     if any(node.op_type in QUANTIZING for node in all_nodes(model.scopes)):
         return QUANTIZED_TOLERANCE
     return FLOAT16_TOLERANCE if has_float16(model) else FLOAT32_TOLERANCE
+
+
+def device_tolerance(models: Iterable[Model], provider: Provider) -> float:
+    """Return the tolerance for models on a device against the CPU: that of their types, and of how it computes."""
+    coarse = FLOAT16_TOLERANCE if find_provider(provider.name).is_coarse else 0.0
+    return max(coarse, *map(level_tolerance, models))
 
 
 def error_tolerance(model: Model, error: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import CompareOptions
 from graphkit.runtime.limits import Limits
-from graphkit.runtime.session import MAX_TIMEOUTS, RunError, check_files
+from graphkit.runtime.providers import CPU, Provider
+from graphkit.runtime.session import MAX_TIMEOUTS, RunError, as_provider, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.verify.layers.compared_model import ArrayFile, Pair, Reader, Side, check_given, legal_feeds, rename_feed
@@ -30,7 +32,8 @@ from graphkit.verify.layers.measuring import (
 )
 from graphkit.verify.layers.tensor_causes import find_tensor_cause
 from graphkit.verify.proof_engine import run_isolated
-from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16
+from graphkit.verify.rewrite_proof import placed_text
+from graphkit.verify.tolerances import FLOAT16_TOLERANCE, device_tolerance, has_float16
 
 __all__ = ["CompareOptions", "compare_models"]
 
@@ -52,6 +55,7 @@ def compare_models(
     A few tensors are looked at at a time: each model runs in steps, each node once, and only what later steps read is
     held. Tensors match as told, by name, by normal form (see `shared_values`), then by structure (one operator,
     the same attributes and inputs); what is ambiguous is unmatched. Where a difference begins, its cause is looked for.
+    With a provider for a side, each of its steps runs there: the layer at which a device's numbers part is found.
 
     Args:
         a: The model that is right.
@@ -107,9 +111,10 @@ class _Comparison:
         given_up = 0
         input_names = {value.name for value in self.model.graph.inputs}
         told = {name: name_in_b for name, name_in_b in names.items() if name in input_names}
+        providers = self._providers
         for feed in legal_feeds(self.model, b, self.spec, arrays_of_a, told, self.options.seed):
-            side = Side(self.model, feed)
-            theirs = None if b is None else Side(b, rename_feed(self.model, b, feed, arrays, names))
+            side = Side(self.model, feed, providers["A"])
+            theirs = None if b is None else Side(b, rename_feed(self.model, b, feed, arrays, names), providers["B"])
             try:
                 return self._compare_pair(side, theirs, names)
             except RunError as error:
@@ -158,8 +163,8 @@ class _Comparison:
         ]
         unmatched_a, unmatched_b = self._unmatched_names(pairs, a, b)
         return ModelComparison(
-            a=self.model.label,
-            b=self.other.label,
+            a=self._side_label("A", self.model.label),
+            b=self._side_label("B", self.other.label),
             tolerance=tolerance,
             inputs={name: array.shape for name, array in a.feed.items()},
             bisected=self.options.bisect,
@@ -172,6 +177,10 @@ class _Comparison:
             notes=tuple(self._pair_notes(pairs, a, b)),
         )
 
+    def _side_label(self, side: str, label: str) -> str:
+        provider = self._providers[side]
+        return label if provider.is_cpu else f"{label} on {provider}"
+
     @property
     def _dumped_arrays(self) -> ArrayFile:
         """The arrays of B, where it is no model."""
@@ -182,7 +191,20 @@ class _Comparison:
         if self.options.tolerance is not None:
             return self.options.tolerance
         models = [model for model in (self.model, self.other) if isinstance(model, Model)]
-        return FLOAT16_TOLERANCE if any(map(has_float16, models)) else TOLERANCE
+        devices = [provider for provider in self._providers.values() if not provider.is_cpu]
+        least = FLOAT16_TOLERANCE if any(map(has_float16, models)) else TOLERANCE
+        return max(least, *(device_tolerance(models, provider) for provider in devices), 0.0)
+
+    @cached_property
+    def _providers(self) -> dict[str, Provider]:
+        """The provider of each side."""
+        found = {"A": CPU, "B": CPU}
+        for text in self.options.providers:
+            side, name = (text[0], text[2:]) if text[:2] in ("A=", "B=") else ("B", text)
+            found[side] = as_provider(name)
+        if not (found["B"].is_cpu or isinstance(self.other, Model)):
+            raise UsageError(f"--provider: {self.other.label} holds arrays, which do not run - take A=, or a model")
+        return found
 
     def _make_divergence(self, measured: Measured, a: Side, b: Side | None, with_causes: bool) -> Divergence:
         self.progress(f"looking into '{measured.pair.a.name}'")
@@ -209,6 +231,8 @@ class _Comparison:
 
     def _pair_notes(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> Iterator[str]:
         for name, side in (("A", a), ("B", b)):
+            if side is not None and side.placed:
+                yield f"Nodes of {name} that ran, in all steps: {placed_text(side.placed)}."
             if side is not None and side.hidden:
                 yield (
                     f"{side.hidden:,} nodes of {name} stand in branches or loops, and are seen by what comes out of "

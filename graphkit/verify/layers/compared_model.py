@@ -8,8 +8,9 @@ import math
 import os
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import IO
@@ -27,6 +28,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.matching.value_matching import Dims, GraphSide
 from graphkit.model import Model
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import DimSpec, Shapes, infer
 from graphkit.shapes.constraints.dim_equalities import fed_inputs, fixed_by, solve_dims
@@ -58,10 +60,14 @@ class Side(GraphSide):
     Attributes:
         model: The model.
         feed: An array for each input without a default.
+        provider: Where it runs.
+        placed: How many nodes ran on each provider, where that is not the CPU.
     """
 
     model: Model
     feed: Mapping[str, np.ndarray]
+    provider: Provider = CPU
+    placed: Counter[str] = field(default_factory=Counter)
 
     @property
     def spec(self) -> DimSpec:
@@ -215,6 +221,7 @@ class Steps:
         given: Mapping[Value, np.ndarray] = MappingProxyType({}),
     ) -> None:
         self.model, self.graph, self.unholdable = side.model, side.model.graph, side.unholdable
+        self.provider, self.placed = side.provider, side.placed
         self.order, self.reads, self.readers = side.order, side.reads, side.readers
         self.fed = {value: feed[value.name] for value in self.graph.inputs if value.name in feed} | dict(given)
         self.held = dict(self.fed)
@@ -297,7 +304,8 @@ class Steps:
         read = {value for node in nodes for value in self.reads[node]} - set(computed)
         inputs = {value.name: self.held[value] for value in read if value in self.held}
         part = self._make_part(sorted(nodes, key=self.order.__getitem__), read, inputs, outputs)
-        with IsolatedSession(part, prepack=False) as session:
+        with IsolatedSession(part, prepack=False, provider=self.provider) as session:
+            self.placed.update(session.placed)
             arrays = session.run(inputs)
         return {value: arrays[value.name] for value in outputs}
 
