@@ -277,7 +277,7 @@ def _by_role(folder: Path, models: Sequence[Model]) -> dict[str, Model]:
         # it reads a prompt at once, as a step of recurrent state does token by token
         role = "first" if model in started else _pipeline_role(model)
         if role in by_role and role == "encoder" and all(each.roles.logits for each in (model, by_role[role])):
-            raise UsageError(f"{shown_path(folder)}: no decoder here keeps a cache - export it with use_cache=True")
+            raise UsageError(f"{shown_path(folder)}: no decoder here gives a cache to keep - export it with use_cache=True")
         if role in by_role:
             raise UsageError(
                 f"{shown_path(folder)}: {by_role[role].name} and {model.name} are both for the same step - "

@@ -261,7 +261,8 @@ def measure_prompt(originals: Originals, alone: Originals) -> float:
     if value is None or count < 2 or (rows is not None and len(tables) != 1):
         return 0.0
     bound = index_bound(value, first if rows is None else step) or 16
-    tokens = np.random.default_rng(0).integers(1, bound, (1, count))
+    batch = dim_at(step.roles.first("tokens"), 0)
+    tokens = np.random.default_rng(0).integers(1, bound, (batch if isinstance(batch, int) else 1, count))
     prompt, mask, later = tokens, np.ones_like(tokens), Oracle(alone)
     if rows is not None:
         (feed,) = (each.name for each in tables[0].graph.inputs if each.tensor is None)
