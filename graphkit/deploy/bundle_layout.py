@@ -142,7 +142,7 @@ class _Part:
         has_own = any(
             dim.name == MASK_LENGTH for value in self.model.graph.inputs for dim in self.shapes[value].dims or ()
         )
-        for value in self.model.graph.inputs:
+        for value in sorted(self.model.graph.inputs, key=lambda value: self.method.kinds.get(value.name) != "tokens"):
             for axis, dim in enumerate(self.shapes[value].dims or ()):
                 own = dim.declared
                 if dim.constant is None and dim.atom is not None and own not in names:

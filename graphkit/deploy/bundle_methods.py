@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graphkit.analysis.model_interface import given_states
+from graphkit.deploy.caller_positions import takes_positions
 from graphkit.deploy.deploy_sizes import fold_decoder
 from graphkit.deploy.export_dims import share_dim_names
 from graphkit.deploy.export_pipeline import SOURCES, Pipeline
@@ -143,7 +144,8 @@ def _method_pair(first: Model, step: Model, slots: int, update: Update) -> tuple
     prompt, kept = _with_kept_masks(_prepare_model(first, update), step)
     start = _starting_method(_last_logits(_start_in_place(prompt, later, slots, update)), prompt.model, step, kept)
     source = {value.name for value in first.roles.all("encoder mask", *SOURCES)}
-    known = {*start.reads, *start.kinds, *source}
+    placed = {value.name for value in first.roles.all("positions", "mask")} if takes_positions(first) else set()
+    known = {*start.reads, *start.kinds, *source, *placed}
     if unknown := [value.name for value in start.model.graph.inputs if value.name not in known]:
         raise UsageError(f"{first.label}: it is not known what '{unknown[0]}' is for - name it in a bundle.toml")
     return start if source else replace(start, name="prefill", file="prefill.onnx"), after

@@ -10,6 +10,7 @@ from pathlib import Path
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_interface import first_states
 from graphkit.contract.contract_parts import Generation
+from graphkit.deploy.caller_positions import count_on_positions, takes_positions
 from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
@@ -104,11 +105,19 @@ class Pipeline:
         """Return the pipeline without a first step that only reads what later ones can read token by token.
 
         It is so where these keep recurrent state, and where it reads no tokens, or prompts of one length.
+
+        Raises:
+            UsageError: Its caller says where the tokens of a prompt stand, which later steps do not take.
         """
-        if self.encoder is not None or self.step is None or self.step is self.first:
+        if self.encoder is not None or self.first is None or self.step is None or self.step is self.first:
             return self
         if not (self.step.roles.states or self.halves or has_fixed_prompt(self.first)):
             return self
+        if takes_positions(self.first):
+            raise UsageError(
+                f"{(self.halves or (self.first,))[0].name}: the caller says where the tokens of a prompt stand, and steps only count on - "
+                f"bundle it, or lower {self.step.name} alone, for texts without pictures"
+            )
         step = drop_idle_inputs(share_dim_names(self.step, self.first))
         return replace(self, first=step, step=step, halves=())
 
@@ -131,6 +140,8 @@ class Pipeline:
             batch = dims[0] if is_named else None if is_one else symbol("batch")
             step = drop_idle_inputs(share_dim_names(step, first, batch))
             first = step if is_one else drop_idle_inputs(share_dim_names(first, batch=batch))
+            if takes_positions(first):
+                first, step = count_on_positions(first, step)
             if encoder is not None:
                 encoder = share_dim_names(encoder, batch=batch)
                 first, step = (_with_mask_length(encoder, decoder) for decoder in (first, step))
@@ -277,7 +288,9 @@ def _by_role(folder: Path, models: Sequence[Model]) -> dict[str, Model]:
         # it reads a prompt at once, as a step of recurrent state does token by token
         role = "first" if model in started else _pipeline_role(model)
         if role in by_role and role == "encoder" and all(each.roles.logits for each in (model, by_role[role])):
-            raise UsageError(f"{shown_path(folder)}: no decoder here gives a cache to keep - export it with use_cache=True")
+            raise UsageError(
+                f"{shown_path(folder)}: no decoder here gives a cache to keep - export it with use_cache=True"
+            )
         if role in by_role:
             raise UsageError(
                 f"{shown_path(folder)}: {by_role[role].name} and {model.name} are both for the same step - "

@@ -151,6 +151,7 @@ Role = Literal[
 ]  # fmt: skip
 Axis = Literal["batch", "sequence", "past", "encoder", "total", "channels", "space", "other"]
 
+PLANES: tuple[Axis, ...] = ("other", "batch", "sequence")
 MASKS: tuple[Role, ...] = ("mask", "encoder mask", "image mask")
 
 
@@ -237,6 +238,10 @@ class Roles:
             open_ones = [axis for axis, each in enumerate(dims) if not isinstance(each, int)]
             named_ones = [axis for axis in open_ones if "batch" in str(dims[axis])]
             return "batch" if at in (named_ones or open_ones[:1]) else "other"
+        if last == 1 and at == 0 and PIXELS.search(value.name):  # patches of all pictures
+            return "other"
+        if role == "positions" and last == 2:  # in planes, as those of pictures are
+            return PLANES[at]
         is_named = any("batch" in str(each) for each in dims)
         if "batch" in str(dim) or (at == 0 and not is_named and not (last == 0 and self._is_sequence(dim))):
             return "batch"
@@ -296,6 +301,7 @@ def declared_rank(value: Value) -> int | None:
 
 
 INTEGERS = {TensorProto.INT32, TensorProto.INT64}
+PIXELS = re.compile(r"pixel_values", re.IGNORECASE)
 IMAGE = re.compile(r"pixel_values|image|img", re.IGNORECASE)
 AUDIO = ("input_features", "input_values", "audio")
 MASK_WORDS = {"mask", "masks"}
@@ -333,6 +339,7 @@ def _find_states(
     paired = {value for entry in cache if entry.past and entry.present for value in (entry.past, entry.present)}
     kinds = ("other", "past", "present", "encoder state", "image")
     named = {value for value in inputs if IMAGE.search(value.name)}
+    inputs = {v: "other" if role == "positions" and _counts_on(v) else role for v, role in inputs.items()}
     inputs_left, free = (
         [v for v, role in roles.items() if role in kinds and v not in paired | named] for roles in (inputs, outputs)
     )
@@ -340,6 +347,12 @@ def _find_states(
     past = {entry.past for entry in states}
     is_fed = any(role not in (*MASKS, "positions", "past") and value not in past for value, role in inputs.items())
     return states if is_fed else ()
+
+
+def _counts_on(value: Value) -> bool:
+    """Whether a model gives an input and a constant as an output, as it does where it counts positions."""
+    sums = [node for node, _ in value.consumers if node.is_op("Add") and any(v.is_constant for v in node.operands)]
+    return any(node.outputs[0] in value.scope.outputs for node in sums)
 
 
 def _input_role(value: Value) -> Role:

@@ -390,7 +390,7 @@ class Bundle:
             else:
                 mask = None
             by_name |= source
-        rows = most_rows([*by_name.values(), *([] if prompt is None else [as_rows(prompt)])])
+        rows = max(most_rows(method, by_name), 1 if prompt is None else len(as_rows(prompt)))
         if rows * search.beams > most:
             raise UsageError(
                 f"{rows * search.beams} rows and beams, and the bundle takes {most} - make one of a larger --batch"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,7 +136,8 @@ def checked_feeds(
             given = _default_input(method, port, sizes)
         feeds[port.name] = _fitting_input(method, port, given, sizes, most)
         _check_legal(port, sizes, legal)
-    rows = next((len(array) for array in feeds.values() if array.ndim), None)
+    counted = [*method.sources.get("tokens", ()), *(port for _, port in method.fed)]
+    rows = next((len(feeds[port.name]) for port in counted if feeds[port.name].ndim), None)
     for port in method.sources.get("kept", ()):
         feeds[port.name] = np.array([kept], np.int64)
         sizes[port.name] = kept or feeds[method.sources["tokens"][-1].name].shape[1]
@@ -192,10 +193,13 @@ def _check_legal(port: BundlePort, sizes: Mapping[str, int], legal: Mapping[str,
 def of_source(method: BundleMethod, ids: npt.ArrayLike, mask: npt.ArrayLike | None) -> dict[str, np.ndarray]:
     """Return ids and their mask by the names of the inputs that take them; nothing where only tokens are taken.
 
+    So it is where the tokens are rows of embeddings, beside which there are positions.
+
     Raises:
         UsageError: An input takes one of them, and none the other.
     """
-    users = [port.name for port in method.inputs if port.kind == "user"]
+    takes_rows = any(len(port.shape) == 3 for port in method.sources.get("tokens", ()))
+    users = [port.name for port in method.inputs if port.kind == "user" and not takes_rows]
     found: dict[str, np.ndarray] = {}
     for array, is_mask in ((ids, False), (mask, True)) if users else ():
         name = next((name for name in users if ("mask" in name) == is_mask), "")
@@ -206,9 +210,11 @@ def of_source(method: BundleMethod, ids: npt.ArrayLike, mask: npt.ArrayLike | No
     return found
 
 
-def most_rows(arrays: Iterable[npt.ArrayLike]) -> int:
+def most_rows(method: BundleMethod, inputs: Mapping[str, npt.ArrayLike]) -> int:
     """Return how many rows the largest of some inputs has, 1 where there is none."""
-    return max((len(np.atleast_2d(as_array("an input", array))) for array in arrays), default=1)
+    axes = {port.name: port.shape.index("batch") for port in method.inputs if "batch" in port.shape}
+    arrays = [(np.atleast_2d(as_array(name, array)), axes[name]) for name, array in inputs.items() if name in axes]
+    return max((array.shape[axis] for array, axis in arrays if axis < array.ndim), default=1)
 
 
 def as_rows(tokens: Tokens) -> np.ndarray:

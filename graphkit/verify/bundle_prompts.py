@@ -66,6 +66,7 @@ class Prompt:
         source: Positions of the source; 0 without an encoder.
         is_padded: Whether the last row is padded.
         all_logits: Whether the logits of each token are compared, not of the last one alone.
+        row_axes: The axis of each input that counts rows, where one does.
     """
 
     tokens: np.ndarray
@@ -76,6 +77,7 @@ class Prompt:
     source: int
     is_padded: bool
     all_logits: bool
+    row_axes: Mapping[str, int]
 
     @property
     def work(self) -> float:
@@ -84,7 +86,8 @@ class Prompt:
 
     def first_row(self) -> Prompt:
         """Return it without the other rows."""
-        inputs = {name: array[:1] for name, array in self.inputs.items()}
+        cut = {name: self.inputs[name].take([0], axis) for name, axis in self.row_axes.items()}
+        inputs = {**self.inputs, **cut}
         return replace(self, tokens=self.tokens[:1], mask=self.mask[:1], inputs=inputs)
 
     def counted_logits(self, logits: np.ndarray, number: int) -> np.ndarray:
@@ -204,7 +207,7 @@ class _Maker:
         padded = is_padded and self.takes_padding(length)
         steps = tuple(self.inputs.array(self.later, (rows, 1)) for _ in range(count))
         compares_all = tokens.size * self.logit_bytes <= COMPARED
-        inputs = self._inputs(rows, source, is_padded)
+        inputs = self._inputs(rows, length, source, is_padded)
         return Prompt(
             tokens=tokens,
             mask=mask,
@@ -214,6 +217,7 @@ class _Maker:
             source=source,
             is_padded=padded,
             all_logits=compares_all,
+            row_axes={port.name: port.shape.index("batch") for port in self.ports if "batch" in port.shape},
         )
 
     def special(self, models: Sequence[Model], slots: int) -> Iterator[Prompt]:
@@ -242,8 +246,8 @@ class _Maker:
     def _draw_tokens(self, shape: Sequence[int]) -> np.ndarray:
         return self.inputs.array(self.tokens, (*shape, *self.width))
 
-    def _inputs(self, rows: int, source: int, is_padded: bool) -> dict[str, np.ndarray]:
-        sizes = {**self.sizes, "batch": rows, "source": source}
+    def _inputs(self, rows: int, length: int, source: int, is_padded: bool) -> dict[str, np.ndarray]:
+        sizes = {**self.sizes, "batch": rows, "source": source, "tokens": length}
         arrays: dict[str, np.ndarray] = {}
         for port in self.ports:
             shape = [dim if isinstance(dim, int) else sizes.get(dim, 2) for dim in port.shape]

@@ -78,6 +78,7 @@ class Oracle:
         self._inputs: Mapping[str, np.ndarray] = {}
         self._given: Arrays = {}  # what decoders read of the encoder, by role
         self._mask = np.ones((0, 0), np.int64)
+        self._placed: np.ndarray | None = None  # positions that the caller gave, and those that follow
         self.encoder_inputs: InputProbe | None = None
         if self._encoder is not None and self._session is not None:
             self.encoder_inputs = InputProbe(self._encoder, self._session.run)
@@ -165,6 +166,8 @@ class Oracle:
         self._inputs = self._inputs if beside is None else beside
         tokens = tokens.reshape(len(self._mask), -1)
         self._mask = np.concatenate([self._mask, np.ones_like(tokens) if mask is None else mask], 1)
+        if self._placed is not None:  # what follows counts on from the last position
+            self._placed = self._placed[..., -1:] + 1 + np.arange(tokens.shape[1])
         model = self._decoder.later
         choice = self._logits_choice(tokens) if self._decoder.first is model else {}
         self.outputs, self.cache = self._decoder.step({**self._decoder_feed(model, tokens), **choice}, self.cache)
@@ -180,6 +183,8 @@ class Oracle:
         assert self._decoder is not None
         model, self._mask = self._decoder.first, mask
         self._states = _no_state(model, len(tokens))
+        given = [self._inputs[v.name] for v in model.roles.all("positions") if v.name in self._inputs]
+        self._placed = given[0] if given else None
         return {**self._decoder_feed(model, tokens), **_empty_past(model, len(tokens))}
 
     def later_feed(self, tokens: np.ndarray) -> Arrays:
@@ -209,6 +214,7 @@ class Oracle:
                 self._states[name] = np.take(self._states[name], chosen, rows_at[0])
         self._given = {role: array[chosen] for role, array in self._given.items()}
         self._mask = self._mask[chosen]
+        self._placed = None if self._placed is None else self._placed[..., chosen, :]
 
     def _decoder_feed(self, model: Model, tokens: np.ndarray) -> Arrays:
         """Return a decoder's feed without its KV cache."""
@@ -227,13 +233,19 @@ class Oracle:
             if role in ("past", "condition") or declared is None:
                 continue
             array = known.get(role, self._inputs.get(value.name, states.get(value.name)))
+            if role == "positions" and self._placed is not None:
+                array = self._placed
             if array is None and all(node.is_op("Identity") for node, _ in value.consumers):  # it comes out as it is
                 array = _zero_input(model, value, lambda _: len(tokens))
             if array is None:
                 raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
             if role == "positions" and declared.rank == 1:
                 array = np.arange(self._mask.shape[1] - count, self._mask.shape[1])
-            if role == "mask" and declared.rank == 4:
+            if role == "positions" and declared.rank == 3 and array.ndim == 2:
+                array = np.broadcast_to(array, (_size_at(value, 0), *array.shape))
+            if role == "mask" and value.name in self._inputs and declared.rank == 4:
+                array = self._inputs[value.name]
+            elif role == "mask" and declared.rank == 4:
                 array = self._slot_mask(model, value, count)
             elif role == "mask":
                 array = np.where(array, *self._mask_elements)
@@ -327,6 +339,11 @@ def _zero_input(model: Model, value: Value, size: Callable[[int], int]) -> np.nd
         raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)
     dims = [dim if isinstance(dim, int) else size(axis) for axis, dim in enumerate(declared.dims)]
     return np.zeros(dims, declared.numpy_dtype)
+
+
+def _size_at(value: Value, axis: int) -> int:
+    size = dim_at(value, axis)
+    return size if isinstance(size, int) else 1
 
 
 def _logits_array(model: Model, outputs: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -93,26 +93,57 @@ def test_a_first_step_that_has_the_encoder_in_it_gives_the_tokens_of_pytorch(tmp
         ]
 
 
-def test_a_model_for_pictures_and_text_gives_the_tokens_of_pytorch(tmp_path: Path) -> None:
-    export = unpacked_export("llava-one", tmp_path / "export")
+def planes(ids: np.ndarray) -> np.ndarray:
+    """Return positions of Qwen2-VL for one picture of 2 by 2: count, time, height and width, [4, batch, tokens]."""
+    first = int(np.argmax(ids[0] == IMAGE))
+    behind = first + 2 + np.arange(ids.shape[1] - first - 4)
+    picture = first + np.array([[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 0, 1]])
+    places = [np.concatenate([np.arange(first), row, behind]) for row in picture]
+    return np.stack([np.arange(ids.shape[1]), *places])[:, None]
+
+
+def nothing(ids: np.ndarray) -> dict[str, np.ndarray]:
+    return {}
+
+
+def in_planes(ids: np.ndarray) -> dict[str, np.ndarray]:
+    return {"position_ids": planes(ids)}
+
+
+def from_one(ids: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what PaliGemma's processor adds: positions from 1, and a prompt that sees all of itself."""
+    count = ids.shape[1]
+    return {"position_ids": np.arange(1, count + 1)[None], "attention_mask": np.ones((1, 1, count, count), np.bool_)}
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("llava-one", nothing), ("qwen2_vl-one", in_planes), ("paligemma-one", from_one)]
+)
+def test_a_model_for_pictures_and_text_gives_the_tokens_of_pytorch(
+    name: str, more: Callable[[np.ndarray], dict[str, np.ndarray]], tmp_path: Path
+) -> None:
+    export = unpacked_export(name, tmp_path / "export")
     bundle = bundled(export, tmp_path / "bundle", batch=1)
     assert bundle.contract.tokens["image"] == IMAGE
     assert any(f"at tokens equal to {IMAGE}" in step for step in bundle.contract.loop)
     tried = 0
     for case in cases_of(export):
-        ids, pixels = case["inputs"]["input_ids"], case["inputs"]["pixel_values"]
+        ids = case["inputs"]["input_ids"]
         if len(ids) == 1:
             rows = run_part(bundle, "embed_tokens", ids).copy()
-            rows[ids == IMAGE] = run_part(bundle, "image_encoder", pixels).reshape(-1, rows.shape[-1])
-            given = bundle.generate(rows, max_new_tokens=case["tokens"].shape[1])
+            names = ("pixel_values", "image_grid_thw")
+            pixels = [case["inputs"][name] for name in names if name in case["inputs"]]
+            rows[ids == IMAGE] = run_part(bundle, "image_encoder", *pixels).reshape(-1, rows.shape[-1])
+            given = bundle.generate(rows, inputs=more(ids), max_new_tokens=case["tokens"].shape[1])
             assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
             tried += 1
     assert tried
 
 
-def run_part(bundle: graphkit.Bundle, name: str, array: np.ndarray) -> np.ndarray:
+def run_part(bundle: graphkit.Bundle, name: str, *arrays: np.ndarray) -> np.ndarray:
     method = next(method for method in bundle.contract.methods if method.name == name)
-    return bundle.run(name, {method.inputs[0].name: array})[method.outputs[0].name]
+    feed = {port.name: array for port, array in zip(method.inputs, arrays, strict=True)}
+    return bundle.run(name, feed)[method.outputs[0].name]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +154,7 @@ def test_a_bundle_is_proven_against_its_export(name: str, tmp_path: Path) -> Non
 
 
 @slow
-@pytest.mark.parametrize("name", ["marian-multi", "llava-one"])
+@pytest.mark.parametrize("name", ["marian-multi", "llava-one", "qwen2_vl-one", "paligemma-one"])
 def test_a_bundle_of_several_models_is_proven_against_its_export(name: str, tmp_path: Path) -> None:
     bundled(unpacked_export(name, tmp_path / "export"), tmp_path / "bundle", batch=1, verify=True)
 
@@ -241,6 +272,23 @@ def test_steps_do_not_read_prompts_of_a_first_step_whose_tokens_see_those_behind
     see_all(freeze_prompt(export, "prefill"))
     with pytest.raises(UsageError, match=r"after a prompt that it reads token by token its logits differ by"):
         bundled(export, tmp_path / "bundle", batch=1, verify=True)
+
+
+def test_a_prompt_whose_positions_are_the_callers_is_not_lowered(tmp_path: Path) -> None:
+    export = unpacked_export("qwen2_vl-one", tmp_path / "export")
+    with pytest.raises(UsageError, match=r"language_model\.onnx: the caller says where the tokens of a prompt stand"):
+        graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=32))
+
+
+def test_later_positions_count_on_from_those_of_the_caller(tmp_path: Path) -> None:
+    export = unpacked_export("paligemma-one", tmp_path / "export")
+    bundle = bundled(export, tmp_path / "bundle", batch=1)
+    rows, places = np.ones((1, 3, 32), np.float32), {"attention_mask": np.ones((1, 1, 3, 3), np.bool_)}
+    bundle.prefill(rows, {**places, "position_ids": [[1, 2, 3]]})
+    counted = bundle.step([7])
+    bundle.prefill(rows, {**places, "position_ids": [[1, 2, 9]]})
+    assert not np.allclose(bundle.step([7]), counted)
+    assert bundle.state["position_ids"].tolist() == [[11]]
 
 
 def test_a_static_cache_whose_mask_may_hide_the_past_is_declined(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from onnx import TensorProto
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.roles import declared_rank
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
 from graphkit.options import Update
@@ -329,7 +330,10 @@ class _Caches:
         self.slots = Slots(self.editor, tokens, self.options.update, is_start=self.is_start)
         rings = rings_of(self.editor, self.growths, self.options.slots) if self.options.rings else {}
         self.masks = [value for value in self.roles.all("mask") if self._is_own(value, dims)]
+        planes = [value for value in self.roles.all("mask") if declared_rank(value) == 4]
         self.positions = [v for v in self.roles.all("positions") if self.growths or self._is_own(v, dims)]
+        if self.is_start and planes:  # who makes a mask for each pair of tokens says where they stand, too
+            self.positions = []
         self._check(new)
         if self.declined:
             return Outcome(self.model, declined=tuple(self.declined))
