@@ -102,7 +102,7 @@ def planes(ids: np.ndarray) -> np.ndarray:
     return np.stack([np.arange(ids.shape[1]), *places])[:, None]
 
 
-def nothing(ids: np.ndarray) -> dict[str, np.ndarray]:
+def nothing(_: np.ndarray) -> dict[str, np.ndarray]:
     return {}
 
 
