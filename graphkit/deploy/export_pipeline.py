@@ -114,9 +114,10 @@ class Pipeline:
         if not (self.step.roles.states or self.halves or has_fixed_prompt(self.first)):
             return self
         if takes_positions(self.first):
+            ahead = self.halves[0] if self.halves else self.first
             raise UsageError(
-                f"{(self.halves or (self.first,))[0].name}: the caller says where the tokens of a prompt stand, and steps only count on - "
-                f"bundle it, or lower {self.step.name} alone, for texts without pictures"
+                f"{ahead.name}: the caller says where the tokens of a prompt stand, and steps only count on - bundle "
+                f"it, or lower {self.step.name} alone, for texts without pictures"
             )
         step = drop_idle_inputs(share_dim_names(self.step, self.first))
         return replace(self, first=step, step=step, halves=())
