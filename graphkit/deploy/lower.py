@@ -277,22 +277,22 @@ def _proven_floor(
         UsageError: Padding of a text reaches what counts, with a floor that was not asked for.
     """
     draft = _draft_parts(changes, sizes, options, progress)
-    progress("looking for leaks of padding")
-    with _host_files(draft) as folder:
-        encoder = changes.pipeline.encoder
-        if encoder is not None and draft.parts[0].method.takes_text and options.mask_floor is None:
-            check_padding(draft.parts[0], encoder, folder)
-        if sizes.floor < LEAST_QUANTIZED:
-            return draft
+    if sizes.floor >= LEAST_QUANTIZED:
         progress("measuring scores")
-        largest = largest_score(draft.parts, folder)
-    if largest is None:
-        return draft
-    below = floor_under(largest, sizes.floor)
-    if below < sizes.floor and options.mask_floor is None:
-        draft = _draft_parts(changes, replace(sizes, floor=below), options, progress)
-    if sizes.target.is_quantized or draft.contract.floor != sizes.floor or below < sizes.floor:
-        draft = replace(draft, notes=(told_floor(largest, draft.contract.floor),))
+        with _host_files(draft) as folder:
+            largest = largest_score(draft.parts, folder)
+        below = sizes.floor if largest is None else floor_under(largest, sizes.floor)
+        if below < sizes.floor and options.mask_floor is None:
+            draft = _draft_parts(changes, replace(sizes, floor=below), options, progress)
+        if largest is not None and (
+            sizes.target.is_quantized or draft.contract.floor != sizes.floor or below < sizes.floor
+        ):
+            draft = replace(draft, notes=(told_floor(largest, draft.contract.floor),))
+    encoder = changes.pipeline.encoder
+    if encoder is not None and draft.parts[0].method.takes_text and options.mask_floor is None:
+        progress("looking for leaks of padding")
+        with _host_files(draft) as folder:
+            check_padding(draft.parts[0], encoder, folder)
     return draft
 
 

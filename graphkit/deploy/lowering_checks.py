@@ -248,9 +248,10 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
 
 
 def _add_noise(rows: np.ndarray, table: np.ndarray, batch: int, length: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the rows of tokens with elements of their table for those of padding."""
+    """Return the rows of tokens with those of other ones for padding."""
     noisy = rows.reshape(batch, length, -1).copy()
-    noisy[:, length // 2 :] = rng.choice(table.ravel(), noisy[:, length // 2 :].shape)
+    places = noisy[:, length // 2 :].shape
+    noisy[:, length // 2 :] = table[rng.integers(0, len(table), places[:2])].reshape(places)
     return np.asarray(noisy.reshape(rows.shape))
 
 

@@ -316,10 +316,10 @@ def _find_padding_leaks(
     size = case.host.contract.sizes["source"]
 
     def noisy(port: Port, ids: Sequence[int], fed: np.ndarray) -> np.ndarray:
-        if (port.kind, port.by) != ("embedding", "source"):
+        if (port.kind, port.by) != ("embedding", "source") or port.source is None:
             return fed
-        rows = fed.reshape(size, -1).copy()
-        rows[len(ids) :] = rng.normal(0, NOISE, rows[len(ids) :].shape)
+        rows, table = fed.reshape(size, -1).copy(), case.host.tables[port.source.of]
+        rows[len(ids) :] = table[rng.integers(0, len(table), size - len(ids))].reshape(rows[len(ids) :].shape)
         return np.asarray(rows.reshape(fed.shape))
 
     with with_attributes(case.host, alter=noisy):

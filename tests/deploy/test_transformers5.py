@@ -309,3 +309,16 @@ def test_a_growing_cache_is_no_static_one_whatever_is_declared(tmp_path: Path) -
     roles = graphkit.load(step).roles
     assert roles.pasts
     assert not any(entry.is_static for entry in roles.cache)
+
+
+def test_a_floor_of_masks_is_as_deep_as_large_scores_need_it(tmp_path: Path) -> None:
+    export = unpacked_export("marian-multi", tmp_path / "export")
+    report = graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(src_len=16, max_cache_len=32))
+    assert report.proof is not None
+    assert report.proof.passed
+    host = Host(tmp_path / "lowered")
+    assert host.contract.floor < -100
+    for case in export_cases(export):
+        if len(case["tokens"]) == 1:
+            given = host.generate(case["inputs"]["input_ids"][0].tolist(), steps=case["tokens"].shape[1])
+            assert cut(np.array(given)) == cut(case["tokens"][0])
