@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from graphkit.targets import Target
 
 __all__ = [
-    "BLOCKERS", "EXTRAS", "SECTIONS", "SECTION_NAMES", "VERDICT", "Comparison", "ComparisonRow", "Failure",
+    "BLOCKERS", "EXTRAS", "PLACEMENT", "SECTIONS", "SECTION_NAMES", "VERDICT", "Comparison", "ComparisonRow", "Failure",
     "HazardCheck", "Report", "ReportOptions", "Section", "compare", "judged_sections", "report", "sections_of",
 ]  # fmt: skip
 
@@ -52,6 +52,7 @@ class ReportOptions:
         context: Number of positions for which to state the memory of a KV cache.
         check: Function that runs a model at the dims of its hazards, such as `graphkit.verify.check_hazards`.
         target: The target to look for blockers for, None for none.
+        provider: The device to say the placement on, such as "webgpu"; "" for none.
         spec: Input dims at which to look for them and to count costs, None for those declared.
         also: Names of sections to show besides those of `only`.
     """
@@ -63,13 +64,16 @@ class ReportOptions:
     context: int = DEFAULT_CONTEXT
     check: HazardCheck | None = None
     target: Target | None = None
+    provider: str = ""
     spec: DimSpec | None = None
     also: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.target is None and BLOCKERS.name in (*self.only, *self.also):
             raise UsageError("the section 'blockers' is about a target - name one with --target")
-        known = [section.name for section in _sections_for(self.target)]
+        if not self.provider and PLACEMENT.name in (*self.only, *self.also):
+            raise UsageError("the section 'placement' is about a device - name one with --provider")
+        known = [section.name for section in _sections_for(self)]
         unknown = [name for name in (*self.only, *self.also) if name not in known]
         if unknown:
             raise UsageError(f"no section '{unknown[0]}' - {did_you_mean(unknown[0], known)}")
@@ -139,6 +143,13 @@ def _blockers_section(material: Material) -> Result:
     return blockers(material.model, target, **material.sized_spec())
 
 
+def _placement_section(material: Material) -> Result:
+    from graphkit.analysis.node_placement import placement  # which loads the model
+
+    spec = material.options.spec or DimSpec()
+    return placement(material.model, material.options.provider, **({"spec": spec} | material.sized_spec()))
+
+
 def _float16_section(material: Material) -> Result:
     from graphkit.analysis.float16_losses import float16_losses  # which few reports have
 
@@ -164,10 +175,12 @@ SECTION_NAMES = tuple(section.name for section in SECTIONS)
 EXTRAS = (Section("float16", _float16_section, is_judged=True),)  # of a report that names them
 BLOCKERS = Section("blockers", _blockers_section, needs_shapes=True, is_judged=True)  # of a report for a target
 
+PLACEMENT = Section("placement", _placement_section, needs_shapes=True)  # of a report for a device
+
 
 def sections_of(options: ReportOptions) -> tuple[Section, ...]:
     """Return the sections that options ask for, in order."""
-    every = _sections_for(options.target)
+    every = _sections_for(options)
     names = options.only or tuple(section.name for section in every if section not in EXTRAS)
     return tuple(section for section in every if section.name in (*names, *options.also))
 
@@ -177,13 +190,14 @@ def judged_sections(options: ReportOptions) -> tuple[Section, ...]:
     shown = sections_of(options)
     return tuple(
         section
-        for section in _sections_for(options.target)
+        for section in _sections_for(options)
         if section.is_judged and (section not in EXTRAS or section in shown)
     )
 
 
-def _sections_for(target: Target | None) -> tuple[Section, ...]:
-    return (*SECTIONS, *EXTRAS) if target is None else (*SECTIONS, *EXTRAS, BLOCKERS)
+def _sections_for(options: ReportOptions) -> tuple[Section, ...]:
+    asked = ((BLOCKERS, options.target is not None), (PLACEMENT, bool(options.provider)))
+    return (*SECTIONS, *EXTRAS, *(section for section, is_asked in asked if is_asked))
 
 
 @dataclass(frozen=True)

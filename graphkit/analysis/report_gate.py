@@ -9,6 +9,7 @@ names no node, so that they stay the same ones when an exporter numbers nodes an
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -18,7 +19,8 @@ from types import UnionType
 from typing import Any, ClassVar, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from graphkit.analysis.findings import KIND_NAMES, Finding, kind_of, kinds_named
-from graphkit.analysis.report import VERDICT, Comparison, Report
+from graphkit.analysis.node_placement import NodePlacement
+from graphkit.analysis.report import PLACEMENT, VERDICT, Comparison, Report
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_things, paths_below
@@ -26,7 +28,7 @@ from graphkit.render.result import Result, tabled, versioned_schema
 
 __all__ = [
     "MEASURES", "Baseline", "Gate", "LockedFinding", "LockedModel", "Measure", "VerdictLock", "read_baseline",
-    "read_kinds", "verdict_lock",
+    "read_kinds", "read_partitions", "verdict_lock",
 ]  # fmt: skip
 
 FOLDER = "fit"  # no section: part of the report of several models
@@ -128,18 +130,21 @@ class Gate:
         kinds: Findings of these kinds.
         baseline: An earlier report; findings that are new or have grown since fail.
         locks: Whether a lock file is written of it.
+        partitions: The most parts that a device may take; None for any number.
     """
 
     strict: bool = False
     kinds: frozenset[str] = frozenset()
     baseline: Baseline | None = None
     locks: bool = False
+    partitions: int | None = None
 
     @property
     def sections(self) -> tuple[str, ...]:
         """The sections that a report needs for it."""
         needed = dict.fromkeys(kind.section for name in sorted(self.kinds) for kind in kinds_named(name))
-        verdict = ("verdict",) if self.locks or self.baseline is not None else ()
+        verdict = [VERDICT.name] if self.locks or self.baseline is not None else []
+        verdict += [PLACEMENT.name] if self.partitions is not None else []
         return (*verdict, *(name for name in needed if name != FOLDER))
 
     def failures(self, made: Report | Comparison) -> Iterator[str]:
@@ -147,8 +152,24 @@ class Gate:
         for finding in made.found():
             if (self.strict and finding.is_fault) or finding.kind in self.kinds:
                 yield f"Finding: {finding}"
+        for report in made.reports:
+            placed, most = report.sections.get(PLACEMENT.name), self.partitions
+            if most is not None and isinstance(placed, NodePlacement) and not 0 < placed.partitions <= most:
+                parts = f"{placed.partitions:,} on {placed.provider}, and {most:,} allowed"
+                yield f"Partitions: {report.model}: {parts if placed.partitions else f'none on {placed.provider}'}"
         if self.baseline is not None:
             yield from self.baseline.regressions(made)
+
+
+PARTITIONS = re.compile(r"partitions:([1-9][0-9]{0,8})")
+
+
+def read_partitions(text: str) -> tuple[str, int | None]:
+    """Take `partitions:N` out of a list of kinds, and return the list and the number; None where it has none."""
+    names = text.split(",")
+    found = [match for name in names if (match := PARTITIONS.fullmatch(name.strip()))]
+    rest = ",".join(name for name in names if not PARTITIONS.fullmatch(name.strip()))
+    return rest, min((int(match[1]) for match in found), default=None)
 
 
 def read_kinds(text: str) -> frozenset[str]:

@@ -255,9 +255,13 @@ class Lint:
             reason = f"{note} ({fact.source.key})" if fact is not None and note else "no source says"
             yield self._obstacle(node, "dtype", name, reason, value), refuses
 
-    def _obstacle(self, node: Node, cause: Cause, what: str, reason: str, value: Value | None) -> Obstacle:
+    def remedy(self, node: Node, cause: Cause, what: str) -> str | None:
+        """Return the pass that removes an obstacle of a node, None where none is known."""
         rows = (row for row in REMEDIES if row.cause == cause and row.of in ("", node.operator, what))
         fitting = (row.pass_name for row in rows if row.pass_name not in self.passed and row.applies(self, node))
+        return next(fitting, None)
+
+    def _obstacle(self, node: Node, cause: Cause, what: str, reason: str, value: Value | None) -> Obstacle:
         shown = value or next(iter(node.results), None)
         tensor = None if shown is None else self.shapes[shown]
         dims = None if tensor is None else tensor.dims
@@ -273,7 +277,7 @@ class Lint:
             rank=None if dims is None else len(dims),
             dtype=dtype_name(tensor.dtype) if tensor is not None and tensor.dtype else "?",
             dims=shape and tuple(dim if is_known(expr) else None for dim, expr in zip(shape, dims or (), strict=True)),
-            pass_name=next(fitting, None),
+            pass_name=self.remedy(node, cause, what),
         )
 
 

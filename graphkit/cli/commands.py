@@ -80,12 +80,13 @@ COMMANDS: Mapping[str, str] = {
     "compare": "proof_commands",
     "diff": "proof_commands",
     "targets": "list_commands",
+    "providers": "list_commands",
     "judges": "list_commands",
     "schema": "list_commands",
     "examples": "list_commands",
     "completion": "shell_completion",
 }
-LISTING = ("contract", "explain", "targets", "judges", "schema", "examples", "completion")
+LISTING = ("contract", "explain", "targets", "providers", "judges", "schema", "examples", "completion")
 
 
 class _Commands(click.Group):

@@ -1,4 +1,4 @@
-"""Commands that list what there is: passes and findings, targets, examples, JSON Schemas."""
+"""Commands that list what there is: passes and findings, targets, providers, examples, JSON Schemas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphkit.cli.flags import Format, complete, output_format_option, output_op
 from graphkit.cli.output import put_list, put_text, show_result
 from graphkit.cli.rewrite_commands import current_folder_importable
 
-__all__ = ["examples", "explain", "judges", "schema", "targets"]
+__all__ = ["examples", "explain", "judges", "providers", "schema", "targets"]
 
 
 @click.command()
@@ -55,6 +55,15 @@ def targets(target: str | None, format: str) -> None:
     from graphkit.targets import load_target
 
     show_result(every_target() if target is None else target_facts(load_target(target)), Format(format))
+
+
+@click.command(short_help="List the devices that onnxruntime can run models on.")
+@output_format_option
+def providers(format: str) -> None:
+    """List the execution providers of onnxruntime that are here, and how to install the others."""
+    from graphkit.analysis.provider_list import list_providers
+
+    show_result(list_providers(), Format(format))
 
 
 @click.group(invoke_without_command=True, short_help="List the compilers to ask, or install one.")

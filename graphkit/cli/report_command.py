@@ -53,11 +53,17 @@ class ReportFlags:
     check_hazards: bool = option(False, "Run the model at the dims of each hazard and at safe dims next to them.")
     group: int = option(1, "Group of shape origins to draw with dot or mermaid.")
     target: str | None = option(None, BLOCKED_BY)
+    provider: str = option(
+        "",
+        "Show where onnxruntime places the nodes of the model on an execution provider; see graphkit providers.",
+        metavar="NAME[:KEY=VALUE...]",
+    )
     spec: DimSpec = sizes_option()
     strict: bool = option(False, "Exit with code 1 if there are faults. Notes, such as limits of sizes, do not count.")
     fail_on: str = option(
         "",
         "Exit with code 1 if there are findings of these kinds, notes included. A section stands for all of its kinds. "
+        "partitions:N: more than N parts, or none, on the device of --provider. "
         f"Kinds: {', '.join(KIND_NAMES)}.",
         metavar="KIND,...",
     )
@@ -80,8 +86,8 @@ class ReportFlags:
     @property
     def is_for_models(self) -> bool:
         """Whether there are options that say nothing about a bundle."""
-        asked = (self.sections, self.optimize, self.full, self.hash, self.check_hazards, self.target, self.fail_on)
-        return any(asked) or self.baseline is not None or self.lock is not None
+        asked = (self.sections, self.optimize, self.full, self.hash, self.check_hazards, self.target, self.provider)
+        return any((*asked, self.fail_on)) or self.baseline is not None or self.lock is not None
 
 
 @click.command(short_help="Explain models: a verdict, and the facts behind it.")
@@ -102,11 +108,15 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
     """
     from graphkit.analysis.report import compare
     from graphkit.analysis.report import report as analyse
-    from graphkit.analysis.report_gate import Gate, read_baseline, read_kinds
+    from graphkit.analysis.report_gate import Gate, read_baseline, read_kinds, read_partitions
+    from graphkit.errors import UsageError
 
     asked = options.read()
     baseline = None if asked.baseline is None else read_baseline(asked.baseline)
-    gate = Gate(asked.strict, read_kinds(asked.fail_on), baseline, asked.lock is not None)
+    kinds, partitions = read_partitions(asked.fail_on)
+    if partitions is not None and not asked.provider:
+        raise UsageError("--fail-on partitions: these are parts on a device - name one with --provider")
+    gate = Gate(asked.strict, read_kinds(kinds), baseline, asked.lock is not None, partitions)
     report_options = _report_options(asked, gate)
     chosen = format_of(format, output)
     if len(models) == 1 and not asked.recursive and os.path.isdir(models[0]):
@@ -114,7 +124,7 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         if (folder / "bundle.json").is_file():
             _report_bundle(folder, chosen, output, has_options=asked.is_for_models)
             return
-    with start_prover(asked.limits, asked.check_hazards), progress_on_terminal() as progress:
+    with start_prover(asked.limits, asked.check_hazards or bool(asked.provider)), progress_on_terminal() as progress:
         names = _expand_folders(models, recursive=asked.recursive)
         is_alone = len(names) == 1
         loaded, broken = _load_models(names, progress, keep_going=not is_alone)
@@ -151,6 +161,7 @@ def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
         context=asked.context,
         check=partial(check_hazards, limits=asked.limits) if asked.check_hazards else None,
         target=target,
+        provider=asked.provider,
         spec=spec,
         also=gate.sections,
     )
@@ -225,9 +236,11 @@ def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpe
     if asked.target is None:
         if "blockers" in gate.kinds:
             raise UsageError("--fail-on blockers: blockers are those for a target - name one with --target")
-        if asked.spec != as_declared():
-            raise UsageError("--dim, --input and --range are for blockers - name a target with --target")
-        return None, None
+        if asked.spec != as_declared() and not asked.provider:
+            raise UsageError(
+                "--dim, --input and --range are for blockers and placement - name a --target or --provider"
+            )
+        return None, asked.spec if asked.provider else None
     from graphkit.targets import load_target
 
     return load_target(asked.target), asked.spec

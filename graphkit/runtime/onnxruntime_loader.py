@@ -38,14 +38,15 @@ def open_model(
     prepack: bool,
     spin: bool = True,
     provider: Provider = CPU,
+    dims: Mapping[str, int] = MappingProxyType({}),
     entries: Mapping[str, str] = MappingProxyType({}),
     saved: str = "",
 ) -> InferenceSession:
     """Return onnxruntime's session for a model: the path of a file, or bytes with the folder of their external data.
 
     The options are those of `Session`. With `spin`, threads that have nothing to do wait in a busy loop, from which
-    they start sooner. `entries` are added to the session's configuration; `saved` is where onnxruntime writes the model
-    that it runs.
+    they start sooner. `dims` are sizes of symbols, `entries` more of the session's configuration, and `saved` is where
+    onnxruntime writes the model that it runs.
 
     Raises:
         ProviderError: The provider is not here, or does not start.
@@ -65,6 +66,8 @@ def open_model(
         options.add_session_config_entry(FOLDER, folder)
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
+    for name, size in dims.items():
+        options.add_free_dimension_override_by_name(name, size)
     options.optimized_model_filepath = saved
     providers = add_provider(options, provider)
     # without its fallback, which would try the same once more, and print to stdout

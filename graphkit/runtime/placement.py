@@ -15,8 +15,10 @@ import os
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if __package__:
@@ -38,7 +40,10 @@ WEIGHTS_APART = {  # so that the file that tells the copies is small
     "session.optimized_model_external_initializers_file_name": "weights",
     "session.optimized_model_external_initializers_min_size_in_bytes": "64",
 }
-COPIES = (b'"\x0cMemcpyToHost', b'"\x0eMemcpyFromHost')  # the field of a node's operator, in the bytes of a model
+# numbers of fields in onnx.proto, which needs no import of onnx then
+GRAPH, NODE, INPUT, OUTPUT, OPERATOR, ATTRIBUTE, BODIES = 7, 1, 1, 2, 4, 5, (6, 11)
+# the operators, where the copy is, and on which side of it the tensor has the name that it has in the model
+COPIES = {b"MemcpyToHost": ("cpu", OUTPUT), b"MemcpyFromHost": ("device", INPUT)}
 
 
 def read_record(session: InferenceSession) -> list[list[dict[str, str]]]:
@@ -76,17 +81,23 @@ def _operator_name(node: Any) -> str:
 
 
 def place_nodes(
-    path_or_bytes: str | bytes, provider: Provider, *, folder: str | None = None, optimize: bool = True
+    path_or_bytes: str | bytes,
+    provider: Provider,
+    *,
+    folder: str | None = None,
+    optimize: bool = True,
+    dims: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Load a model on a provider, and return where its nodes are.
 
-    The nodes are those after onnxruntime's own first clean-ups, with `optimize`, as ordinary sessions have them.
+    The nodes are those after onnxruntime's own first clean-ups, with `optimize`, as ordinary sessions have them. `dims`
+    are sizes of symbols in the dims of inputs.
 
     Returns:
         `provider`, `runtime` and `package` (versions), `seconds` that it took to load, `nodes` (name, operator,
         provider), `counts` (nodes of each provider), `parts` (of each provider, see `read_record`), `on_cpu` (nodes
-        that the device refused, by operator), and `copies` between the CPU and the device (None where the device
-        compiles what it takes, so that onnxruntime does not say).
+        that the device refused, by operator), `copies` between the CPU and the device (None where the device compiles
+        what it takes, so that onnxruntime does not say), and `copied`: the tensor of each, and where `to`.
 
     Raises:
         ProviderError: The provider is not here, or onnxruntime keeps no record.
@@ -94,9 +105,16 @@ def place_nodes(
     """
     import onnxruntime
 
-    began, copies = time.perf_counter(), None
+    began, copied = time.perf_counter(), None
     open_here = partial(
-        open_model, path_or_bytes, folder=folder, optimize=optimize, threads=0, prepack=False, provider=provider
+        open_model,
+        path_or_bytes,
+        folder=folder,
+        optimize=optimize,
+        threads=0,
+        prepack=False,
+        provider=provider,
+        dims=dims,
     )
     with tempfile.TemporaryDirectory() as place:
         saved = Path(place) / "placed.onnx"
@@ -107,8 +125,7 @@ def place_nodes(
         except Exception:  # it cannot be saved where parts are compiled
             session = open_here(entries=RECORD)
         else:
-            content = saved.read_bytes()
-            copies = sum(map(content.count, COPIES))
+            copied = list(_find_copies(memoryview(saved.read_bytes())))
     parts = read_record(session)
     nodes = [node for part in parts for node in part]
     return {
@@ -120,8 +137,51 @@ def place_nodes(
         "counts": Counter(node["provider"] for node in nodes),
         "parts": Counter(part[0]["provider"] for part in parts if part),
         "on_cpu": Counter(node["operator"] for node in nodes if node["provider"] != provider.name),
-        "copies": copies,
+        "copies": None if copied is None else len(copied),
+        "copied": copied or [],
     }
+
+
+def _find_copies(model: memoryview) -> Iterator[dict[str, str]]:
+    """Yield the tensors that a serialized model copies between the CPU and a device, branches included."""
+    graphs = [content for field, content in _walk_fields(model) if field == GRAPH]
+    for graph in graphs:  # which grows
+        for node in (content for field, content in _walk_fields(graph) if field == NODE):
+            fields = [*_walk_fields(node)]
+            operator = next((bytes(content) for field, content in fields if field == OPERATOR), b"")
+            if operator in COPIES:
+                to, side = COPIES[operator]
+                tensor = next((bytes(content).decode() for field, content in fields if field == side), "")
+                yield {"tensor": tensor, "to": to}
+            for attribute in (content for field, content in fields if field == ATTRIBUTE):
+                graphs += [content for field, content in _walk_fields(attribute) if field in BODIES]
+
+
+def _walk_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield number and content of the fields of a serialized message that have a length."""
+    at = 0
+
+    def read_number() -> int:
+        nonlocal at
+        number = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            number |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return number
+
+    while at < len(message):
+        key = read_number()
+        kind = key & 7
+        if kind == 0:
+            read_number()
+            continue
+        size = read_number() if kind == 2 else {1: 8, 5: 4}[kind]
+        if kind == 2:
+            yield key >> 3, message[at : at + size]
+        at += size
 
 
 def main() -> None:

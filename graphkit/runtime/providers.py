@@ -177,11 +177,11 @@ def short_name(runtime_name: str) -> str:
 def how_to_install(known: KnownProvider) -> str:
     """Return what to do to have a provider."""
     if not known.package:
-        return f"install {known.needs}"
+        return f"install {known.needs}, with its onnxruntime"
     if known.module:
         return f"pip install {known.package}"
     if known.package == "onnxruntime":
-        return f"pip install {known.package}, on {known.needs}"
+        return f"pip install {known.package}"
     return f"pip uninstall onnxruntime; pip install {known.package}"
 
 

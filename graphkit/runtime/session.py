@@ -42,6 +42,7 @@ __all__ = [
     "check_files",
     "load_error",
     "model_content",
+    "place_model",
     "run_small_models",
 ]
 
@@ -510,6 +511,31 @@ def _shapes_text(arrays: Mapping[str, np.ndarray]) -> str:
     texts = [f"{name} {list(array.shape)}" for name, array in arrays.items()]
     more = f" and {len(texts) - MAX_SHAPES} more" if len(texts) > MAX_SHAPES else ""
     return (", ".join(texts[:MAX_SHAPES]) or "no inputs") + more
+
+
+def place_model(model: Model, provider: Provider, dims: Mapping[str, int]) -> Message:
+    """Return where onnxruntime places the nodes of a model at these sizes of symbols: see `place_nodes`.
+
+    Raises:
+        ModelError: A data file is missing, the provider does not start, or onnxruntime does not load the model.
+    """
+    check_files(model)
+    serialized, folder = model_content(model)
+    weights = sum(source_of(path).size for path in model.files)
+    with shared_isolation():
+        process = current_process()
+        assert process is not None
+        request: Message = {"do": "place", "provider": str(provider), "dims": dict(dims)}
+        request["folder"] = None if folder is None else str(folder.absolute())
+        request["memory"] = process.limits.bytes() + COPIES * (weights + len(serialized))
+        try:
+            content = np.frombuffer(serialized, np.uint8)
+            answer = process.ask(request, process.limits.time(weights), content=content)
+        except DiedError as error:
+            raise load_error(error.why, model.label, LIMITED) from error
+    if "error" in answer:
+        raise load_error(answer["error"], model.label, *([LIMITED] if answer["memory"] else []))
+    return answer
 
 
 AT_ONCE = 128

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from graphkit.runtime.limits import allocated_bytes, limit_memory
 from graphkit.runtime.onnxruntime_loader import open_model, run_in_place, run_model, runtime_version
-from graphkit.runtime.placement import RECORD, count_nodes
+from graphkit.runtime.placement import RECORD, count_nodes, place_nodes
 from graphkit.runtime.providers import parse_provider
 from graphkit.runtime.shared_memory import Arena
 
@@ -145,6 +145,11 @@ class _Server:
                 parts: Any = arena.get(request["parts"], copy=True)
                 found = [_run_small_model(content.tobytes(), feeds) for content, feeds in parts]
                 return _hold_values(found, request, arena)
+            if request["do"] == "place":
+                self._limit_memory(request["memory"])
+                content: Any = arena.get(request["content"], copy=False)
+                provider = parse_provider(request["provider"])
+                return place_nodes(content.tobytes(), provider, folder=request["folder"], dims=request["dims"])
             return self._load(request, arena) if request["do"] == "load" else self._run(request, arena)
         except MemoryError:
             return {"error": "memory ran out", "memory": True}

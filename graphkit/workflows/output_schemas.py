@@ -22,6 +22,8 @@ from graphkit.analysis.hazards import Hazards
 from graphkit.analysis.kv_cache import KVCache
 from graphkit.analysis.model_interface import Fit, Interface
 from graphkit.analysis.node_list import NodeList, WeightList
+from graphkit.analysis.node_placement import NodePlacement
+from graphkit.analysis.provider_list import ProviderList
 from graphkit.analysis.report import ComparisonRow, Failure, Report
 from graphkit.analysis.report_gate import VerdictLock
 from graphkit.analysis.shape_ops import ShapeOps
@@ -81,6 +83,7 @@ SECTION_RESULTS: Mapping[str, type[Result]] = {
     "costs": Costs,
     "float16": Float16Losses,
     "blockers": Blockers,
+    "placement": NodePlacement,
 }
 DOCUMENTS: tuple[type[Result], ...] = (
     *(FoldReport, SplitReport, EditReport, RewriteReport, LowerReport, BundleReport, BundleOverview, GenaiReport),
@@ -99,6 +102,7 @@ DOCUMENTS: tuple[type[Result], ...] = (
         NodeList,
         WeightList,
         Targets,
+        ProviderList,
         TargetFacts,
         VerdictLock,
         SurveyTable,

@@ -19,6 +19,7 @@ from bundles import decoder, saved
 from golden_files import GOLDEN, Golden, check_golden, normalised
 
 import graphkit
+from graphkit.analysis import provider_list
 from graphkit.analysis.report import EXTRAS, SECTION_NAMES
 from graphkit.cli import main
 from graphkit.cli.commands import every_command
@@ -66,6 +67,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
     "compare": {"model-comparison": (CAUSAL, CAUSAL)},
     "diff": {"model-diff": (CAUSAL, MERGED)},
     "targets": {"targets": (), "target-facts": ("ethos-u85",)},
+    "providers": {"provider-list": ()},
 }
 WRITES = [(command, name) for command, cases in CASES.items() for name in cases]
 FILES = {"lower": "contract.json", "bundle": "bundle.json"}  # that a command writes beside models, by command
@@ -95,6 +97,12 @@ def written(
     with pytest.raises(SystemExit):
         main()
     return capsys.readouterr().out
+
+
+@pytest.fixture(autouse=True)
+def providers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no provider but the CPU be here, whatever is installed."""
+    monkeypatch.setattr(provider_list, "is_here", lambda known: "built in" if known.name == "cpu" else "")
 
 
 @pytest.mark.parametrize(("command", "name"), WRITES, ids=lambda value: value.replace(" ", "-"))
@@ -179,7 +187,7 @@ def test_a_program_is_what_its_schema_says(
 
 
 def test_every_section_has_a_schema() -> None:
-    assert {*SECTION_NAMES, *(section.name for section in EXTRAS), "blockers"} == SECTION_RESULTS.keys()
+    assert {*SECTION_NAMES, *(section.name for section in EXTRAS), "blockers", "placement"} == SECTION_RESULTS.keys()
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
