@@ -11,7 +11,7 @@ from graphkit.graph.roles import Axis
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
 from graphkit.rewrite.dead_code import remove_dead_code
-from graphkit.rewrite.new_interface import with_interface, with_symbols
+from graphkit.rewrite.new_interface import with_interface, with_names, with_symbols
 from graphkit.shapes import Expr, const, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.input_dims import input_dims
@@ -77,7 +77,13 @@ def drop_idle_inputs(model: Model) -> Model:
     kept = {*model.roles.pasts, *model.roles.all("tokens", "embeddings"), *model.graph.outputs}
     unread = {value.name for value in model.roles.inputs if not value.consumers and value not in kept}
     dropped = {*idle, *idle.values(), *unread}
-    return remove_dead_code(with_interface(model, {}, {}, dropped)).model if dropped else model
+    if not dropped:
+        return model
+    made = remove_dead_code(with_interface(model, {}, {}, dropped)).model
+    # without the encoder's state beside it, the name has to tell whose mask it is
+    masks = {value.name for value in model.roles.all("encoder mask")}
+    masks &= {value.name for value in made.roles.inputs} - {value.name for value in made.roles.all("encoder mask")}
+    return with_names(made, {name: f"encoder_{name}" for name in masks}) if masks else made
 
 
 def find_least_prompt(first: Model, step: Model) -> int:

@@ -107,10 +107,16 @@ class Pipeline:
         It is so where these keep recurrent state, and where it reads no tokens, or prompts of one length.
 
         Raises:
-            UsageError: Its caller says where the tokens of a prompt stand, which later steps do not take.
+            UsageError: Its caller says where the tokens of a prompt stand, which later steps do not take; or the first
+                step has the encoder in it.
         """
         if self.encoder is not None or self.first is None or self.step is None or self.step is self.first:
             return self
+        if _has_encoder(self.first, self.step):
+            raise UsageError(
+                f"{self.first.name}: it has the encoder in it, of which lower makes a model of its own - export the "
+                "encoder beside it as encoder.onnx, or bundle it as it is"
+            )
         if not (self.step.roles.states or self.halves or has_fixed_prompt(self.first)):
             return self
         if takes_positions(self.first):

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from builders import model_of
 from onnx import helper
 from real_models import export_cases, unpacked_export
 
 import graphkit
 from graphkit.deploy.deploy_sizes import most_positions
+from graphkit.deploy.export_dims import drop_idle_inputs
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.errors import UsageError
 from graphkit.hosts.numpy_host import Host
@@ -80,6 +82,8 @@ def test_a_first_step_that_has_the_encoder_in_it_gives_the_tokens_of_pytorch(tmp
     (tmp_path / "inside").mkdir()
     both.save(tmp_path / "inside" / "prefill.onnx")
     graphkit.load(export / "decode.onnx").save(tmp_path / "inside" / "decode.onnx")
+    with pytest.raises(UsageError, match=r"prefill\.onnx: it has the encoder in it"):
+        graphkit.lower_folder(tmp_path / "inside", tmp_path / "lowered")
     bundle = bundled(tmp_path / "inside", tmp_path / "bundle")
     for case in export_cases(export):
         given = bundle.generate(
@@ -272,6 +276,25 @@ def test_steps_do_not_read_prompts_of_a_first_step_whose_tokens_see_those_behind
     see_all(freeze_prompt(export, "prefill"))
     with pytest.raises(UsageError, match=r"after a prompt that it reads token by token its logits differ by"):
         bundled(export, tmp_path / "bundle", batch=1, verify=True)
+
+
+def test_a_mask_of_the_source_stays_one_without_the_state_of_the_encoder_beside_it() -> None:
+    step = model_of(
+        """(int64[N, F] attention_mask, int64[N, 1] decoder_input_ids, float[N, S, 8] encoder_hidden_states,
+            float[N, 2, P, 4] "past_key_values.0.decoder.key")
+        => (float[N, 1, 9] logits, float[N, 2, Q, 4] "present.0.decoder.key", int64[N, 1] frames)
+        <int64[1] last = {-1}> {
+            logits = Gather (table, decoder_input_ids)
+            frames = ReduceSum (attention_mask, last)
+            "present.0.decoder.key" =
+                Concat <axis = 2> ("past_key_values.0.decoder.key", "past_key_values.0.decoder.key")
+        }""",
+        table=np.zeros((9, 9), np.float32),
+    )
+    assert [value.name for value in step.roles.all("encoder mask")] == ["attention_mask"]
+    made = drop_idle_inputs(step)
+    assert not made.roles.all("encoder state")
+    assert [value.name for value in made.roles.all("encoder mask")] == ["encoder_attention_mask"]
 
 
 def test_a_prompt_whose_positions_are_the_callers_is_not_lowered(tmp_path: Path) -> None:
