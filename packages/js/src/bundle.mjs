@@ -51,6 +51,8 @@ export class Bundle {
   }
   get state() { return Object.fromEntries([...this.#states].map(([name, state]) => [name, this.#view(state)])); }
   get length() { return this.#lengths.values().next().value ?? 0; }
+  /** Release the sessions, and with them those of every fork. */
+  async release() { for (const session of this.#sessions.values()) await session.release(); }
   fork() { return new Bundle(this.#ort, this.contract, this.#sessions, this.#inPlace, this.#initial); }
   encode(inputs, options) { return this.start(inputs, { ...options, name: 'encode' }); }
   prefill(inputs, options) { return this.start(inputs, { ...options, name: 'prefill' }); }

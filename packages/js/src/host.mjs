@@ -41,6 +41,8 @@ export class Host {
     [this.position, this.valid] = [0, Array(this.batch).fill(0)];
   }
   get state() { return Object.fromEntries(this.#states); }
+  /** Release the sessions, and with them those of every fork. */
+  async release() { for (const session of this.#sessions.values()) await session.release(); }
   fork() { return new Host(this.#ort, this.contract, this.#sessions, this.#tables); }
   start(source = [], inputs = {}) { return this.#alone(() => this.#start(source, inputs)); }
   step(tokens) { return this.#alone(() => this.#step(listOf(tokens))); }

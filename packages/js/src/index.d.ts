@@ -125,9 +125,12 @@ export class Bundle {
   readonly state: Record<string, TensorLike>;
   /** Return a bundle for another user: the same sessions, and a state of its own, at its start. */
   fork(): Bundle;
+  /** Release the sessions, and with them those of every fork. */
+  release(): Promise<void>;
   /**
    * Start a sequence of an encoder-decoder.
-   * @param inputs Each input by name; `tokens` and `mask` also name the decoder's, by default what the export says, and ones.
+   * @param inputs Each input by name; `tokens` and `mask` also name the decoder's: by default what the export says, and
+   *   ones.
    * @returns The logits of the last token, [batch, 1, vocabulary], or with `allLogits` of each.
    */
   encode(inputs?: Readonly<Record<string, Value>>, options?: { allLogits?: boolean }): Promise<TensorLike>;
@@ -156,7 +159,7 @@ export class Bundle {
   generate(ids?: Value | null, options?: BundleGenerateOptions): Promise<number[][]>;
 }
 
-/** Lowered models with their tables, and the state of one user. Several sequences run where they were lowered for a batch. */
+/** Lowered models with their tables, and the state of one user: one sequence, or as many as they were lowered for. */
 export class Host {
   /** Open a lowered folder. A warning on the console says, once, that it is not proven. */
   static open(ort: Onnxruntime, source: Source, options?: OpenOptions): Promise<Host>;
@@ -173,10 +176,12 @@ export class Host {
   readonly state: Record<string, TensorLike>;
   /** Return a host for another user: the same sessions and tables, and a state of its own. */
   fork(): Host;
+  /** Release the sessions, and with them those of every fork. */
+  release(): Promise<void>;
   /**
    * Forget the state, run what runs once for a source, and return its outputs.
-   * @param source Token ids, of a batch a list for each sequence; none for a decoder alone. Of a sound, how many samples or
-   *   frames are valid in each sequence: by default all that it has.
+   * @param source Token ids, of a batch a list for each sequence; none for a decoder alone. Of a sound, how many
+   *   samples or frames are valid in each sequence: by default all that it has.
    * @param inputs Inputs that the caller makes, by name.
    */
   start(source?: Value, inputs?: Readonly<Record<string, Value>>): Promise<Record<string, TensorLike>>;
