@@ -26,6 +26,7 @@ Explain
     what_if, hazards        what each dim decides, and the dims that break the model; `check_hazards` runs it there
     control_flow, fit       branches of If, Loop and Scan; which models of a folder feed each other
     blockers                what keeps it from an NPU, such as "ethos-u65"
+    placement               which nodes run on a device, such as "webgpu"; `list_providers` has those that are here
     float16_losses          constants that float16 cannot hold
     view                    it, or two side by side, as Google's Model Explorer shows them
 

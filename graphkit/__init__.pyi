@@ -16,6 +16,8 @@ from .analysis.hazards import Hazard, Hazards, hazards
 from .analysis.kv_cache import KVCache, kv_cache
 from .analysis.model_interface import Fit, Interface, fit, interface
 from .analysis.node_list import NodeList, WeightList, node_list, weight_list
+from .analysis.node_placement import NodePlacement, placement
+from .analysis.provider_list import ProviderList, list_providers
 from .analysis.report import Comparison, Report, ReportOptions, compare, report
 from .analysis.shape_ops import RemainingShapes, ShapeOps, remaining_shapes, shape_ops
 from .analysis.shape_origins import Origins, WhatIf, origins, what_if
@@ -78,6 +80,7 @@ from .rewrite.editor import Editor
 from .rewrite.edits import NewNode
 from .rewrite.fixpoint import NodeRewrite, Rewrite
 from .runtime.external_tools import optimized
+from .runtime.providers import Provider
 from .save import Saved, save_models
 from .shapes.graph_inputs import DimSpec
 from .surgeon import cone, from_graphsurgeon, to_graphsurgeon, to_networkx
@@ -104,17 +107,18 @@ __all__ = [
     "DimSpec", "EditReport", "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions",
     "FoldingOptions", "GenaiOptions", "GenaiReport", "GenerationWarning", "GraphkitError", "Hazard", "Hazards", "Host",
     "Interface", "KVCache", "LowerOptions", "LowerReport", "MatchFailure", "Merge", "MergeDecoders", "Model",
-    "ModelComparison", "ModelDiff", "ModelError", "ModelLike", "NewNode", "Node", "NodeList", "NodeRewrite", "Origins",
-    "Outcome", "OutputError", "Pass", "PassError", "Premise", "RemainingShapes", "RemoteOptions", "Report",
-    "ReportOptions", "Result", "Rewrite", "RewriteOptions", "RewriteProof", "RewriteProofOptions", "RewriteReport",
-    "Saved", "Scope", "ShapeOps", "Specializer", "Split", "SplitOptions", "SplitProof", "SplitProofOptions",
-    "SplitReport", "Summary", "Target", "TargetError", "TensorShapes", "TransformersJsOptions", "TransformersJsReport",
-    "UnknownShapes", "UnprovenWarning", "UsageError", "Value", "Verdict", "View", "WeightList", "WhatIf", "WhyShape",
-    "architecture", "as_model", "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare",
-    "compare_models", "cone", "control_flow", "costs", "diff", "edit_file", "fit", "float16_losses", "fold",
-    "fold_file", "from_graphsurgeon", "genai_folder", "hazards", "interface", "kv_cache", "load", "load_target",
-    "lower_folder", "merge_decoders", "node_list", "optimized", "origins", "parse_pipeline", "remaining_shapes",
-    "report", "rewrite_file", "run_passes", "save_models", "shape_ops", "split_file", "split_merged", "summary",
-    "tensor_shapes", "to_graphsurgeon", "to_networkx", "transformers_js_folder", "unknown_shapes", "verify_bundle",
-    "verify_extract", "verify_folder", "verify_rewrite", "verify_split", "view", "weight_list", "what_if", "why_shape",
+    "ModelComparison", "ModelDiff", "ModelError", "ModelLike", "NewNode", "Node", "NodeList", "NodePlacement",
+    "NodeRewrite", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise", "Provider", "ProviderList",
+    "RemainingShapes", "RemoteOptions", "Report", "ReportOptions", "Result", "Rewrite", "RewriteOptions",
+    "RewriteProof", "RewriteProofOptions", "RewriteReport", "Saved", "Scope", "ShapeOps", "Specializer", "Split",
+    "SplitOptions", "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target", "TargetError",
+    "TensorShapes", "TransformersJsOptions", "TransformersJsReport", "UnknownShapes", "UnprovenWarning", "UsageError",
+    "Value", "Verdict", "View", "WeightList", "WhatIf", "WhyShape", "architecture", "as_model", "blockers",
+    "bundle_folder", "bundle_overview", "check_hazards", "compare", "compare_models", "cone", "control_flow", "costs",
+    "diff", "edit_file", "fit", "float16_losses", "fold", "fold_file", "from_graphsurgeon", "genai_folder", "hazards",
+    "interface", "kv_cache", "list_providers", "load", "load_target", "lower_folder", "merge_decoders", "node_list",
+    "optimized", "origins", "parse_pipeline", "placement", "remaining_shapes", "report", "rewrite_file", "run_passes",
+    "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon",
+    "to_networkx", "transformers_js_folder", "unknown_shapes", "verify_bundle", "verify_extract", "verify_folder",
+    "verify_rewrite", "verify_split", "view", "weight_list", "what_if", "why_shape",
 ]  # fmt: skip

@@ -125,7 +125,7 @@ def test_a_report_fails_on_more_parts_than_are_allowed(on_device: Any, tmp_path:
 def test_what_webgpu_refuses_parts_its_work() -> None:
     placed = placement(four(PICKED), "webgpu")
     assert (placed.device, placed.cpu, placed.partitions, placed.copies) == (3, 1, 2, 2)
-    assert [(cut.node, cut.copied) for cut in placed.cuts] == [("Hardmax_1", ("before",))]
+    assert [(cut.node, cut.copied) for cut in placed.cuts] == [("Hardmax#1", ("before",))]
 
 
 def test_providers_are_listed_with_what_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,93 @@
+"""Bundles and lowered folders on a device: tested there beside the originals on the CPU, and never recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bundles import decoder, saved
+from devices import EMPTY, needs_empty, needs_webgpu
+
+from graphkit.contract.contract_files import read_bundle
+from graphkit.deploy.lower import lower_folder
+from graphkit.deploy.make_bundle import bundle_folder
+from graphkit.deploy.verify_folder import verify_folder
+from graphkit.errors import UsageError
+from graphkit.hosts import Host
+from graphkit.hosts.bundle_host import Bundle
+from graphkit.options import BundleOptions, FolderOptions, LowerOptions
+
+SMALL = BundleOptions(max_cache=8, verify=False)
+NOTHING = f"no node runs on {EMPTY}, so nothing was tested there"
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(decoder(), tmp_path_factory.mktemp("export"))
+
+
+@pytest.fixture(scope="module")
+def bundle(export: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundle") / "out"
+    bundle_folder(export, folder, SMALL)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lowered(export: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lowered") / "out"
+    lower_folder(export, folder, LowerOptions(max_cache_len=8, verify=False))
+    return folder
+
+
+@needs_empty
+def test_a_folder_of_which_no_node_is_on_the_device_is_not_tested(export: Path, bundle: Path, lowered: Path) -> None:
+    for folder in (bundle, lowered):
+        proof = verify_folder(export, folder, FolderOptions(provider=EMPTY))
+        assert proof.findings() == (NOTHING,)
+        assert proof.provider == EMPTY
+        assert not proof.proven_outputs()
+
+
+@needs_empty
+def test_what_was_tested_on_a_device_is_not_recorded_as_the_proof(export: Path, bundle: Path) -> None:
+    with pytest.raises(UsageError, match="--record is for a proof on the CPU"):
+        verify_folder(export, bundle, FolderOptions(provider=EMPTY, record=True))
+
+
+@needs_empty
+def test_a_bundle_that_fails_on_the_device_is_written_as_failed(export: Path, tmp_path: Path) -> None:
+    options = BundleOptions(max_cache=8, provider=EMPTY)
+    report = bundle_folder(export, tmp_path / "out", options)
+    assert report.proof is not None
+    assert report.proof.findings() == (f"on {EMPTY}: {NOTHING}",)
+    assert read_bundle(tmp_path / "out" / "bundle.json").proof.outcome == "failed"
+    with pytest.raises(UsageError, match="a provider is for the proof"):
+        bundle_folder(export, tmp_path / "other", BundleOptions(provider=EMPTY, verify=False))
+
+
+def test_hosts_refuse_a_provider_that_nobody_knows(bundle: Path, lowered: Path) -> None:
+    for host, folder in ((Bundle, bundle), (Host, lowered)):
+        with pytest.raises(UsageError, match="there is no provider 'gpu'"):
+            host(folder, provider="gpu")
+
+
+@needs_webgpu
+def test_folders_give_on_webgpu_what_the_originals_give_on_the_cpu(export: Path, bundle: Path, lowered: Path) -> None:
+    for folder in (bundle, lowered):
+        proof = verify_folder(export, folder, FolderOptions(provider="webgpu"))
+        assert proof.findings() == ()
+        assert "what the originals give on webgpu, within 0.0001" in proof.proven()
+        assert "Proven" not in proof.proven()
+        assert any("on webgpu" in note for note in proof.notes)
+
+
+@needs_webgpu
+def test_hosts_choose_the_tokens_of_the_cpu_on_webgpu(bundle: Path, lowered: Path) -> None:
+    prompt = [3, 1, 4]
+    tokens = [
+        Bundle(bundle, provider=name, unchecked=True).generate(prompt, max_new_tokens=4) for name in ("cpu", "webgpu")
+    ]
+    assert tokens[0] == tokens[1]
+    chosen = [Host(lowered, provider=name, unchecked=True).generate(None, prompt, 4) for name in ("cpu", "webgpu")]
+    assert chosen[0] == chosen[1]
