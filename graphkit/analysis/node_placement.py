@@ -194,6 +194,7 @@ class _Placed:
             to: {each["tensor"] for each in record["copied"] if each["to"] == to} for to in ("cpu", "device")
         }
         self.lint = Lint(load_target(MARKER), shapes)
+        self.is_static = all(shapes[value].sizes() is not None for value in shapes.model.graph.inputs)
 
     def result(self) -> NodePlacement:
         record, name = self.record, self.provider.name
@@ -288,7 +289,7 @@ class _Placed:
     def _joins(self, node: Node) -> str:
         """Return the pass that removes a node, or that no rewrite is known."""
         if self.lint.folds(node):
-            return "fold"
+            return "fold" if self.is_static else "fold --dim"
         cause: Cause = "control flow" if node.is_op(*CONTROL_FLOW) else "operator"
         values = (*node.operands, *node.results)
         if self.record["copies"] is None and any(self.shapes[value].sizes() is None for value in values):
