@@ -193,7 +193,8 @@ class BundleState(Mapping[str, np.ndarray]):
         for name in filter(self.moves, names):
             self._shapes.pop(name, None)
             state = self._states[name]
-            self.view(state)[...] = self.initial_of(state)
+            initial = np.broadcast_to(self.initial_of(state), state.shape)
+            self.view(state)[...] = initial if state.batch is None else initial.take(range(self.rows), state.batch)
             self.version += 1
 
 

@@ -7,11 +7,13 @@ import lzma
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from npm_packages import JAVASCRIPT, ONNXRUNTIME, install_packages
 from real_models import MODELS, export_cases, unpacked, unpacked_export
@@ -241,6 +243,112 @@ def test_a_caller_is_told_how_much_of_a_folder_has_come(modules: Path, made: Pat
             assert told[-1]["loaded"] == read
             assert {step["file"] for step in told} <= set(files)
             assert said["said"] == "AbortError: This operation was aborted"
+
+
+# One state of each kind that no cache is: the last frame, and an average that decays; the sum begins with numbers.
+HEARING = """<ir_version: 8, opset_import: ["" : 17]>
+hear (float[batch, frames, 2] audio, float[batch, 1, 2] last, float[1, batch, 2] mean, float[batch, 2] sum)
+=> (float[batch, frames, 2] out, float[batch, 1, 2] last_out, float[1, batch, 2] mean_out, float[batch, 2] sum_out)
+<float[1] half = {0.5}, int64[1] from = {-1}, int64[1] to = {9223372036854775807}, int64[1] axis = {1},
+int64[1] first = {0}> {
+    all = Concat <axis = 1> (last, audio)
+    last_out = Slice (all, from, to, axis)
+    before = Slice (all, first, from, axis)
+    both = Add (before, audio)
+    one = ReduceMean <axes = [1], keepdims = 0> (both)
+    row = Unsqueeze (one, first)
+    old = Mul (mean, half)
+    new = Mul (row, half)
+    mean_out = Add (old, new)
+    turned = Transpose <perm = [1, 0, 2]> (mean_out)
+    sum_out = Add (sum, one)
+    wide = Unsqueeze (sum_out, axis)
+    near = Add (both, turned)
+    out = Add (near, wide)
+}
+"""
+
+
+@pytest.mark.parametrize("when", ["step", "once"])
+def test_states_of_other_kinds_are_those_of_python(modules: Path, tmp_path: Path, when: str) -> None:
+    """From numbers of each element, in fewer rows than there are; several runs, copies of rows, and a new start."""
+    export = tmp_path / "export"
+    export.mkdir()
+    onnx.save(onnx.parser.parse_model(HEARING), export / "hear.onnx")
+    np.save(export / "sum.npy", np.array([[1.5, -2]], np.float32))
+    text = f'[[method]]\nname = "hear"\nwhen = "{when}"\nmodels = ["hear.onnx"]\n'
+    for name, initial in (("last", "0.25"), ("mean", "0"), ("sum", '"sum.npy"')):
+        text += f'[[state]]\nname = "{name}"\ninitial = {initial}\n'
+        text += f'read = {{ hear = "{name}" }}\nwrite = {{ hear = "{name}_out" }}\n'
+    (export / "bundle.toml").write_text(text)
+    graphkit.bundle_folder(export, tmp_path / "bundle", graphkit.BundleOptions(batch=3, verify=False))
+    random, python, expected = np.random.default_rng(5), graphkit.Bundle(tmp_path / "bundle"), []
+    calls: list[list[Any]] = []
+    for rows, order in ((1, [0, 0]), (2, [1, 0, 1]), (3, [2]), (1, None), (2, None)):
+        audio = random.standard_normal((rows, 4, 2)).astype(np.float32)
+        calls.append(["run", "hear", {"audio": audio}])
+        expected.append(python.run("hear", audio=audio)["out"])
+        if order is None:
+            calls.append(["reset"])
+            python.reset()
+        else:
+            calls.append(["reorder", order])
+            python.reorder(order)
+    (said,) = in_node(modules, [("Bundle", tmp_path / "bundle", calls)])
+    for found, array in zip(said[::2], expected, strict=True):
+        np.testing.assert_allclose(array_of(found["out"]), array, rtol=0, atol=1e-6)
+
+
+def test_two_caches_have_lengths_of_their_own(modules: Path, tmp_path: Path, model_file: Callable[[str], Path]) -> None:
+    export = tmp_path / "pair"
+    export.mkdir()
+    for name in ("draft", "target"):
+        (export / f"{name}.onnx").write_bytes(model_file("qwen2-tiny/model").read_bytes())
+    lines = (
+        f'[[method]]\nname = "{name}"\nmodels = ["{name}.onnx"]\ncache = "{name}"\n' for name in ("draft", "target")
+    )
+    (export / "bundle.toml").write_text("".join(lines))
+    graphkit.bundle_folder(export, tmp_path / "bundle", graphkit.BundleOptions(max_cache=16, verify=False))
+    runs = [("draft", 5), ("target", 8), ("draft", 6), ("draft", 7), ("target", 9)]
+    calls: list[list[Any]] = [["run", name, {"tokens": [[token]]}] for name, token in runs]
+    calls += [
+        ["rewind", 1, "draft.past_length"],
+        ["run", "draft", {"tokens": [[9]]}],
+        ["rewind", 4, "target.past_length"],
+    ]
+    calls += [["run", "target", {"tokens": [[3, 4]]}], ["rewind", 1, "odd"]]
+    (said,) = in_node(modules, [("Bundle", tmp_path / "bundle", calls)])
+    python = graphkit.Bundle(tmp_path / "bundle")
+    expected = [python.run(name, [[token]])["logits"] for name, token in runs]
+    python.rewind(1, "draft.past_length")
+    expected += [python.run("draft", [[9]])["logits"], python.run("target", [[3, 4]])["logits"]]
+    found = [array_of(each["logits"]) for each in said if isinstance(each, dict)]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+    assert said[7] == "GraphkitError: 4 tokens cannot stay of 2"
+    assert said[9].startswith('GraphkitError: no length "odd": the bundle has ["draft.past_length",')
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "whisper-tiny"])
+def test_caches_are_full_as_they_are_in_python(modules: Path, bundle_of: Callable[[str], Path], name: str) -> None:
+    """Slots, a ring of a sliding window, and an encoder of sounds, to the last slot and past it."""
+    folder = bundle_of(name)
+    python, random, inputs = graphkit.Bundle(folder), np.random.default_rng(0), {}
+    once = python.contract.method("once")
+    assert once is not None
+    for port in once.inputs:
+        if port.kind == "user" and "mask" not in port.name:
+            shape = [2 if dim == "batch" else 5 if isinstance(dim, str) else dim for dim in port.shape]
+            inputs[port.name] = random.standard_normal(shape).astype(np.float32)
+    calls: list[list[Any]] = [["start", {**inputs, "tokens": [[1], [2]]}], *(["step", [at, 3]] for at in range(4))]
+    calls += [["reorder", [1, 0, 1]], *(["step", [at, 3, 5]] for at in range(4))]
+    (said,) = in_node(modules, [("Bundle", folder, calls)])
+    expected = [python.start([[1], [2]], inputs), *(python.step([at, 3]) for at in range(4))]
+    python.reorder([1, 0, 1])
+    expected += [python.step([at, 3, 5]) for at in range(3)]
+    for one, other in zip(filter(None, said[:-1]), expected, strict=True):
+        np.testing.assert_allclose(array_of(one), other, rtol=0, atol=2e-5)
+    assert said[-1].startswith("GraphkitError: 9 tokens do not fit into 8 slots")
 
 
 @pytest.mark.parametrize(("name", "batch"), [("marian-tiny", 1), ("t5-tiny", 2)])

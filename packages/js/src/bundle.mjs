@@ -81,9 +81,9 @@ export class Bundle {
   }
   reorder(rows) { return this.#alone(() => this.#reorder([...rows])); }
   reset() { return this.#alone(() => this.#reset()); }
-  rewind(length) {
-    const [[name, now] = []] = this.#lengths;
-    need(name !== undefined, 'the bundle counts no tokens');
+  rewind(length, name = this.contract.lengths[0]?.name) {
+    const now = this.#lengths.get(name);
+    need(now !== undefined, `no length ${quoted(name)}: the bundle has ${quoted([...this.#lengths.keys()])}`);
     need(!this.#busy, 'a method of this bundle is running - await it first');
     need(Number.isInteger(length) && length >= 0 && length <= now, `${length} tokens cannot stay of ${now}`);
     const isLost = ({ update, length: of, shape, axis }) =>

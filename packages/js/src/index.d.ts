@@ -119,7 +119,7 @@ export class Bundle {
   private constructor();
   /** What `bundle.json` says. */
   readonly contract: Readonly<Record<string, any>>;
-  /** How many tokens the decoder has seen. */
+  /** How many tokens the decoder has seen: the first length, 0 where there is none. */
   readonly length: number;
   /** Views of the state until the next call: rows in use, and slots in use where they come first. */
   readonly state: Record<string, TensorLike>;
@@ -146,8 +146,8 @@ export class Bundle {
   reorder(rows: Iterable<number>): Promise<void>;
   /** Give all state its initial value, and forget the sequence. */
   reset(): Promise<void>;
-  /** Forget the last tokens, so that only so many stay. */
-  rewind(length: number): void;
+  /** Forget the last tokens, so that only so many stay; where there are several lengths, by the name of one. */
+  rewind(length: number, name?: string): void;
   /** Return a copy of the state in use. */
   snapshot(): BundleSnapshot;
   /** Let the state be that of a snapshot of this bundle. */
