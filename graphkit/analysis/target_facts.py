@@ -216,7 +216,7 @@ def _limit_row(text: str, limit: Limit | None) -> LimitRow:
 
 def _fact_rows(of: str, facts: Facts, otherwise: str = "unknown") -> Iterator[FactRow]:
     for fact in facts.facts:
-        yield FactRow(of, fact.verdict, fact.names, fact.note, str(fact.condition), fact.source.key)
+        yield FactRow(of, fact.verdict, fact.names, fact.note, fact.conditions, fact.source.key)
     if facts.source is not None:
         yield FactRow(of, facts.otherwise, ("all others",), facts.note, source=facts.source.key)
     else:

@@ -338,14 +338,14 @@ def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
     note = f"{fact.note} ({fact.source.key})" if fact.note else fact.source.key
     if fact.condition == ANYTHING:
         return Ruling(fact.verdict, note)
-    held = _condition_holds(node, fact.condition, shapes)
-    if held:
+    held = [_condition_holds(node, condition, shapes) for condition in (fact.condition, *fact.alternatives)]
+    if True in held:
         return Ruling("allowed", note)
-    if held is None:
-        return Ruling("unknown", f"taken with {fact.condition} only, which is not known here ({fact.source.key})")
+    if None in held:
+        return Ruling("unknown", f"taken with {fact.conditions} only, which is not known here ({fact.source.key})")
     if fact.otherwise == "unknown":
-        return Ruling("unknown", f"surely taken with {fact.condition} only: {note}")
-    return Ruling(fact.otherwise, f"taken with {fact.condition} only ({fact.source.key})")
+        return Ruling("unknown", f"surely taken with {fact.conditions} only: {note}")
+    return Ruling(fact.otherwise, f"taken with {fact.conditions} only ({fact.source.key})")
 
 
 def _by_tflite(node: Node, tflite: Facts, shapes: Shapes) -> Ruling:
@@ -384,16 +384,31 @@ def _condition_holds(node: Node, condition: Condition, shapes: Shapes) -> bool |
     if condition.dtypes:
         dtype = shapes[node.input(0)].dtype
         parts.append(dtype_name(dtype) in condition.dtypes if dtype else None)
-    if condition.max_rank is not None:
+    if condition.max_rank is not None or condition.min_rank is not None:
         ranks = [shapes[value].rank for value in (*node.inputs, *node.outputs) if value is not None]
-        is_above = any(rank is not None and rank > condition.max_rank for rank in ranks)
-        parts.append(False if is_above else None if None in ranks else True)
+        highest = max((rank for rank in ranks if rank is not None), default=0)
+        if condition.max_rank is not None:
+            parts.append(False if highest > condition.max_rank else None if None in ranks else True)
+        if condition.min_rank is not None:
+            parts.append(True if highest >= condition.min_rank else None if None in ranks else False)
     if condition.output_dtypes:  # of what the node gives to the caller of the model
         given = [shapes[value].dtype for value in node.results if value in node.scope.outputs]
         is_other = any(dtype and dtype_name(dtype) not in condition.output_dtypes for dtype in given)
         parts.append(False if is_other else all(given) or None)
     if condition.planes_of is not None:
         parts.append(_has_planes(node, condition.planes_of, shapes))
+    for name, dtypes in condition.dtypes_of.items():
+        value = _named_input(node, name) or _named_output(node, name)
+        dtype = 0 if value is None else shapes[value].dtype
+        parts.append(value is None or (dtype_name(dtype) in dtypes if dtype else None))
+    values = ((_named_input(node, name), name in condition.absent) for name in (*condition.computed, *condition.absent))
+    parts.extend(value is None or (not is_absent and value not in static) for value, is_absent in values)
+    if condition.min_version is not None or condition.max_version is not None:
+        schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
+        version = node.scope.opset(node.domain) if schema is None else schema.since_version
+        parts.append((condition.min_version or 0) <= version <= (condition.max_version or MAX_OPSET))
+    if condition.static:
+        parts.append(all(shapes[value].sizes() is not None for value in (*node.operands, *node.results)))
     return False if False in parts else None if None in parts else True
 
 
@@ -423,9 +438,17 @@ def _has_planes(node: Node, number: int, shapes: Shapes) -> bool | None:
 
 def _named_input(node: Node, name: str) -> Value | None:
     """Return the input that the specification gives a name, the last one of several."""
+    if name.isdecimal():  # of an operator without a schema
+        return node.input(int(name))
     schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
     names = [] if schema is None else [formal.name for formal in schema.inputs]
     return node.input(names.index(name)) if name in names else None
+
+
+def _named_output(node: Node, name: str) -> Value | None:
+    schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
+    names = [] if schema is None else [formal.name for formal in schema.outputs]
+    return node.outputs[names.index(name)] if name in names[: len(node.outputs)] else None
 
 
 def _has_attribute(node: Node, name: str, value: str | float) -> bool:

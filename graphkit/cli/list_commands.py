@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from graphkit.cli.flags import Format, complete, output_format_option, output_option
+from graphkit.cli.flags import REPORT_FILE, Format, complete, output_format_option, output_option
 from graphkit.cli.output import put_list, put_text, show_result
 from graphkit.cli.rewrite_commands import current_folder_importable
 
@@ -42,19 +42,37 @@ def explain(name: str | None, output: Path | None) -> None:
     put_text("".join(f"{printable(line)}\n" for line in text.splitlines()), output)
 
 
-@click.command(short_help="List the NPU compilers to lint for, or the facts about one.")
-@click.argument("target", metavar="[NAME|FILE]", required=False, shell_complete=complete("target"))
+@click.command(short_help="List the compilers to lint for, show the facts about one, or measure them.")
+@click.argument("words", metavar="[NAME|FILE|measure NAME [MODEL]...]", nargs=-1, shell_complete=complete("target"))
 @output_format_option
-def targets(target: str | None, format: str) -> None:
-    """List the NPU compilers that models can be linted for, or the facts about one, with sources.
+def targets(words: tuple[str, ...], format: str) -> None:
+    """List the compilers that models can be linted for, or the facts about one, with sources.
 
     NAME is a target of the list. FILE is a TOML file of your own.
+
+    `targets measure NAME` asks the compiler itself about some thousands of models of one operator, and about the nodes
+    of the MODELs, if any, by themselves and in place. It writes the facts to NAME.toml, or to --output; --target FILE reads them.
     """
     from graphkit.analysis.target_facts import target_facts
     from graphkit.analysis.target_facts import targets as every_target
+    from graphkit.cli.output import print_line, progress_on_terminal
+    from graphkit.errors import UsageError
+    from graphkit.io.transaction import write_text
+    from graphkit.model import load
     from graphkit.targets import load_target
 
-    show_result(every_target() if target is None else target_facts(load_target(target)), Format(format))
+    if words[:1] == ("measure",) and len(words) > 1:
+        from graphkit.judges.measure import measure_target
+
+        with progress_on_terminal() as progress:
+            text = measure_target(words[1], list(map(load, words[2:])), progress=progress)
+        path = click.get_current_context().meta.get(REPORT_FILE) or Path(f"{words[1]}.toml")
+        write_text(path, text, map(Path, words[2:]))
+        print_line(f"Wrote {path}; see it with: graphkit targets {path}")
+        return
+    if len(words) > 1 or words == ("measure",):
+        raise UsageError(f"targets {' '.join(words)}: name one target, or measure one: targets measure NAME [MODEL]...")
+    show_result(target_facts(load_target(words[0])) if words else every_target(), Format(format))
 
 
 @click.command(short_help="List the devices that onnxruntime can run models on.")

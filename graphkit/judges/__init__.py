@@ -43,6 +43,7 @@ FOLDER = "GRAPHKIT_JUDGES"  # the variable that names the folder of all environm
 LONGEST = 1 << 26  # characters of an answer
 SWIFTSHADER = Path("/usr/lib/chromium")  # where Debian keeps a software adapter for WebGPU
 LAST = 300  # characters of what a judge said last
+AT_ONCE = 100  # models of a process: Qualcomm's compiler takes longer and longer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +245,7 @@ def ask_judge(
     left = [path.absolute() for path in models]
     words = [str(python or judge.python), "-I", str(ADAPTERS / judge.adapter), judge.name]
     while left:
-        for answer in _ask_process([*words, *(["--as-it-is"] if as_it_is else [])], left, seconds):
+        for answer in _ask_process([*words, *(["--as-it-is"] if as_it_is else [])], left[:AT_ONCE], seconds):
             yield answer
             del left[0]
 

@@ -94,6 +94,12 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
         readers: The operator of all that read its output, "" for any.
         output_dtypes: The dtypes that its output may have where it is one of the model; empty for any.
         planes_of: A number that the elements of the last two of four axes are a multiple of, unless the last one stays.
+        dtypes_of: The dtypes that inputs and outputs may have, by name; one that is left out has any.
+        computed: Inputs that must not be constant.
+        absent: Inputs that must be left out.
+        min_rank: The least that the highest rank of its tensors may be.
+        min_version, max_version: Of the operator: the opset in which it last changed.
+        static: Whether all dims must be numbers.
     """
 
     constant: tuple[Text, ...] = ()
@@ -105,6 +111,13 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
     readers: Text = ""
     output_dtypes: tuple[Text, ...] = ()
     planes_of: Number | None = None
+    dtypes_of: Mapping[str, tuple[Text, ...]] = {}
+    computed: tuple[Text, ...] = ()
+    absent: tuple[Text, ...] = ()
+    min_rank: Number | None = None
+    min_version: Number | None = None
+    max_version: Number | None = None
+    static: bool = False
 
     def __str__(self) -> str:
         return ", ".join(self._parts())
@@ -124,6 +137,17 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
             yield f"an output of the model in {' or '.join(self.output_dtypes)}"
         if self.planes_of is not None:
             yield f"multiples of {self.planes_of} elements in the last two of four axes"
+        yield from (f"{name} in {' or '.join(dtypes)}" for name, dtypes in self.dtypes_of.items())
+        yield from (f"computed {name}" for name in self.computed)
+        yield from (f"no {name}" for name in self.absent)
+        if self.min_rank is not None:
+            yield f"rank at least {self.min_rank}"
+        if self.min_version is not None:
+            yield f"opset {self.min_version} or newer"
+        if self.max_version is not None:
+            yield f"as of opset {self.max_version} or older"
+        if self.static:
+            yield "dims that are numbers"
 
 
 ANYTHING = Condition()
@@ -143,7 +167,7 @@ class Fact(
     Struct,
     frozen=True,
     forbid_unknown_fields=True,
-    rename={"verdict": "is", "condition": "where", "otherwise": "else"},
+    rename={"verdict": "is", "condition": "where", "alternatives": "or", "otherwise": "else"},
 ):
     """A statement of a source about some operators or dtypes.
 
@@ -153,7 +177,8 @@ class Fact(
         source: Who says so.
         note: What else it says, "" for nothing.
         condition: Under which an operator is allowed.
-        otherwise: What it is where the condition does not hold.
+        alternatives: Other conditions, any of which is enough.
+        otherwise: What it is where no condition holds.
     """
 
     verdict: Verdict
@@ -161,7 +186,13 @@ class Fact(
     source: Source
     note: Text = ""
     condition: Condition = ANYTHING
+    alternatives: tuple[Condition, ...] = ()
     otherwise: Verdict = "refused"
+
+    @property
+    def conditions(self) -> str:
+        """The conditions in words, "" for none."""
+        return "; or ".join(str(each) for each in (self.condition, *self.alternatives) if each != ANYTHING)
 
 
 class Facts(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -405,7 +436,9 @@ def _check_facts(path: Path, kind: str, facts: Facts) -> None:
             problem = f"'{twice[0]:.40}' has a fact already"
             raise _target_error(path, f"{at}.names", problem, "say one thing of each name")
         _check_names(path, f"{at}.names", fact.names, kind)
-        _check_names(path, f"{at}.where", (*fact.condition.dtypes, *fact.condition.output_dtypes), "dtypes")
+        for each in (fact.condition, *fact.alternatives):
+            dtypes = [dtype for some in each.dtypes_of.values() for dtype in some]
+            _check_names(path, f"{at}.where", (*each.dtypes, *each.output_dtypes, *dtypes), "dtypes")
         if fact.condition != ANYTHING and (kind != "operators" or fact.verdict != "allowed"):
             problem, hint = "only an operator that is allowed has a condition", 'take it out, or write is = "allowed"'
             raise _target_error(path, f"{at}.where", problem, hint)

@@ -1,0 +1,390 @@
+"""Cases: models of one operator, of which a judge is asked; from onnx's own test models, and from nodes of exports.
+
+Each is varied: other dtypes, more axes, older opsets, operands that are constant or computed, dims that are symbols.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from msgspec import Struct
+from onnx import NodeProto, TensorProto, checker, defs, helper, numpy_helper, shape_inference
+
+from graphkit.dtypes import dtype_name
+from graphkit.graph.operator_traits import value_inputs
+from graphkit.graph.view import Node, Value, attribute_value
+from graphkit.model import Model
+from graphkit.passes.opset.convert_opset import ConvertOpset
+from graphkit.shapes import Shapes
+
+__all__ = ["Case", "Observation", "distinct_cases", "kind_of", "library_cases", "model_cases", "varied_cases"]
+
+NAME = "case"  # of the node that is asked about
+DTYPES: tuple[int, ...] = (
+    TensorProto.FLOAT,
+    TensorProto.FLOAT16,
+    TensorProto.INT64,
+    TensorProto.INT32,
+    TensorProto.BOOL,
+)
+DTYPES += (TensorProto.INT8, TensorProto.UINT8, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+OPSETS = range(9, 29)
+MOST_BYTES = 1 << 20  # of a constant operand
+MORE_AXES = (1, 2, 3)
+EXPORTED = 18  # the version of the operator set that most exports have
+SEEDS = 5  # test models of an operator that are varied
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """An operand of a case.
+
+    Attributes:
+        array: Its elements, None where they are not known.
+        is_constant: Whether the model has them.
+        is_read: Whether its elements decide shapes, as those of an axis.
+    """
+
+    name: str
+    dtype: int
+    dims: tuple[int, ...]
+    array: np.ndarray | None = None
+    is_constant: bool = False
+    is_read: bool = False
+
+    def elements(self) -> np.ndarray:
+        """Return its elements; ones where they are not known."""
+        dtype = helper.tensor_dtype_to_np_dtype(self.dtype)
+        return np.ones(self.dims, dtype) if self.array is None else self.array.astype(dtype).reshape(self.dims)
+
+
+class Observation(Struct, frozen=True):
+    """What a target file can say of a case; inputs go by their names in the specification.
+
+    Attributes:
+        op: The operator.
+        since: The version of the operator set in which it last changed.
+        dtypes: Of the inputs, by name, and of the outputs.
+        constant: The inputs that are constant.
+        rank: The highest rank of its tensors.
+        attributes: Those with one number or text, and defaults.
+        is_dynamic: Whether dims are symbols.
+        readers: The operator of all that read its output, "" where it is alone.
+        taken: Whether the device runs it, None where no runtime takes the model.
+    """
+
+    op: str
+    since: int
+    dtypes: dict[str, str]
+    constant: tuple[str, ...]
+    rank: int
+    attributes: dict[str, int | float | str]
+    is_dynamic: bool
+    readers: str = ""
+    taken: bool | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A node with its operands.
+
+    Attributes:
+        outputs: Dtype and dims of each, where onnx cannot infer them.
+    """
+
+    node: NodeProto
+    opset: int
+    operands: tuple[Operand | None, ...]
+    outputs: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    is_dynamic: bool = False
+
+    def schema(self) -> defs.OpSchema | None:
+        """Return the schema of the operator, None where onnx has none."""
+        known = defs.has(self.node.op_type, max_inclusive_version=self.opset, domain=self.node.domain)
+        return defs.get_schema(self.node.op_type, self.opset, self.node.domain) if known else None
+
+    def formal_names(self) -> list[str]:
+        """Return what the specification calls each operand."""
+        schema = self.schema()
+        formals = [formal.name for formal in schema.inputs] if schema is not None else []
+        return [formals[min(index, len(formals) - 1)] if formals else str(index) for index in range(len(self.operands))]
+
+    def model(self) -> onnx.ModelProto | None:
+        """Return the model, None where it is not valid."""
+        inputs, constants = [], []
+        for operand in {operand.name: operand for operand in self.operands if operand is not None}.values():
+            if operand.is_constant:
+                constants.append(numpy_helper.from_array(operand.elements(), operand.name))
+            else:
+                dims = (
+                    [f"{operand.name}_{axis}" for axis in range(len(operand.dims))] if self.is_dynamic else operand.dims
+                )
+                inputs.append(helper.make_tensor_value_info(operand.name, operand.dtype, dims))
+        if not inputs:
+            return None
+        opsets = [helper.make_opsetid("", self.opset)]
+        opsets += [helper.make_opsetid(self.node.domain, 1)] if self.node.domain else []
+        empty = [helper.make_empty_tensor_value_info(name) for name in self.node.output if name]
+        graph = helper.make_graph([self.node], "g", inputs, empty, constants)
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=min(10, 8 + (self.opset > 20)))
+        try:
+            if not self.node.domain:
+                checker.check_node(self.node, _checker_context(self.opset))
+            model = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        except (onnx.checker.ValidationError, shape_inference.InferenceError):
+            return None
+        for value, (dtype, dims) in zip(model.graph.output, self.outputs, strict=False):
+            if not value.type.tensor_type.elem_type:
+                value.CopyFrom(helper.make_tensor_value_info(value.name, dtype, None if self.is_dynamic else dims))
+        is_typed = all(value.type.tensor_type.elem_type for value in model.graph.output)
+        return model if is_typed else None
+
+    def observe(self, model: onnx.ModelProto | None = None) -> Observation:
+        """Return what can be said of it; the verdict is still open.
+
+        Args:
+            model: Its model, where the outputs are not known.
+        """
+        schema, names = self.schema(), self.formal_names()
+        operands = [(name, operand) for name, operand in zip(names, self.operands, strict=True) if operand is not None]
+        attributes: dict[str, Any] = {}
+        defaults = () if schema is None else schema.attributes.items()
+        for name, attribute in [
+            *((name, formal.default_value) for name, formal in defaults),
+            *((attribute.name, attribute) for attribute in self.node.attribute),
+        ]:
+            if (number := plain_attribute(attribute)) is not None:
+                attributes[name] = number
+        outputs = list(self.outputs)
+        if model is not None:
+            tensors = [value.type.tensor_type for value in model.graph.output]
+            outputs = [(tensor.elem_type, (0,) * len(tensor.shape.dim)) for tensor in tensors]
+        formals = [] if schema is None else [formal.name for formal in schema.outputs]
+        made = {
+            formals[min(index, len(formals) - 1)] if formals else f"output {index}": dtype_name(dtype)
+            for index, (dtype, _) in enumerate(outputs)
+        }
+        read = {name: dtype_name(operand.dtype) for name, operand in operands}
+        ranks = [len(operand.dims) for _, operand in operands if not operand.is_read]
+        return Observation(
+            op=f"{self.node.domain}.{self.node.op_type}" if self.node.domain else self.node.op_type,
+            since=self.opset if schema is None else schema.since_version,
+            dtypes=read | {name: dtype for name, dtype in made.items() if name not in read},
+            constant=tuple(name for name, operand in operands if operand.is_constant),
+            rank=max([*ranks, *(len(dims) for _, dims in outputs)], default=0),
+            attributes=attributes,
+            is_dynamic=self.is_dynamic,
+        )
+
+
+def plain_attribute(attribute: onnx.AttributeProto) -> int | float | str | None:
+    """Return the number or the text of an attribute, None where it has another kind."""
+    kinds = {onnx.AttributeProto.INT: int, onnx.AttributeProto.FLOAT: float, onnx.AttributeProto.STRING: str}
+    kind: Any = kinds.get(attribute.type)
+    return None if kind is None else attribute_value(attribute, kind)
+
+
+def _checker_context(opset: int) -> checker.C.CheckerContext:
+    context = checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = 10, {"": opset}
+    return context
+
+
+def library_cases() -> Iterator[Case]:
+    """Yield cases of onnx's test models: most operators of the specification, by the attributes that they may have."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        tests: Any = collect_testcases(None)
+    met: dict[str, set[object]] = {}
+    for test in tests:
+        nodes: Any = test.model.graph.node if test.model is not None else ()
+        arrays: Any = test.data_sets[0][0] if test.data_sets else []
+        is_plain = all(isinstance(array, np.ndarray | np.generic) and array.dtype.kind not in "OSU" for array in arrays)
+        if len(nodes) != 1 or nodes[0].domain or not arrays or not is_plain:
+            continue
+        kinds = met.setdefault(nodes[0].op_type, set())
+        kind = ({attribute.name for attribute in nodes[0].attribute}, [*map(bool, nodes[0].input)])
+        is_cast = nodes[0].op_type == "Cast"
+        if (str(kind) in kinds and not is_cast) or (len(kinds) == SEEDS):
+            continue
+        kinds.add(str(kind))
+        names = [value.name for value in test.model.graph.input]
+        opset = next(each.version for each in test.model.opset_import if not each.domain)
+        case = _make_case(nodes[0], opset, dict(zip(names, map(np.asarray, arrays), strict=False)), set())
+        yield _with_opset(case, EXPORTED) or case
+
+
+def _named_node(node: NodeProto) -> NodeProto:
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    copy.name = NAME
+    return copy
+
+
+def _make_case(node: NodeProto, opset: int, arrays: Mapping[str, np.ndarray], constant: set[str]) -> Case:
+    copy = _named_node(node)
+    text = helper.make_model(helper.make_graph([copy], "g", [], []), opset_imports=[helper.make_opsetid("", opset)])
+    read = value_inputs(Model.from_proto(text).graph.nodes[0])
+    operands = [
+        None
+        if not name
+        else Operand(
+            name,
+            helper.np_dtype_to_tensor_dtype(arrays[name].dtype),
+            arrays[name].shape,
+            arrays[name],
+            is_constant=name in constant or index in read,
+            is_read=index in read,
+        )
+        for index, name in enumerate(node.input)
+    ]
+    return Case(copy, opset, tuple(operands))
+
+
+def model_cases(shapes: Shapes) -> Iterator[tuple[Node, Case]]:
+    """Yield a case for each node of a model whose shapes are numbers; large constants become ones."""
+    model = shapes.model
+    for node in model.graph.nodes:
+        operands = [_operand_of(value, node, index, shapes) for index, value in enumerate(node.inputs)]
+        outputs = [(shapes[value].dtype or 0, shapes[value].sizes()) for value in node.results]
+        known = tuple((dtype, tuple(dims)) for dtype, dims in outputs if dims is not None and dtype)
+        is_known = all(each is not None or value is None for each, value in zip(operands, node.inputs, strict=True))
+        if not node.bodies and is_known and len(known) == len(outputs):
+            yield node, Case(_named_node(node.proto), node.scope.opset(), tuple(operands), known)
+
+
+def kind_of(case: Case) -> object:
+    """Return what two nodes have in common about which a judge need not be asked twice."""
+    tensors = tuple(
+        each and (each.dtype, each.is_constant, *(size == 1 for size in each.dims)) for each in case.operands
+    )
+    attributes = tuple(sorted(attribute.SerializeToString() for attribute in case.node.attribute))
+    return case.node.domain, case.node.op_type, case.opset, attributes, tensors
+
+
+def _operand_of(value: Value | None, node: Node, index: int, shapes: Shapes) -> Operand | None:
+    if value is None:
+        return None
+    dims, dtype, is_read = shapes[value].sizes(), shapes[value].dtype, index in value_inputs(node)
+    if dims is None or not dtype:
+        return None
+    array = None
+    if value.constant is not None and (is_read or np.prod(dims) * 8 <= MOST_BYTES):
+        array = shapes.model.array(value.constant)
+    return Operand(value.name, dtype, tuple(dims), array, is_constant=value.is_constant, is_read=is_read)
+
+
+def varied_cases(case: Case, *, is_first: bool = True) -> Iterator[Case]:
+    """Yield a case and its variants; the first one of an operator has all of them."""
+    yield case
+    for index, operand in enumerate(case.operands):
+        if operand is not None:
+            changed = replace(operand, is_constant=not operand.is_constant)
+            yield replace(case, operands=_with_operand(case, index, changed))
+    free = [operand for operand in case.operands if operand is not None]
+    if len(free) > 2:  # all but the data
+        others = {id(operand) for operand in free[1:]}
+        yield replace(case, operands=_changed(case, lambda each: replace(each, is_constant=id(each) in others)))
+    if is_first:
+        yield replace(case, is_dynamic=True)
+        yield from (_with_axes(case, count) for count in MORE_AXES)
+        yield from _with_dtypes(case)
+        yield from _with_opsets(case)
+
+
+def _with_operand(case: Case, index: int, operand: Operand) -> tuple[Operand | None, ...]:
+    return (*case.operands[:index], operand, *case.operands[index + 1 :])
+
+
+def _changed(case: Case, change: Any) -> tuple[Operand | None, ...]:
+    return tuple(None if operand is None else change(operand) for operand in case.operands)
+
+
+def _with_axes(case: Case, count: int) -> Case:
+    """Return a case with more axes in front, of length 2; whether it is valid shows later."""
+    data = case.operands[0]
+    rank = 0 if data is None else len(data.dims)
+    node = _named_node(case.node)
+    for attribute in node.attribute:
+        if attribute.name == "axis" and attribute.i >= 0:
+            attribute.i += count
+        elif attribute.name == "perm":
+            attribute.ints[:] = [*range(count), *(axis + count for axis in attribute.ints)]
+        elif attribute.name == "axes":
+            attribute.ints[:] = [axis + count * (axis >= 0) for axis in attribute.ints]
+
+    def widen(operand: Operand) -> Operand:
+        if operand.is_read or len(operand.dims) != rank:
+            return operand
+        dims = (*[2] * count, *operand.dims)
+        array = None if operand.array is None else np.broadcast_to(operand.array, dims)
+        return replace(operand, dims=dims, array=array)
+
+    return replace(case, node=node, operands=_changed(case, widen), outputs=())
+
+
+def _with_dtypes(case: Case) -> Iterator[Case]:
+    """Yield a case with the other dtypes that its data may have."""
+    schema = case.schema()
+    if schema is None or not schema.inputs:
+        return
+    formals = [schema.inputs[min(index, len(schema.inputs) - 1)] for index in range(len(case.operands))]
+    for variable in dict.fromkeys(formal.type_str for formal in formals):
+        allowed = [each for each in schema.type_constraints if each.type_param_str == variable]
+        for dtype in DTYPES if allowed else ():
+            kind = f"tensor({onnx.TensorProto.DataType.Name(dtype).lower()})"
+            if kind not in allowed[0].allowed_type_strs:
+                continue
+            operands = tuple(
+                operand and (replace(operand, dtype=dtype) if formal.type_str == variable else operand)
+                for operand, formal in zip(case.operands, formals, strict=True)
+            )
+            yield replace(case, operands=operands, outputs=())
+
+
+def _with_opsets(case: Case) -> Iterator[Case]:
+    """Yield a case in the versions of the operator set in which the operator changed."""
+    schema = case.schema()
+    if schema is None or case.node.domain:
+        return
+    for opset in OPSETS:
+        known = defs.has(case.node.op_type, max_inclusive_version=opset)
+        is_own = known and defs.get_schema(case.node.op_type, opset, "").since_version == opset
+        if is_own and opset != schema.since_version and (changed := _with_opset(case, opset)) is not None:
+            yield changed
+
+
+def _with_opset(case: Case, opset: int) -> Case | None:
+    """Return a case in another version of the operator set, None where it has no equal there."""
+    if case.opset == opset:
+        return case
+    if case.opset < opset:
+        return replace(case, opset=opset)
+    model = case.model()
+    outcome = ConvertOpset(opset).run(Model.from_proto(model)) if model is not None else None
+    nodes = outcome.model.graph.nodes if outcome is not None and not outcome.declined else ()
+    operands = {operand.name: operand for operand in case.operands if operand is not None}
+    names = [value.name if value is not None else "" for node in nodes for value in node.inputs]
+    if len(nodes) != 1 or not set(filter(None, names)) <= set(operands):
+        return None
+    return Case(_named_node(nodes[0].proto), opset, tuple(operands.get(name) for name in names))
+
+
+def distinct_cases(cases: Iterable[Case]) -> Iterator[tuple[Case, onnx.ModelProto]]:
+    """Yield each case that is valid, with its model; equal models once."""
+    met = set()
+    for case in cases:
+        model = case.model()
+        if model is None:
+            continue
+        content = model.SerializeToString(deterministic=True)
+        if hash(content) not in met:
+            met.add(hash(content))
+            yield case, model

@@ -1,0 +1,140 @@
+"""Facts that say in few conditions what a judge answered about many models of one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from graphkit.judges.cases import Observation
+
+__all__ = ["FittedFact", "fit_fact"]
+
+MOST = 4  # conditions of an operator, any of which is enough
+LOSS = 2  # how many models that are taken a condition may lose for one that is refused
+Where = Mapping[str, Any]  # a condition as a target file has it
+
+
+class Atom(NamedTuple):
+    """A part of a condition: a key of a target file, the name of what it is about, and the value."""
+
+    key: str
+    name: str = ""
+    value: Any = True
+
+    def holds(self, of: Observation) -> bool:
+        """Whether it holds of an observation, as a target file means it."""
+        name, value = self.name, self.value
+        if self.key == "static":
+            return not of.is_dynamic
+        if self.key == "readers":
+            return bool(of.readers == value)
+        if self.key == "dtypes":  # of the first input
+            return bool(next(iter(of.dtypes.values())) in value)
+        if self.key == "dtypes_of":
+            return bool(of.dtypes.get(name, value[0]) in value)
+        if self.key == "attributes":
+            return bool(of.attributes.get(name) == value)
+        if self.key in ("constant", "computed", "absent"):
+            is_there, is_constant = name in of.dtypes, name in of.constant
+            return {"constant": not is_there or is_constant, "computed": not is_constant, "absent": not is_there}[
+                self.key
+            ]
+        bound, _, what = self.key.partition("_")
+        number = of.rank if what == "rank" else of.since
+        return bool(number <= value if bound == "max" else number >= value)
+
+
+@dataclass(frozen=True)
+class FittedFact:
+    """What is said of an operator.
+
+    Attributes:
+        verdict: As in a target file.
+        conditions: One of them must hold; none where it is always so.
+        taken, refused: How many models were.
+        wrong: Of these, how many the conditions do not tell right.
+    """
+
+    verdict: str
+    conditions: tuple[Where, ...]
+    taken: int
+    refused: int
+    wrong: int
+
+
+def fit_fact(observations: Sequence[Observation]) -> FittedFact | None:
+    """Return what the observations of one operator say, None where no runtime takes any."""
+    known = [each for each in observations if each.taken is not None]
+    taken, refused = ([each for each in known if each.taken is verdict] for verdict in (True, False))
+    if not known:
+        return None
+    fact = FittedFact("allowed", (), len(taken), len(refused), 0)
+    if not refused or not taken:
+        return replace(fact, verdict="allowed" if taken else "refused")
+    conditions: list[list[Atom]] = []
+    left = taken
+    while left and len(conditions) < MOST:
+        atoms = _fit_condition(left, refused)
+        kept = [each for each in left if not all(atom.holds(each) for atom in atoms)]
+        if len(kept) == len(left) or _wrong(atoms, refused) > len(left) - len(kept):
+            break
+        conditions.append(atoms)
+        left = kept
+    wrong = len(left) + sum(any(all(atom.holds(each) for atom in atoms) for atoms in conditions) for each in refused)
+    if not conditions or wrong * 2 > min(len(taken), len(refused)) + len(known) // 4:
+        return replace(fact, verdict="unknown", wrong=len(known))
+    return replace(fact, conditions=tuple(map(_as_where, conditions)), wrong=wrong)
+
+
+def _wrong(atoms: Sequence[Atom], refused: Sequence[Observation]) -> int:
+    return sum(all(atom.holds(each) for atom in atoms) for each in refused)
+
+
+def _fit_condition(taken: Sequence[Observation], refused: Sequence[Observation]) -> list[Atom]:
+    """Return a condition that as many of the taken ones have, and as few of the refused ones."""
+    atoms: list[Atom] = []
+    while refused:
+        best, gain = None, 0.0
+        for atom in dict.fromkeys(_possible_atoms(taken)):
+            excluded = sum(not atom.holds(each) for each in refused)
+            lost = sum(not atom.holds(each) for each in taken)
+            if lost < len(taken) and excluded - LOSS * lost * bool(lost) > 0 and excluded / (1 + lost) > gain:
+                best, gain = atom, excluded / (1 + lost)
+        if best is None:
+            break
+        atoms.append(best)
+        taken = [each for each in taken if best.holds(each)]
+        refused = [each for each in refused if best.holds(each)]
+    return atoms
+
+
+def _possible_atoms(taken: Sequence[Observation]) -> Iterator[Atom]:
+    """Yield what may be said of some observations, the plainest first."""
+    names = dict.fromkeys(name for each in taken for name in each.dtypes)
+    firsts = sorted({next(iter(each.dtypes.values())) for each in taken})
+    yield Atom("static")
+    yield Atom("dtypes", value=tuple(firsts))
+    yield from (Atom("dtypes", value=(dtype,)) for dtype in firsts)
+    for name in names:
+        dtypes = tuple(sorted({each.dtypes[name] for each in taken if name in each.dtypes}))
+        yield Atom("dtypes_of", name, dtypes)
+        yield from (Atom("dtypes_of", name, (dtype,)) for dtype in dtypes)
+    for key, numbers in (("version", {each.since for each in taken}), ("rank", {each.rank for each in taken})):
+        yield from (Atom(f"{bound}_{key}", value=number) for number in sorted(numbers) for bound in ("max", "min"))
+    yield from (Atom(key, name) for name in names for key in ("constant", "computed", "absent"))
+    yield from dict.fromkeys(Atom("readers", value=each.readers) for each in taken if each.readers)
+    yield from dict.fromkeys(Atom("attributes", *pair) for each in taken for pair in each.attributes.items())
+
+
+def _as_where(atoms: Iterable[Atom]) -> Where:
+    """Return a condition as a target file has it."""
+    where: dict[str, Any] = {}
+    for key, name, value in atoms:
+        if key in ("dtypes_of", "attributes"):
+            where.setdefault(key, {})[name] = value
+        elif key in ("constant", "computed", "absent"):
+            where.setdefault(key, []).append(name)
+        else:  # of several bounds, the closest
+            where[key] = (min if key.startswith("max") else max)(value, where.get(key, value))
+    return where

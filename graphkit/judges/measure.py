@@ -1,0 +1,226 @@
+"""Measure a target: ask its compiler about thousands of models of one operator, and write what it takes as facts."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from graphkit.dtypes import dtype_name
+from graphkit.errors import UsageError
+from graphkit.graph.names import count_things
+from graphkit.judges import Answer, Judge, ask_judge, find_judge
+from graphkit.judges.cases import (
+    DTYPES,
+    NAME,
+    Case,
+    Observation,
+    distinct_cases,
+    kind_of,
+    library_cases,
+    model_cases,
+    varied_cases,
+)
+from graphkit.judges.fit_facts import FittedFact, fit_fact
+from graphkit.model import Model
+from graphkit.shapes import infer
+from graphkit.suggest import did_you_mean
+
+__all__ = ["MEASURED", "measure_target", "observe_cases", "target_text"]
+
+MEASURED: Mapping[str, tuple[str, str]] = {  # the judge of each target, and what the target is
+    "qnn-htp": ("qnn", "Qualcomm HTP, by way of ONNX Runtime's QNN execution provider."),
+    "webgpu": ("webgpu", "WebGPU, by way of ONNX Runtime's execution provider."),
+    "openvino": ("openvino", "OpenVINO's CPU, by way of ONNX Runtime's execution provider."),
+}
+INVALID = ("INVALID_GRAPH", "INVALID_ARGUMENT", "INVALID_PROTOBUF", "Type Error", "Load model from")
+SECONDS, SECONDS_OF_MODEL = 60.0, 600.0  # for a model of one operator, and for an export
+MOST = 0.9  # of the models with symbols that a compiler of fixed shapes refuses
+
+
+def measure_target(name: str, models: Sequence[Model] = (), *, progress: Callable[[str], None] = lambda _: None) -> str:
+    """Ask the judge of a target, and return the text of the target's file.
+
+    Args:
+        name: One of `MEASURED`.
+        models: Models whose nodes are asked about too, where their shapes are numbers.
+        progress: Called with the name of each step before it starts.
+
+    Raises:
+        UsageError: Nobody can be asked about this target, or the judge is not installed.
+    """
+    if name not in MEASURED:
+        hint = did_you_mean(name, list(MEASURED), f"there are judges for {', '.join(MEASURED)}")
+        raise UsageError(f"no judge answers for '{name:.40}' - {hint}")
+    judge = find_judge(MEASURED[name][0])
+    progress("making models of one operator")
+    cases = [*_library_variants(), *_distinct_nodes(models)]
+    progress(f"asking {judge.name} about {count_things(len(cases), 'node(s)')}")
+    observations = list(observe_cases(judge, cases))
+    if models:
+        progress(f"asking {judge.name} about {count_things(len(models), 'model(s)')}")
+        observations += observe_models(judge, models)
+    return target_text(name, judge, observations)
+
+
+def _library_variants() -> Iterator[Case]:
+    varied = {"Cast"}  # all of whose pairs of dtypes are among onnx's test models
+    for case in library_cases():
+        op = case.node.op_type
+        yield from varied_cases(case, is_first=op not in varied)
+        varied.add(op)
+
+
+def _distinct_nodes(models: Sequence[Model]) -> Iterator[Case]:
+    kinds = set()
+    for model in models:
+        for _, case in model_cases(infer(model)):
+            if (kind := kind_of(case)) not in kinds:
+                kinds.add(kind)
+                yield case
+
+
+def observe_models(judge: Judge, models: Sequence[Model]) -> Iterator[Observation]:
+    """Yield what a judge says of the nodes of models in their place; of equal kinds in one place once.
+
+    A compiler may take a node as part of a pattern alone, and refuse one by itself that it takes beside others.
+    """
+    kinds = set()
+    paths = [model.path for model in models if model.path is not None]
+    answers = ask_judge(judge, paths, seconds=SECONDS_OF_MODEL, as_it_is=True)
+    for model, answer in zip([each for each in models if each.path is not None], answers, strict=True):
+        places = {node.name: node.on == "device" for node in answer.nodes}
+        for node, case in model_cases(infer(model)) if not answer.error else ():
+            taken = places.get(node.proto.name)
+            readers = {reader.operator for value in node.results for reader, _ in value.consumers}
+            reader = readers.pop() if len(readers) == 1 else ""
+            kind = (kind_of(case), reader, taken)
+            if taken is not None and kind not in kinds:
+                kinds.add(kind)
+                yield replace(case.observe(), readers=reader, taken=taken)
+
+
+def observe_cases(judge: Judge, cases: Iterable[Case]) -> Iterator[Observation]:
+    """Yield what a judge says of each case that is a valid model."""
+    with tempfile.TemporaryDirectory(prefix="graphkit-") as folder:
+        paths, observations = list[Path](), list[Observation]()
+        for case, model in distinct_cases(cases):
+            path = Path(folder, f"{len(paths)}.onnx")
+            path.write_bytes(model.SerializeToString())
+            paths.append(path)
+            observations.append(case.observe(model))
+        answers = ask_judge(judge, paths, seconds=SECONDS, as_it_is=True)
+        for observation, answer in zip(observations, answers, strict=True):
+            yield replace(observation, taken=is_taken(answer))
+
+
+def is_taken(answer: Answer) -> bool | None:
+    """Return whether the device takes the node that was asked about, None where the model is not valid."""
+    if answer.error:
+        return None if any(word in answer.error for word in INVALID) else False
+    places = [node.on for node in answer.nodes if node.name == NAME]
+    if places:
+        return places == ["device"]
+    return not answer.on("cpu") if answer.nodes else None  # the device has another name for it, or none
+
+
+def target_text(name: str, judge: Judge, observations: Sequence[Observation]) -> str:
+    """Return the file of a target, which has nothing but what was asked."""
+    known = [each for each in observations if each.taken is not None]
+    dynamic = [each for each in known if each.is_dynamic]
+    is_static = sum(not each.taken for each in dynamic) >= MOST * len(dynamic)
+    fixed = [each for each in known if not (is_static and each.is_dynamic)]
+    title = f"{judge.compiler} {judge.version}, asked about {count_things(len(known), 'model(s)')} of one operator"
+    lines = [
+        f"# Written by `graphkit targets measure {name}`: change that command, or measure again, rather than edit it.",
+        f'name = "{name}"',
+        f'description = "{MEASURED[name][1]}"',
+        "",
+        "[sources.measured]",
+        f'title = "{title}"',
+        f'url = "https://pypi.org/project/{judge.compiler}/{judge.version}/"',
+        f"date = {date.today().isoformat()}",
+        "",
+        "[static_shapes]",
+        f"value = {'true' if is_static else 'false'}",
+        'source = "measured"',
+        *_rank_lines(fixed),
+        *_operator_lines(fixed),
+        *_dtype_lines(fixed),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _rank_lines(observations: Sequence[Observation]) -> list[str]:
+    """Return the highest rank that is taken, where higher ones are refused."""
+    highest = max((each.rank for each in observations if each.taken), default=0)
+    is_limit = any(each.rank > highest for each in observations)
+    return ["", "[max_rank]", f"value = {highest}", 'source = "measured"'] if is_limit else []
+
+
+def _operator_lines(observations: Sequence[Observation]) -> Iterator[str]:
+    by_op: dict[str, list[Observation]] = defaultdict(list)
+    for each in observations:
+        by_op[each.op].append(each)
+    groups: dict[str, list[str]] = defaultdict(list)
+    for op in sorted(by_op, key=str.lower):
+        if (fact := fit_fact(by_op[op])) is not None:
+            groups["\n".join(_fact_lines(fact))].append(op)
+    yield from ("", "[operators]")
+    for text, names in sorted(groups.items(), key=lambda group: (-len(group[1]), group[1])):
+        verdict, *rest = text.splitlines()
+        yield from ("", "[[operators.facts]]", verdict, *_name_lines(names), 'source = "measured"', *rest)
+
+
+def _fact_lines(fact: FittedFact) -> Iterator[str]:
+    """Yield the lines of a fact but its names."""
+    yield f'is = "{fact.verdict}"'
+    if fact.verdict == "unknown":
+        yield f'note = "taken in {fact.taken} of {fact.taken + fact.refused} models, by no rule that was found"'
+    for key, where in zip(["where", "or"], [fact.conditions[:1], fact.conditions[1:]], strict=True):
+        tables = [inline_table(each) for each in where]
+        if tables:
+            yield f"{key} = {tables[0]}" if key == "where" else f"or = [{', '.join(tables)}]"
+
+
+def inline_table(value: Any) -> str:
+    """Return a value as TOML, tables in one line."""
+    if isinstance(value, Mapping):
+        pairs = [
+            f"{key if key.isidentifier() else json.dumps(key)} = {inline_table(each)}" for key, each in value.items()
+        ]
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(inline_table, value))}]"
+    return json.dumps(value)
+
+
+def _dtype_lines(observations: Sequence[Observation]) -> Iterator[str]:
+    """Yield the dtypes that some operator takes, and those that none does."""
+    taken, asked = Counter[str](), Counter[str]()
+    for each in observations:
+        asked.update(set(each.dtypes.values()))
+        taken.update(set(each.dtypes.values()) if each.taken else ())
+    names = [name for name in map(dtype_name, DTYPES) if asked[name]]
+    yield from ("", "[dtypes]")
+    for verdict, some in (("allowed", [n for n in names if taken[n]]), ("refused", [n for n in names if not taken[n]])):
+        if some:
+            yield from ("", "[[dtypes.facts]]", f'is = "{verdict}"', *_name_lines(some), 'source = "measured"')
+
+
+def _name_lines(names: Sequence[str]) -> Iterator[str]:
+    """Yield the names, in lines of some length."""
+    line = "names = ["
+    for index, name in enumerate(names):
+        part = json.dumps(name) + (", " if index + 1 < len(names) else "]")
+        if len(line) + len(part.rstrip()) > 118:
+            yield line.rstrip()
+            line = "  "
+        line += part
+    yield line
