@@ -51,7 +51,7 @@ def targets(words: tuple[str, ...], format: str) -> None:
     NAME is a target of the list. FILE is a TOML file of your own.
 
     `targets measure NAME` asks the compiler itself about some thousands of models of one operator, and about the nodes
-    of the MODELs, if any, by themselves and in place. It writes the facts to NAME.toml, or to --output; --target FILE reads them.
+    of the MODELs, if any, by themselves and in place. It writes the facts to NAME.toml, or to --output.
     """
     from graphkit.analysis.target_facts import target_facts
     from graphkit.analysis.target_facts import targets as every_target
