@@ -205,14 +205,14 @@ def library_cases() -> Iterator[Case]:
     met: dict[str, set[object]] = {}
     for test in tests:
         nodes: Any = test.model.graph.node if test.model is not None else ()
-        arrays: Any = test.data_sets[0][0] if test.data_sets else []
+        given: Any = test.data_sets[0][0] if test.data_sets else []
+        arrays = [numpy_helper.to_array(each) if isinstance(each, TensorProto) else each for each in given]
         is_plain = all(isinstance(array, np.ndarray | np.generic) and array.dtype.kind not in "OSU" for array in arrays)
         if len(nodes) != 1 or nodes[0].domain or not arrays or not is_plain:
             continue
         kinds = met.setdefault(nodes[0].op_type, set())
         kind = ({attribute.name for attribute in nodes[0].attribute}, [*map(bool, nodes[0].input)])
-        is_cast = nodes[0].op_type == "Cast"
-        if (str(kind) in kinds and not is_cast) or (len(kinds) == SEEDS):
+        if str(kind) in kinds or len(kinds) == SEEDS:
             continue
         kinds.add(str(kind))
         names = [value.name for value in test.model.graph.input]
@@ -346,7 +346,16 @@ def _with_dtypes(case: Case) -> Iterator[Case]:
                 operand and (replace(operand, dtype=dtype) if formal.type_str == variable else operand)
                 for operand, formal in zip(case.operands, formals, strict=True)
             )
-            yield replace(case, operands=operands, outputs=())
+            yield from _with_results(replace(case, operands=operands, outputs=()))
+
+
+def _with_results(case: Case) -> Iterator[Case]:
+    """Yield a case, and where an attribute is the dtype of its result, one for each dtype."""
+    yield case
+    for dtype in DTYPES if any(attribute.name == "to" for attribute in case.node.attribute) else ():
+        node = _named_node(case.node)
+        next(attribute for attribute in node.attribute if attribute.name == "to").i = dtype
+        yield replace(case, node=node)
 
 
 def _with_opsets(case: Case) -> Iterator[Case]:

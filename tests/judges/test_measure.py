@@ -1,0 +1,173 @@
+"""Targets are measured: what a compiler takes of models of one operator becomes facts in a file."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import graphkit.judges
+from graphkit import blockers
+from graphkit.errors import UsageError
+from graphkit.judges import Judge, measure
+from graphkit.judges.cases import Case, Observation, distinct_cases, library_cases, varied_cases
+from graphkit.judges.fit_facts import fit_fact
+from graphkit.judges.measure import measure_target, target_text
+from graphkit.model import load
+from graphkit.targets import load_target
+
+COMPILER = '''
+"""Take all but int64 where it adds, more than four axes, and Erf where no Add reads it; crash on Sinh."""
+import json, os, sys
+import onnx
+
+for line in sys.stdin:
+    graph = onnx.load(line.strip()).graph
+    values = {value.name: value.type.tensor_type for value in (*graph.input, *graph.output, *graph.value_info)}
+    nodes = []
+    for node in graph.node:
+        if node.op_type == "Sinh":
+            os.abort()
+        known = [values[name] for name in (*node.input, *node.output) if name in values]
+        readers = {other.op_type for other in graph.node if node.output[0] in other.input}
+        taken = all(len(each.shape.dim) <= 4 for each in known)
+        taken &= node.op_type != "Add" or all(each.elem_type != 7 for each in known)
+        taken &= node.op_type != "Erf" or readers == {"Add"}
+        nodes.append({"name": node.name, "op": node.op_type, "on": "device" if taken else "cpu"})
+    print(json.dumps({"nodes": nodes, "partitions": 1}), flush=True)
+'''
+
+
+@pytest.fixture
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """A judge that is a compiler of ours; `qnn-htp` is the target that it answers for."""
+    (tmp_path / "adapters").mkdir()
+    (tmp_path / "adapters" / "fake.py").write_text(COMPILER)
+    monkeypatch.setattr(graphkit.judges, "ADAPTERS", tmp_path / "adapters")
+    judge = Judge(
+        name="fake", about="A compiler.", packages=("fake==1",), licence="MIT", megabytes=1, says="", adapter="fake.py"
+    )
+    monkeypatch.setattr(Judge, "python", Path(__import__("sys").executable))
+    monkeypatch.setattr(measure, "find_judge", lambda _: judge)
+    return judge
+
+
+def seeds() -> list[Case]:
+    """Return cases of a few operators."""
+    texts = ("y = Add (a, b)", "y = Erf (a)", "y = Sinh (a)", "y = Softmax <axis = -1> (a)")
+    array = np.ones((2, 3), np.float32)
+    cases = []
+    for text in texts:
+        proto = onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["" : 18]> g (float[2, 3] a, float[2, 3] b) => (float[2, 3] y) {{ {text} }}'
+        )
+        cases.append(graphkit.judges.cases._make_case(proto.graph.node[0], 18, {"a": array, "b": array}, set()))
+    return cases
+
+
+def test_a_case_is_varied_by_dtype_rank_opset_constants_and_symbols() -> None:
+    add = seeds()[0]
+    made = [(case, case.observe(model)) for case, model in distinct_cases(varied_cases(add))]
+    assert {seen.dtypes["A"] for _, seen in made} >= {"float32", "float16", "int64", "int32", "float64", "bfloat16"}
+    assert {seen.rank for _, seen in made} == {2, 3, 4, 5}
+    assert {seen.since for _, seen in made} >= {7, 13, 14} - {7}
+    assert {seen.constant for _, seen in made} == {(), ("A",), ("B",)}
+    assert {seen.is_dynamic for _, seen in made} == {False, True}
+    for _, model in distinct_cases(varied_cases(add)):
+        onnx.checker.check_model(model, full_check=True)
+
+
+def seen(op: str = "Op", taken: bool = True, **fields: object) -> Observation:
+    known: dict[str, object] = {"dtypes": {"X": "float32"}, "constant": (), "rank": 2, "attributes": {}, "since": 13}
+    return Observation(op=op, is_dynamic=False, taken=taken, **(known | fields))
+
+
+SHAPED = {"X": "float32", "S": "int64"}
+
+
+@pytest.mark.parametrize(
+    ("observations", "conditions"),
+    [
+        ([seen(), seen(dtypes={"X": "int64"}, taken=False)], ({"dtypes": ("float32",)},)),
+        ([seen(rank=4), seen(rank=5, taken=False)], ({"max_rank": 4},)),
+        ([seen(since=21), seen(since=25, taken=False)], ({"max_version": 21},)),
+        (
+            [
+                seen(constant=("S",), dtypes={"X": "float32", "S": "int64"}),
+                seen(dtypes={"X": "float32", "S": "int64"}, taken=False),
+            ],
+            ({"constant": ["S"]},),
+        ),
+        ([seen(attributes={"axis": 1}), seen(attributes={"axis": 0}, taken=False)], ({"attributes": {"axis": 1}},)),
+        ([seen(readers="Add"), seen(taken=False)], ({"readers": "Add"},)),
+    ],
+)
+def test_the_condition_is_what_tells_the_taken_ones_apart(
+    observations: Sequence[Observation], conditions: tuple[dict[str, object], ...]
+) -> None:
+    fact = fit_fact(observations)
+    assert fact is not None
+    assert (fact.verdict, fact.conditions, fact.wrong) == ("allowed", conditions, 0)
+
+
+def test_what_no_condition_tells_apart_is_unknown() -> None:
+    fact = fit_fact([seen(), seen(taken=False)] * 5)
+    assert fact is not None
+    assert fact.verdict == "unknown"
+    assert fit_fact([seen(taken=None)]) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("judge")
+def test_a_measured_target_predicts_its_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "library_cases", seeds)
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[2, 3] x, int64[2] i) => (float[2, 3] z, int64[2] k) {
+        [erf] a = Erf (x)
+        [one] z = Add (a, x)
+        [two] k = Add (i, i)
+    }"""
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)), path)
+    file = tmp_path / "measured.toml"
+    file.write_text(measure_target("qnn-htp", [load(path)]))
+    target = load_target(file)
+    verdicts = {op: fact.verdict for op in ("Add", "Erf", "Sinh", "Softmax") if (fact := target.operators[op])}
+    assert verdicts == {"Add": "allowed", "Erf": "allowed", "Sinh": "refused", "Softmax": "allowed"}  # a crash counts
+    assert target.operators["Relu"] is None
+    assert target.max_rank is not None
+    assert target.max_rank.value == 4
+    assert not target.needs_static_shapes
+    found = blockers(path, file)
+    assert {obstacle.node for obstacle in found.blockers} == {"two"}
+    assert not found.unknown
+
+
+def test_names_of_any_kind_are_written_as_toml(judge: Judge, tmp_path: Path) -> None:
+    pairs = itertools.product(("Abs", "Relu", "com.acme.Thing"), (2, 4))
+    observations = [
+        seen(op, taken=rank < 4 or op == "Abs", rank=rank, dtypes={"X": "bool"}, attributes={'a "b"': rank})
+        for op, rank in pairs
+    ]
+    file = tmp_path / "measured.toml"
+    file.write_text(target_text("qnn-htp", judge, observations))
+    target = load_target(file)
+    assert [(fact.names, fact.conditions) for fact in target.operators.facts] == [
+        (("com.acme.Thing", "Relu"), "rank at most 2"),
+        (("Abs",), ""),
+    ]
+
+
+def test_nobody_is_asked_about_a_target_without_a_judge() -> None:
+    with pytest.raises(UsageError, match="no judge answers for 'mt8371' - there are judges for qnn-htp"):
+        measure_target("mt8371")
+
+
+@pytest.mark.slow
+def test_the_library_has_cases_of_nearly_every_operator() -> None:
+    cases = list(library_cases())
+    assert len({case.node.op_type for case in cases}) > 150
+    assert sum(case.model() is not None for case in cases) > 0.9 * len(cases)
