@@ -438,3 +438,38 @@ def test_the_package_holds_its_sources_types_and_licence_alone() -> None:
     assert files == {"LICENSE", "README.md", "package.json", *modules}
     assert package["version"] == graphkit.__version__
     assert (JAVASCRIPT.parent / "LICENSE").read_bytes() == (JAVASCRIPT.parents[2] / "LICENSE").read_bytes()
+
+
+CALLS = """
+import * as ort from "onnxruntime-common";
+import { Bundle, GraphkitError, Host, type Sampling } from "graphkit-host";
+const sampling: Sampling = { seed: 7n, topP: 0.9 };
+const bundle = await Bundle.open(ort, "/b", { session: { executionProviders: ["webgpu"] }, checksums: true });
+const rows: number[][] = await bundle.generate([[1, 2]], { sampling, onToken: async ([row]) => row.at(-1) });
+const audio = new ort.Tensor("float32", [1], [1]), frames = { dims: [1], data: new BigInt64Array(1) };
+const logits = await bundle.encode({ input_ids: [[1, 2]], tokens: 4, audio, frames }, { allLogits: true });
+bundle.restore(structuredClone(bundle.snapshot()));
+const host = await Host.open(ort, new URL("file:///x"), { progress: ({ loaded, total }) => loaded / total });
+const size: number = (await host.step([1]))[0].length + logits.data.length + rows.length;
+await host.start([1], { input_features: new Float32Array(size) });
+// @ts-expect-error
+await host.generate([1], { beams: 2 });
+// @ts-expect-error
+new Bundle();
+try { await bundle.fork().release(); } catch (error) { if (error instanceof GraphkitError) error.message; }
+"""
+
+
+def test_types_take_the_calls_that_there_are_and_no_others(tmp_path: Path) -> None:
+    modules = install_packages("typescript@5.9", "onnxruntime-common@1.30") / "node_modules"
+    (tmp_path / "node_modules").mkdir()
+    for name in ("typescript", "onnxruntime-common"):
+        (tmp_path / "node_modules" / name).symlink_to(modules / name)
+    (tmp_path / "node_modules" / "graphkit-host").symlink_to(JAVASCRIPT.parent)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    (tmp_path / "use.ts").write_text(CALLS)
+    options = ["--strict", "--noEmit", "--module", "nodenext", "--target", "es2022", "--lib", "es2023,dom"]
+    compiler = modules / "typescript" / "bin" / "tsc"
+    command = ["node", compiler, *options, "use.ts"]
+    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (checked.returncode, checked.stdout) == (0, "")
