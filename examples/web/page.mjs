@@ -34,7 +34,9 @@ async function open(address, provider) {
   ort.env.wasm.wasmPaths = fileOf('onnxruntime-web', 'dist/').href;
   if (!globalThis.crossOriginIsolated) ort.env.wasm.numThreads = 1; // threads share memory, which such a page may not
   const tell = ({ loaded, total }) => { progress.value = total ? loaded / total : 1; };
-  await bundle?.release();
+  const before = bundle;
+  bundle = undefined;
+  await before?.release();
   bundle = await Bundle.open(ort, address, { session: { executionProviders: [provider] }, progress: tell });
   tokenizer = await openTokenizer(address);
   const isTranslation = bundle.contract.methods.some(({ name }) => name === 'encode');
