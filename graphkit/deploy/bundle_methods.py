@@ -278,9 +278,14 @@ def _run_step(model: Model, step: Pass) -> Outcome:
 
 
 def _way_out(model: Model) -> str:
-    """Return the advice for a cache that is rounded where it is read or given."""
-    is_rounded = any(node.op_type == "QuantizeLinear" for node in all_nodes(model.scopes))
-    return " - take the export back to floats: graphkit rewrite -p 'dequantize{qdq=true}'" if is_rounded else ""
+    """Return the advice for a cache that is rounded where it is read or given, or that an attention joins itself."""
+    operators = {node.op_type for node in all_nodes(model.scopes)}
+    advice = ""
+    if "QuantizeLinear" in operators:
+        advice = "take the export back to floats: graphkit rewrite -p 'dequantize{qdq=true}'"
+    elif operators & {"Attention", "GroupQueryAttention"}:
+        advice = "write its attention in plain operators: graphkit rewrite -p 'decompose-attention{unpadded=true}'"
+    return f" - {advice}" if advice else ""
 
 
 def _decoder_method(

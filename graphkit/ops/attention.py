@@ -136,7 +136,12 @@ def infer_grouped_attention(ctx: InferenceContext) -> list[Tensor]:
     length = past if is_sliding else maximum(past, total)
     present = Tensor(dtype, (dims[0], groups, length, head))
     if ctx.has(3):  # a cache of 4 bits holds two numbers in one
-        present = Tensor(ctx.tensor(3).dtype, (dims[0], groups, length, ctx.dims(3)[3]))
+        width = (
+            ctx.dims(3)[3]
+            if ctx.attr("kv_cache_bit_width", 0)
+            else ctx.same(head, ctx.dims(3)[3], "sizes of heads", "KV head dimension")
+        )
+        present = Tensor(ctx.tensor(3).dtype, (dims[0], groups, length, width))
     return [result, present, present, Tensor(dtype, (dims[0], heads, dims[1], total))]
 
 

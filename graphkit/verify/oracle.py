@@ -25,6 +25,7 @@ from graphkit.graph.roles import declared_rank, dim_at
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.runtime.session import IsolatedSession
+from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.verify.decoding import Decoder
 from graphkit.verify.probe_inputs import KEEPING, InputProbe, fixed_length, nearest_length
 
@@ -337,7 +338,11 @@ def _zero_input(model: Model, value: Value, size: Callable[[int], int]) -> np.nd
     declared = hinted_type(value)
     if declared is None or declared.dims is None:
         raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)
-    dims = [dim if isinstance(dim, int) else size(axis) for axis, dim in enumerate(declared.dims)]
+    forced = {} if all(isinstance(dim, int) for dim in declared.dims) else forced_sizes(model, {})
+    dims = [
+        dim if isinstance(dim, int) else max(int(forced.get(str(dim), 1)), size(axis))
+        for axis, dim in enumerate(declared.dims)
+    ]
     return np.zeros(dims, declared.numpy_dtype)
 
 

@@ -19,7 +19,9 @@ from graphkit.deploy.export_dims import drop_idle_inputs
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.errors import UsageError
 from graphkit.hosts.numpy_host import Host
+from graphkit.passes.attention.decompose_attention import DecomposeAttention
 from graphkit.passes.state.join_encoder import chain_models
+from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.new_interface import with_names
 from graphkit.shapes.input_dims import input_dims
 
@@ -163,7 +165,7 @@ def test_a_bundle_of_several_models_is_proven_against_its_export(name: str, tmp_
     bundled(unpacked_export(name, tmp_path / "export"), tmp_path / "bundle", batch=1, verify=True)
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", pytest.param("lfm2", marks=slow)])
+@pytest.mark.parametrize("name", ["gemma3_text", "llama-builder", pytest.param("lfm2", marks=slow)])
 def test_a_lowered_decoder_gives_the_tokens_of_pytorch(name: str, tmp_path: Path) -> None:
     export = unpacked_export(name, tmp_path / "export")
     report = graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=32))
@@ -345,3 +347,16 @@ def test_a_floor_of_masks_is_as_deep_as_large_scores_need_it(tmp_path: Path) -> 
         if len(case["tokens"]) == 1:
             given = host.generate(case["inputs"]["input_ids"][0].tolist(), steps=case["tokens"].shape[1])
             assert cut(np.array(given)) == cut(case["tokens"][0])
+
+
+def test_an_export_of_the_model_builder_is_bundled_once_its_attention_is_in_plain_operators(tmp_path: Path) -> None:
+    export = unpacked_export("llama-builder", tmp_path / "export")
+    with pytest.raises(UsageError, match=r"graphkit rewrite -p 'decompose-attention\{unpadded=true\}'"):
+        bundled(export, tmp_path / "bundle")
+    plain = run_to_fixpoint(graphkit.load(export / "model.onnx"), [DecomposeAttention(unpadded=True)]).model
+    (tmp_path / "plain").mkdir()
+    plain.save(tmp_path / "plain" / "model.onnx")
+    bundle = bundled(tmp_path / "plain", tmp_path / "bundle")
+    for case in cases_of(export):
+        given = bundle.generate(case["inputs"]["input_ids"], max_new_tokens=case["tokens"].shape[1])
+        assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]

@@ -5,7 +5,6 @@ The cache is flat inputs and outputs of a small module around the model, as scri
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import record, sample, tiny_model
+from models import record, run_exports, sample, tiny_model
 from torch.utils import _pytree as pytree
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.cache_utils import StaticLayer
@@ -273,23 +272,5 @@ def export_static(model: Any, folder: Path, kind: str, label: dict[int, Any]) ->
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("names", nargs="+", help="FAMILY or FAMILY-VARIANT; variants: " + ", ".join(VARIANTS))
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    failed = 0
-    for name in options.names:
-        try:
-            export(name, options.out)
-            print(name, flush=True)
-        except Exception as error:  # one family that an exporter cannot write must not stop the others
-            failed += 1
-            (options.out / name / "error.txt").write_text(f"{type(error).__name__}: {error}\n")
-            print(f"{name}: {type(error).__name__}: {str(error).strip()[:300]}", file=sys.stderr, flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_exports(export, __doc__, VARIANTS))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import tomllib
 import torch
 import transformers
 
-__all__ = ["Sample", "has_pictures", "record", "sample", "tiny_model"]
+__all__ = ["Sample", "has_pictures", "record", "run_exports", "sample", "tiny_model"]
 
 Sample = dict[str, torch.Tensor]
 FAMILIES: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(Path(__file__).with_name("families.toml").read_text())
@@ -39,11 +42,11 @@ PICTURE = 119  # the token at whose places a picture's rows go
 OWN_SCALE = ("A_log", "dt_bias", ".D", "time_decay", "time_first", "recurrent_param")  # which a recurrence needs
 
 
-def tiny_model(family: str, tries: int = 36) -> transformers.PreTrainedModel:
+def tiny_model(family: str, tries: int = 36, **settings: Any) -> transformers.PreTrainedModel:
     """Return a model of two layers with random weights, whose greedy tokens vary and are no close calls."""
     best: tuple[float, Any] = (-1.0, None)
     for seed in range(tries):
-        model = random_model(family, seed)
+        model = random_model(family, seed, settings)
         score = variety(model)
         if score > best[0]:
             best = score, model
@@ -70,14 +73,14 @@ def generate(model: transformers.PreTrainedModel, given: Sample) -> Any:
     return model.generate(**given, **options, max_new_tokens=NEW_TOKENS)
 
 
-def random_model(family: str, seed: int) -> transformers.PreTrainedModel:
+def random_model(family: str, seed: int, settings: Mapping[str, Any]) -> transformers.PreTrainedModel:
     """Return a model with the weights of a seed.
 
     Where embeddings are tied, a model of small layers says the word that it read; so seeds differ in scale too.
     """
     torch.manual_seed(seed)
     embedding, gain = (0.8, 0.3, 0.1)[seed % 3], (1.5, 3.0, 6.0)[seed // 3 % 3]
-    config = tiny_config(family)
+    config = tiny_config(family, settings)
     if family in SPEECH:
         model = getattr(transformers, SPEECH[family])(config)
     else:
@@ -96,7 +99,7 @@ def random_model(family: str, seed: int) -> transformers.PreTrainedModel:
     return model.eval()
 
 
-def tiny_config(family: str) -> Any:
+def tiny_config(family: str, settings: Mapping[str, Any]) -> Any:
     """Return the configuration of a family: what its group shares, and what it has of its own."""
     group = group_of(family)
     values = dict(FAMILIES[group][family])
@@ -113,7 +116,7 @@ def tiny_config(family: str) -> Any:
         values |= {"suppress_tokens": None, "begin_suppress_tokens": None}
     if family == "mixtral":
         values["sliding_window"] = None
-    return transformers.AutoConfig.for_model(family, **values)
+    return transformers.AutoConfig.for_model(family, **values | dict(settings))
 
 
 def group_of(family: str) -> str:
@@ -184,3 +187,24 @@ def record(model: transformers.PreTrainedModel, folder: Path, lengths: tuple[int
     )
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
+
+
+def run_exports(export: Callable[[str, Path], None], text: str | None, variants: Mapping[str, str]) -> int:
+    """Run the command line of a script; return 1 where it cannot write an export, whose folder gets an `error.txt`."""
+    parser = argparse.ArgumentParser(description=text)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="+", help="FAMILY or FAMILY-VARIANT; variants: " + ", ".join(variants))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    failed = 0
+    for name in options.names:
+        try:
+            export(name, options.out)
+            print(name, flush=True)
+        except Exception as error:  # one family that an exporter cannot write must not stop the others
+            failed += 1
+            cause = error.__cause__ or error
+            (options.out / name).mkdir(parents=True, exist_ok=True)
+            (options.out / name / "error.txt").write_text(f"{error}\n{type(cause).__name__}: {cause}\n")
+            print(f"{name}: {type(cause).__name__}: {str(cause).strip()[:300]}", file=sys.stderr, flush=True)
+    return 1 if failed else 0

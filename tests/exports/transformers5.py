@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from models import has_pictures, record, sample, tiny_model
+from models import has_pictures, record, run_exports, sample, tiny_model
 from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
 VARIANTS = {
@@ -80,27 +79,7 @@ def export(name: str, out: Path) -> None:
             exported.components[part] = exporter.export(module, inputs, config).components["model"]
     exported.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
-    print(name, *exported.components, flush=True)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("names", nargs="+", help="FAMILY or FAMILY-VARIANT; variants: " + ", ".join(VARIANTS))
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    failed = 0
-    for name in options.names:
-        try:
-            export(name, options.out)
-        except Exception as error:  # one family that an exporter cannot write must not stop the others
-            failed += 1
-            cause = error.__cause__ or error
-            (options.out / name).mkdir(parents=True, exist_ok=True)
-            (options.out / name / "error.txt").write_text(f"{error}\n{type(cause).__name__}: {cause}\n")
-            print(f"{name}: {type(cause).__name__}: {str(cause).strip()[:300]}", file=sys.stderr, flush=True)
-    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_exports(export, __doc__, VARIANTS))
