@@ -8,29 +8,30 @@ operator, a new part begins after a tensor that goes back to the CPU, and from t
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from graphkit.analysis.blockers import NO_REWRITE
 from graphkit.analysis.costs.node_costs import node_costs
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.target_lint import CONTROL_FLOW, Cause, Lint
+from graphkit.graph.operator_traits import MEASURING
 from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.model import Model, ModelLike, as_model
+from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, size_text, table
 from graphkit.render.result import Result, Sizes
 from graphkit.runtime.providers import Provider
 from graphkit.runtime.session import as_provider, place_model
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
+from graphkit.suggest import count_things
 from graphkit.targets import load_target
 
-__all__ = ["CpuNodes", "CutNode", "NodePlacement", "placement"]
+__all__ = ["CpuNodes", "NodePlacement", "placement"]
 
-MOST_CUTS = 12
 NUMBERED = re.compile(r"n(\d+)(?!\d)")  # a node's name while onnxruntime places it, at the start of that of a fused one
-MARKER = "generic-npu"  # the target whose remedies are those of any device
+REMEDIED = "generic-npu"  # the target whose remedies are those of any device
 
 
 @dataclass(frozen=True)
@@ -39,31 +40,15 @@ class CpuNodes:
 
     Attributes:
         macs: Their multiply-accumulates, at the sizes.
-        cuts: How many of them part what runs on the device.
-        joins: The pass that removes them, or that no rewrite is known.
+        cuts: Those that part what runs on the device: they read what it computed, and it waits for what they give.
+        removed_by: The pass that removes them, or that no rewrite is known.
     """
 
     operator: str
     nodes: int
     macs: int
-    cuts: int
-    joins: str
-
-
-@dataclass(frozen=True)
-class CutNode:
-    """A node on the CPU between two parts on the device.
-
-    Attributes:
-        node: Its path.
-        copied: The tensors that are copied for it, as far as onnxruntime says so.
-        joins: As in `CpuNodes`.
-    """
-
-    node: str
-    operator: str
-    copied: tuple[str, ...]
-    joins: str
+    cuts: tuple[str, ...]
+    removed_by: str
 
 
 @dataclass(frozen=True)
@@ -74,16 +59,14 @@ class NodePlacement(Result):
         provider: The device.
         runtime: The version of onnxruntime.
         package: Where the provider is from, with its version.
-        sizes: The sizes at which work is counted; the model was placed with those that were given.
-        given: The sizes that were given.
+        sizes: The sizes at which work is counted; those that were given are fixed before the model is placed.
         device, cpu: Nodes there, as onnxruntime placed them.
         gone: Nodes of the model that onnxruntime removed or fused before.
         device_macs, cpu_macs: Multiply-accumulates of these nodes, at the sizes.
         partitions: Parts on the device.
         is_compiled: Whether the device compiles its parts.
         copies: Tensors that are copied between the two, inputs among them; None where onnxruntime does not say.
-        operators: The nodes on the CPU, by operator, and by what removes them.
-        cuts: Those of them that part what runs on the device.
+        operators: The nodes on the CPU, by operator and by what removes them.
     """
 
     title: ClassVar[str] = "Placement"
@@ -91,7 +74,6 @@ class NodePlacement(Result):
     runtime: str
     package: str
     sizes: Sizes
-    given: Sizes
     device: int
     cpu: int
     gone: int
@@ -101,52 +83,41 @@ class NodePlacement(Result):
     is_compiled: bool
     copies: int | None
     operators: tuple[CpuNodes, ...]
-    cuts: tuple[CutNode, ...]
-    seconds: float = field(default=0.0, metadata={"in_json": False})
 
     def heading(self) -> str:
         return f"{self.title} on {self.provider}"
 
     def blocks(self) -> Iterator[Block]:
-        of = "onnxruntime" if self.package == "built in" else self.package
-        given = ", ".join(f"{name}={size}" for name, size in self.given)
-        yield Prose(f"By the record of onnxruntime {self.runtime}, with {of}{f', at {given}' if given else ''}.")
-        rows = [
-            (name, nodes, _part_text(nodes, self.device + self.cpu), size_text(macs), _part_text(macs, self._macs))
-            for name, nodes, macs in ((self.provider, self.device, self.device_macs), ("cpu", self.cpu, self.cpu_macs))
-            if nodes or name != "cpu"
-        ]
-        yield table("Runs on:code | Nodes:number | Of all:number | MACs:number | Of all:number", rows)
-        copies = "" if self.copies is None else f", {self.copies:,} tensor{'s' * (self.copies != 1)} copied"
-        how = "compiled whole" if self.is_compiled else "a kernel for each node"
-        parts = f"{self.partitions:,} partition{'s' * (self.partitions != 1)} on {self.provider} ({how}){copies}."
-        gone = f" onnxruntime removed or fused {self.gone:,} more nodes before." if self.gone else ""
-        yield Prose(parts + gone, "warning" if self.partitions > 1 else "plain")
-        if self.operators:
-            yield table(
-                "On the CPU | Nodes:number | MACs:number | Cut:number | Removed by",
-                [(row.operator, row.nodes, size_text(row.macs), row.cuts or None, row.joins) for row in self.operators],
-            )
-        if self.cuts:
-            yield table(
-                "Cuts:code | Operator | Copied:note | Removed by",
-                [(cut.node, cut.operator, ", ".join(cut.copied), cut.joins) for cut in self.cuts[:MOST_CUTS]],
-                "What parts the device's work",
-            )
-            if (more := len(self.cuts) - MOST_CUTS) > 0:
-                yield Prose(f"... and {more:,} more (see the JSON).")
-
-    @property
-    def _macs(self) -> int:
-        return self.device_macs + self.cpu_macs
+        yield Prose(f"By the record of onnxruntime {self.runtime}; the provider is {self.package}.")
+        nodes, macs = self.device + self.cpu, self.device_macs + self.cpu_macs
+        places = [(self.provider, self.device, self.device_macs), ("cpu", self.cpu, self.cpu_macs)]
+        yield table(
+            "Runs on:code | Nodes:number | Of all:number | MACs:number | Of all:number",
+            [(at, n, _part_text(n, nodes), size_text(m), _part_text(m, macs)) for at, n, m in places if n or m],
+        )
+        how = "compiled" if self.is_compiled else "a kernel for each node"
+        parts = f"{count_things(self.partitions, 'partition(s)')} on {self.provider} ({how})"
+        copies = "" if self.copies is None else f", {count_things(self.copies, 'tensor(s)')} copied"
+        gone = f" onnxruntime removed or fused {count_things(self.gone, 'node(s)')} before." if self.gone else ""
+        yield Prose(f"{parts}{copies}.{gone}", "warning" if self.partitions > 1 else "plain")
+        yield table(
+            "On the CPU | Nodes:number | MACs:number | Cut:number | Removed by | Such as:note",
+            [
+                (
+                    row.operator,
+                    row.nodes,
+                    size_text(row.macs),
+                    len(row.cuts) or None,
+                    row.removed_by,
+                    (*row.cuts, "")[0],
+                )
+                for row in self.operators
+            ],
+        )
 
 
 def placement(
-    model: ModelLike,
-    provider: Provider | str,
-    spec: DimSpec = AS_DECLARED,
-    *,
-    shapes: Shapes | None = None,
+    model: ModelLike, provider: Provider | str, spec: DimSpec = AS_DECLARED, *, shapes: Shapes | None = None
 ) -> NodePlacement:
     """Return where onnxruntime places the nodes of a model.
 
@@ -166,18 +137,12 @@ def placement(
     """
     model, provider = as_model(model), as_provider(provider)
     shapes = shapes or infer(model, spec)
-    named = model.with_proto(_copy_of(model))
-    nodes = [*all_nodes(named.scopes)]
-    for number, node in enumerate(nodes):
-        node.proto.name = f"n{number}"
-    record = place_model(named, provider, dict(spec.dims))
-    return _Placed(shapes, provider, record, spec).result()
-
-
-def _copy_of(model: Model) -> Any:
     proto = type(model.proto)()
     proto.CopyFrom(model.proto)
-    return proto
+    named = model.with_proto(proto)
+    for number, node in enumerate(all_nodes(named.scopes)):
+        node.proto.name = f"n{number}"
+    return _Placed(shapes, provider, place_model(named, provider, dict(spec.dims)), spec).result()
 
 
 class _Placed:
@@ -185,115 +150,93 @@ class _Placed:
 
     def __init__(self, shapes: Shapes, provider: Provider, record: Mapping[str, Any], spec: DimSpec) -> None:
         self.shapes, self.provider, self.record, self.spec = shapes, provider, record, spec
+        self.name, self.is_compiled = provider.name, record["copies"] is None
         self.nodes = [*all_nodes(shapes.model.scopes)]
         self.where: dict[Node, str] = {}
         for each in record["nodes"]:
             if (match := NUMBERED.match(each["name"])) and int(match[1]) < len(self.nodes):
                 self.where.setdefault(self.nodes[int(match[1])], each["provider"])
-        self.copied = {
-            to: {each["tensor"] for each in record["copied"] if each["to"] == to} for to in ("cpu", "device")
-        }
-        self.lint = Lint(load_target(MARKER), shapes)
+        self.lint = Lint(load_target(REMEDIED), shapes)
         self.is_static = all(shapes[value].sizes() is not None for value in shapes.model.graph.inputs)
 
     def result(self) -> NodePlacement:
-        record, name = self.record, self.provider.name
-        counts, parts = record["counts"], record["parts"]
-        is_compiled = record["copies"] is None
-        partitions, cuts = self._compiled_cuts() if is_compiled else self._copied_cuts()
+        record, counts = self.record, self.record["counts"]
+        partitions, cuts = self._find_cuts()
         typical = TypicalSizes(self.shapes.model, self.spec, self.shapes)
         costs = node_costs(self.shapes, typical.sizes).nodes
         macs = {each.node: each.costs["macs"].at(typical.sizes) or 0 for each in costs if "macs" in each.costs}
-        work: Counter[bool] = Counter()
-        for node, count in macs.items():  # of nodes that were fused into others, where their operands are
-            work[self._location(node) == name] += count
+        work = sum(count for node, count in macs.items() if self._is_there(node))
         return NodePlacement(
             provider=str(self.provider),
             runtime=record["runtime"],
             package=record["package"],
             sizes=Sizes((*self.spec.dims, *typical.sizes.items())),
-            given=Sizes(self.spec.dims),
-            device=counts.get(name, 0),
-            cpu=sum(count for place, count in counts.items() if place != name),
+            device=counts.get(self.name, 0),
+            cpu=sum(count for place, count in counts.items() if place != self.name),
             gone=sum(node not in self.where and not node.is_op("Constant") for node in self.nodes),
-            device_macs=work[True],
-            cpu_macs=work[False],
-            partitions=parts.get(name, 0) if is_compiled else partitions,
-            is_compiled=is_compiled,
-            copies=record["copies"],
+            device_macs=work,
+            cpu_macs=sum(macs.values()) - work,
+            partitions=record["parts"].get(self.name, 0) if self.is_compiled else partitions,
+            is_compiled=self.is_compiled,
+            copies=None if self.is_compiled else sum(record["copies"].values()),
             operators=tuple(self._operator_rows(macs, cuts)),
-            cuts=tuple(
-                CutNode(node.path, node.operator, tuple(copied), self._joins(node)) for node, copied in cuts.items()
-            ),
-            seconds=record["seconds"],
         )
 
-    def _location(self, node: Node) -> str:
-        """Return where a node is; one that was fused is where its reader is, or what it reads."""
-        if node in self.where:
-            return self.where[node]
-        readers = (reader for value in node.results for reader, _ in value.consumers if reader in self.where)
-        sources = (value.producer for value in node.operands if value.producer in self.where)
-        near = next(readers, None) or next(sources, None)
-        return "" if near is None else self.where[near]
+    def _is_there(self, node: Node | None) -> bool:
+        """Whether a node is on the device; one that was fused is where its reader is, or what it reads."""
+        if node is None or node in self.where:
+            return node is not None and self.where[node] == self.name
+        readers = [reader for value in node.results for reader, _ in value.consumers]
+        near = (each for each in (*readers, *(value.producer for value in node.operands)) if each in self.where)
+        return self.where.get(next(near, node), "") == self.name
 
-    def _copied_cuts(self) -> tuple[int, dict[Node, list[str]]]:
-        """Return how many parts a device has that runs node by node, and the nodes on the CPU between them.
+    def _find_cuts(self) -> tuple[int, set[Node]]:
+        """Return how many parts a device has that runs node by node, and the nodes on the CPU that it waits for.
 
-        Work goes on in phases, on the device and on the CPU in turn: a tensor that is copied begins the next one.
+        Work goes on in phases, on the device (even ones) and on the CPU in turn: what comes back begins the next one.
         """
-        name, phases = self.provider.name, dict[Value, int]()
-        reached, cuts = set[int](), dict[Node, list[str]]()
+        there = {node for node in self.nodes if self._is_there(node)}
+        leads = set[Node]()  # to the device
+        for node in reversed(self.nodes):
+            readers = (reader for value in node.results for reader, _ in value.consumers)
+            leads |= {node} if any(reader in there or reader in leads for reader in readers) else set()
+        phases, reached, cuts = dict[Value, int](), set[int](), set[Node]()
         for node in self.nodes:
-            is_device = self._location(node) == name
-            phase, copied = 0, list[str]()
+            phase = 0
             for value in node.operands:
                 before = phases.get(value, 0)
-                if not is_device and value.name in self.copied["cpu"] and before % 2 == 0:
-                    before, copied = before + 1, [*copied, value.name]
-                elif is_device and before % 2 and value.name in self.copied["device"]:
+                if node not in there and self._comes_back(value, there) and before % 2 == 0:
                     before += 1
+                    cuts |= {node} & leads
                 phase = max(phase, before)
-            if is_device and phase % 2:  # it reads a number that stays on the CPU, such as a shape
-                phase += 1
-            if is_device:
-                reached.add(phase)
-            if copied:
-                cuts[node] = copied
+            phase += node in there and phase % 2
+            reached |= {phase} if node in there else set()
             phases |= dict.fromkeys(node.results, phase)
         return len(reached), cuts
 
-    def _compiled_cuts(self) -> tuple[int, dict[Node, list[str]]]:
-        """Return the nodes on the CPU with work of the device before and behind them."""
-        name = self.provider.name
-        behind, before = set[Node](), set[Node]()  # the device, and it
-        for node in self.nodes:
-            sources = (value.producer for value in node.operands if value.producer is not None)
-            if any(source in behind or self.where.get(source) == name for source in sources):
-                behind.add(node)
-        for node in reversed(self.nodes):
-            readers = (reader for value in node.results for reader, _ in value.consumers)
-            if any(reader in before or self.where.get(reader) == name for reader in readers):
-                before.add(node)
-        return 0, {n: [] for n in self.nodes if n in behind & before and self.where.get(n, name) != name}
+    def _comes_back(self, value: Value, there: Collection[Node]) -> bool:
+        """Whether the CPU waits for a value: a kernel that measures one has its result on the CPU anyway."""
+        source, copies = value.producer, self.record["copies"]
+        is_waited_for = copies is None or (copies["cpu"] > 0 and source is not None and not source.is_op(*MEASURING))
+        return source in there and is_waited_for
 
     def _operator_rows(self, macs: Mapping[Node, int], cuts: Collection[Node]) -> Iterator[CpuNodes]:
         groups: dict[tuple[str, str], list[Node]] = defaultdict(list)
         for node, place in self.where.items():
-            if place != self.provider.name:
-                groups[node.operator, self._joins(node)].append(node)
-        for (operator, joins), nodes in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
-            work = sum(macs.get(node, 0) for node in nodes)
-            yield CpuNodes(operator, len(nodes), work, sum(node in cuts for node in nodes), joins)
+            if place != self.name:
+                groups[node.operator, self._remedy(node)].append(node)
+        for (operator, remedy), nodes in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+            work, parting = sum(macs.get(node, 0) for node in nodes), tuple(node.path for node in nodes if node in cuts)
+            yield CpuNodes(operator, len(nodes), work, parting, remedy)
 
-    def _joins(self, node: Node) -> str:
+    def _remedy(self, node: Node) -> str:
         """Return the pass that removes a node, or that no rewrite is known."""
         if self.lint.folds(node):
             return "fold" if self.is_static else "fold --dim"
-        cause: Cause = "control flow" if node.is_op(*CONTROL_FLOW) else "operator"
         values = (*node.operands, *node.results)
-        if self.record["copies"] is None and any(self.shapes[value].sizes() is None for value in values):
+        if self.is_compiled and any(self.shapes[value].sizes() is None for value in values):
             return "freeze-dims"  # a device that compiles takes no other
+        cause: Cause = "control flow" if node.is_op(*CONTROL_FLOW) else "operator"
         return self.lint.remedy(node, cause, node.operator) or NO_REWRITE
 
 

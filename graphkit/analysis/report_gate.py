@@ -161,15 +161,12 @@ class Gate:
             yield from self.baseline.regressions(made)
 
 
-PARTITIONS = re.compile(r"partitions:([1-9][0-9]{0,8})")
+PARTITIONS = re.compile(r"(?<![^,\s])partitions:([1-9][0-9]{0,8})(?![^,\s])")
 
 
 def read_partitions(text: str) -> tuple[str, int | None]:
     """Take `partitions:N` out of a list of kinds, and return the list and the number; None where it has none."""
-    names = text.split(",")
-    found = [match for name in names if (match := PARTITIONS.fullmatch(name.strip()))]
-    rest = ",".join(name for name in names if not PARTITIONS.fullmatch(name.strip()))
-    return rest, min((int(match[1]) for match in found), default=None)
+    return PARTITIONS.sub("", text), min(map(int, PARTITIONS.findall(text)), default=None)
 
 
 def read_kinds(text: str) -> frozenset[str]:

@@ -15,7 +15,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -40,10 +40,8 @@ WEIGHTS_APART = {  # so that the file that tells the copies is small
     "session.optimized_model_external_initializers_file_name": "weights",
     "session.optimized_model_external_initializers_min_size_in_bytes": "64",
 }
-# numbers of fields in onnx.proto, which needs no import of onnx then
-GRAPH, NODE, INPUT, OUTPUT, OPERATOR, ATTRIBUTE, BODIES = 7, 1, 1, 2, 4, 5, (6, 11)
-# the operators, where the copy is, and on which side of it the tensor has the name that it has in the model
-COPIES = {b"MemcpyToHost": ("cpu", OUTPUT), b"MemcpyFromHost": ("device", INPUT)}
+# the field of a node's operator, in the bytes of a model
+COPIES = {"cpu": b'"\x0cMemcpyToHost', "device": b'"\x0eMemcpyFromHost'}
 
 
 def read_record(session: InferenceSession) -> list[list[dict[str, str]]]:
@@ -61,7 +59,11 @@ def read_record(session: InferenceSession) -> list[list[dict[str, str]]]:
         raise ProviderError("this onnxruntime keeps no record of where nodes run - install onnxruntime 1.24 or newer")
     return [
         [
-            {"name": node.name, "operator": _operator_name(node), "provider": providers.short_name(part.ep_name)}
+            {
+                "name": node.name,
+                "operator": node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}",
+                "provider": providers.short_name(part.ep_name),
+            }
             for node in part.get_nodes()
         ]
         for part in session.get_provider_graph_assignment_info()
@@ -74,10 +76,6 @@ def count_nodes(session: InferenceSession) -> dict[str, int]:
         return Counter(node["provider"] for part in read_record(session) for node in part)
     except ProviderError:
         return {}
-
-
-def _operator_name(node: Any) -> str:
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
 def place_nodes(
@@ -96,8 +94,8 @@ def place_nodes(
     Returns:
         `provider`, `runtime` and `package` (versions), `seconds` that it took to load, `nodes` (name, operator,
         provider), `counts` (nodes of each provider), `parts` (of each provider, see `read_record`), `on_cpu` (nodes
-        that the device refused, by operator), `copies` between the CPU and the device (None where the device compiles
-        what it takes, so that onnxruntime does not say), and `copied`: the tensor of each, and where `to`.
+        that the device refused, by operator), and `copies`: tensors that are copied to the `cpu` and to the `device`,
+        None where the device compiles what it takes, so that onnxruntime does not say.
 
     Raises:
         ProviderError: The provider is not here, or onnxruntime keeps no record.
@@ -105,7 +103,7 @@ def place_nodes(
     """
     import onnxruntime
 
-    began, copied = time.perf_counter(), None
+    began, copies = time.perf_counter(), None
     open_here = partial(
         open_model,
         path_or_bytes,
@@ -125,7 +123,8 @@ def place_nodes(
         except Exception:  # it cannot be saved where parts are compiled
             session = open_here(entries=RECORD)
         else:
-            copied = list(_find_copies(memoryview(saved.read_bytes())))
+            content = saved.read_bytes()
+            copies = {to: content.count(operator) for to, operator in COPIES.items()}
     parts = read_record(session)
     nodes = [node for part in parts for node in part]
     return {
@@ -137,51 +136,8 @@ def place_nodes(
         "counts": Counter(node["provider"] for node in nodes),
         "parts": Counter(part[0]["provider"] for part in parts if part),
         "on_cpu": Counter(node["operator"] for node in nodes if node["provider"] != provider.name),
-        "copies": None if copied is None else len(copied),
-        "copied": copied or [],
+        "copies": copies,
     }
-
-
-def _find_copies(model: memoryview) -> Iterator[dict[str, str]]:
-    """Yield the tensors that a serialized model copies between the CPU and a device, branches included."""
-    graphs = [content for field, content in _walk_fields(model) if field == GRAPH]
-    for graph in graphs:  # which grows
-        for node in (content for field, content in _walk_fields(graph) if field == NODE):
-            fields = [*_walk_fields(node)]
-            operator = next((bytes(content) for field, content in fields if field == OPERATOR), b"")
-            if operator in COPIES:
-                to, side = COPIES[operator]
-                tensor = next((bytes(content).decode() for field, content in fields if field == side), "")
-                yield {"tensor": tensor, "to": to}
-            for attribute in (content for field, content in fields if field == ATTRIBUTE):
-                graphs += [content for field, content in _walk_fields(attribute) if field in BODIES]
-
-
-def _walk_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield number and content of the fields of a serialized message that have a length."""
-    at = 0
-
-    def read_number() -> int:
-        nonlocal at
-        number = shift = 0
-        while True:
-            byte = message[at]
-            at += 1
-            number |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return number
-
-    while at < len(message):
-        key = read_number()
-        kind = key & 7
-        if kind == 0:
-            read_number()
-            continue
-        size = read_number() if kind == 2 else {1: 8, 5: 4}[kind]
-        if kind == 2:
-            yield key >> 3, message[at : at + size]
-        at += size
 
 
 def main() -> None:

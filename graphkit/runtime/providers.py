@@ -16,19 +16,9 @@ if TYPE_CHECKING:
     from onnxruntime import SessionOptions
 
 __all__ = [
-    "CPU",
-    "KNOWN_PROVIDERS",
-    "KnownProvider",
-    "Provider",
-    "ProviderError",
-    "add_provider",
-    "check_provider",
-    "find_provider",
-    "how_to_install",
-    "is_here",
-    "parse_provider",
-    "short_name",
-]
+    "CPU", "KNOWN_PROVIDERS", "KnownProvider", "Provider", "ProviderError", "add_provider", "check_provider",
+    "find_provider", "how_to_install", "is_here", "parse_provider", "short_name",
+]  # fmt: skip
 
 
 class ProviderError(ValueError):
@@ -59,55 +49,26 @@ class KnownProvider(NamedTuple):
     defaults: tuple[tuple[str, str], ...] = ()
 
 
+GPU, NO_GPU = "onnxruntime-gpu", "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 where it has no GPU"
 KNOWN_PROVIDERS = (
     KnownProvider("cpu", "CPUExecutionProvider", "any processor", "onnxruntime"),
-    KnownProvider(
-        "cuda", "CUDAExecutionProvider", "NVIDIA GPUs", "onnxruntime-gpu", needs="CUDA and cuDNN", is_coarse=True
-    ),
-    KnownProvider(
-        "tensorrt",
-        "TensorrtExecutionProvider",
-        "NVIDIA GPUs",
-        "onnxruntime-gpu",
-        needs="CUDA and TensorRT",
-        is_coarse=True,
-    ),
+    KnownProvider("cuda", "CUDAExecutionProvider", "NVIDIA GPUs", GPU, needs="CUDA and cuDNN", is_coarse=True),
+    KnownProvider("tensorrt", "TensorrtExecutionProvider", "NVIDIA GPUs", GPU, needs="TensorRT", is_coarse=True),
     KnownProvider("migraphx", "MIGraphXExecutionProvider", "AMD GPUs", "onnxruntime-migraphx", needs="ROCm"),
     KnownProvider("dml", "DmlExecutionProvider", "GPUs and NPUs", "onnxruntime-directml", needs="Windows"),
-    KnownProvider(
-        "coreml", "CoreMLExecutionProvider", "Apple's GPUs and NPUs", "onnxruntime", needs="macOS", is_coarse=True
-    ),
+    KnownProvider("coreml", "CoreMLExecutionProvider", "Apple's GPUs and NPUs", "onnxruntime",
+        needs="macOS", is_coarse=True),
     KnownProvider("cann", "CANNExecutionProvider", "Huawei's NPUs", "onnxruntime-cann", needs="CANN", is_coarse=True),
-    KnownProvider(
-        "vitisai", "VitisAIExecutionProvider", "AMD's NPUs", "", needs="AMD's Ryzen AI software", is_coarse=True
-    ),
-    KnownProvider(
-        "openvino",
-        "OpenVINOExecutionProvider",
-        "Intel's CPUs, GPUs and NPUs",
-        "onnxruntime-ep-openvino",
-        "onnxruntime_ep_openvino",
-        is_coarse=True,
-    ),
-    KnownProvider(
-        "qnn",
-        "QNNExecutionProvider",
-        "Qualcomm's NPUs and GPUs",
-        "onnxruntime-qnn",
-        "onnxruntime_qnn",
-        needs="Qualcomm's terms of use, that you accept",
-        is_coarse=True,
-        defaults=(("backend_path", "get_qnn_htp_path"),),
-    ),
-    KnownProvider(
-        "webgpu",
-        "WebGpuExecutionProvider",
-        "GPUs",
-        "onnxruntime-ep-webgpu",
-        "onnxruntime_ep_webgpu",
-        needs="a driver for Vulkan, Metal or DirectX; ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 where it has no GPU",
-    ),
-)
+    KnownProvider("vitisai", "VitisAIExecutionProvider", "AMD's NPUs", "",
+        needs="AMD's Ryzen AI software", is_coarse=True),
+    KnownProvider("openvino", "OpenVINOExecutionProvider", "Intel's CPUs, GPUs and NPUs",
+        "onnxruntime-ep-openvino", "onnxruntime_ep_openvino", is_coarse=True),
+    KnownProvider("qnn", "QNNExecutionProvider", "Qualcomm's NPUs and GPUs", "onnxruntime-qnn", "onnxruntime_qnn",
+        needs="Qualcomm's terms of use, that you accept", is_coarse=True,
+        defaults=(("backend_path", "get_qnn_htp_path"),)),
+    KnownProvider("webgpu", "WebGpuExecutionProvider", "GPUs", "onnxruntime-ep-webgpu", "onnxruntime_ep_webgpu",
+        needs=f"a driver for Vulkan, Metal or DirectX; {NO_GPU}"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -178,11 +139,9 @@ def how_to_install(known: KnownProvider) -> str:
     """Return what to do to have a provider."""
     if not known.package:
         return f"install {known.needs}, with its onnxruntime"
-    if known.module:
-        return f"pip install {known.package}"
-    if known.package == "onnxruntime":
-        return f"pip install {known.package}"
-    return f"pip uninstall onnxruntime; pip install {known.package}"
+    other = "" if known.module or known.package == "onnxruntime" else "pip uninstall onnxruntime; "
+    needs = f"; it needs {known.needs}" if known.needs else ""
+    return f"{other}pip install {known.package}{needs}"
 
 
 def is_here(known: KnownProvider) -> str:
@@ -191,10 +150,7 @@ def is_here(known: KnownProvider) -> str:
         return "built in"
     if not known.module or util.find_spec(known.module) is None:
         return ""
-    try:
-        return f"{known.package} {metadata.version(known.package)}"
-    except metadata.PackageNotFoundError:
-        return known.package
+    return f"{known.package} {metadata.version(known.package)}"
 
 
 def check_provider(provider: Provider) -> None:

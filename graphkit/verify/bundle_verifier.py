@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -49,7 +49,7 @@ from graphkit.verify.oracle import Oracle
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.rounding import FACTORS
-from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, device_tolerance, has_float16
+from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16, level_tolerance
 from graphkit.verify.weight_comparison import WrongPart, find_wrong_parts
 
 __all__ = ["BundleVerifier", "equal_tokens", "verify_bundle"]
@@ -151,7 +151,7 @@ class BundleVerifier:
         self.at_default = record_originals(compared, self.short, optimize=True, progress=at_default)
         tolerance = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance
         if options.tolerance is None and not self.provider.is_cpu:
-            tolerance = device_tolerance(originals.models, self.provider)
+            tolerance = max(level_tolerance(model, self.provider) for model in originals.models)
         # the longest prompts come last, and ran at one level alone
         distances = map(_prompt_distance, self.prompts, self.truth.logits, self.at_default.logits)
         apart = max(distances, default=0.0)
@@ -198,7 +198,10 @@ class BundleVerifier:
             wrong = dict.fromkeys(str(fact) for fact in facts if fact.is_sure)
             checks[SAME] = " ".join(wrong).removesuffix(".")
         if not is_cpu:
-            return self._device_proof(runs, checks, notes, causes, placed)
+            nodes = [f"Nodes of the bundle, as onnxruntime placed them: {placed_text(placed)}."] if placed else []
+            fault, near = placement_fault(placed, self.provider), self.allowed.near
+            given = (tuple(replace(run, optimized=True) for run in runs), checks, (*notes, *nodes))
+            return BundleProof(near, near, *given, (*causes, *([fault] if fault else [])), provider=str(self.provider))
         fused: Bundle = IsolatedBundle(self.folder, unchecked=True)
         halves += [] if self.wide is None else self._run_halves(fused)
         fused = fused if self.wide is None else self.wide.open(self.folder, optimize=True)
@@ -211,23 +214,6 @@ class BundleVerifier:
         progress(with_share(0.95, "proving: normal forms of the methods"))
         seconds = self.options.limits.seconds
         return replace(proof, equivalence=summarize_bundle(self.originals, self.folder, seconds=seconds))
-
-    def _device_proof(
-        self,
-        runs: list[BundleRun],
-        checks: dict[str, str],
-        notes: list[str],
-        causes: list[str],
-        placed: Mapping[str, int],
-    ) -> BundleProof:
-        """Return the proof of a bundle on a device, where it ran once and normal forms say nothing."""
-        runs = [replace(run, optimized=True) for run in runs]
-        if fault := placement_fault(placed, self.provider):
-            causes = [*causes, fault]
-        elif placed:
-            notes = [*notes, f"Nodes of the bundle, as onnxruntime placed them: {placed_text(placed)}."]
-        near = self.allowed.near
-        return BundleProof(near, near, tuple(runs), checks, tuple(notes), tuple(causes), provider=str(self.provider))
 
     def _run_halves(self, bundle: Bundle, notes: list[str] | None = None) -> list[BundleRun]:
         """Decode with a bundle of float16 as it is, beside the originals in float32.

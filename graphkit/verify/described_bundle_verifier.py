@@ -26,13 +26,7 @@ from graphkit.verify.input_generator import ExportInputs
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import placement_fault
-from graphkit.verify.tolerances import (
-    BUNDLE_TOLERANCE,
-    FLOAT16_TOLERANCE,
-    device_tolerance,
-    has_float16,
-    level_tolerance,
-)
+from graphkit.verify.tolerances import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, has_float16, level_tolerance
 
 __all__ = ["Chain", "verify_methods"]
 
@@ -97,7 +91,7 @@ def verify_methods(
     tolerance, seed = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance, options.seed
     provider = as_provider(options.provider)
     if not provider.is_cpu and options.tolerance is None:
-        tolerance = device_tolerance(models, provider)
+        tolerance = max(level_tolerance(model, provider) for model in models)
     fused, placed = max(tolerance, *map(level_tolerance, models)), dict[str, int]()
     levels = (False, True) if provider.is_cpu else (True,)  # on a device as its users run it
     if any(map(has_float16, models)):
@@ -121,8 +115,7 @@ def verify_methods(
             placed = dict(bundle.placed)
     if provider.is_cpu:
         return BundleProof(0.0 if exact else tolerance, fused, tuple(runs), checks)
-    fault = placement_fault(placed, provider)
-    causes = (fault,) if fault else ()
+    causes = tuple(filter(None, [placement_fault(placed, provider)]))
     return BundleProof(fused, fused, tuple(runs), checks, (), causes, provider=str(provider))
 
 

@@ -15,7 +15,6 @@ from graphkit.contract.host_contract import FIXED
 from graphkit.equivalence.originals import Originals
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import as_provider
 from graphkit.suggest import count_things
 from graphkit.verify.candidate_sessions import tell_each
@@ -29,7 +28,7 @@ from graphkit.verify.lowering_causes import facts_of, find_lowering_causes
 from graphkit.verify.oracle import OneSequence
 from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
-from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half, device_tolerance
+from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half, level_tolerance
 
 __all__ = ["measure_deviation", "verify_lowering", "vocabulary_size"]
 
@@ -64,25 +63,18 @@ def verify_lowering(
     Raises:
         ModelError: A model does not load or run.
     """
-    provider = as_provider(options.provider)
-    tolerance = LOWERING_TOLERANCE if options.tolerance is None else options.tolerance
-    if options.tolerance is None and not provider.is_cpu:
-        tolerance = max(tolerance, device_tolerance(originals.models, provider))
     with run_isolated(options.limits):
-        proof = _Proof(originals, folder, tolerance, options.seed, progress, provider)
-        return proof.run(same_weights=options.same_weights)
+        return _Proof(originals, folder, options, progress).run(same_weights=options.same_weights)
 
 
 class _Proof:
     def __init__(
-        self,
-        originals: Originals,
-        folder: Path,
-        tolerance: float,
-        seed: int,
-        progress: Callable[[str], None],
-        provider: Provider = CPU,
+        self, originals: Originals, folder: Path, options: DeploymentProofOptions, progress: Callable[[str], None]
     ) -> None:
+        provider, seed, tolerance = as_provider(options.provider), options.seed, options.tolerance
+        if tolerance is None:
+            devices = [] if provider.is_cpu else [level_tolerance(model, provider) for model in originals.models]
+            tolerance = max([LOWERING_TOLERANCE, *devices])
         self.progress, self.folder, self.provider = progress, folder, provider
         self.methods = IsolatedMethods(folder, provider)
         self.failing: LoweringCase | None = None  # the first that fails

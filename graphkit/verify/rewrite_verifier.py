@@ -76,14 +76,7 @@ from graphkit.verify.original_runs import (
 from graphkit.verify.proof_engine import fatal_error, repeat_calls, run_isolated
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun, placement_fault
 from graphkit.verify.run_sizes import LARGEST, find_edges
-from graphkit.verify.tolerances import (
-    device_tolerance,
-    float16_tolerance,
-    has_bfloat16,
-    has_float16,
-    level_tolerance,
-    rounds_activations,
-)
+from graphkit.verify.tolerances import float16_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
 
 if TYPE_CHECKING:
     from graphkit.verify.rounding import RoundingJudge
@@ -237,7 +230,7 @@ class RewriteVerifier:
         tolerance = options.tolerance or (float16_tolerance(before) if self.is_default else 0.0)
         of_magnitude = options.of_magnitude or self.is_default
         if not provider.is_cpu and options.tolerance is None:
-            tolerance, of_magnitude = device_tolerance([before, after], provider), True
+            tolerance, of_magnitude = max(level_tolerance(model, provider) for model in models), True
         self.blank = RewriteProof(
             *titles, tolerance=tolerance, fixed=numbers, of_magnitude=of_magnitude, provider=str(provider)
         )

@@ -8,7 +8,7 @@ that were calibrated on few runs 0.2, where the originals differ by 0.08.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from graphkit.graph.operator_traits import MOVING, QUANTIZED
 from graphkit.graph.view import Value, all_nodes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
-from graphkit.runtime.providers import Provider, find_provider
+from graphkit.runtime.providers import CPU, Provider, find_provider
 from graphkit.shapes.infer import infer
 from graphkit.verify.comparator import elementwise_difference
 
@@ -33,7 +33,6 @@ __all__ = [
     "BundleTolerance",
     "ColumnTolerance",
     "computes_in_half",
-    "device_tolerance",
     "error_tolerance",
     "float16_tolerance",
     "has_bfloat16",
@@ -46,6 +45,7 @@ BUNDLE_TOLERANCE = 1e-5  # where the sums of a product may be added up in anothe
 LOWERING_TOLERANCE = 1e-4
 HALF_TOLERANCE = 2.0**-8  # of float16, whose errors grow with the magnitude, that of a bias too
 FLOAT32_TOLERANCE = 1e-4  # sums of thousands of products in another order, with room for a layer or two that amplify
+SHADER_TOLERANCE = 1e-3  # with sines and cosines, which WGSL allows to be 2**-11 off
 FLOAT16_TOLERANCE = 1e-2  # ten bits of precision: 5e-4 a rounding
 QUANTIZED_TOLERANCE = 2e-2  # a number that falls on the other side of a rounding to 8 bits is 1/255 off
 UNIT_OF_FLOAT16 = 2.0**-10  # in the last place, of numbers in [1, 2)
@@ -93,17 +93,15 @@ def float16_tolerance(model: Model) -> float:
     return min(UNIT_OF_FLOAT16 * math.sqrt(max(1, *depth.values())), FLOAT16_TOLERANCE)
 
 
-def level_tolerance(model: Model) -> float:
-    """Return the tolerance at the default level for the types in a model."""
+def level_tolerance(model: Model, provider: Provider = CPU) -> float:
+    """Return the tolerance at the default level for the types in a model, and for how a device computes."""
+    if find_provider(provider.name).is_coarse:
+        return max(FLOAT16_TOLERANCE, level_tolerance(model))
+    if not provider.is_cpu and any(node.is_op("Sin", "Cos") for node in all_nodes(model.scopes)):
+        return max(SHADER_TOLERANCE, level_tolerance(model))
     if any(node.op_type in QUANTIZING for node in all_nodes(model.scopes)):
         return QUANTIZED_TOLERANCE
     return FLOAT16_TOLERANCE if has_float16(model) else FLOAT32_TOLERANCE
-
-
-def device_tolerance(models: Iterable[Model], provider: Provider) -> float:
-    """Return the tolerance for models on a device against the CPU: that of their types, and of how it computes."""
-    coarse = FLOAT16_TOLERANCE if find_provider(provider.name).is_coarse else 0.0
-    return max(coarse, *map(level_tolerance, models))
 
 
 def error_tolerance(model: Model, error: float) -> float:

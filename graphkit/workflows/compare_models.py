@@ -33,7 +33,7 @@ from graphkit.verify.layers.measuring import (
 from graphkit.verify.layers.tensor_causes import find_tensor_cause
 from graphkit.verify.proof_engine import run_isolated
 from graphkit.verify.rewrite_proof import placed_text
-from graphkit.verify.tolerances import FLOAT16_TOLERANCE, device_tolerance, has_float16
+from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16, level_tolerance
 
 __all__ = ["CompareOptions", "compare_models"]
 
@@ -193,7 +193,7 @@ class _Comparison:
         models = [model for model in (self.model, self.other) if isinstance(model, Model)]
         devices = [provider for provider in self._providers.values() if not provider.is_cpu]
         least = FLOAT16_TOLERANCE if any(map(has_float16, models)) else TOLERANCE
-        return max(least, *(device_tolerance(models, provider) for provider in devices), 0.0)
+        return max(least, least, *(level_tolerance(model, device) for device in devices for model in models))
 
     @cached_property
     def _providers(self) -> dict[str, Provider]:

@@ -49,7 +49,7 @@ def four(text: str) -> Model:
 def on_device(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let a device take the nodes of a model but for some operators; one that tells no copies compiles its parts."""
 
-    def place(source: Model, refused: set[str], copied: Mapping[str, str] | None, parts: int = 0) -> NodePlacement:
+    def place(source: Model, refused: set[str], copies: tuple[int, int] | None, parts: int = 0) -> NodePlacement:
         def answer(named: Model, _: Provider, dims: Mapping[str, int]) -> dict[str, Any]:
             assert dict(dims) in ({}, {"batch": 2})
             nodes = [
@@ -57,10 +57,9 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> Any:
                 for node in named.proto.graph.node
             ]
             counts = Counter(node["provider"] for node in nodes)
-            tensors = [{"tensor": name, "to": to} for name, to in (copied or {}).items()]
             return {
-                "runtime": "1", "package": "p", "seconds": 0.0, "nodes": nodes, "counts": counts, "copied": tensors,
-                "parts": {**counts, "cuda": parts}, "copies": None if copied is None else len(tensors),
+                "runtime": "1", "package": "p", "nodes": nodes, "counts": counts,
+                "parts": {**counts, "cuda": parts}, "copies": copies and {"cpu": copies[0], "device": copies[1]},
             }  # fmt: skip
 
         monkeypatch.setattr(node_placement, "place_model", answer)
@@ -71,20 +70,17 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_node_on_the_cpu_between_two_on_the_device_parts_them(on_device: Any) -> None:
-    placed = on_device(four(MIDDLE), {"Erf"}, {"x": "device", "before": "cpu", "middle": "device"})
+    placed = on_device(four(MIDDLE), {"Erf"}, (1, 2))
     assert (placed.device, placed.cpu, placed.partitions, placed.copies) == (3, 1, 2, 3)
     assert (placed.device_macs, placed.cpu_macs) == (2 * 2 * 4 * 4, 0)
-    (cut,) = placed.cuts
-    assert (cut.operator, cut.copied, cut.joins) == ("Erf", ("before",), "gelu-to-tanh")
     (row,) = placed.operators
-    assert (row.operator, row.nodes, row.cuts) == ("Erf", 1, 1)
+    assert (row.operator, row.nodes, row.cuts, row.removed_by) == ("Erf", 1, ("Erf#1",), "gelu-to-tanh")
 
 
 def test_shape_arithmetic_on_the_cpu_parts_nothing_and_folds(on_device: Any) -> None:
-    placed = on_device(four(SHAPES), {"ReduceProd"}, {"x": "device"})
+    placed = on_device(four(SHAPES), {"ReduceProd"}, (0, 1))
     assert placed.partitions == 1
-    assert placed.cuts == ()
-    assert [(row.operator, row.joins) for row in placed.operators] == [("ReduceProd", "fold")]
+    assert [(row.operator, row.cuts, row.removed_by) for row in placed.operators] == [("ReduceProd", (), "fold")]
 
 
 def test_the_parts_of_a_device_that_compiles_are_those_that_onnxruntime_counts(on_device: Any) -> None:
@@ -92,12 +88,12 @@ def test_the_parts_of_a_device_that_compiles_are_those_that_onnxruntime_counts(o
     assert placed.partitions == 2
     assert placed.is_compiled
     assert placed.copies is None
-    assert [(cut.operator, cut.joins) for cut in placed.cuts] == [("Hardmax", "no rewrite known")]
+    assert [(row.cuts, row.removed_by) for row in placed.operators] == [(("Hardmax#1",), "no rewrite known")]
 
 
 def test_no_node_is_refused_by_the_cpu() -> None:
     placed = placement(four(MIDDLE), "cpu")
-    assert (placed.device, placed.cpu, placed.partitions, placed.copies, placed.cuts) == (4, 0, 1, 0, ())
+    assert (placed.device, placed.cpu, placed.partitions, placed.copies, placed.operators) == (4, 0, 1, 0, ())
 
 
 def test_the_section_is_for_a_device_alone() -> None:
@@ -109,10 +105,10 @@ def test_the_section_is_for_a_device_alone() -> None:
 
 
 def test_a_report_fails_on_more_parts_than_are_allowed(on_device: Any, tmp_path: Path) -> None:
-    assert read_partitions("hazards, partitions:3,merged-if") == ("hazards,merged-if", 3)
+    assert read_partitions("hazards, partitions:3,merged-if") == ("hazards, ,merged-if", 3)
     file = tmp_path / "model.onnx"
     onnx.save(four(MIDDLE).proto, file)
-    on_device(four(MIDDLE), {"Erf"}, {"before": "cpu", "middle": "device"})
+    on_device(four(MIDDLE), {"Erf"}, (1, 1))
     words = ["report", str(file), "--only", "placement", "--provider", "cpu"]
     fails, passes = (CliRunner().invoke(app, [*words, "--fail-on", f"partitions:{most}"]) for most in (1, 2))
     assert (fails.exit_code, passes.exit_code) == (1, 0), fails.output + passes.output
@@ -125,7 +121,7 @@ def test_a_report_fails_on_more_parts_than_are_allowed(on_device: Any, tmp_path:
 def test_what_webgpu_refuses_parts_its_work() -> None:
     placed = placement(four(PICKED), "webgpu")
     assert (placed.device, placed.cpu, placed.partitions, placed.copies) == (3, 1, 2, 2)
-    assert [(cut.node, cut.copied) for cut in placed.cuts] == [("Hardmax#1", ("before",))]
+    assert [row.cuts for row in placed.operators] == [("Hardmax#1",)]
 
 
 def test_providers_are_listed_with_what_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def test_the_record_of_a_session_on_the_cpu_has_all_its_nodes() -> None:
         {"name": "the MatMul", "operator": "MatMul", "provider": "cpu"},
         {"name": "the Relu", "operator": "Relu", "provider": "cpu"},
     ]
-    assert (placed["counts"], placed["on_cpu"], placed["copies"]) == ({"cpu": 2}, {}, 0)
+    assert (placed["counts"], placed["on_cpu"], placed["copies"]) == ({"cpu": 2}, {}, {"cpu": 0, "device": 0})
 
 
 def test_the_parts_of_a_record_keep_the_providers_and_domains_of_their_nodes() -> None:

@@ -13,7 +13,7 @@ from graphkit.model import Model
 from graphkit.options import CompareOptions, RewriteProofOptions
 from graphkit.runtime.providers import Provider
 from graphkit.verify.rewrite_verifier import verify_rewrite
-from graphkit.verify.tolerances import FLOAT16_TOLERANCE, FLOAT32_TOLERANCE, device_tolerance
+from graphkit.verify.tolerances import FLOAT16_TOLERANCE, FLOAT32_TOLERANCE, level_tolerance
 from graphkit.workflows.compare_models import compare_models
 
 LAYERS = """
@@ -53,13 +53,13 @@ def test_what_runs_on_a_device_is_never_said_to_be_proven() -> None:
 
 def test_the_tolerance_is_that_of_the_device_and_of_the_dtypes() -> None:
     plain = layers()
-    assert device_tolerance([plain], Provider("webgpu")) == FLOAT32_TOLERANCE
-    assert device_tolerance([plain], Provider("qnn")) == FLOAT16_TOLERANCE
+    assert level_tolerance(plain, Provider("webgpu")) == FLOAT32_TOLERANCE
+    assert level_tolerance(plain, Provider("qnn")) == FLOAT16_TOLERANCE
     half = onnx.ModelProto()
     half.CopyFrom(plain.proto)
     half.graph.initializer[0].data_type = onnx.TensorProto.FLOAT16
     half.graph.initializer[0].raw_data = WEIGHT.astype(np.float16).tobytes()
-    assert device_tolerance([plain, Model.from_proto(half)], Provider("webgpu")) == FLOAT16_TOLERANCE
+    assert level_tolerance(Model.from_proto(half), Provider("webgpu")) == FLOAT16_TOLERANCE
 
 
 def test_providers_that_cannot_be_are_one_error_before_anything_runs() -> None:
