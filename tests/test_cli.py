@@ -379,7 +379,8 @@ def test_an_unknown_example(run: Run) -> None:
     assert run("report", "example:nope") == (
         2,
         "",
-        "Error: no example 'nope' - there are merged-decoder, causal-attention, encoder, detection, sliding-window\n",
+        "Error: no example 'nope' - there are merged-decoder, causal-attention, encoder, detection, sliding-window, "
+        "prefill, decode\n",
     )
 
 

@@ -16,6 +16,8 @@ EXAMPLES: dict[str, str] = {
     "encoder": "a Marian encoder (1 layer), whose output the merged decoder takes",
     "detection": "a Table Transformer of tiny dims: ResNet, encoder and decoder over images of any height and width",
     "sliding-window": "a Gemma 3 of tiny dims: one layer attends to the last 8 tokens, the other one to all",
+    "prefill": "a Qwen 3 of tiny dims as transformers 5 exports it: the model of a prompt",
+    "decode": "the same: the model of each token after the prompt",
 }
 
 

@@ -11,7 +11,7 @@ from builders import model_with_constants as model
 
 from graphkit.analysis.hazards import SHOWN, Check, Hazard, Hazards, LegalSizes, hazards
 from graphkit.errors import ModelError
-from graphkit.model import Model
+from graphkit.model import Model, load
 from graphkit.render.result import Sizes
 from graphkit.runtime.session import Session
 
@@ -517,3 +517,8 @@ def test_legal_sizes_hold_only_as_far_as_shapes_are_known() -> None:
     assert found.found()[0].where.startswith("as far as shapes are known, width: multiples of 4")
     assert found.found()[0].text.startswith("as far as shapes are known, legal sizes are width")
     assert hazards(pyramid(0)).found()[0].where.startswith("width: multiples of 4")
+
+
+def test_sizes_that_only_have_to_fit_each_other_are_no_limit() -> None:
+    """A mask over past and new tokens may be as long as the past is."""
+    assert {hazard.kind for hazard in hazards(load("example:decode")).hazards} == {"fit"}

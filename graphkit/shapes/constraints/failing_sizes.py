@@ -280,7 +280,7 @@ class _Search:
     def _fails_above(self, index: int, dims: Assignment, changed: tuple[str, ...]) -> bool:
         """Whether all larger sizes fail, with the other symbols unchanged, smaller or larger."""
         name = changed[0]
-        larger = {symbol: 4 * size + 1 for symbol, size in dims.items()}
+        larger = {symbol: 64 * (size + ABOVE[-1]) for symbol, size in dims.items()}  # beside a size that is far less
         smaller = {symbol: int(self.grid.symbols[symbol].lower) for symbol in dims}
         above = [self.with_size(dims, name, dims[name] + step) for step in ABOVE]
         around = [self.with_size(symbol, name, 4 * dims[name] + ABOVE[-1]) for symbol in (larger, smaller)]
