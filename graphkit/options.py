@@ -138,13 +138,8 @@ MAP = _repeatable(
     "--map", "A tensor of the first model and its name in the second, if that differs; repeatable.", "NAME=NAME"
 )
 PROVIDER = Flag(
-    help="Run the result on an execution provider of onnxruntime; see graphkit providers. The original runs on the "
-    "CPU, and outputs may differ by the tolerance of the device: what runs there is tested, and never proven.",
-    metavar="NAME[:KEY=VALUE...]",
-)
-ALSO_ON = Flag(
-    help="After the proof on the CPU, test what was made on an execution provider of onnxruntime too, such as webgpu, "
-    "within the tolerance of that device; see graphkit providers.",
+    help="Run the result on an execution provider of onnxruntime too, such as webgpu; see graphkit providers. The "
+    "original runs on the CPU. Outputs may differ by the tolerance of the device: that is a test, and no proof.",
     metavar="NAME[:KEY=VALUE...]",
 )
 LARGEST = "Largest difference that still counts as equal."
@@ -221,7 +216,7 @@ class DeployOptions(Options):
     )
     dims: tuple[tuple[str, int], ...] = option((), DIM)
     verify: bool = option(True, NO_VERIFY)
-    provider: str = option("cpu", ALSO_ON)
+    provider: str = option("cpu", PROVIDER)
     overwrite: bool = option(False, OVERWRITE)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
     time: bool = option(False, TIME)

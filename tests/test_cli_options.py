@@ -27,7 +27,6 @@ OWN = {
     ("split-merged", "tolerance"),
     ("split-merged", "weights"),
     ("survey", "target"),
-    ("verify", "provider"),
 }  # what means something else there
 
 

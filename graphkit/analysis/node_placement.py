@@ -50,6 +50,11 @@ class CpuNodes:
     cuts: tuple[str, ...]
     removed_by: str
 
+    @property
+    def cut(self) -> str:
+        """The first of those that part it, "" for none."""
+        return self.cuts[0] if self.cuts else ""
+
 
 @dataclass(frozen=True)
 class NodePlacement(Result):
@@ -100,20 +105,11 @@ class NodePlacement(Result):
         copies = "" if self.copies is None else f", {count_things(self.copies, 'tensor(s)')} copied"
         gone = f" onnxruntime removed or fused {count_things(self.gone, 'node(s)')} before." if self.gone else ""
         yield Prose(f"{parts}{copies}.{gone}", "warning" if self.partitions > 1 else "plain")
-        yield table(
-            "On the CPU | Nodes:number | MACs:number | Cut:number | Removed by | Such as:note",
-            [
-                (
-                    row.operator,
-                    row.nodes,
-                    size_text(row.macs),
-                    len(row.cuts) or None,
-                    row.removed_by,
-                    (*row.cuts, "")[0],
-                )
-                for row in self.operators
-            ],
-        )
+        rows = [
+            (r.operator, r.nodes, size_text(r.macs), len(r.cuts) or None, r.removed_by, r.cut) for r in self.operators
+        ]
+        if rows:
+            yield table("On the CPU | Nodes:number | MACs:number | Cut:number | Removed by | Such as:note", rows)
 
 
 def placement(

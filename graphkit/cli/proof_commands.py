@@ -55,6 +55,8 @@ class VerifyOptions(RewriteProofOptions, SplitProofOptions, FolderOptions):
             )
         if models == 3:
             self.check_no_pair()
+        if models == 3 and self.provider != "cpu":
+            raise UsageError("--provider is for two models or a folder - prove the split, then each model on a device")
         if self.part and self.names:
             raise UsageError("a part has the names of the whole - leave out --part or --map")
 
@@ -104,12 +106,6 @@ def _prove_models(models: Sequence[str], options: VerifyOptions, progress: Calla
             return verify_folder(export, models[1], options, progress=progress)
     options.check(len(models))
     if len(models) == 3:
-        from graphkit.runtime.session import as_provider
-
-        if not as_provider(options.provider).is_cpu:
-            raise UsageError(
-                "--provider is for two models or a folder - prove the split, then each model with a provider"
-            )
         from graphkit.verify.split_verifier import verify_split
 
         merged, first, with_past = (load_model(name) for name in models)

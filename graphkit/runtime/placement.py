@@ -15,7 +15,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -40,6 +40,7 @@ WEIGHTS_APART = {  # so that the file that tells the copies is small
     "session.optimized_model_external_initializers_file_name": "weights",
     "session.optimized_model_external_initializers_min_size_in_bytes": "64",
 }
+NO_DIMS: Mapping[str, int] = MappingProxyType({})
 # the field of a node's operator, in the bytes of a model
 COPIES = {"cpu": b'"\x0cMemcpyToHost', "device": b'"\x0eMemcpyFromHost'}
 
@@ -79,17 +80,11 @@ def count_nodes(session: InferenceSession) -> dict[str, int]:
 
 
 def place_nodes(
-    path_or_bytes: str | bytes,
-    provider: Provider,
-    *,
-    folder: str | None = None,
-    optimize: bool = True,
-    dims: Mapping[str, int] = MappingProxyType({}),
+    path_or_bytes: str | bytes, provider: Provider, *, folder: str | None = None, dims: Mapping[str, int] = NO_DIMS
 ) -> dict[str, Any]:
-    """Load a model on a provider, and return where its nodes are.
+    """Load a model on a provider, and return where its nodes are: those after onnxruntime's own first clean-ups.
 
-    The nodes are those after onnxruntime's own first clean-ups, with `optimize`, as ordinary sessions have them. `dims`
-    are sizes of symbols in the dims of inputs.
+    `dims` are sizes of symbols in the dims of inputs.
 
     Returns:
         `provider`, `runtime` and `package` (versions), `seconds` that it took to load, `nodes` (name, operator,
@@ -104,16 +99,8 @@ def place_nodes(
     import onnxruntime
 
     began, copies = time.perf_counter(), None
-    open_here = partial(
-        open_model,
-        path_or_bytes,
-        folder=folder,
-        optimize=optimize,
-        threads=0,
-        prepack=False,
-        provider=provider,
-        dims=dims,
-    )
+    options = {"folder": folder, "optimize": True, "threads": 0, "prepack": False, "provider": provider, "dims": dims}
+    open_here: Callable[..., InferenceSession] = partial(open_model, path_or_bytes, **options)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as place:
         saved = Path(place) / "placed.onnx"
         try:
@@ -145,13 +132,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Where onnxruntime places each node of a model, as JSON.")
     parser.add_argument("model")
     parser.add_argument("--provider", default=str(providers.CPU), help="NAME[:KEY=VALUE…]")
-    parser.add_argument("--no-optimize", action="store_true", help="without onnxruntime's own clean-ups")
     arguments = parser.parse_args()
     answer, stdout = {"model": arguments.model, "error": ""}, os.dup(1)
     os.dup2(2, 1)  # libraries of vendors print
     try:
-        provider = providers.parse_provider(arguments.provider)
-        answer |= place_nodes(arguments.model, provider, optimize=not arguments.no_optimize)
+        answer |= place_nodes(arguments.model, providers.parse_provider(arguments.provider))
     except Exception as error:  # onnxruntime's errors have no common base
         answer["error"] = str(error) or type(error).__name__
     os.write(stdout, json.dumps(answer).encode() + b"\n")

@@ -187,10 +187,7 @@ def add_provider(options: SessionOptions, provider: Provider) -> list[Any]:
         version = onnxruntime.__version__
         raise ProviderError(f"onnxruntime {version} takes no plug-ins - pip install --upgrade onnxruntime")
     plug_in = _register_plug_in(known)
-    settings = {
-        key: str(getattr(plug_in, function)()) for key, function in known.defaults if hasattr(plug_in, function)
-    }
-    settings |= provider.options
+    settings = {key: str(getattr(plug_in, function)()) for key, function in known.defaults} | dict(provider.options)
     kind = settings.pop("device", "").upper()
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == known.runtime_name]
     chosen = [device for device in devices if kind in ("", device.device.type.name)]

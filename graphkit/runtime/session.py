@@ -529,12 +529,11 @@ def place_model(model: Model, provider: Provider, dims: Mapping[str, int]) -> Me
         request["folder"] = None if folder is None else str(folder.absolute())
         request["memory"] = process.limits.bytes() + COPIES * (weights + len(serialized))
         try:
-            content = np.frombuffer(serialized, np.uint8)
-            answer = process.ask(request, process.limits.time(weights), content=content)
+            answer = process.ask(request, process.limits.time(weights), content=np.frombuffer(serialized, np.uint8))
         except DiedError as error:
-            raise load_error(error.why, model.label, LIMITED) from error
+            answer = {"error": error.why, "memory": True}
     if "error" in answer:
-        raise load_error(answer["error"], model.label, *([LIMITED] if answer["memory"] else []))
+        raise load_error(answer["error"], model.label, LIMITED if answer["memory"] else "")
     return answer
 
 

@@ -413,8 +413,10 @@ class RewriteVerifier:
         weights = weights or changed_weights(before, after, only_partly_read=is_rounded)
         proof = with_weights(proof, weights, is_exact=not self.options.tolerance)
         if not two.provider.is_cpu:
-            fault = placement_fault(two.placed, two.provider)
-            return replace(proof, placed=dict(two.placed), failures=(*proof.failures, *([fault] if fault else [])))
+            fault, hint = placement_fault(two.placed, two.provider), f"compare A B --provider B={two.provider}"
+            notes = () if proof.passed else (f"`graphkit {hint}` names the layer at which the two part.",)
+            failures = (*proof.failures, *([fault] if fault else []))
+            return replace(proof, placed=dict(two.placed), failures=failures, notes=(*proof.notes, *notes))
         proof = self._at_default(proof, at_both_levels(steady)) if proof.passed else proof
         if rounding is None or not rounding.explained:
             return proof

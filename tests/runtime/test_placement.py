@@ -30,7 +30,7 @@ def model() -> onnx.ModelProto:
 
 
 def test_the_record_of_a_session_on_the_cpu_has_all_its_nodes() -> None:
-    placed = place_nodes(model().SerializeToString(), Provider(), optimize=False)
+    placed = place_nodes(model().SerializeToString(), Provider())
     assert placed["nodes"] == [
         {"name": "the MatMul", "operator": "MatMul", "provider": "cpu"},
         {"name": "the Relu", "operator": "Relu", "provider": "cpu"},
