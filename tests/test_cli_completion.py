@@ -37,6 +37,7 @@ def completed(*arguments: str) -> list[tuple[str, str]]:
         (("report", "x.onnx", "--target", "ethos"), ["ethos-u65", "ethos-u85"]),
         (("lower", "x", "--target", "rk"), ["rk3588"]),
         (("targets", "qnn"), ["qnn-htp"]),
+        (("verify", "a.onnx", "b.onnx", "--provider", "web"), ["webgpu"]),
         (("explain", "merged"), ["merged-if"]),
         (("explain", "fold-"), ["fold-constants", "fold-into-weights", "fold-shapes"]),
         (("rewrite", "x.onnx", "-p", "freeze-dims{dims=N=1},fold-s"), ["freeze-dims{dims=N=1},fold-shapes"]),

@@ -50,6 +50,7 @@ COMPLETIONS = {
     "--range": "dim",
     "--input": "input",
     "--target": "target",
+    "--provider": "provider",
     "--only": "sections",
     "--fail-on": "kinds",
     "--why": "tensor",

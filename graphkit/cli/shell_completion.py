@@ -76,6 +76,12 @@ def _target_names(_: click.Context) -> Iterable[str]:
     return NAMES
 
 
+def _provider_names(_: click.Context) -> Iterable[str]:
+    from graphkit.runtime.providers import KNOWN_PROVIDERS
+
+    return (known.name for known in KNOWN_PROVIDERS)
+
+
 def _judge_names(_: click.Context) -> Iterable[str]:
     from graphkit.judges import JUDGES
 
@@ -83,9 +89,9 @@ def _judge_names(_: click.Context) -> Iterable[str]:
 
 
 def _section_names(_: click.Context) -> Iterable[str]:
-    from graphkit.analysis.report import BLOCKERS, EXTRAS, SECTIONS
+    from graphkit.analysis.report import BLOCKERS, EXTRAS, PLACEMENT, SECTIONS
 
-    return (section.name for section in (*SECTIONS, BLOCKERS, *EXTRAS))
+    return (section.name for section in (*SECTIONS, BLOCKERS, PLACEMENT, *EXTRAS))
 
 
 def _kind_names(context: click.Context) -> Iterable[str]:
@@ -127,6 +133,7 @@ PAIRS: Mapping[str, Names] = {
 NAMES: Mapping[str, Names] = {
     "example": _example_names,
     "target": _target_names,
+    "provider": _provider_names,
     "judge": _judge_names,
     "explained": lambda context: [*_pass_names(), *_kind_names(context)],
     "tensor": _in_models(lambda model: model.graph.values),

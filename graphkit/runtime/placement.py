@@ -9,10 +9,8 @@ where some are not, or where the model does not load.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -96,12 +94,14 @@ def place_nodes(
         ProviderError: The provider is not here, or onnxruntime keeps no record.
         Exception: Whatever onnxruntime raises; its errors have no common base.
     """
+    from tempfile import TemporaryDirectory  # which few processes need
+
     import onnxruntime
 
     began, copies = time.perf_counter(), None
     options = {"folder": folder, "optimize": True, "threads": 0, "prepack": False, "provider": provider, "dims": dims}
     open_here: Callable[..., InferenceSession] = partial(open_model, path_or_bytes, **options)  # type: ignore[arg-type]
-    with tempfile.TemporaryDirectory() as place:
+    with TemporaryDirectory() as place:
         saved = Path(place) / "placed.onnx"
         try:
             session = open_here(entries=RECORD | WEIGHTS_APART, saved=str(saved))
@@ -129,6 +129,8 @@ def place_nodes(
 
 def main() -> None:
     """Print the placement of a model, with `error` where it does not load."""
+    import argparse
+
     parser = argparse.ArgumentParser(description="Where onnxruntime places each node of a model, as JSON.")
     parser.add_argument("model")
     parser.add_argument("--provider", default=str(providers.CPU), help="NAME[:KEY=VALUE…]")

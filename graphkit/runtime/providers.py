@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module, metadata, util
+from importlib import import_module, util
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ def is_here(known: KnownProvider) -> str:
         return "built in"
     if not known.module or util.find_spec(known.module) is None:
         return ""
-    return f"{known.package} {metadata.version(known.package)}"
+    from importlib.metadata import version  # which takes a while
+
+    return f"{known.package} {version(known.package)}"
 
 
 def check_provider(provider: Provider) -> None:
