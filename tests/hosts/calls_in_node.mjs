@@ -62,7 +62,8 @@ const scenarios = {
     const told = [];
     await host.constructor.open(ort, folder, { progress: (one) => { told.push({ ...one }); } });
     const said = await failure(() => host.constructor.open(ort, folder, { signal: AbortSignal.abort() }));
-    return { told, said };
+    const proxied = { ...ort, env: { ...ort.env, wasm: { proxy: true } } };
+    return { told, said, proxy: await failure(() => host.constructor.open(proxied, folder)) };
   },
 };
 

@@ -35,7 +35,7 @@ BUNDLED = (
     "marian-multi",
     "qwen3-padded",
 )
-LOWERED = ("gemma3_text", "lfm2", "mamba2", "qwen3-padded")
+LOWERED = ("gemma3_text", "lfm2", "mamba2", "marian-multi", "qwen3-padded")
 Calls = Sequence[Sequence[object]]
 
 
@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         options = graphkit.BundleOptions(batch=1 if name == "llava-one" else 2, verify=False)
         graphkit.bundle_folder(folder / f"{name}.export", folder / f"{name}.bundle", options)
     for name in LOWERED:
-        lowered = graphkit.LowerOptions(max_cache_len=32, verify=False)
+        lowered = graphkit.LowerOptions(src_len=16, max_cache_len=32, verify=False)
         graphkit.lower_folder(folder / f"{name}.export", folder / f"{name}.lowered", lowered)
     return folder
 
@@ -115,10 +115,13 @@ def test_bundles_and_lowered_folders_give_the_tokens_of_pytorch(modules: Path, m
             expected.append([[cut(row) for row in case["tokens"]] for case in cases])
     for name in LOWERED:
         cases = [case for case in cases_of(made, name) if case["batch"] == 1 and not case["padded"]]
-        calls = [
-            ["generate", [], {"prompt": case["inputs"]["input_ids"][0], "maxNewTokens": case["tokens"].shape[1]}]
-            for case in cases
-        ]
+        calls = []
+        for case in cases:
+            ids, options = case["inputs"]["input_ids"][0], {"maxNewTokens": case["tokens"].shape[1]}
+            if name == "marian-multi":
+                calls.append(["generate", ids, {**options, "prompt": case["prompt"]}])
+            else:
+                calls.append(["generate", [], {**options, "prompt": ids}])
         jobs.append(("Host", made / f"{name}.lowered", calls))
         expected.append([[cut(row) for row in case["tokens"]] for case in cases])
     found = in_node(modules, jobs, runtime)
@@ -243,6 +246,7 @@ def test_a_caller_is_told_how_much_of_a_folder_has_come(modules: Path, made: Pat
             assert told[-1]["loaded"] == read
             assert {step["file"] for step in told} <= set(files)
             assert said["said"] == "AbortError: This operation was aborted"
+            assert said["proxy"].startswith("GraphkitError: onnxruntime-web moves the state into its worker")
 
 
 # One state of each kind that no cache is: the last frame, and an average that decays; the sum begins with numbers.

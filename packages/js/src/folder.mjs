@@ -14,6 +14,8 @@ function warn({ outcome, reason }, source, { what, name }) {
  * `bytes`, which gives those of a file; and `session`, which opens a model.
  */
 export async function openFolder(ort, source, kind, { checksums = false, progress = () => {}, signal } = {}) {
+  const proxy = 'onnxruntime-web moves the state into its worker with env.wasm.proxy - leave it out, or open in a worker';
+  need(!ort.env?.wasm?.proxy, proxy);
   const { read, locate, hashOf, sizeOf } = await reader(source, signal);
   const contract = await readContract(new TextDecoder().decode(await read(kind.record)), kind);
   const [byPath, contents, told] = [locate && ort.env?.versions?.node, new Map(), { loaded: 0, total: 0 }];
