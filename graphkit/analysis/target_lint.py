@@ -401,8 +401,9 @@ def _condition_holds(node: Node, condition: Condition, shapes: Shapes) -> bool |
         value = _named_input(node, name) or _named_output(node, name)
         dtype = 0 if value is None else shapes[value].dtype
         parts.append(value is None or (dtype_name(dtype) in dtypes if dtype else None))
-    values = ((_named_input(node, name), name in condition.absent) for name in (*condition.computed, *condition.absent))
-    parts.extend(value is None or (not is_absent and value not in static) for value, is_absent in values)
+    computed = [_named_input(node, name) for name in condition.computed]
+    parts.extend(value is None or value not in static for value in computed)
+    parts.extend((_named_input(node, name) or _named_output(node, name)) is None for name in condition.absent)
     if condition.min_version is not None or condition.max_version is not None:
         schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
         version = node.scope.opset(node.domain) if schema is None else schema.since_version

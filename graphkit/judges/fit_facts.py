@@ -96,7 +96,7 @@ def _fit_condition(taken: Sequence[Observation], refused: Sequence[Observation])
     atoms: list[Atom] = []
     while refused:
         best, gain = None, 0.0
-        for atom in dict.fromkeys(_possible_atoms(taken)):
+        for atom in _possible_atoms(taken, refused):
             excluded = sum(not atom.holds(each) for each in refused)
             lost = sum(not atom.holds(each) for each in taken)
             if lost < len(taken) and excluded - LOSS * lost * bool(lost) > 0 and excluded / (1 + lost) > gain:
@@ -109,8 +109,8 @@ def _fit_condition(taken: Sequence[Observation], refused: Sequence[Observation])
     return atoms
 
 
-def _possible_atoms(taken: Sequence[Observation]) -> Iterator[Atom]:
-    """Yield what may be said of some observations, the plainest first."""
+def _possible_atoms(taken: Sequence[Observation], refused: Sequence[Observation]) -> Iterator[Atom]:
+    """Yield what may be said of the taken ones, the plainest first."""
     names = dict.fromkeys(name for each in taken for name in each.dtypes)
     firsts = sorted({next(iter(each.dtypes.values())) for each in taken})
     yield Atom("static")
@@ -122,7 +122,8 @@ def _possible_atoms(taken: Sequence[Observation]) -> Iterator[Atom]:
         yield from (Atom("dtypes_of", name, (dtype,)) for dtype in dtypes)
     for key, numbers in (("version", {each.since for each in taken}), ("rank", {each.rank for each in taken})):
         yield from (Atom(f"{bound}_{key}", value=number) for number in sorted(numbers) for bound in ("max", "min"))
-    yield from (Atom(key, name) for name in names for key in ("constant", "computed", "absent"))
+    yield from (Atom("absent", name) for name in dict.fromkeys(name for each in refused for name in each.dtypes))
+    yield from (Atom(key, name) for name in names for key in ("constant", "computed"))
     yield from dict.fromkeys(Atom("readers", value=each.readers) for each in taken if each.readers)
     yield from dict.fromkeys(Atom("attributes", *pair) for each in taken for pair in each.attributes.items())
 

@@ -72,8 +72,9 @@ def measure_target(name: str, models: Sequence[Model] = (), *, progress: Callabl
 def _library_variants() -> Iterator[Case]:
     varied = set[str]()
     for case in library_cases():
+        is_first = case.node.op_type not in varied
+        yield from varied_cases(case, is_first=is_first)
         if case.model() is not None:
-            yield from varied_cases(case, is_first=case.node.op_type not in varied)
             varied.add(case.node.op_type)
 
 

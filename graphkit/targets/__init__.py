@@ -41,7 +41,7 @@ __all__ = [
     "tflite_spellings",
 ]
 
-NAMES = ("mt8371", "mediatek-litert", "ethos-u65", "ethos-u85", "rk3588", "qnn-htp", "generic-npu")
+NAMES = ("mt8371", "mediatek-litert", "ethos-u65", "ethos-u85", "rk3588", "qnn-htp", "webgpu", "generic-npu")
 FOLDER = Path(__file__).parent
 Text = Annotated[str, Meta(max_length=2000)]
 Number = Annotated[int, Meta(ge=0, lt=1000)]
@@ -96,7 +96,7 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
         planes_of: A number that the elements of the last two of four axes are a multiple of, unless the last one stays.
         dtypes_of: The dtypes that inputs and outputs may have, by name; one that is left out has any.
         computed: Inputs that must not be constant.
-        absent: Inputs that must be left out.
+        absent: Inputs and outputs that must be left out.
         min_rank: The least that the highest rank of its tensors may be.
         min_version, max_version: Of the operator: the opset in which it last changed.
         static: Whether all dims must be numbers.
@@ -462,7 +462,8 @@ def _check_names(path: Path, key: str, names: Collection[str], kind: str) -> Non
 def _onnx_operators() -> frozenset[str]:
     from onnx.defs import get_all_schemas
 
-    return frozenset(schema.name for schema in get_all_schemas() if schema.domain == "")
+    names = (schema.name for schema in get_all_schemas() if schema.domain == "")
+    return frozenset([*names, "SimplifiedLayerNormalization"])  # which is onnxruntime's own, in the same domain
 
 
 @cache
