@@ -10,7 +10,12 @@ import { ARRAYS, elementOf, flattened, need, quoted, volume, widened } from './v
 const LEAST = { float16: -65504, float32: -3.4028234663852886e38, float64: -Number.MAX_VALUE }; // an infinity gives NaN
 const isSound = ({ source: { kind, by } }) => kind === 'user' && by === 'source';
 const soundAxis = ({ shape }, most) => 1 + shape.slice(1).indexOf(most);
-const listOf = (value) => (value == null ? [] : typeof value === 'object' ? Array.from(value.data ?? value) : [value]);
+/** Return what a caller gives as a list: of tokens, or of those of each sequence. */
+function listOf(value) {
+  if (value == null || typeof value !== 'object') return value == null ? [] : [value];
+  const { dims: [rows, width] = [], data = value } = value, all = Array.from(data);
+  return width === undefined ? all : Array.from({ length: rows }, (_, row) => all.slice(row * width, (row + 1) * width));
+}
 
 /** Lowered models with their tables, and the state of one user: index.d.ts says what each method takes and returns. */
 export class Host {
@@ -72,7 +77,8 @@ export class Host {
   async #start(source, inputs) {
     const { sizes, methods } = this.contract;
     this.#checkInputs(inputs);
-    const ids = !sizes.sound && source.length ? this.#split(source, 'source') : Array(this.batch).fill([]);
+    const given = listOf(source), isText = !sizes.sound && given.length > 0;
+    const ids = isText ? this.#split(given, 'source') : Array(this.batch).fill([]);
     for (const { data } of this.#states.values()) data.fill(data instanceof BigInt64Array ? 0n : 0);
     [this.position, this.#given] = [0, new Map()];
     for (const tokens of methods.some(takesText) ? ids : []) {
@@ -83,7 +89,7 @@ export class Host {
     for (const port of this.#ports) {
       if (port.name in inputs) this.#given.set(port.name, this.#fitting(port, inputs[port.name]));
     }
-    if (sizes.sound) this.#takeSound(listOf(source).map(Number));
+    if (sizes.sound) this.#takeSound(given.map(Number));
     const outputs = {};
     for (const method of methods) if (method.when === 'once') Object.assign(outputs, await this.#call(method, ids));
     return outputs;
@@ -178,7 +184,7 @@ export class Host {
   /** Return the tokens of each sequence. */
   #split(ids, what) {
     const isOne = this.batch === 1 && typeof ids[0] !== 'object';
-    const sequences = (isOne ? [ids] : [...ids]).map((tokens) => Array.from(tokens, Number));
+    const sequences = (isOne ? [ids] : ids).map((tokens) => Array.from(tokens, Number));
     const problem = `there are ${sequences.length} sequences of tokens as ${what} - give ${this.batch}`;
     need(sequences.length === this.batch, problem);
     return sequences;
