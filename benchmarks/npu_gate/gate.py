@@ -5,7 +5,8 @@ runs, which Vela must place wholly on Ethos-U65 and Ethos-U85. Operators and ran
 in the targets of MediaTek. The export that was frozen but not lowered goes the same way, and must fail: else the gate
 is open. That is the placement. The quality is another question, with an answer of its own: int8, calibrated on 16
 sources at least, must keep the outputs and the tokens within the bounds that --least-cosine and --least-tokens give.
-What int16 costs, and what Vela makes of it, is reported and not judged.
+What int16 costs, and what Vela makes of it, is reported and not judged. The judges that are installed
+(`graphkit judges`) must take the lowered models whole.
 
 The exit status is 0 where all models pass; 1 where one fails on placement, or the gate is open; 3 where placement
 passes and one fails on quality.
@@ -27,6 +28,7 @@ import numpy as np
 from cases import Case, frozen, graphkit, lowered, unpacked
 from tools import Ended, Tools, Vela
 
+from graphkit.judges import JUDGES, ask_judge
 from graphkit.targets import Target, load_target
 
 MODELS = Path(__file__).parents[2] / "tests" / "models"
@@ -99,9 +101,21 @@ def main() -> None:
         bounds = Bounds(given.least_cosine, given.least_tokens)
         rows = [told(judge(case, Tools(given.tools.absolute()), work, bounds)) for case in chosen]
     status = verdict(chosen, rows)
+    findings = (*findings, *refused_by_judges([case for case in chosen if not case.is_control]))
     for finding in findings:  # the compilers are asked all the same: they may know better
         print(f"graphkit lower: {finding}")
     sys.exit(PLACEMENT if findings else status)
+
+
+def refused_by_judges(cases: Sequence[Case]) -> Iterator[str]:
+    """Yield what the judges that are installed do not take of lowered models."""
+    for judge in JUDGES.values() if cases else ():
+        if judge.version:
+            answers = ask_judge(judge, [case.path for case in cases], seconds=600)
+            for case, answer in zip(cases, answers, strict=True):
+                print(f"{case.name}: {judge.compiler} {judge.version}: {answer.fault or 'whole'}")
+                if answer.fault:
+                    yield f"{case.name}: {judge.compiler}: {answer.fault}"
 
 
 def sources(text: str) -> int:

@@ -92,10 +92,10 @@ def judges(context: click.Context) -> None:
     `graphkit lower --judge NAME` asks one. Each has an environment of its own in the user's cache, or in the folder
     that GRAPHKIT_JUDGES names.
     """
-    from graphkit.judges.judge_list import list_judges
+    from graphkit.judges.judge_list import JudgeList
 
     if context.invoked_subcommand is None:
-        show_result(list_judges(), Format.text)
+        show_result(JudgeList(), Format.text)
 
 
 @judges.command("install", short_help="Install a compiler into an environment of its own.")

@@ -15,7 +15,6 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +22,7 @@ import msgspec
 
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.names import count_things
+from graphkit.io.toml import convert_toml, read_toml
 from graphkit.runtime.isolation import describe_ending
 from graphkit.suggest import did_you_mean
 
@@ -46,8 +46,7 @@ LAST = 300  # characters of what a judge said last
 AT_ONCE = 100  # models of a process: Qualcomm's compiler takes longer and longer
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judge:
+class Judge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A compiler that can be asked.
 
     Attributes:
@@ -91,37 +90,13 @@ class Judge:
         return self.packages[0].partition("==")[0]
 
 
-RUNTIME = ("onnxruntime==1.32.0", "numpy")
-PLACES = "each node, partitions"
-JUDGES: Mapping[str, Judge] = {
-    judge.name: judge
-    for judge in (
-        Judge(
-            name="qnn",
-            about="Qualcomm's compiler for the HTP (Hexagon), by ONNX Runtime's QNN provider",
-            packages=("onnxruntime-qnn==2.7.0", *RUNTIME),
-            licence="provider MIT; libraries Qualcomm's terms (use, development, benchmarking; no redistribution)",
-            megabytes=545,
-            says=f"{PLACES}, a reason for each node on the CPU, size of the binary",
-        ),
-        Judge(
-            name="webgpu",
-            about="ONNX Runtime's WebGPU provider, on a GPU or on SwiftShader",
-            packages=("onnxruntime-ep-webgpu==0.4.0", *RUNTIME),
-            licence="MIT",
-            megabytes=230,
-            says=f"{PLACES.split(',')[0]}, copies between GPU and CPU",
-        ),
-        Judge(
-            name="openvino",
-            about="Intel's OpenVINO on the CPU, by ONNX Runtime's provider",
-            packages=("onnxruntime-ep-openvino==1.8.1", *RUNTIME),
-            licence="Apache-2.0",
-            megabytes=400,
-            says=PLACES,
-        ),
-    )
-}
+def _read_judges() -> Mapping[str, Judge]:
+    path = Path(__file__).with_name("judges.toml")
+    tables = {name: {"name": name, **table} for name, table in read_toml(path).items()}
+    return convert_toml(path, tables, dict[str, Judge])
+
+
+JUDGES = _read_judges()
 
 
 class PlacedNode(msgspec.Struct, frozen=True):

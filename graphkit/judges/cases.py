@@ -133,16 +133,14 @@ class Case:
         graph = helper.make_graph([self.node], "g", inputs, empty, constants)
         model = helper.make_model(graph, opset_imports=opsets, ir_version=min(10, 8 + (self.opset > 20)))
         try:
-            if not self.node.domain:
-                checker.check_node(self.node, _checker_context(self.opset))
             model = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-        except (onnx.checker.ValidationError, shape_inference.InferenceError):
+            for value, (dtype, dims) in zip(model.graph.output, self.outputs, strict=False):
+                if not value.type.tensor_type.elem_type:
+                    value.CopyFrom(helper.make_tensor_value_info(value.name, dtype, None if self.is_dynamic else dims))
+            checker.check_model(model)
+        except (checker.ValidationError, shape_inference.InferenceError):
             return None
-        for value, (dtype, dims) in zip(model.graph.output, self.outputs, strict=False):
-            if not value.type.tensor_type.elem_type:
-                value.CopyFrom(helper.make_tensor_value_info(value.name, dtype, None if self.is_dynamic else dims))
-        is_typed = all(value.type.tensor_type.elem_type for value in model.graph.output)
-        return model if is_typed else None
+        return model
 
     def observe(self, model: onnx.ModelProto | None = None) -> Observation:
         """Return what can be said of it; the verdict is still open.
@@ -187,12 +185,6 @@ def plain_attribute(attribute: onnx.AttributeProto) -> int | float | str | None:
     kinds = {onnx.AttributeProto.INT: int, onnx.AttributeProto.FLOAT: float, onnx.AttributeProto.STRING: str}
     kind: Any = kinds.get(attribute.type)
     return None if kind is None else attribute_value(attribute, kind)
-
-
-def _checker_context(opset: int) -> checker.C.CheckerContext:
-    context = checker.C.CheckerContext()
-    context.ir_version, context.opset_imports = 10, {"": opset}
-    return context
 
 
 def library_cases() -> Iterator[Case]:

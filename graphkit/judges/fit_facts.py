@@ -84,7 +84,7 @@ def fit_fact(observations: Sequence[Observation]) -> FittedFact | None:
     wrong = len(left) + sum(any(all(atom.holds(each) for atom in atoms) for atoms in conditions) for each in refused)
     if not conditions or wrong * 2 > min(len(taken), len(refused)) + len(known) // 4:
         return replace(fact, verdict="unknown", wrong=len(known))
-    return replace(fact, conditions=tuple(map(_as_where, conditions)), wrong=wrong)
+    return replace(fact, conditions=tuple(_as_where(atoms) for atoms in conditions if all(conditions)), wrong=wrong)
 
 
 def _wrong(atoms: Sequence[Atom], refused: Sequence[Observation]) -> int:

@@ -41,7 +41,17 @@ __all__ = [
     "tflite_spellings",
 ]
 
-NAMES = ("mt8371", "mediatek-litert", "ethos-u65", "ethos-u85", "rk3588", "qnn-htp", "webgpu", "generic-npu")
+NAMES = (
+    "mt8371",
+    "mediatek-litert",
+    "ethos-u65",
+    "ethos-u85",
+    "rk3588",
+    "qnn-htp",
+    "webgpu",
+    "openvino",
+    "generic-npu",
+)
 FOLDER = Path(__file__).parent
 Text = Annotated[str, Meta(max_length=2000)]
 Number = Annotated[int, Meta(ge=0, lt=1000)]
