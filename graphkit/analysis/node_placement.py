@@ -179,11 +179,11 @@ class _Placed:
         )
 
     def _is_there(self, node: Node | None) -> bool:
-        """Whether a node is on the device; one that was fused is where its reader is, or what it reads."""
+        """Whether a node is on the device; one that was fused is where a node is that it reads, or its reader."""
         if node is None or node in self.where:
             return node is not None and self.where[node] == self.name
         readers = [reader for value in node.results for reader, _ in value.consumers]
-        near = (each for each in (*readers, *(value.producer for value in node.operands)) if each in self.where)
+        near = (each for each in (*(value.producer for value in node.operands), *readers) if each in self.where)
         return self.where.get(next(near, node), "") == self.name
 
     def _find_cuts(self) -> tuple[int, set[Node]]:
@@ -201,7 +201,7 @@ class _Placed:
             phase = 0
             for value in node.operands:
                 before = phases.get(value, 0)
-                if node not in there and self._comes_back(value, there) and before % 2 == 0:
+                if node in self.where and node not in there and self._comes_back(value, there) and before % 2 == 0:
                     before += 1
                     cuts |= {node} & leads
                 phase = max(phase, before)
@@ -213,8 +213,13 @@ class _Placed:
     def _comes_back(self, value: Value, there: Collection[Node]) -> bool:
         """Whether the CPU waits for a value: a kernel that measures one has its result on the CPU anyway."""
         source, copies = value.producer, self.record["copies"]
-        is_waited_for = copies is None or (copies["cpu"] > 0 and source is not None and not source.is_op(*MEASURING))
-        return source in there and is_waited_for
+        if (
+            source is None
+            or source not in there
+            or (copies is not None and (not copies["cpu"] or source.is_op(*MEASURING)))
+        ):
+            return False
+        return source in self.where or any(each.producer in self.where for each in source.operands)  # not if folded
 
     def _operator_rows(self, macs: Mapping[Node, int], cuts: Collection[Node]) -> Iterator[CpuNodes]:
         groups: dict[tuple[str, str], list[Node]] = defaultdict(list)
