@@ -50,6 +50,7 @@ LOADING = "see whether its data files are there, and whether this onnxruntime kn
 HINTS = {  # by a part of onnxruntime's message
     "two nodes with same node name": "`graphkit fold` gives its nodes names of their own",
     "InferenceError]": "correct the node; `graphkit fold` takes out a branch of an If that never runs",
+    "EP_FAIL": "see whether the driver of the device is there",
     "Could not find an implementation": "this onnxruntime has no kernel for the operator at the dtypes that it has",
 }
 SOURCE = re.compile(r"/\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*\((?:[^()]|\([^()]*\))*\)(?: const)? )?")  # with a signature

@@ -41,9 +41,9 @@ g (float[batch, 4] x) => (float[flat] y) {
 FOLDED = """
 g (float[batch, 4] x) => (float[batch, 4] y) {
   turned = Neg (w)
+  product = MatMul (x, turned)
   shifted = Erf (turned)
-  product = MatMul (x, shifted)
-  y = Relu (product)
+  y = MatMul (product, shifted)
 }
 """
 PICKED = MIDDLE.replace("Erf", "Hardmax")  # for which WebGPU has no kernel
