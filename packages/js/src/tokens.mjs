@@ -60,23 +60,45 @@ function likeliest(row, begin, count, how) {
 }
 /** Return the token that a row goes on with, of so many before it: the most likely one, or one that is drawn. */
 export function choose(logits, row, given, how) {
-  const scores = restrict(Float64Array.from(logits), given, how);
+  const scores = restrict(new Float64Array(logits), given, how);
   const most = scores.reduce((a, b) => Math.max(a, b), -Number.MAX_VALUE);
   if (!how.sampling) return Math.max(0, scores.indexOf(most)); // one is always chosen
   const { seed, temperature = 1, topK = 0, topP = 1 } = how.sampling;
   const isRight = Number.isInteger(Number(seed)) && temperature > 0 && topK >= 0 && topP > 0 && topP <= 1;
   need(isRight, 'give a seed, a temperature above 0, a topK of at least 0, and a topP above 0, up to 1');
-  const weights = scores.map((score) => Math.exp((score - most) / temperature));
-  const atLeast = (least) => weights.forEach((weight, token) => { if (weight < least) weights[token] = 0; });
-  if (topK > 0 && topK < weights.length) atLeast(weights.toSorted().at(-topK));
+  const weights = scores; // which nobody else has
+  for (let token = 0; token < weights.length; token += 1) weights[token] = Math.exp((scores[token] - most) / temperature);
+  if (topK > 0 && topK < weights.length) dropBelow(weights, largest(weights, topK));
   if (topP < 1) {
-    const ranked = weights.toSorted().reverse(), sums = summed(ranked);
-    atLeast(ranked[sums.findIndex((sum) => sum >= topP * sums.at(-1))]);
+    const ranked = weights.filter((weight) => weight > 0).sort().reverse(), [sums, total] = sum(ranked);
+    dropBelow(weights, ranked[sums.findIndex((reached) => reached >= topP * total)]);
   }
-  const sums = summed(weights), place = uniform(BigInt(seed) + BigInt(row), given) * sums.at(-1);
-  return sums.findIndex((sum) => sum > place || sum === sums.at(-1));
+  const [sums, total] = sum(weights), place = uniform(BigInt(seed) + BigInt(row), given) * total;
+  return sums.findIndex((reached) => reached > place || reached === total);
 }
-const summed = (numbers, sum = 0) => numbers.map((number) => { sum += number; return sum; });
+/** Let weights that are below a bound be 0. */
+function dropBelow(weights, least) {
+  for (let token = 0; token < weights.length; token += 1) if (weights[token] < least) weights[token] = 0;
+}
+/** Return the number that so many, itself included, are not below; no number is below 0. */
+function largest(numbers, count) {
+  if (count > 1000) return numbers.toSorted().at(-count);
+  const top = new Float64Array(count).fill(-1); // the least first
+  for (const number of numbers) {
+    if (!(number > top[0])) continue;
+    let place = 0;
+    for (; place + 1 < count && top[place + 1] < number; place += 1) top[place] = top[place + 1];
+    top[place] = number;
+  }
+  return top[0];
+}
+/** Return the sums of the first numbers, of the first two and so on, and of all. */
+function sum(numbers) {
+  const sums = new Float64Array(numbers.length);
+  let total = 0;
+  for (let place = 0; place < numbers.length; place += 1) sums[place] = total += numbers[place];
+  return [sums, total];
+}
 /** Return a number of a sequence, from 0 to below 1, as token_search.py does: 53 bits of what SplitMix64 gives. */
 function uniform(seed, place) {
   const short = (bits) => BigInt.asUintN(64, bits);
