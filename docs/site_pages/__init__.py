@@ -7,6 +7,7 @@ from collections.abc import Callable
 from site_pages import (
     command_pages,
     finding_pages,
+    judge_pages,
     notebook_pages,
     pass_pages,
     python_pages,
@@ -23,6 +24,7 @@ GENERATED: dict[str, Callable[[], dict[str, str]]] = {
     "reference/passes": pass_pages.pages,
     "reference/findings": finding_pages.pages,
     "reference/targets": target_pages.pages,
+    "reference/judges": judge_pages.pages,
     "reference/schemas": schema_pages.pages,
     "notebooks": notebook_pages.pages,
 }

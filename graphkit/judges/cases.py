@@ -209,7 +209,7 @@ def library_cases() -> Iterator[Case]:
         kinds.add(str(kind))
         names = [value.name for value in test.model.graph.input]
         opset = next(each.version for each in test.model.opset_import if not each.domain)
-        case = _make_case(nodes[0], opset, dict(zip(names, map(np.asarray, arrays), strict=False)), set())
+        case = _make_case(nodes[0], opset, dict(zip(names, map(np.asarray, arrays), strict=False)))
         yield _with_opset(case, EXPORTED) or case
 
 
@@ -220,7 +220,7 @@ def _named_node(node: NodeProto) -> NodeProto:
     return copy
 
 
-def _make_case(node: NodeProto, opset: int, arrays: Mapping[str, np.ndarray], constant: set[str]) -> Case:
+def _make_case(node: NodeProto, opset: int, arrays: Mapping[str, np.ndarray]) -> Case:
     copy = _named_node(node)
     text = helper.make_model(helper.make_graph([copy], "g", [], []), opset_imports=[helper.make_opsetid("", opset)])
     read = value_inputs(Model.from_proto(text).graph.nodes[0])
@@ -232,7 +232,7 @@ def _make_case(node: NodeProto, opset: int, arrays: Mapping[str, np.ndarray], co
             helper.np_dtype_to_tensor_dtype(arrays[name].dtype),
             arrays[name].shape,
             arrays[name],
-            is_constant=name in constant or index in read,
+            is_constant=index in read,
             is_read=index in read,
         )
         for index, name in enumerate(node.input)
@@ -276,23 +276,18 @@ def _operand_of(value: Value | None, node: Node, index: int, shapes: Shapes) -> 
 def varied_cases(case: Case, *, is_first: bool = True) -> Iterator[Case]:
     """Yield a case and its variants; the first one of an operator has all of them."""
     yield case
-    for index, operand in enumerate(case.operands):
-        if operand is not None:
-            changed = replace(operand, is_constant=not operand.is_constant)
-            yield replace(case, operands=_with_operand(case, index, changed))
-    free = [operand for operand in case.operands if operand is not None]
-    if len(free) > 2:  # all but the data
-        others = {id(operand) for operand in free[1:]}
-        yield replace(case, operands=_changed(case, lambda each: replace(each, is_constant=id(each) in others)))
+    tensors = [operand for operand in case.operands if operand is not None]
+    constant = {operand.name for operand in tensors if operand.is_constant}
+    others = {operand.name for operand in tensors[1:]}  # all but the data
+    for names in [*(constant ^ {operand.name} for operand in tensors), others]:
+        yield replace(
+            case, operands=_changed(case, lambda each, names=names: replace(each, is_constant=each.name in names))
+        )
     if is_first:
         yield replace(case, is_dynamic=True)
         yield from (_with_axes(case, count) for count in MORE_AXES)
         yield from _with_dtypes(case)
         yield from _with_opsets(case)
-
-
-def _with_operand(case: Case, index: int, operand: Operand) -> tuple[Operand | None, ...]:
-    return (*case.operands[:index], operand, *case.operands[index + 1 :])
 
 
 def _changed(case: Case, change: Any) -> tuple[Operand | None, ...]:

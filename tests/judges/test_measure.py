@@ -66,7 +66,7 @@ def seeds() -> list[Case]:
         proto = onnx.parser.parse_model(
             f'<ir_version: 8, opset_import: ["" : 18]> g (float[2, 3] a, float[2, 3] b) => (float[2, 3] y) {{ {text} }}'
         )
-        cases.append(graphkit.judges.cases._make_case(proto.graph.node[0], 18, {"a": array, "b": array}, set()))
+        cases.append(graphkit.judges.cases._make_case(proto.graph.node[0], 18, {"a": array, "b": array}))
     return cases
 
 
