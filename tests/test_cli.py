@@ -920,3 +920,47 @@ def test_a_path_that_is_too_long(run: Run, name: str) -> None:
         ran = run(*arguments)
         assert (ran.code, ran.err.count("\n")) == (2, 1)
         assert "cannot be opened: File name too long" in ran.err
+
+
+BRIEF = """example:detection
+
+Vision model, 1 layer: 162.6 kB, 8.7 k parameters.
+MACs 8.2 M, peak of activations 404.1 kB, for batch_size 1, height 224, width
+224, pixel_mask.1 224, pixel_mask.2 224. No faults; 1 limit:
+- shapes computed at run time: 149 of 615 nodes (shape-ops)
+
+Section       What it says
+────────────────────────────────────────────────────────────────
+summary       615 nodes, 108 initializers, ai.onnx 17
+architecture  Role: vision (its input pixel_values is an image)
+interface     2 inputs, 2 outputs
+costs         the 20 largest of 25 layers, and memory over time
+origins       16 expressions that compute shapes
+what-if       how many nodes would be left if dims were numbers
+
+--only NAME shows a section, --full all of them.
+$ graphkit fold example:detection -o detection.folded.onnx
+
+"""
+
+
+def test_a_report_is_one_screen(run: Run) -> None:
+    assert run("report", "example:detection").out.rstrip("\n") == BRIEF.rstrip("\n")
+    assert len(run("report", "example:merged-decoder").out.splitlines()) <= 24
+
+
+def test_a_report_shows_all_sections_where_asked_and_in_files(run: Run, tmp_path: Path) -> None:
+    sections = ("Summary", "Architecture", "Interface", "Costs", "Shape operators", "Shape origins", "Hazards")
+    full = run("report", "example:encoder", "--full").out
+    assert [name for name in sections if f"\n{name}\n" not in full] == []
+    run("report", "example:encoder", "-o", tmp_path / "report.md")
+    text = (tmp_path / "report.md").read_text()
+    assert [name for name in sections if f"## {name}\n" not in text] == []
+
+
+def test_a_report_shows_the_sections_that_its_options_are_about(run: Run) -> None:
+    out = run("report", "example:encoder", "--target", "mt8371").out
+    assert "\nBlockers for mt8371\n" in out
+    assert "\nHazards\n" not in out
+    assert "512 tokens = 0.1 MB" in run("report", "example:sliding-window", "--context", "512").out
+    assert "MACs 87.8 k" in run("report", "example:decode", "--dim", "s54=511", "--dim", "s53=512").out

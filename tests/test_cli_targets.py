@@ -90,7 +90,6 @@ def test_strict_counts_blockers_among_the_findings(run: Run, model: Path) -> Non
         (("--target", "nope"), "no target 'nope' - there are mt8371, "),
         (("--target", "./none.toml"), "none.toml: there is no such file - name another one"),
         (("--fail-on", "blockers"), "--fail-on blockers: blockers are those for a target - name one with --target"),
-        (("--dim", "n=3"), "--dim, --input and --range are for blockers and placement - name a --target or --provider"),
         (("--only", "blockers"), "the section 'blockers' is about a target - name one with --target"),
         (("--target", "generic-npu", "--dim", "m=3"), "no input has a dim 'm' - there are n"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -92,6 +93,9 @@ class ControlFlow(Judged):
         return tuple(
             Finding("merged-if", f"'{merged.path}'", _both_steps(merged), merged.condition) for merged in self.merged
         )
+
+    def in_short(self) -> str:
+        return ", ".join(f"{count} {op}" for op, count in Counter(node.op for node in self.nodes).items())
 
     def blocks(self) -> Iterator[Block]:
         if not self.nodes:

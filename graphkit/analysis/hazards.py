@@ -144,6 +144,9 @@ class Hazards(Judged):
                 where = ""  # a line of the verdict names the first of them in any case
         return tuple(findings)
 
+    def in_short(self) -> str:
+        return f"{count_things(len(self.hazards), 'way(s)')} in which sizes fail" if self.hazards else self.undecided
+
     def blocks(self) -> Iterator[Block]:
         if self.undecided:
             yield Prose(self.undecided, "warning")

@@ -19,7 +19,7 @@ from graphkit.graph.cache_entries import CacheEntry, Slot
 from graphkit.graph.declared_types import Dim, declared_dims, declared_type, shape_text, type_dims
 from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.name_families import family_label, family_labels, family_pattern
-from graphkit.graph.names import runs_of, short_paths
+from graphkit.graph.names import count_things, runs_of, short_paths
 from graphkit.graph.view import Scope, Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table
@@ -109,6 +109,9 @@ class Interface(Judged):
     def output_count(self) -> int:
         """How many outputs there are."""
         return sum(len(port.indices) for port in self.outputs)
+
+    def in_short(self) -> str:
+        return f"{count_things(self.input_count, 'input(s)')}, {count_things(self.output_count, 'output(s)')}"
 
     def blocks(self) -> Iterator[Block]:
         sides = ("Inputs", self.input_count, self.inputs), ("Outputs", self.output_count, self.outputs)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from graphkit.analysis.architecture import Architecture, architecture
 from graphkit.analysis.control_flow import control_flow
 from graphkit.analysis.costs.model_costs import Costs, Quantity, costs
-from graphkit.analysis.findings import Finding, Judged, worst_first
+from graphkit.analysis.findings import Finding, Judged, in_order, worst_first
 from graphkit.analysis.hazards import Hazards, hazards
 from graphkit.analysis.kv_cache import DEFAULT_CONTEXT, kv_cache
 from graphkit.analysis.model_interface import DECODERS, Fit, Interface, fit, interface
@@ -21,7 +21,7 @@ from graphkit.analysis.verdict import Facts, Verdict, facts_of, folder_steps, mo
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.names import count_things, distinct_stems, short_paths
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Cell, Column, Heading, Prose, Table, size_text, table
+from graphkit.render.document_blocks import Block, Cell, Column, Heading, Lines, Prose, Table, size_text, table
 from graphkit.render.result import Result
 from graphkit.shapes import DimSpec, Shapes, declarations, infer
 from graphkit.suggest import did_you_mean
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BLOCKERS", "EXTRAS", "PLACEMENT", "SECTIONS", "SECTION_NAMES", "VERDICT", "Comparison", "ComparisonRow", "Failure",
-    "HazardCheck", "Report", "ReportOptions", "Section", "compare", "judged_sections", "report", "sections_of",
+    "HazardCheck", "Report", "ReportOptions", "Section", "compare", "in_brief", "judged_sections", "report",
+    "sections_of",
 ]  # fmt: skip
 
 
@@ -249,9 +250,38 @@ class Report(Judged):
 
     def blocks(self) -> Iterator[Block]:
         for name, section in self.sections.items():
-            if name != VERDICT.name:
-                yield Heading(section.heading())
+            if name != VERDICT.name and (heading := section.heading()):
+                yield Heading(heading)
             yield from section.blocks()
+
+
+LINE = 62  # columns of what a section says, beside its name
+HINT = "--only NAME shows a section, --full all of them."
+
+
+@dataclass(frozen=True)
+class Overview(Result):
+    """A line for each section of a report of which the verdict says nothing, and the commands to run next."""
+
+    title: ClassVar[str] = ""
+    rows: tuple[tuple[str, str], ...]
+    commands: tuple[str, ...]
+
+    def blocks(self) -> Iterator[Block]:
+        cut = ((text[: LINE - 4].rsplit(" ", 1)[0] + " ..." if len(text) > LINE else text) for _, text in self.rows)
+        yield table("Section:code | What it says", list(zip((name for name, _ in self.rows), cut, strict=True)))
+        yield Lines(((HINT, "plain"), *((command, "command") for command in self.commands)))
+
+
+def in_brief(full: Report, kept: Collection[str] = ()) -> Report:
+    """Return a report of its verdict, some sections, a line for each other one, and the commands to run next."""
+    verdict = full.sections[VERDICT.name]
+    assert isinstance(verdict, Verdict)
+    told = {VERDICT.name, *kept, *(kind.section for kind, _ in in_order(verdict.faults))}
+    texts = {name: section.in_short() for name, section in full.sections.items() if name not in told}
+    overview = Overview(tuple((name, text) for name, text in texts.items() if text), verdict.commands)
+    shown = {name: section for name, section in full.sections.items() if name in kept}
+    return replace(full, sections={VERDICT.name: replace(verdict, commands=()), **shown, "sections": overview})
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,9 @@ class Origins(Result):
     def heading(self) -> str:
         return f"{self.title} after onnxoptimizer" if self.optimized else self.title
 
+    def in_short(self) -> str:
+        return f"{count_things(len(self.groups), 'expression(s)')} that compute shapes" if self.groups else ""
+
     def blocks(self) -> Iterator[Block]:
         if not self.groups:
             yield Prose("No node reads a shape from a tensor.")
@@ -384,6 +387,9 @@ class WhatIf(Result):
     today: tuple[OpCount, ...]
     freezes: tuple[Freeze, ...]
     stays: tuple[Stay, ...]
+
+    def in_short(self) -> str:
+        return "how many nodes would be left if dims were numbers" if super().in_short() else ""
 
     def blocks(self) -> Iterator[Block]:
         if not self.total:

@@ -285,6 +285,10 @@ class Summary(Judged):
     def found(self) -> tuple[Finding, ...]:
         return self.problems
 
+    def in_short(self) -> str:
+        opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets)
+        return f"{count_things(self.nodes, 'node(s)')}, {count_things(self.initializers, 'initializer(s)')}, {opsets}"
+
     def blocks(self) -> Iterator[Block]:
         yield table("Property | Value", [row for row in self._properties() if row[1]])
         if self.weight_bytes:

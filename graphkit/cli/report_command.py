@@ -47,7 +47,7 @@ class ReportFlags:
     recursive: bool = option(False, "Look for models in the folders of a folder too.", short="-r")
     only: str = option("", "Comma-separated sections to show, such as shape-ops,origins.", metavar="NAMES")
     optimize: bool = option(False, "Compare the graph before and after onnxoptimizer.")
-    full: bool = option(False, "Show the lists in shape origins in full.")
+    full: bool = option(False, "Show all sections, not a line for each, and the lists of shape origins in full.")
     hash: bool = option(False, "Read all weights to find tied tensors.")
     context: int = option(2048, "Number of positions at which to state the memory of a KV cache, at most the model's.")
     check_hazards: bool = option(False, "Run the model at the dims of each hazard and at safe dims next to them.")
@@ -141,10 +141,38 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         words = (asked.baseline, asked.target, *names)
         files = (Path(word) for word in words if word is not None and Path(word).is_file())
         read = [*files, *(path for model in loaded for path in model.files)]
-        _show_report(result, chosen, output, read)
+        is_brief = chosen is Format.text and output is None and not (asked.full or asked.only)
+        _show_report(_brief(result, asked) if is_brief else result, chosen, output, read)
         if asked.lock is not None:
             _write_lock(result, asked.lock, read)
     _exit_on_failures(result, gate)
+
+
+def _brief(result: Report | Comparison, asked: ReportFlags) -> Report | Comparison:
+    """Return what a terminal shows: of one model a line for each section, of several the verdict on each.
+
+    Sections that options are about are shown.
+    """
+    from graphkit.analysis.report import VERDICT, Report, in_brief
+
+    about = {
+        "summary": asked.hash,
+        "kv-cache": asked.context != ReportFlags.context,
+        "shape-ops": asked.optimize,
+        "origins": asked.optimize,
+        "hazards": asked.check_hazards,
+        "blockers": asked.target is not None,
+        "placement": bool(asked.provider),
+    }
+    kept = [name for name, is_asked in about.items() if is_asked]
+    if isinstance(result, Report):
+        return in_brief(result, kept)
+    kept.append(VERDICT.name)
+    briefs = (
+        replace(each, sections={name: section for name, section in each.sections.items() if name in kept})
+        for each in result.reports
+    )
+    return replace(result, reports=tuple(briefs))
 
 
 def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
@@ -236,11 +264,7 @@ def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpe
     if asked.target is None:
         if "blockers" in gate.kinds:
             raise UsageError("--fail-on blockers: blockers are those for a target - name one with --target")
-        if asked.spec != as_declared() and not asked.provider:
-            raise UsageError(
-                "--dim, --input and --range are for blockers and placement - name a --target or --provider"
-            )
-        return None, asked.spec if asked.provider else None
+        return None, asked.spec if asked.provider or asked.spec != as_declared() else None
     from graphkit.targets import load_target
 
     return load_target(asked.target), asked.spec

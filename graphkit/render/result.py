@@ -109,6 +109,12 @@ class Result:
             yield from shown.blocks(rows, len(rows) if has_all_rows else shown.most)
         yield from (Prose(said) if isinstance(said, str) else said for said in self.remarks())
 
+    def in_short(self) -> str:
+        """Return what it says in one line, "" where it says that there is nothing: by default its first sentence."""
+        first = next(iter(self.blocks()), None)
+        text = str(first.text) if isinstance(first, Prose) else ""
+        return "" if text.startswith(("None", "No ")) else text.partition(". ")[0].removesuffix(".")
+
     def csv_tables(self) -> Iterable[Table]:
         """Yield the tables of CSV: those that are shown, with a row for each thing where these have one for many."""
         is_generic = type(self).blocks is Result.blocks

@@ -316,6 +316,9 @@ class Costs(Result):
         more = f" and {len(reasons) - 1:,} more" if len(reasons) > 1 else ""
         return f"{reasons[0]}{more}" if reasons else ""
 
+    def in_short(self) -> str:
+        return f"the {len(self.rows):,} largest of {self.more + len(self.rows):,} {self.by}s, and memory over time"
+
     def blocks(self) -> Iterator[Block]:
         yield Prose(self._at(), "sizes")
         yield table("Cost:code | Here:number | In the input dims:note", list(self._totals()))
