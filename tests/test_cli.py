@@ -94,7 +94,7 @@ def test_the_examples(run: Run) -> None:
 
 
 def test_help_names_the_commands(run: Run) -> None:
-    assert {"report", "examples"} <= set(run("--help").out.split())
+    assert {"report", "examples"} <= set(run("--help").out.replace(",", " ").split())
 
 
 def test_a_report_is_text(run: Run) -> None:
@@ -964,3 +964,35 @@ def test_a_report_shows_the_sections_that_its_options_are_about(run: Run) -> Non
     assert "\nHazards\n" not in out
     assert "512 tokens = 0.1 MB" in run("report", "example:sliding-window", "--context", "512").out
     assert "MACs 87.8 k" in run("report", "example:decode", "--dim", "s54=511", "--dim", "s53=512").out
+
+
+HELP = """
+Look:
+  report   Explain models: a verdict, and the facts behind it.
+"""
+
+
+def test_the_commands_stand_in_groups(run: Run) -> None:
+    out = run("--help").out
+    assert HELP in out
+    heads = [line.removesuffix(":") for line in out.splitlines() if line.endswith(":")]
+    assert heads == ["Options", "Look", "Change", "Deploy", "Check", "More"]
+    assert "\n  explain, examples, targets, " in out
+
+
+def test_a_model_alone_is_reported_on(run: Run) -> None:
+    assert run(EXAMPLE, *SHORT) == run("report", EXAMPLE, *SHORT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("split", "model.onnx"), "no command 'split' - did you mean 'split-merged'?"),
+        (("zzzz",), "no command 'zzzz' - graphkit --help lists them"),
+        (("in.onnx", "out.onnx"), "no command - write `graphkit fold in.onnx -o out.onnx` to fold a model"),
+    ],
+)
+def test_a_wrong_command_gets_the_likely_one(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert ran.err.endswith(f"Error: {message}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -12,6 +13,7 @@ from graphkit import __version__
 from graphkit.cli.flags import click_option, read_limits
 from graphkit.io.remote.urls import current_options, remote_options
 from graphkit.options import TIMEOUT, Flag
+from graphkit.suggest import did_you_mean
 
 __all__ = ["app", "every_command", "reads_models"]
 
@@ -52,40 +54,47 @@ def _say_notice(sentence: str) -> None:
     print_line(f"Note: {sentence}", is_error=True)
 
 
-# Their modules, in the order of the list. All but those of `LISTING` read models, which may be on a server.
-COMMANDS: Mapping[str, str] = {
-    "report": "report_command",
-    "survey": "survey_command",
-    "shapes": "read_commands",
-    "nodes": "read_commands",
-    "weights": "read_commands",
-    "costs": "read_commands",
-    "view": "read_commands",
-    "program": "read_commands",
-    "fold": "rewrite_commands",
-    "split-merged": "rewrite_commands",
-    "merge-decoders": "rewrite_commands",
-    "extract": "rewrite_commands",
-    "rename": "rewrite_commands",
-    "set-dims": "rewrite_commands",
-    "convert-opset": "rewrite_commands",
-    "lower": "deploy_commands",
-    "contract": "deploy_commands",
-    "bundle": "deploy_commands",
-    "genai": "deploy_commands",
-    "transformers-js": "deploy_commands",
-    "rewrite": "rewrite_commands",
-    "explain": "list_commands",
-    "verify": "proof_commands",
-    "compare": "proof_commands",
-    "diff": "proof_commands",
-    "targets": "list_commands",
-    "providers": "list_commands",
-    "judges": "list_commands",
-    "schema": "list_commands",
-    "examples": "list_commands",
-    "completion": "shell_completion",
+# Their modules, by the groups of the list. All but those of `LISTING` read models, which may be on a server.
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Look": {
+        "report": "report_command",
+        "survey": "survey_command",
+        "shapes": "read_commands",
+        "nodes": "read_commands",
+        "weights": "read_commands",
+        "costs": "read_commands",
+        "view": "read_commands",
+    },
+    "Change": {
+        "fold": "rewrite_commands",
+        "split-merged": "rewrite_commands",
+        "merge-decoders": "rewrite_commands",
+        "extract": "rewrite_commands",
+        "rename": "rewrite_commands",
+        "set-dims": "rewrite_commands",
+        "convert-opset": "rewrite_commands",
+    },
+    "Deploy": {
+        "lower": "deploy_commands",
+        "bundle": "deploy_commands",
+        "genai": "deploy_commands",
+        "transformers-js": "deploy_commands",
+    },
+    "Check": {"verify": "proof_commands", "compare": "proof_commands", "diff": "proof_commands"},
+    "More": {
+        "explain": "list_commands",
+        "examples": "list_commands",
+        "targets": "list_commands",
+        "providers": "list_commands",
+        "judges": "list_commands",
+        "contract": "deploy_commands",
+        "program": "read_commands",
+        "rewrite": "rewrite_commands",
+        "schema": "list_commands",
+        "completion": "shell_completion",
+    },
 }
+COMMANDS: Mapping[str, str] = {name: module for group in GROUPS.values() for name, module in group.items()}
 LISTING = ("contract", "explain", "targets", "providers", "judges", "schema", "examples", "completion")
 
 
@@ -103,6 +112,30 @@ class _Commands(click.Group):
             command: click.Command = getattr(module, cmd_name.replace("-", "_"))
             self.add_command(command if cmd_name in LISTING else reads_models(command), cmd_name)
         return self.commands[cmd_name]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command to run: `report` for a model alone; else an error that says which may be meant."""
+        name, *rest = args
+        if name in COMMANDS or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        if not (name.startswith("example:") or name.endswith(".onnx") or os.path.isdir(name)):
+            hint = did_you_mean(name, COMMANDS, "graphkit --help lists them")
+            raise click.UsageError(f"no command '{name}' - {hint}", ctx)
+        if other := next((word for word in rest if word.endswith(".onnx")), ""):
+            raise click.UsageError(f"no command - write `graphkit fold {name} -o {other}` to fold a model", ctx)
+        return super().resolve_command(ctx, ["report", *args])
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by their groups, and the names alone of those that few need."""
+        for group, names in GROUPS.items():
+            with formatter.section(group):
+                if group == "More":
+                    formatter.write_text(", ".join(names))
+                    continue
+                commands = ((name, self.get_command(ctx, name)) for name in names)
+                formatter.write_dl([(name, each.get_short_help_str(60)) for name, each in commands if each is not None])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
