@@ -188,6 +188,6 @@ if __name__ == "__main__":
         if sys.argv[1:] == ["requests"]:
             requests(Path(place))
         else:
-            assert find_spec("distributed") is not None, "install graphkit[fleet]"
+            assert find_spec("distributed") is not None, "install onnx-graphkit[fleet]"
             given = [int(word) for word in sys.argv[1:]]
             compare(*(given + [1000, 3][len(given) :]), Path(place))

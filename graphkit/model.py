@@ -21,7 +21,7 @@ from graphkit.graph.dataflow import check_scopes
 from graphkit.graph.names import count_things
 from graphkit.graph.roles import Roles, find_roles
 from graphkit.graph.uses import ShapeTensors, find_shape_tensors
-from graphkit.graph.view import Scope, all_nodes, as_text, build_scopes
+from graphkit.graph.view import Node, Scope, all_nodes, as_text, build_scopes
 from graphkit.io import tensors
 from graphkit.io.byte_source import external_extent, find_data_file, map_file, refer_to_bytes, source_of
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read_model_file
@@ -92,7 +92,12 @@ class Model:
             self._is_sound.append(True)
 
     def __repr__(self) -> str:
-        return f"Model({self.name!r}, {count_things(sum(1 for _ in all_nodes(self.scopes)), 'node(s)')})"
+        return f"Model({self.name!r}, {count_things(len(self.nodes), 'node(s)')})"
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, those of bodies and functions included, in the order of the graph."""
+        return tuple(all_nodes(self.scopes))
 
     def _repr_html_(self) -> str:
         return self._glance()._repr_html_()
@@ -378,8 +383,8 @@ def load(
 
     Args:
         path: A model file (.onnx, or a text format that `onnx.load` reads), `example:NAME`, or a URL, such as
-            hf://ORGANISATION/NAME/onnx/model.onnx, https://… or s3://…, with the packages of graphkit[remote]. Or a
-            model in memory: an `onnx.ModelProto`, an `onnx_ir.Model` or a `torch.onnx.ONNXProgram`, which keeps its
+            hf://ORGANISATION/NAME/onnx/model.onnx, https://… or s3://…, with the packages of onnx-graphkit[remote]. Or
+            a model in memory: an `onnx.ModelProto`, an `onnx_ir.Model` or a `torch.onnx.ONNXProgram`, which keeps its
             weights, and is not to change as long as the returned model is used.
         threshold: Tensors of at least so many bytes stay in the file; smaller ones are read.
         remote: How a model on a server is read; default: as the command line does.

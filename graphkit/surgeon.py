@@ -115,25 +115,25 @@ def _restore_node(source: onnx.NodeProto, target: onnx.NodeProto) -> None:
 Network: TypeAlias = "nx.DiGraph[Node | Value]"
 
 
-def to_networkx(scopes: Iterable[Scope], keep: Callable[[Value], bool] | None = None) -> Network:
-    """Return the values and nodes of some scopes, bodies included, as one directed graph.
+def to_networkx(model: Model | Iterable[Scope], keep: Callable[[Value], bool] | None = None) -> Network:
+    """Return the values and nodes of a model, or of some scopes, bodies included, as one directed graph.
 
     The graph's vertices are `Node` and `Value` objects; edges run value -> consumer and producer -> value.
 
     Args:
-        scopes: Where to take the nodes from.
+        model: Where to take the nodes from.
         keep: Which values to include; all by default. Edges to other values are left out.
 
     Returns:
         A directed graph of networkx.
 
     Example:
-        >>> graphkit.to_networkx(graphkit.load("example:causal-attention").scopes).number_of_nodes()
+        >>> graphkit.to_networkx(graphkit.load("example:causal-attention")).number_of_nodes()
         464
     """
     graph: Network = nx.DiGraph()
     is_included = keep or (lambda _: True)
-    for node in all_nodes(tuple(scopes)):
+    for node in all_nodes(model.scopes if isinstance(model, Model) else tuple(model)):
         graph.add_node(node)
         graph.add_edges_from((value, node) for value in node.operands if is_included(value))
         graph.add_edges_from((node, value) for value in node.results if is_included(value))

@@ -85,7 +85,7 @@ def test_without_pyarrow(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     assert run("x.onnx", "-o", "t.parquet")[::2] == (
         2,
-        "Error: a survey writes Parquet, which needs pyarrow - pip install 'graphkit[survey]'\n",
+        "Error: a survey writes Parquet, which needs pyarrow - pip install 'onnx-graphkit[survey]'\n",
     )
 
 
@@ -93,7 +93,7 @@ def test_without_distributed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert run("x.onnx", "-o", "t.parquet", "--dask")[::2] == (
         2,
-        "Error: --scheduler and --dask need distributed - pip install 'graphkit[fleet]'\n",
+        "Error: --scheduler and --dask need distributed - pip install 'onnx-graphkit[fleet]'\n",
     )
 
 

@@ -117,7 +117,7 @@ def test_what_makes_no_sense_is_declined(run: Run, arguments: tuple[str, ...], e
 
 def test_without_model_explorer_it_says_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "model_explorer", None)
-    error = "Model Explorer is not installed - `pip install 'graphkit[view]'`, or write its files with --export"
+    error = "Model Explorer is not installed - `pip install 'onnx-graphkit[view]'`, or write its files with --export"
     assert run("a.onnx") == (2, "", f"Error: {error}\n")
 
 

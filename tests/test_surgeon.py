@@ -6,9 +6,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
+from graphkit.graph.view import Node
 from graphkit.model import Model, load
 from graphkit.shapes.constraints.symbol_sizes import Sizes
-from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon
+from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon, to_networkx
 from graphkit.verify.input_generator import InputGenerator
 
 
@@ -75,3 +76,10 @@ def test_what_is_changed_is_changed() -> None:
     onnx.checker.check_model(result.proto, full_check=True)
     assert [n.op_type for n in result.graph.nodes].count("LogSoftmax") == 2
     assert [n.op_type for n in model.graph.nodes].count("LogSoftmax") == 0
+
+
+def test_a_network_of_a_model_is_that_of_its_scopes() -> None:
+    model = load("example:causal-attention")
+    assert set(to_networkx(model)) == set(to_networkx(model.scopes))
+    assert {vertex for vertex in to_networkx(model) if isinstance(vertex, Node)} == set(model.nodes)
+    assert repr(model.nodes[0]) == "Node('/Shape', Shape)"

@@ -18,7 +18,7 @@ NODE, EDGE = re.compile(r'^ *(n\d+)\["(.*)"\]$', re.M), re.compile(r"^ *(n\d+) -
 RENDERED = ROOT / "reports" / "notebooks"
 INDEX = """# Notebooks
 
-These notebooks run after `pip install graphkit[notebooks]`. The pages show them with their outputs.
+These notebooks run after `pip install onnx-graphkit[notebooks]`. The pages show them with their outputs.
 
 """
 

@@ -21,6 +21,7 @@ from graphkit.ops.tensor import plain_dims
 from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
 from graphkit.render.result import Result, tabled
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
+from graphkit.suggest import did_you_mean
 
 __all__ = [
     "ShapeRow", "TensorShapes", "UnknownCause", "UnknownShapes", "WhyShape", "tensor_shapes", "unknown_shapes",
@@ -68,6 +69,17 @@ class TensorShapes(Result):
     rows: tuple[ShapeRow, ...]
     facts: tuple[str, ...]
     contradictions: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> ShapeRow:
+        """Return the row of a tensor of the main graph, or of the first body that has one of this name.
+
+        Raises:
+            KeyError: There is none.
+        """
+        found = [row for row in self.rows if row.name == name]
+        if not found:
+            raise KeyError(f"no tensor '{name}' - {did_you_mean(name, (row.name for row in self.rows))}")
+        return found[0]
 
     def findings(self) -> tuple[str, ...]:
         return self.contradictions

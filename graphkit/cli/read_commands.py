@@ -249,7 +249,7 @@ def view(model: str, other: str | None, options: Asked[ViewFlags], format: str) 
     """Show a model in Google's Model Explorer, by module, with costs, shapes and findings as overlays.
 
     MODEL is a model file, or example:NAME. OTHER is shown beside it: nodes that match are selected together. Needs
-    graphkit[view], unless --export writes the files for a Model Explorer elsewhere.
+    onnx-graphkit[view], unless --export writes the files for a Model Explorer elsewhere.
     """
     from graphkit.cli.output import load_model
     from graphkit.errors import UsageError

@@ -101,7 +101,7 @@ def _make_executor(asked: SurveyFlags) -> Executor:
     try:
         from graphkit.fleet.dask_pool import DaskPool
     except ImportError as error:
-        raise UsageError("--scheduler and --dask need distributed - pip install 'graphkit[fleet]'") from error
+        raise UsageError("--scheduler and --dask need distributed - pip install 'onnx-graphkit[fleet]'") from error
     return DaskPool(asked.scheduler, asked.jobs or 0, asked.limits)
 
 

@@ -133,7 +133,9 @@ class DaskPool:
                 raise error
             elif not isinstance(error, KilledWorker):
                 problem = f"a worker cannot run graphkit: {type(error).__name__}: {error}"
-                raise UsageError(f"{self._name}: {problem} - install graphkit[fleet] {__version__} on all machines")
+                raise UsageError(
+                    f"{self._name}: {problem} - install onnx-graphkit[fleet] {__version__} on all machines"
+                )
             elif len(batch) > 1:  # each for itself: one of them may be why
                 for task in batch:
                     start([task])
@@ -179,4 +181,4 @@ def _cluster_here(workers: int) -> LocalCluster:
 
 def _other_version(worker: str, version: str, required: str) -> UsageError:
     problem = f"graphkit is {version} on this worker, and {required} where the survey runs"
-    return UsageError(f"{worker}: {problem} - install one version on all machines, with the extra graphkit[fleet]")
+    return UsageError(f"{worker}: {problem} - install one version on all machines, with the extra onnx-graphkit[fleet]")

@@ -35,7 +35,9 @@ def require_arrow() -> None:
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
-        raise UsageError("a survey writes Parquet, which needs pyarrow - pip install 'graphkit[survey]'") from error
+        raise UsageError(
+            "a survey writes Parquet, which needs pyarrow - pip install 'onnx-graphkit[survey]'"
+        ) from error
 
 
 def shown_place(at: str) -> str:
@@ -186,7 +188,7 @@ def _open_place(at: str) -> tuple[FileSystem, str]:
 
         system, path = url_to_fs(at)
     except ImportError as error:
-        hint = f"install graphkit[remote], such as with pip: {error.name or error} is missing"
+        hint = f"install onnx-graphkit[remote], such as with pip: {error.name or error} is missing"
         raise UsageError(f"{shown_place(at)}: URLs need packages that are not installed - {hint}") from error
     except ValueError as error:
         raise UsageError(f"{shown_place(at)}: nothing is known of such URLs - check it") from error

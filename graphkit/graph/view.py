@@ -189,7 +189,7 @@ class Node:
         self.bodies: Mapping[str, Scope] = {}
 
     def __repr__(self) -> str:
-        return f"Node({self.label!r})"
+        return f"Node({self.label!r}, {self.operator})"
 
     @cached_property
     def attributes(self) -> Mapping[str, AttributeProto]:

@@ -8,11 +8,15 @@ display follow from these. Where that is not enough, a subclass has `blocks` of 
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from graphkit.errors import UsageError
 from graphkit.render.document_blocks import Block, Cell, Prose, Table, table, table_of
 
 if TYPE_CHECKING:
@@ -177,6 +181,21 @@ class Result:
         from graphkit.render.csv_tables import csv_text
 
         return csv_text(self.csv_tables())
+
+    def to_dataframe(self) -> Any:
+        """Return the first table as a data frame of pandas, or of polars where that is what is installed.
+
+        Raises:
+            UsageError: There is no table, or neither is installed.
+        """
+        from graphkit.render.csv_tables import csv_text
+
+        first = next(iter(self.csv_tables()), None)
+        library = next((name for name in ("pandas", "polars") if find_spec(name) is not None), "")
+        if first is None or not library:
+            what = "it has no table" if first is None else "a data frame needs pandas or polars - install one"
+            raise UsageError(f"{self.title}: {what}")
+        return import_module(library).read_csv(io.StringIO(csv_text([first])))
 
     def __str__(self) -> str:
         return self.to_text()

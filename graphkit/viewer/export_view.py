@@ -152,7 +152,7 @@ def serve_view(view: View, *, port: int = ANY_PORT, opens_browser: bool = True) 
         from model_explorer import config, visualize_from_config
     except ImportError as error:
         raise UsageError(
-            "Model Explorer is not installed - `pip install 'graphkit[view]'`, or write its files with --export"
+            "Model Explorer is not installed - `pip install 'onnx-graphkit[view]'`, or write its files with --export"
         ) from error
     shown = config()
     shown.graphs_list = [View((model,)).to_json() for model in view.models]

@@ -24,11 +24,11 @@ from graphkit.runtime.limits import Limits
 
 pytestmark = [
     pytest.mark.slow,  # none of them imports Dask before it runs, which takes a second
-    pytest.mark.skipif(find_spec("distributed") is None, reason="the extra graphkit[fleet] is not installed"),
+    pytest.mark.skipif(find_spec("distributed") is None, reason="the extra onnx-graphkit[fleet] is not installed"),
 ]
 OTHER_VERSION = (
     r"Error: tcp://\S+: graphkit is {} on this worker, and \S+ where the survey runs - install one version on all "
-    r"machines, with the extra graphkit\[fleet\]\n"
+    r"machines, with the extra onnx-graphkit\[fleet\]\n"
 )
 LIMITS = Limits(seconds=5.0, memory=1 << 30)
 

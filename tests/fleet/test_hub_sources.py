@@ -11,7 +11,7 @@ import pytest
 from hub_address import constants, files_come_from
 from range_server import Site, serving
 
-pytest.importorskip("aiohttp", reason="the extra graphkit[remote] is not installed")
+pytest.importorskip("aiohttp", reason="the extra onnx-graphkit[remote] is not installed")
 
 from builders import proto_of
 from test_survey import Here, rows_of

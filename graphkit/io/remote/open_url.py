@@ -84,7 +84,7 @@ def _explain_missing_packages(url: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        hint = f"install graphkit[remote], such as with pip: {error.name or error} is missing"
+        hint = f"install onnx-graphkit[remote], such as with pip: {error.name or error} is missing"
         raise UsageError(f"{shown_url(url)}: URLs need packages that are not installed - {hint}") from error
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from range_server import Site, serving
 
-if find_spec("aiohttp") is None or find_spec("fsspec") is None:  # the extra graphkit[remote]
+if find_spec("aiohttp") is None or find_spec("fsspec") is None:  # the extra onnx-graphkit[remote]
     collect_ignore_glob = ["test_*.py"]
 
 

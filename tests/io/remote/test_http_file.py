@@ -218,5 +218,5 @@ def test_a_file_of_this_machine_needs_none_of_the_packages() -> None:
 def test_missing_packages_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     monkeypatch.delitem(sys.modules, "graphkit.io.remote.http_file")
-    with pytest.raises(graphkit.UsageError, match=r"^https://x/m.onnx: URLs need .* install graphkit\[remote\]"):
+    with pytest.raises(graphkit.UsageError, match=r"^https://x/m.onnx: URLs need .* install onnx-graphkit\[remote\]"):
         load("https://me:secret@x/m.onnx")
