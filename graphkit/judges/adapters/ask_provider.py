@@ -21,6 +21,7 @@ import onnxruntime
 MODULES = {"qnn": "onnxruntime_qnn", "webgpu": "onnxruntime_ep_webgpu", "openvino": "onnxruntime_ep_openvino"}
 HTP = {"htp_arch": "73", "soc_model": "43", "enable_htp_fp16_precision": "1"}  # of a Snapdragon 8 Gen 2
 REFUSAL = re.compile(r"Node name: (\S*) Node index: \d+\s*\n\s*REASON : ([^\n]*)")  # in the log of QNN
+WEIGHTS_APART = {"file_name": "weights", "min_size_in_bytes": "64"}  # of a file that is read for its nodes
 LONGEST = 300  # characters of a reason
 
 
@@ -65,6 +66,8 @@ def ask_model(model: str, judge: str, devices: list[Any], options: dict[str, str
             settings.add_session_config_entry("ep.context_embed_mode", "0")
         elif judge == "webgpu" and not as_it_is:
             settings.optimized_model_filepath = str(compiled)
+            for name, value in WEIGHTS_APART.items():
+                settings.add_session_config_entry(f"session.optimized_model_external_initializers_{name}", value)
         try:
             if not devices:
                 raise RuntimeError("the provider finds no device on this machine")
