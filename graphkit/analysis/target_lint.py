@@ -370,7 +370,7 @@ def _condition_holds(node: Node, condition: Condition, shapes: Shapes) -> bool |
     parts: list[bool | None] = [_has_attribute(node, name, value) for name, value in condition.attributes.items()]
     for name in condition.constant:
         value = _named_input(node, name)
-        parts.append(value is None or value in static)
+        parts.append(value is None or value in static or _rests_on_shapes(value, shapes))  # folding makes it constant
     for name, number in condition.values.items():  # an input that is left out has its default
         value = _named_input(node, name)
         elements = (number,) if value is None else shapes[value].elements
