@@ -252,7 +252,7 @@ def test_every_edited_leaf_is_refused(maker: Any, folders: Any, run: Run, tmp_pa
     assert check(run, export, folder, documents()) > 100
 
 
-OF_RUNS = {"verify", "overwrite", "limits", "time"}  # options that change nothing of what is written
+OF_RUNS = {"verify", "provider", "overwrite", "limits", "time"}  # options that change nothing of what is written
 UNRECORDED = {LowerOptions: OF_RUNS | {"judges", "judge_seconds"}, BundleOptions: OF_RUNS | {"dry_run"}}
 
 
