@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from builders import proto_of
 
 from graphkit.cli import main
+from graphkit.examples import resolve
 from graphkit.workflows.output_schemas import schema_of
 
 Run = Callable[..., tuple[object, str, str]]
@@ -49,6 +51,22 @@ def test_a_survey_and_its_table(run: Run, tmp_path: Path) -> None:
     plain = json.loads((tmp_path / "t.json").read_text())
     jsonschema.validate(plain, schema_of("survey-table"))
     assert [row[0] for row in plain["rows"]] == ["m/<b>.onnx", "m/a.onnx", "m/broken.onnx"]
+
+
+def test_a_survey_ends_with_the_kinds_of_findings_and_the_next_command(run: Run, tmp_path: Path) -> None:
+    for name in ("merged-decoder", "decode"):
+        shutil.copy(resolve(f"example:{name}"), tmp_path / f"{name}.onnx")
+    code, out, _ = run("merged-decoder.onnx", "decode.onnx", "-o", "my table.parquet", "--jobs", "1")
+    assert code == 0
+    assert out.splitlines()[1:] == [
+        "! 1 of 2: merged If crashes or slows runtimes (merged-if)",
+        "! 1 of 2: the encoder KV comes back empty (zero-length-kv)",
+        "! 1 of 2: shapes not known before a run (unknown-shapes)",
+        "- 2 of 2: shapes computed at run time (shape-chains)",
+        "- 1 of 2: fails above a size (size-limit)",
+        "- 1 of 2: fails where dims do not fit together (dims-apart)",
+        "$ graphkit survey --show 'my table.parquet'",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ def _run_survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) 
     from graphkit.errors import UsageError
     from graphkit.fleet.survey import survey_models as run
     from graphkit.fleet.survey_sources import models_of
+    from graphkit.fleet.survey_table import kind_lines
     from graphkit.suggest import count_things
 
     if not sources:
@@ -88,6 +90,9 @@ def _run_survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) 
     kept_text = f", {totals.kept:,} of them from an earlier run" if totals.kept else ""
     models_text, errors_text = count_things(totals.models, "model(s)"), count_things(totals.errors, "error(s)")
     print_line(f"{models_text} in {output}{kept_text}, {errors_text}, {totals.seconds:.1f} s.")
+    for line in kind_lines(output):
+        print_line(line)
+    print_line(f"$ graphkit survey --show {shlex.quote(output)}")
 
 
 def _make_executor(asked: SurveyFlags) -> Executor:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
+from graphkit.analysis.findings import KINDS
 from graphkit.errors import UsageError
 from graphkit.fleet import storage
 from graphkit.fleet.row_store import read_table
@@ -23,7 +24,7 @@ from graphkit.suggest import did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SurveyTable", "survey_table"]
+__all__ = ["SurveyTable", "kind_lines", "survey_table"]
 
 CONDITION = re.compile(r"\s*(\w[\w.-]*?)\s*(!=|>=|<=|=|>|<|~)\s*(.*?)\s*")
 WORST = (("error", "ascending"), ("faults", "descending"), ("notes", "descending"), ("path", "ascending"))
@@ -111,6 +112,20 @@ def survey_table(
     rows = tuple(zip(*values.values(), strict=True))
     errors = chosen.num_rows - chosen["error"].null_count
     return SurveyTable(every.num_rows, chosen.num_rows, errors, tuple(values), rows)
+
+
+def kind_lines(path: str) -> Iterator[str]:
+    """Yield a line for each kind of finding that models of a table have, the worst first, with how many have it.
+
+    Raises:
+        UsageError: The file is no such table.
+    """
+    every = read_table(path)
+    for kind in KINDS:
+        name = kind.name.replace("-", "_")
+        models = sum(bool(count) for count in every[name].to_pylist()) if name in every.column_names else 0
+        if models:
+            yield f"{'!' if kind.is_fault else '-'} {models:,} of {every.num_rows:,}: {kind.says} ({kind.name})"
 
 
 def _report_address(report: str, table: str, page: str) -> str:
