@@ -137,7 +137,8 @@ def target_text(name: str, judge: Judge, observations: Sequence[Observation]) ->
     dynamic = [each for each in known if each.is_dynamic]
     is_static = sum(not each.taken for each in dynamic) >= MOST * len(dynamic)
     fixed = [each for each in known if not (is_static and each.is_dynamic)]
-    title = f"{judge.compiler} {judge.version}, asked about {count_things(len(known), 'model(s)')} of one operator"
+    what = f"{count_things(len(known), 'model(s)')} of one operator and nodes of exports"
+    title = f"{judge.compiler} {judge.version}, asked about {what}"
     lines = [
         f"# Written by `graphkit targets measure {name}`: change that command, or measure again, rather than edit it.",
         f'name = "{name}"',
