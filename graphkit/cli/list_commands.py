@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from graphkit.cli.flags import REPORT_FILE, Format, complete, output_format_option, output_option
+from graphkit.cli.flags import Format, complete, output_format_option, output_option
 from graphkit.cli.output import put_list, put_text, show_result
 from graphkit.cli.rewrite_commands import current_folder_importable
 
@@ -44,14 +44,20 @@ def explain(name: str | None, output: Path | None) -> None:
 
 @click.command(short_help="List the compilers to lint for, show the facts about one, or measure them.")
 @click.argument("words", metavar="[NAME|FILE|measure NAME [MODEL]...]", nargs=-1, shell_complete=complete("target"))
+@click.option(
+    "--facts",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where measure writes the facts. Default: NAME.toml.",
+)
 @output_format_option
-def targets(words: tuple[str, ...], format: str) -> None:
+def targets(words: tuple[str, ...], facts: Path | None, format: str) -> None:
     """List the compilers that models can be linted for, or the facts about one, with sources.
 
     NAME is a target of the list. FILE is a TOML file of your own.
 
     `targets measure NAME` asks the compiler itself about some thousands of models of one operator, and about the nodes
-    of the MODELs, if any, by themselves and in place. It writes the facts to NAME.toml, or to --output.
+    of the MODELs, if any, by themselves and in place. It writes the facts to NAME.toml, or to --facts.
     """
     from graphkit.analysis.target_facts import target_facts
     from graphkit.analysis.target_facts import targets as every_target
@@ -66,7 +72,7 @@ def targets(words: tuple[str, ...], format: str) -> None:
 
         with progress_on_terminal() as progress:
             text = measure_target(words[1], list(map(load, words[2:])), progress=progress)
-        path = click.get_current_context().meta.get(REPORT_FILE) or Path(f"{words[1]}.toml")
+        path = facts or Path(f"{words[1]}.toml")
         write_text(path, text, map(Path, words[2:]))
         print_line(f"Wrote {path}; see it with: graphkit targets {path}")
         return

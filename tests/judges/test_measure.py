@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,9 @@ from graphkit.judges import Judge, measure
 from graphkit.judges.cases import Case, Observation, distinct_cases, library_cases, varied_cases
 from graphkit.judges.fit_facts import fit_fact
 from graphkit.judges.measure import measure_target, target_text
-from graphkit.model import load
 from graphkit.targets import load_target
 
+Run = Callable[..., tuple[object, str, str]]
 COMPILER = '''
 """Take all but int64 where it adds, more than four axes, and Erf where no Add reads it; crash on Sinh."""
 import json, os, sys
@@ -123,7 +123,7 @@ def test_what_no_condition_tells_apart_is_unknown() -> None:
 
 
 @pytest.mark.usefixtures("judge")
-def test_a_measured_target_predicts_its_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measured_target_predicts_its_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr(measure, "library_cases", seeds)
     text = """<ir_version: 8, opset_import: ["" : 18]> g (float[2, 3] x, int64[2] i) => (float[2, 3] z, int64[2] k) {
         [erf] a = Erf (x)
@@ -133,7 +133,8 @@ def test_a_measured_target_predicts_its_compiler(tmp_path: Path, monkeypatch: py
     path = tmp_path / "model.onnx"
     onnx.save(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)), path)
     file = tmp_path / "measured.toml"
-    file.write_text(measure_target("qnn-htp", [load(path)]))
+    code, _, err = run("targets", "measure", "qnn-htp", path, "--facts", file)
+    assert (code, err) == (0, "")
     target = load_target(file)
     verdicts = {op: fact.verdict for op in ("Add", "Erf", "Sinh", "Softmax") if (fact := target.operators[op])}
     assert verdicts == {"Add": "allowed", "Erf": "allowed", "Sinh": "refused", "Softmax": "allowed"}  # a crash counts
