@@ -84,5 +84,5 @@ def test_a_file_is_not_replaced_by_an_example(run: Run, tmp_path: Path) -> None:
 
 def test_only_examples_are_copied(run: Run, tmp_path: Path) -> None:
     code, _, error = run("examples", "encode", "--copy", tmp_path / "new")
-    assert (code, error) == (2, "Error: no example 'encode' - did you mean 'encoder'?\n")
+    assert (code, error) == (2, "Error: no example 'encode' - did you mean 'encoder' or 'decode'?\n")
     assert not (tmp_path / "new").exists()

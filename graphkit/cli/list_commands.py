@@ -91,8 +91,9 @@ def providers(format: str) -> None:
 
 
 @click.group(invoke_without_command=True, short_help="List the compilers to ask, or install one.")
+@output_format_option
 @click.pass_context
-def judges(context: click.Context) -> None:
+def judges(context: click.Context, format: str) -> None:
     """List the compilers that can be asked where they would place a model, or install one.
 
     `graphkit lower --judge NAME` asks one. Each has an environment of its own in the user's cache, or in the folder
@@ -101,7 +102,7 @@ def judges(context: click.Context) -> None:
     from graphkit.judges.judge_list import JudgeList
 
     if context.invoked_subcommand is None:
-        show_result(JudgeList(), Format.text)
+        show_result(JudgeList(), Format(format))
 
 
 @judges.command("install", short_help="Install a compiler into an environment of its own.")
