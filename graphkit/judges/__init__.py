@@ -43,6 +43,7 @@ FOLDER = "GRAPHKIT_JUDGES"  # the variable that names the folder of all environm
 LONGEST = 1 << 26  # characters of an answer
 SWIFTSHADER = Path("/usr/lib/chromium")  # where Debian keeps a software adapter for WebGPU
 LAST = 300  # characters of what a judge said last
+ENDING = 10.0  # seconds that a process may take to end after its last word
 AT_ONCE = 100  # models of a process: Qualcomm's compiler takes longer and longer
 
 
@@ -257,15 +258,24 @@ def _ask_process(words: Sequence[str], models: Sequence[Path], seconds: float) -
                     yield Answer(f"the compiler does not end in {seconds:g} s")
                     return
                 if not line:
+                    how = describe_ending(_wait_or_kill(process))
                     said.seek(0)
                     last = said.read().decode("utf-8", "replace").strip().splitlines()[-1:]
-                    how = describe_ending(process.wait())
                     yield Answer(": ".join([f"the compiler crashes: {how}", *(text[:LAST] for text in last)]))
                     return
                 yield _read_answer(line)
         finally:
             process.kill()
             process.wait()
+
+
+def _wait_or_kill(process: subprocess.Popen[str]) -> int:
+    """Return the exit status of a process that has no more to say."""
+    try:
+        return process.wait(ENDING)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _read_answer(line: str) -> Answer:

@@ -26,7 +26,10 @@ for line in sys.stdin:
     if "crash" in name:
         print("at node 7", file=sys.stderr, flush=True)
         os.abort()
-    while "slow" in name:
+    if "mute" in name:
+        sys.stdout = None
+        os.close(1)
+    while "slow" in name or "mute" in name:
         pass
     print(open(line.strip()).read(), flush=True)
 """
@@ -84,6 +87,13 @@ def test_a_compiler_that_does_not_end_is_ended(judge: Judge, tmp_path: Path) -> 
     assert slow.error == "the compiler does not end in 2 s"
     assert after.fault == ""
     assert time.monotonic() - start < 300
+
+
+def test_a_compiler_that_says_no_more_is_ended(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphkit.judges, "ENDING", 0.1)
+    mute, after = asked(judge, tmp_path, ("mute.onnx", ""), ("b.onnx", TAKEN))
+    assert "SIGKILL" in mute.error
+    assert after.fault == ""
 
 
 @pytest.mark.parametrize(
