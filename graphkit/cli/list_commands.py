@@ -70,10 +70,11 @@ def targets(words: tuple[str, ...], facts: Path | None, format: str) -> None:
     if words[:1] == ("measure",) and len(words) > 1:
         from graphkit.judges.measure import measure_target
 
+        models = list(map(load, words[2:]))
         with progress_on_terminal() as progress:
-            text = measure_target(words[1], list(map(load, words[2:])), progress=progress)
+            text = measure_target(words[1], models, progress=progress)
         path = facts or Path(f"{words[1]}.toml")
-        write_text(path, text, map(Path, words[2:]))
+        write_text(path, text, [file for model in models for file in model.files])
         print_line(f"Wrote {path}; see it with: graphkit targets {path}")
         return
     if len(words) > 1 or words == ("measure",):

@@ -136,6 +136,6 @@ def _as_where(atoms: Iterable[Atom]) -> Where:
             where.setdefault(key, {})[name] = value
         elif key in ("constant", "computed", "absent"):
             where.setdefault(key, []).append(name)
-        else:  # of several bounds, the closest
-            where[key] = (min if key.startswith("max") else max)(value, where.get(key, value))
+        else:  # a later one says more: it is of what the earlier ones hold of
+            where[key] = value
     return where

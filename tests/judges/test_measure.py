@@ -115,6 +115,14 @@ def test_the_condition_is_what_tells_the_taken_ones_apart(
     assert (fact.verdict, fact.conditions, fact.wrong) == ("allowed", conditions, 0)
 
 
+def test_a_condition_is_written_as_narrow_as_it_was_fitted() -> None:
+    taken = [seen(dtypes={"X": "bool"})] * 10 + [seen(dtypes={"X": "float16"})]
+    refused = [seen(dtypes={"X": dtype}, taken=False) for dtype in ("int64", "float16") for _ in range(5)]
+    fact = fit_fact([*taken, *refused])
+    assert fact is not None
+    assert (fact.conditions, fact.wrong) == (({"dtypes": ("bool",)},), 1)
+
+
 def test_what_no_condition_tells_apart_is_unknown() -> None:
     fact = fit_fact([seen(), seen(taken=False)] * 5)
     assert fact is not None
@@ -145,6 +153,23 @@ def test_a_measured_target_predicts_its_compiler(tmp_path: Path, monkeypatch: py
     found = blockers(path, file)
     assert {obstacle.node for obstacle in found.blockers} == {"two"}
     assert not found.unknown
+
+
+@pytest.mark.usefixtures("judge")
+def test_the_weights_of_a_measured_model_are_never_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setattr(measure, "library_cases", seeds)
+    text = '<ir_version: 8, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Add (x, w) }'
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    weights = tmp_path / "model.onnx.data"
+    onnx.save(proto, tmp_path / "model.onnx", save_as_external_data=True, location=weights.name, size_threshold=0)
+    before = weights.read_bytes()
+    code, _, err = run("targets", "measure", "qnn-htp", tmp_path / "model.onnx", "--facts", weights)
+    assert code == 2, err
+    assert "is an input, which is never overwritten" in err
+    assert weights.read_bytes() == before
 
 
 def test_names_of_any_kind_are_written_as_toml(judge: Judge, tmp_path: Path) -> None:
