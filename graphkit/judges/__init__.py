@@ -6,6 +6,7 @@ for answer in ask_judge("webgpu", [Path("model.onnx")]):
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import shutil
@@ -44,6 +45,7 @@ LONGEST = 1 << 26  # characters of an answer
 SWIFTSHADER = Path("/usr/lib/chromium")  # where Debian keeps a software adapter for WebGPU
 LAST = 300  # characters of what a judge said last
 ENDING = 10.0  # seconds that a process may take to end after its last word
+OWN_ENDINGS = (0, 1, 2)  # exit codes of a script that ends by itself
 AT_ONCE = 100  # models of a process: Qualcomm's compiler takes longer and longer
 
 
@@ -120,7 +122,9 @@ class Answer(msgspec.Struct, frozen=True):
     """The answer of a judge about one model.
 
     Attributes:
+        number: Of the model, among those that a process is asked about.
         error: Why it does not compile, "" where it does.
+        is_answered: Whether the error is about the model, as a crash is; not where a compiler does not start or end.
         nodes: Where they run.
         partitions: Of the device; None where each node counts as one.
         cpu_partitions: Of the CPU.
@@ -129,7 +133,9 @@ class Answer(msgspec.Struct, frozen=True):
         seconds: How long it took.
     """
 
+    number: int = -1
     error: str = ""
+    is_answered: bool = True
     nodes: tuple[PlacedNode, ...] = ()
     partitions: int | None = None
     cpu_partitions: int = 0
@@ -230,7 +236,8 @@ def _ask_process(words: Sequence[str], models: Sequence[Path], seconds: float) -
     """Yield the answers of one process, the last of which may be that it has ended."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     with tempfile.TemporaryFile("w+") as paths, tempfile.TemporaryFile() as said:
-        paths.writelines(f"{path}\n" for path in models)
+        for number, path in enumerate(models):
+            paths.write(f"{json.dumps({'number': number, 'path': str(path)})}\n")
         paths.seek(0)
         process = subprocess.Popen(
             words,
@@ -251,38 +258,37 @@ def _ask_process(words: Sequence[str], models: Sequence[Path], seconds: float) -
 
         threading.Thread(target=read, daemon=True).start()
         try:
-            for _ in models:
+            for number in range(len(models)):
                 try:
                     line = lines.get(timeout=seconds)
-                except queue.Empty:
-                    yield Answer(f"the compiler does not end in {seconds:g} s")
+                    code = None if line else process.wait(ENDING)
+                except (queue.Empty, subprocess.TimeoutExpired) as error:
+                    limit = seconds if isinstance(error, queue.Empty) else ENDING
+                    yield Answer(error=f"the compiler does not end in {limit:g} s", is_answered=False)
                     return
-                if not line:
-                    how = describe_ending(_wait_or_kill(process))
+                if code is not None:
                     said.seek(0)
                     last = said.read().decode("utf-8", "replace").strip().splitlines()[-1:]
-                    yield Answer(": ".join([f"the compiler crashes: {how}", *(text[:LAST] for text in last)]))
+                    crashes = code not in OWN_ENDINGS
+                    how = f"the compiler {'crashes' if crashes else 'stops'}: {describe_ending(code)}"
+                    yield Answer(error=": ".join([how, *(text[:LAST] for text in last)]), is_answered=crashes)
                     return
-                yield _read_answer(line)
+                answer = _read_answer(line, number)
+                yield answer
+                if not answer.is_answered:  # the next line may be about any model
+                    return
         finally:
             process.kill()
             process.wait()
 
 
-def _wait_or_kill(process: subprocess.Popen[str]) -> int:
-    """Return the exit status of a process that has no more to say."""
+def _read_answer(line: str, number: int) -> Answer:
     try:
-        return process.wait(ENDING)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
-
-
-def _read_answer(line: str) -> Answer:
-    try:
-        return msgspec.json.decode(line, type=Answer)
+        answer = msgspec.json.decode(line, type=Answer)
+        why = "" if answer.number == number else f"number {answer.number}, where {number} is asked"
     except msgspec.MsgspecError as error:
-        return Answer(f"what it answers is not understood: {error!s:.200}")
+        why = f"{error!s:.200}"
+    return Answer(error=f"what it answers is not understood: {why}", is_answered=False) if why else answer
 
 
 def _environment() -> dict[str, str]:

@@ -53,7 +53,7 @@ def measure_target(name: str, models: Sequence[Model] = (), *, progress: Callabl
         progress: Called with the name of each step before it starts.
 
     Raises:
-        UsageError: Nobody can be asked about this target, or the judge is not installed.
+        UsageError: Nobody can be asked about this target, or the judge is not installed, or finds no device.
     """
     if name not in MEASURED:
         hint = did_you_mean(name, list(MEASURED), f"there are judges for {', '.join(MEASURED)}")
@@ -108,7 +108,11 @@ def observe_models(judge: Judge, models: Sequence[Model]) -> Iterator[Observatio
 
 
 def observe_cases(judge: Judge, cases: Iterable[Case]) -> Iterator[Observation]:
-    """Yield what a judge says of each case that is a valid model."""
+    """Yield what a judge says of each case that is a valid model.
+
+    Raises:
+        UsageError: It fails at the first one, as it does where its device is not there.
+    """
     with tempfile.TemporaryDirectory(prefix="graphkit-") as folder:
         paths, observations = list[Path](), list[Observation]()
         for case, model in distinct_cases(cases):
@@ -117,14 +121,16 @@ def observe_cases(judge: Judge, cases: Iterable[Case]) -> Iterator[Observation]:
             paths.append(path)
             observations.append(case.observe(model))
         answers = ask_judge(judge, paths, seconds=SECONDS, as_it_is=True)
-        for observation, answer in zip(observations, answers, strict=True):
+        for index, (observation, answer) in enumerate(zip(observations, answers, strict=True)):
+            if index == 0 and answer.error:
+                raise UsageError(f"the judge '{judge.name}' takes not even {observation.op}: {answer.fault}")
             yield replace(observation, taken=is_taken(answer))
 
 
 def is_taken(answer: Answer) -> bool | None:
-    """Return whether the device takes the node that was asked about, None where the model is not valid."""
+    """Return whether the device takes the node that was asked about, None where it is not valid or nobody says."""
     if answer.error:
-        return None if any(word in answer.error for word in INVALID) else False
+        return False if answer.is_answered and not any(word in answer.error for word in INVALID) else None
     places = [node.on for node in answer.nodes if node.name == NAME]
     if places:
         return places == ["device"]

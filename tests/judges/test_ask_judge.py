@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -18,11 +19,12 @@ from graphkit.examples import resolve
 from graphkit.judges import JUDGES, Answer, Judge, ask_judge, find_judge, install_judge, judges_folder
 
 Run = Callable[..., tuple[object, str, str]]
-TAKEN = '{"nodes": [{"name": "a", "op": "Add", "on": "device"}], "partitions": 1, "seconds": 0.5}'
+TAKEN = '{"number": NUMBER, "nodes": [{"name": "a", "op": "Add", "on": "device"}], "partitions": 1, "seconds": 0.5}'
 ANSWERS = """
-import os, sys
+import json, os, sys
 for line in sys.stdin:
-    name = os.path.basename(line.strip())
+    question = json.loads(line)
+    name = os.path.basename(question["path"])
     if "crash" in name:
         print("at node 7", file=sys.stderr, flush=True)
         os.abort()
@@ -31,7 +33,8 @@ for line in sys.stdin:
         os.close(1)
     while "slow" in name or "mute" in name:
         pass
-    print(open(line.strip()).read(), flush=True)
+    with open(question["path"]) as file:
+        print(file.read().replace("NUMBER", str(question["number"])), flush=True)
 """
 
 
@@ -61,7 +64,7 @@ def asked(judge: Judge, folder: Path, *files: tuple[str, str], seconds: float = 
 
 def test_an_answer_says_where_nodes_run_and_why(judge: Judge, tmp_path: Path) -> None:
     nodes = [{"name": "a", "op": "Add", "on": "device"}, {"name": "g", "op": "Gather", "on": "cpu", "why": "too wide"}]
-    text = json.dumps({"nodes": nodes, "partitions": 1, "cpu_partitions": 1, "files": {"a.bin": 7}})
+    text = json.dumps({"number": 0, "nodes": nodes, "partitions": 1, "cpu_partitions": 1, "files": {"a.bin": 7}})
     (found,) = asked(judge, tmp_path, ("m.onnx", text))
     assert found.fault == "1 of 2 nodes on the CPU: Gather 1"
     assert [(node.name, node.why) for node in found.on("cpu")] == [("g", "too wide")]
@@ -92,7 +95,7 @@ def test_a_compiler_that_does_not_end_is_ended(judge: Judge, tmp_path: Path) -> 
 def test_a_compiler_that_says_no_more_is_ended(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphkit.judges, "ENDING", 0.1)
     mute, after = asked(judge, tmp_path, ("mute.onnx", ""), ("b.onnx", TAKEN))
-    assert "SIGKILL" in mute.error
+    assert (mute.error, mute.is_answered) == ("the compiler does not end in 0.1 s", False)
     assert after.fault == ""
 
 
@@ -105,17 +108,27 @@ def test_a_compiler_that_says_no_more_is_ended(judge: Judge, tmp_path: Path, mon
         '{"nodes": [{"name": "a", "op": "Add", "on": "moon"}]}',
         "[" * 5000,
         '"\\ud800"',
+        TAKEN.replace("NUMBER", "7"),
+        f"{TAKEN}\\n{TAKEN}".replace("NUMBER", "7"),
     ],
 )
 def test_an_answer_that_is_not_understood_is_an_error(judge: Judge, tmp_path: Path, text: str) -> None:
     found, after = asked(judge, tmp_path, ("m.onnx", text), ("n.onnx", TAKEN))
     assert found.error.startswith("what it answers is not understood: ")
+    assert not found.is_answered
     assert after.fault == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_each_model_gets_its_own_answer_whatever_its_name(judge: Judge, tmp_path: Path) -> None:
+    names = ["a\nb.onnx", os.fsdecode(b"\xff.onnx"), 'c\u2028".onnx']
+    found = asked(judge, tmp_path, *((name, TAKEN.replace('"a"', f'"{index}"')) for index, name in enumerate(names)))
+    assert [answer.nodes[0].name for answer in found] == ["0", "1", "2"]
 
 
 def test_text_of_a_compiler_is_no_markup(judge: Judge, tmp_path: Path) -> None:
     node = {"name": "\x1b[31m", "op": "[bold]Gather", "on": "cpu", "why": "<b>no</b>"}
-    (found,) = asked(judge, tmp_path, ("m.onnx", json.dumps({"nodes": [node]})))
+    (found,) = asked(judge, tmp_path, ("m.onnx", json.dumps({"number": 0, "nodes": [node]})))
     shown = Judgements((Judgement.of("m.onnx", "fake", found),))
     assert "\x1b" not in shown.to_text()
     assert "<b>no</b>" not in shown.to_html()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ import pytest
 import graphkit.judges
 from graphkit import blockers
 from graphkit.errors import UsageError
-from graphkit.judges import Judge, measure
+from graphkit.judges import Answer, Judge, measure
 from graphkit.judges.cases import Case, Observation, distinct_cases, library_cases, varied_cases
 from graphkit.judges.fit_facts import fit_fact
 from graphkit.judges.measure import measure_target, target_text
@@ -27,7 +28,8 @@ import json, os, sys
 import onnx
 
 for line in sys.stdin:
-    graph = onnx.load(line.strip()).graph
+    question = json.loads(line)
+    graph = onnx.load(question["path"]).graph
     values = {value.name: value.type.tensor_type for value in (*graph.input, *graph.output, *graph.value_info)}
     nodes = []
     for node in graph.node:
@@ -39,7 +41,7 @@ for line in sys.stdin:
         taken &= node.op_type != "Add" or all(each.elem_type != 7 for each in known)
         taken &= node.op_type != "Erf" or readers == {"Add"}
         nodes.append({"name": node.name, "op": node.op_type, "on": "device" if taken else "cpu"})
-    print(json.dumps({"nodes": nodes, "partitions": 1}), flush=True)
+    print(json.dumps({"number": question["number"], "nodes": nodes, "partitions": 1}), flush=True)
 '''
 
 
@@ -153,6 +155,25 @@ def test_a_measured_target_predicts_its_compiler(tmp_path: Path, monkeypatch: py
     found = blockers(path, file)
     assert {obstacle.node for obstacle in found.blockers} == {"two"}
     assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("error", "taken"),
+    [({"error": "no such kernel"}, False), ({"error": "it does not end", "is_answered": False}, None), ({}, None)],
+)
+def test_an_error_that_is_not_about_the_model_is_no_answer(error: dict[str, Any], taken: bool | None) -> None:
+    assert measure.is_taken(Answer(**error)) is taken
+
+
+@pytest.mark.usefixtures("judge")
+def test_a_judge_without_a_device_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setattr(measure, "library_cases", seeds)
+    (tmp_path / "adapters" / "fake.py").write_text("raise SystemExit('no device')")
+    code, _, err = run("targets", "measure", "qnn-htp", "--facts", tmp_path / "out.toml")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("Error: the judge 'fake' takes not even Add: ")
+    assert "no device" in err
+    assert not (tmp_path / "out.toml").exists()
 
 
 @pytest.mark.usefixtures("judge")

@@ -1,7 +1,8 @@
 """Ask execution providers of onnxruntime which nodes of models they take: ask_provider.py qnn|webgpu|openvino.
 
-It runs in the environment of the judge, with onnxruntime and the provider alone. Each line of the input is the path of
-a model; each line of the output is a JSON object about one, in that order. See `graphkit.judges.Answer` for its fields.
+It runs in the environment of the judge, with onnxruntime and the provider alone. Each line of the input is a
+JSON object, with the `number` and the `path` of a model; each line of the output is one about a model, in that order.
+See `graphkit.judges.Answer` for its fields.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def main(judge: str, *words: str) -> None:
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name in names]
     if judge == "openvino":
         devices = [device for device in devices if device.ep_metadata.get("ov_device", "CPU") == "CPU"]
+    if not devices:
+        sys.exit("the provider finds no device on this machine")
     options = {"backend_path": module.get_qnn_htp_path(), **HTP} if judge == "qnn" else {}
     with tempfile.TemporaryFile() as log:
         for number in (1, 2):  # where compilers write to
@@ -41,7 +44,9 @@ def main(judge: str, *words: str) -> None:
         for line in sys.stdin:
             log.seek(0)
             log.truncate()
-            answer = ask_model(line.rstrip("\n"), judge, devices[:1], options, as_it_is="--as-it-is" in words)
+            question = json.loads(line)
+            answer = ask_model(question["path"], judge, devices[:1], options, as_it_is="--as-it-is" in words)
+            answer["number"] = question["number"]
             log.seek(0)
             add_reasons(answer, log.read().decode("utf-8", "replace"))
             out.write(f"{json.dumps(answer)}\n")
@@ -69,8 +74,7 @@ def ask_model(model: str, judge: str, devices: list[Any], options: dict[str, str
             for name, value in WEIGHTS_APART.items():
                 settings.add_session_config_entry(f"session.optimized_model_external_initializers_{name}", value)
         try:
-            if not devices:
-                raise RuntimeError("the provider finds no device on this machine")
+            model.encode()  # onnxruntime takes no other names
             settings.add_provider_for_devices(devices, options)
             session = onnxruntime.InferenceSession(model, settings)
         except Exception as error:  # whatever a provider raises
