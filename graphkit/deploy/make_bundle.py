@@ -392,7 +392,6 @@ class BundleExport:
         if chains:
             return cls(None, chains, read_token_settings(path, has_encoder=False), initial)
         pipeline = find_pipeline(path)
-        pipeline = find_pipeline(path)
         if pipeline.step is None:
             raise UsageError(
                 f"{shown_path(path)}: it has no decoder with a cache, so that there is no state to share - "

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from graphkit.render.document_blocks import Cell, Column, Formula, Link, Table, cell_text, printable
 
-__all__ = ["csv_text"]
+__all__ = ["csv_text", "plain_columns"]
 
 FORMULA = ("=", "+", "-", "@")  # beginnings of a text that spreadsheets compute
 NUMBER = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")  # a text that they read as it is
@@ -25,6 +25,17 @@ def csv_text(tables: Iterable[Table]) -> str:
     for table in tables:
         by_columns.setdefault(tuple(table.columns), []).append(table)
     return "\n".join(_tables_as_csv(columns, alike) for columns, alike in by_columns.items())
+
+
+def plain_columns(table: Table) -> dict[str, list[Cell]]:
+    """Return the columns of a table by name: numbers where all of its cells are, else text; None for an empty cell."""
+    found = dict[str, list[Cell]]()
+    for place, column in enumerate(table.columns):
+        cells = [row[place] for row in table.rows]
+        if not all(cell is None or type(cell) in (int, float) for cell in cells):
+            cells = [None if cell is None else printable(cell_text(cell)) for cell in cells]
+        found[column.name] = cells
+    return found
 
 
 def _tables_as_csv(columns: Sequence[Column], tables: Sequence[Table]) -> str:

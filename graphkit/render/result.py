@@ -8,7 +8,6 @@ display follow from these. Where that is not enough, a subclass has `blocks` of 
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -188,14 +187,14 @@ class Result:
         Raises:
             UsageError: There is no table, or neither is installed.
         """
-        from graphkit.render.csv_tables import csv_text
+        from graphkit.render.csv_tables import plain_columns
 
         first = next(iter(self.csv_tables()), None)
         library = next((name for name in ("pandas", "polars") if find_spec(name) is not None), "")
         if first is None or not library:
             what = "it has no table" if first is None else "a data frame needs pandas or polars - install one"
             raise UsageError(f"{self.title}: {what}")
-        return import_module(library).read_csv(io.StringIO(csv_text([first])))
+        return import_module(library).DataFrame(plain_columns(first))
 
     def __str__(self) -> str:
         return self.to_text()

@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from graphkit.contract import Method, Port
 from graphkit.equivalence.originals import Originals
+from graphkit.errors import UsageError
 from graphkit.graph.roles import dim_at
+from graphkit.graph.view import Value
 from graphkit.hosts import Host
 from graphkit.hosts.method_feeds import Inputs
 from graphkit.hosts.numpy_host import Ids, Tokens, source_and_inputs
@@ -244,11 +246,16 @@ TRIED = 7  # tokens of a prompt that is read at once, and token by token
 
 
 def measure_prompt(originals: Originals, alone: Originals) -> float:
-    """Return how far the logits after a prompt are apart, read at once and token by token; 0 where nothing tells.
+    """Return how far the logits after a prompt are apart, read at once and token by token.
+
+    They are 0 apart where a first step reads one token.
 
     Args:
         originals: The decoders of the first step and of later ones.
         alone: Those of later steps, which start from no token.
+
+    Raises:
+        UsageError: It takes rows of embeddings, and not one model beside it makes them of tokens.
     """
     first, step = originals.first, alone.step
     assert first is not None
@@ -257,9 +264,15 @@ def measure_prompt(originals: Originals, alone: Originals) -> float:
     value = (step if rows is not None else first).roles.first("tokens")
     fixed = dim_at(value, 1) if rows is None and value is not None else None
     count = fixed if isinstance(fixed, int) else TRIED
-    tables = [model for model in originals.parts if model.roles.first("tokens") is not None]
-    if value is None or count < 2 or (rows is not None and len(tables) != 1):
+    tables = [] if rows is None else _find_tables(originals, rows)
+    if value is None or count < 2:
         return 0.0
+    if rows is not None and len(tables) != 1:
+        names = " and ".join(model.name for model in tables) or "no model here"
+        raise UsageError(
+            f"{first.name}: {names} may make its '{rows.name}' of tokens, so that its prompt cannot be compared with "
+            f"steps - leave one such table beside it, or lower {step.name} alone"
+        )
     bound = index_bound(value, first if rows is None else step) or 16
     batch = dim_at(step.roles.first("tokens"), 0)
     tokens = np.random.default_rng(0).integers(1, bound, (batch if isinstance(batch, int) else 1, count))
@@ -272,6 +285,13 @@ def measure_prompt(originals: Originals, alone: Originals) -> float:
     for at in range(1, count):
         found = later.step(tokens[:, at : at + 1])
     return distance_of_spread(expected, found[:, -1])
+
+
+def _find_tables(originals: Originals, rows: Value) -> list[Model]:
+    """Return the models of one output that make rows of embeddings of tokens, as wide as an input takes them."""
+    made = (model for model in originals.parts if model.roles.first("tokens") is not None)
+    single = ((model, model.graph.outputs) for model in made)
+    return [m for m, outs in single if len(outs) == 1 and dim_at(outs[0], -1) == dim_at(rows, -1)]
 
 
 def zeros_change_results(originals: Originals, models: Mapping[str, Model], folder: Path) -> bool:

@@ -360,3 +360,29 @@ def test_an_export_of_the_model_builder_is_bundled_once_its_attention_is_in_plai
     for case in cases_of(export):
         given = bundle.generate(case["inputs"]["input_ids"], max_new_tokens=case["tokens"].shape[1])
         assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
+
+
+def negate_output(file: Path) -> None:
+    """Let a model give its one output negated."""
+    proto = onnx.load(file, load_external_data=False)
+    (name,) = (info.name for info in proto.graph.output)
+    for node in proto.graph.node:
+        node.output[:] = [f"{out}_before" if out == name else out for out in node.output]
+    proto.graph.node.append(helper.make_node("Neg", [f"{name}_before"], [name]))
+    onnx.save(proto, file)
+
+
+def test_what_a_part_gives_is_compared_where_its_sizes_depend_on_data(tmp_path: Path) -> None:
+    export = unpacked_export("qwen2_vl-one", tmp_path / "export")
+    bundled(export, tmp_path / "bundle", batch=1)
+    negate_output(tmp_path / "bundle" / "image_encoder.onnx")
+    proof = graphkit.verify_folder(export, tmp_path / "bundle")
+    assert [finding for finding in proof.findings() if "image_encoder.onnx gives" in finding]
+
+
+def test_a_prompt_of_rows_is_compared_whatever_other_tables_there_are(tmp_path: Path) -> None:
+    export = unpacked_export("llava-one", tmp_path / "export")
+    table = onnx.load(export / "embed_tokens.onnx")
+    onnx.save(table, export / "other_table.onnx")
+    with pytest.raises(UsageError, match=r"embed_tokens\.onnx and other_table\.onnx may make its 'inputs_embeds'"):
+        graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=32))

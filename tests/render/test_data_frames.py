@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from builders import model_of
 
 import graphkit
 
@@ -26,3 +27,11 @@ def test_a_tensor_is_found_by_its_name() -> None:
 def test_a_result_without_a_table_is_no_data_frame() -> None:
     with pytest.raises(graphkit.UsageError, match="it has no table"):
         graphkit.control_flow("example:encoder").to_dataframe()
+
+
+def test_names_of_digits_stay_text() -> None:
+    nodes = "".join(f'["{name}"] y{number} = Relu (x) ' for number, name in enumerate(("000", "001", "NA", "1e5")))
+    model = model_of(f"(float[N] x) => (float[N] y0, float[N] y1, float[N] y2, float[N] y3) {{ {nodes} }}")
+    frame = graphkit.node_list(model).to_dataframe()
+    assert frame["Node"].to_list() == ["000", "001", "NA", "1e5"]
+    assert frame["Readers"].to_list() == [0, 0, 0, 0]
