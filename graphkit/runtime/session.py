@@ -98,6 +98,8 @@ def as_provider(provider: Provider | str) -> Provider:
 
 def load_error(message: str, label: str, hint: str = "") -> ModelError:
     """Return the error for a model that onnxruntime does not load."""
+    if message.startswith("this onnxruntime "):
+        return ModelError(message, file=label)
     if message.startswith("provider '"):
         problem, _, remedy = message.partition(" - ")
         return ModelError(problem, file=label, hint=remedy)

@@ -59,7 +59,7 @@ def placed_text(placed: Mapping[str, int]) -> str:
 
 def placement_fault(placed: Mapping[str, int], provider: Provider) -> str:
     """Return why runs on a device say nothing of it, "" where they do: none of the nodes is there."""
-    if provider.is_cpu or not placed or placed.get(provider.name):
+    if provider.is_cpu or placed.get(provider.name):
         return ""
     return f"no node runs on {provider.name}, so nothing was tested there"
 

@@ -32,7 +32,7 @@ from graphkit.verify.layers.measuring import (
 )
 from graphkit.verify.layers.tensor_causes import find_tensor_cause
 from graphkit.verify.proof_engine import run_isolated
-from graphkit.verify.rewrite_proof import placed_text
+from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16, level_tolerance
 
 __all__ = ["CompareOptions", "compare_models"]
@@ -156,6 +156,9 @@ class _Comparison:
             measured = bisect_pairs(pairs, a, reader, tolerance, self.progress)
         else:
             measured = sweep_pairs(pairs, a, reader, tolerance, self.options.limits, self.progress)
+        for side in (a, b):
+            if side is not None and (fault := placement_fault(side.placed, side.provider)):
+                raise ModelError(fault, file=side.model.label)
         first = first_differing(measured, a)
         divergences = [
             self._make_divergence(measured_tensor, a, b, place < MOST_CAUSES)

@@ -8,7 +8,7 @@ from devices import EMPTY, needs_empty, needs_webgpu
 from small_models import model
 
 from graphkit.cli import app
-from graphkit.errors import UsageError
+from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model
 from graphkit.options import CompareOptions, RewriteProofOptions
 from graphkit.runtime.providers import Provider
@@ -39,6 +39,20 @@ def test_nothing_is_tested_where_no_node_runs_on_the_device() -> None:
     assert not proof.passed
     assert proof.failures == (f"no node runs on {EMPTY}, so nothing was tested there",)
     assert (proof.provider, proof.placed) == (EMPTY, {"cpu": 5})
+
+
+@needs_empty
+def test_nothing_is_tested_where_onnxruntime_folds_all_nodes() -> None:
+    constant = model("g (float[4, 4] x) => (float[4, 4] y) { y = Add (w, w) }", w=WEIGHT)
+    proof = verify_rewrite(constant, constant, options=RewriteProofOptions(provider=EMPTY, runs=2))
+    assert proof.failures == (f"no node runs on {EMPTY}, so nothing was tested there",)
+
+
+@needs_empty
+@pytest.mark.parametrize("side", "AB")
+def test_a_comparison_fails_where_no_node_of_a_side_runs_on_its_device(side: str) -> None:
+    with pytest.raises(ModelError, match=f"no node runs on {EMPTY}, so nothing was tested there"):
+        compare_models(layers(), layers(), options=CompareOptions(providers=(f"{side}={EMPTY}",)))
 
 
 @needs_empty
@@ -76,7 +90,8 @@ def test_a_split_is_not_proven_on_a_device() -> None:
 
 
 @needs_empty
-def test_a_comparison_names_the_provider_of_each_side_and_the_nodes_that_ran_there() -> None:
+def test_a_comparison_names_the_provider_of_each_side_and_the_nodes_that_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphkit.workflows.compare_models.placement_fault", lambda *_: "")
     result = compare_models(layers(), layers(), options=CompareOptions(providers=(EMPTY,)))
     assert result.passed
     assert result.b.endswith(f" on {EMPTY}")
