@@ -17,6 +17,7 @@ from graphkit.analysis.blockers import NO_REWRITE
 from graphkit.analysis.costs.node_costs import node_costs
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.target_lint import CONTROL_FLOW, Cause, Lint
+from graphkit.equivalence.spelling import inline_model
 from graphkit.graph.operator_traits import MEASURING
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import ModelLike, as_model
@@ -138,7 +139,10 @@ def placement(
     named = model.with_proto(proto)
     for number, node in enumerate(all_nodes(named.scopes)):
         node.proto.name = f"n{number}"
-    return _Placed(shapes, provider, place_model(named, provider, dict(spec.dims)), spec).result()
+    record = place_model(named, provider, dict(spec.dims))
+    if model.proto.functions and not all(NUMBERED.match(node["name"]) for node in record["nodes"]):
+        return placement(inline_model(model), provider, spec)  # as onnxruntime has inlined them
+    return _Placed(shapes, provider, record, spec).result()
 
 
 class _Placed:

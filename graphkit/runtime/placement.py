@@ -3,8 +3,8 @@
     python graphkit/runtime/placement.py MODEL --provider webgpu
 
 prints a line of JSON, also in an environment without graphkit: besides its neighbours `providers` and
-`onnxruntime_loader` this module imports only onnxruntime. It exits with 0 where every node is on the device, with 1
-where some are not, or where the model does not load.
+`onnxruntime_loader` this module imports only onnxruntime, and onnx where it is there. It exits with 0 where every node
+is on the device, with 1 where some are not, or where the model does not load.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -39,8 +39,7 @@ WEIGHTS_APART = {  # so that the file that tells the copies is small
     "session.optimized_model_external_initializers_min_size_in_bytes": "64",
 }
 NO_DIMS: Mapping[str, int] = MappingProxyType({})
-# the field of a node's operator, in the bytes of a model
-COPIES = {"cpu": b'"\x0cMemcpyToHost', "device": b'"\x0eMemcpyFromHost'}
+COPIES = {"cpu": "MemcpyToHost", "device": "MemcpyFromHost"}
 
 
 def read_record(session: InferenceSession) -> list[list[dict[str, str]]]:
@@ -70,11 +69,8 @@ def read_record(session: InferenceSession) -> list[list[dict[str, str]]]:
 
 
 def count_nodes(session: InferenceSession) -> dict[str, int]:
-    """Return how many nodes are on each provider; nothing where onnxruntime keeps no record."""
-    try:
-        return Counter(node["provider"] for part in read_record(session) for node in part)
-    except ProviderError:
-        return {}
+    """Return how many nodes are on each provider; see `read_record`."""
+    return Counter(node["provider"] for part in read_record(session) for node in part)
 
 
 def place_nodes(
@@ -110,8 +106,7 @@ def place_nodes(
         except Exception:  # it cannot be saved where parts are compiled
             session = open_here(entries=RECORD)
         else:
-            content = saved.read_bytes()
-            copies = {to: content.count(operator) for to, operator in COPIES.items()}
+            copies = _count_copies(saved)
     parts = read_record(session)
     nodes = [node for part in parts for node in part]
     return {
@@ -125,6 +120,25 @@ def place_nodes(
         "on_cpu": Counter(node["operator"] for node in nodes if node["provider"] != provider.name),
         "copies": copies,
     }
+
+
+def _count_copies(saved: Path) -> dict[str, int]:
+    """Return how many tensors the nodes of a saved model copy to each place."""
+    try:
+        import onnx
+    except ImportError:  # by the field of a node's operator, which a text may have too
+        content = saved.read_bytes()
+        return {to: content.count(b'"%c%b' % (len(name), name.encode())) for to, name in COPIES.items()}
+
+    def operators(graph: onnx.GraphProto) -> Iterator[str]:
+        for node in graph.node:
+            yield node.op_type
+            for attribute in node.attribute:
+                for body in (attribute.g, *attribute.graphs):
+                    yield from operators(body)
+
+    counts = Counter(operators(onnx.load(saved, load_external_data=False).graph))
+    return {to: counts[name] for to, name in COPIES.items()}
 
 
 def main() -> None:

@@ -111,6 +111,16 @@ def test_no_node_is_refused_by_the_cpu() -> None:
     assert (placed.device, placed.cpu, placed.partitions, placed.copies, placed.operators) == (4, 0, 1, 0, ())
 
 
+def test_nodes_of_functions_are_where_onnxruntime_places_them() -> None:
+    proto = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+        g (float[4, 4] x) => (float[4, 4] y) { h = my.F (x)  y = my.F (h) }
+        <domain: "my", opset_import: ["" : 17]> F (a) => (b) { r = MatMul (a, a)  b = Sigmoid (r) }
+    """)
+    placed = placement(Model.from_proto(proto), "cpu")
+    assert (placed.device, placed.gone, placed.device_macs, placed.cpu_macs) == (4, 0, 2 * 4 * 4 * 4, 0)
+
+
 def test_the_section_is_for_a_device_alone() -> None:
     sections = report(four(MIDDLE), ReportOptions(provider="cpu")).sections
     assert isinstance(sections["placement"], NodePlacement)

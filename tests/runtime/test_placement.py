@@ -11,8 +11,9 @@ import onnx
 import pytest
 
 from graphkit.runtime import placement
-from graphkit.runtime.placement import place_nodes, read_record
+from graphkit.runtime.placement import count_nodes, place_nodes, read_record
 from graphkit.runtime.providers import Provider, ProviderError
+from graphkit.runtime.session import load_error
 
 MODEL = """
     <ir_version: 8, opset_import: ["" : 17]>
@@ -59,7 +60,24 @@ def test_the_parts_of_a_record_keep_the_providers_and_domains_of_their_nodes() -
 
 def test_an_onnxruntime_without_a_record_is_named() -> None:
     with pytest.raises(ProviderError, match=r"install onnxruntime 1\.24 or newer"):
+        count_nodes(cast(Any, object()))
+
+
+def test_the_error_of_a_device_says_what_to_do_where_there_is_no_record() -> None:
+    with pytest.raises(ProviderError) as caught:
         read_record(cast(Any, object()))
+    assert str(load_error(str(caught.value), "a.onnx")) == f"a.onnx: {caught.value}"
+
+
+@pytest.mark.parametrize("has_onnx", [True, False])
+def test_copies_are_the_nodes_of_a_saved_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_onnx: bool) -> None:
+    proto, file = model(), tmp_path / "saved.onnx"
+    proto.graph.node[1].op_type = "MemcpyToHost"
+    proto.doc_string = '"\x0eMemcpyFromHost' if has_onnx else ""
+    onnx.save(proto, file)
+    if not has_onnx:
+        monkeypatch.setitem(sys.modules, "onnx", None)
+    assert placement._count_copies(file) == {"cpu": 1, "device": 0}
 
 
 @pytest.mark.parametrize(("provider", "code"), [("cpu", 0), ("nothing", 1)])
