@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from graphkit.contract.contract_parts import EarlyStopping, Generation
-from graphkit.errors import GenerationWarning, UsageError
+from graphkit.errors import GenerationWarning, ModelError, UsageError
 
 __all__ = [
     "FREE",
@@ -147,8 +147,12 @@ class SamplingOptions:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.temperature > 0 and self.top_k >= 0 and 0 < self.top_p <= 1):
-            raise UsageError(f"{self}: give a temperature above 0, a top_k of at least 0, and a top_p above 0, up to 1")
+        is_whole = all(isinstance(number, int | np.integer) for number in (self.seed, self.top_k))
+        if not (is_whole and 0 < self.temperature < np.inf and self.top_k >= 0 and 0 < self.top_p <= 1):
+            raise UsageError(
+                f"{self}: give a whole seed, a finite temperature above 0, a whole top_k of at least 0, and a top_p "
+                "above 0, up to 1"
+            )
 
     def draw(self, scores: np.ndarray, row: int, given: int) -> int:
         """Return a token for a row that has so many, from its scores, [vocabulary]; of equals at a bound, all count."""
@@ -161,7 +165,9 @@ class SamplingOptions:
             sums = ranked.cumsum()
             weights[weights < ranked[np.searchsorted(sums, self.top_p * sums[-1])]] = 0
         sums = weights.cumsum()
-        place = int(np.searchsorted(sums, uniform_number(self.seed + row, given) * sums[-1], "right"))
+        if np.isnan(sums[-1]):
+            raise ModelError("the logits are NaN, so no token can be drawn")
+        place = int(np.searchsorted(sums, uniform_number(int(self.seed) + row, given) * sums[-1], "right"))
         return min(place, int(np.searchsorted(sums, sums[-1])))  # the last that may be drawn
 
 

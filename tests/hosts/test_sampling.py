@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from npm_packages import JAVASCRIPT
 from test_beam_search import POSITIONS, Table, generated_in_node
 
 from graphkit.contract import Generation
-from graphkit.errors import UsageError
+from graphkit.errors import ModelError, UsageError
 from graphkit.hosts.token_search import SamplingOptions, greedy_search, uniform_number
 
 CASES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("sampling.json").read_text())
@@ -54,10 +56,39 @@ def test_a_row_of_a_batch_draws_as_a_row_alone_with_its_own_seed() -> None:
         assert drawn(case, 3) == [drawn({**case, "seed": case["seed"] + row})[0] for row in range(3)]
 
 
-@pytest.mark.parametrize("odd", [{"temperature": 0}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.5}])
+ODD = [
+    *({"temperature": value} for value in (0, float("inf"), float("nan"))),
+    *({"seed": 1.5}, {"top_k": -1}, {"top_k": 1.5}, {"top_p": 0}, {"top_p": 1.5}),
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
 def test_options_that_leave_nothing_to_draw_are_refused(odd: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="give a temperature above 0, a top_k of at least 0, and a top_p above 0"):
-        SamplingOptions(1, **odd)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="give a whole seed, a finite temperature above 0, a whole top_k of at least"):
+        SamplingOptions(**{"seed": 1, **odd})  # type: ignore[arg-type]
+
+
+def test_nothing_is_drawn_from_logits_that_are_no_numbers() -> None:
+    for options in ({}, {"top_k": 2}, {"top_p": 0.5}):
+        with pytest.raises(ModelError, match="the logits are NaN, so no token can be drawn"):
+            SamplingOptions(np.int64(1), **options).draw(np.array([1, np.nan, 0]), 0, 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_javascript_refuses_what_python_refuses() -> None:
+    cases = [f"[[1, 0], {{seed: 1, temperature: {value}}}]" for value in ("0", "Infinity", "NaN")]
+    cases += [f"[[1, 0], {{seed: {seed}, {odd}}}]" for seed, odd in (("1.5", ""), (1, "topK: -1"), (1, "topK: 1.5"))]
+    cases += ["[[1, 0], {seed: 1, topP: 0}]", *(f"[[1, NaN], {{seed: 1, {o}}}]" for o in ("", "topK: 1", "topP: 0.5"))]
+    script = f"""
+        import {{ choose }} from '{(JAVASCRIPT / "tokens.mjs").as_uri()}';
+        const rules = {json.dumps(asdict(Generation()))};
+        for (const [logits, sampling] of [{", ".join(cases)}]) {{
+            try {{ console.log(choose(logits, 0, 0, {{ sampling, rules, ends: [], steps: 9, width: 1 }})); }}
+            catch (error) {{ console.log(error.name, error.message.slice(0, 18)); }}
+        }}"""
+    command = ["node", "--input-type=module", "--eval", script]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said == ["GraphkitError give a whole seed,"] * 7 + ["GraphkitError the logits are NaN"] * 3
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")

@@ -126,7 +126,8 @@ export class Bundle {
       warnOf(rules, options);
       const given = { tokens: prompt, ...inputs };
       const [once, next] = [this.contract.methods.find(({ when }) => when === 'once'), this.#method('step')];
-      const users = (once ?? next).inputs.filter(({ source }) => source.kind === 'user');
+      const takesRows = portOf(once ?? next, 'tokens')?.shape.length === 3; // of embeddings: ids are these
+      const users = (once ?? next).inputs.filter(({ source }) => source.kind === 'user' && !takesRows);
       if (ids != null) given[users.find((port) => !isMask(port))?.name ?? 'tokens'] = asRows(ids);
       if (mask != null) given[users.find(isMask)?.name ?? 'mask'] = asRows(mask);
       signal?.throwIfAborted();

@@ -64,8 +64,9 @@ export function choose(logits, row, given, how) {
   const most = scores.reduce((a, b) => Math.max(a, b), -Number.MAX_VALUE);
   if (!how.sampling) return Math.max(0, scores.indexOf(most)); // one is always chosen
   const { seed, temperature = 1, topK = 0, topP = 1 } = how.sampling;
-  const isRight = Number.isInteger(Number(seed)) && temperature > 0 && topK >= 0 && topP > 0 && topP <= 1;
-  need(isRight, 'give a seed, a temperature above 0, a topK of at least 0, and a topP above 0, up to 1');
+  const isWhole = Number.isInteger(Number(seed)) && Number.isInteger(topK);
+  need(isWhole && temperature > 0 && temperature < Infinity && topK >= 0 && topP > 0 && topP <= 1, 'give a whole seed, ' +
+    'a finite temperature above 0, a whole topK of at least 0, and a topP above 0, up to 1');
   const weights = scores; // which nobody else has
   for (let token = 0; token < weights.length; token += 1) weights[token] = Math.exp((scores[token] - most) / temperature);
   if (topK > 0 && topK < weights.length) dropBelow(weights, largest(weights, topK));
@@ -73,7 +74,9 @@ export function choose(logits, row, given, how) {
     const ranked = weights.filter((weight) => weight > 0).sort().reverse(), [sums, total] = sum(ranked);
     dropBelow(weights, ranked[sums.findIndex((reached) => reached >= topP * total)]);
   }
-  const [sums, total] = sum(weights), place = uniform(BigInt(seed) + BigInt(row), given) * total;
+  const [sums, total] = sum(weights);
+  need(!Number.isNaN(total), 'the logits are NaN, so no token can be drawn');
+  const place = uniform(BigInt(seed) + BigInt(row), given) * total;
   return sums.findIndex((reached) => reached > place || reached === total);
 }
 /** Let weights that are below a bound be 0. */
