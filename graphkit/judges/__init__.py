@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ import msgspec
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.names import count_things
 from graphkit.io.toml import convert_toml, read_toml
+from graphkit.io.transaction import made_folder
 from graphkit.runtime.isolation import describe_ending
 from graphkit.suggest import did_you_mean
 
@@ -188,26 +188,37 @@ def named_judge(name: str) -> Judge:
 
 
 def install_judge(name: str, python: str = sys.executable) -> Judge:
-    """Make the environment of a judge with pip; one that is there is made anew.
+    """Make the environment of a judge with pip; one that is there stays until the new one is whole.
 
     Raises:
         UsageError: There is no such judge.
-        OutputError: It cannot be installed; nothing is left behind.
+        OutputError: It cannot be installed, or something else has its place; all is as it was before.
     """
     judge = named_judge(name)
-    pip = [str(judge.python), "-m", "pip", "install", "--disable-pip-version-check"]
-    steps = [[python, "-m", "venv", "--clear", str(judge.folder)], [*pip, *judge.packages]]
-    for words in steps:
-        try:
-            ran = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode
-        except OSError as error:
-            raise OutputError(f"{words[0]}: does not start: {error.strerror} - name a Python with --python") from error
-        if ran:
-            shutil.rmtree(judge.folder, ignore_errors=True)
-            raise OutputError(
-                f"{judge.folder}: '{' '.join(words[1:3])}' ends with exit status {ran} - see what it says"
-            )
+    folder = judge.folder
+    if os.path.lexists(folder) and not (folder / "pyvenv.cfg").exists():
+        raise OutputError(f"{folder}: is there, and is no environment of Python - move it, or set {FOLDER}")
+    try:
+        with made_folder(folder.parent), tempfile.TemporaryDirectory(prefix=".graphkit-", dir=folder.parent) as work:
+            new = Path(work, "new")
+            pip = [str(new / judge.python.relative_to(folder)), "-m", "pip", "install", "--disable-pip-version-check"]
+            _run_step(folder, [python, "-m", "venv", str(new)])
+            _run_step(folder, [*pip, *judge.packages])
+            if folder.exists():
+                folder.rename(Path(work, "old"))
+            new.rename(folder)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be made: {error.strerror} - set {FOLDER}") from error
     return find_judge(name)
+
+
+def _run_step(folder: Path, words: Sequence[str]) -> None:
+    try:
+        ran = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode
+    except OSError as error:
+        raise OutputError(f"{words[0]}: does not start: {error.strerror} - name a Python with --python") from error
+    if ran:
+        raise OutputError(f"{folder}: '{' '.join(words[1:3])}' ends with exit status {ran} - see what it says")
 
 
 def ask_judge(

@@ -176,6 +176,39 @@ def test_nothing_is_installed_unless_that_is_accepted(
         install_judge("qnn", str(tmp_path / "no-python"))
 
 
+def test_what_has_the_place_of_a_judge_stays_where_it_cannot_be_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRAPHKIT_JUDGES", str(tmp_path))
+    kept = tmp_path / "webgpu" / "kept"
+    kept.parent.mkdir()
+    kept.touch()
+    with pytest.raises(OutputError, match="is there, and is no environment of Python"):
+        install_judge("webgpu")
+    (tmp_path / "webgpu" / "pyvenv.cfg").touch()  # an environment
+    no_python = tmp_path / "no-python"
+    no_python.write_text("#!/bin/sh\nexit 3\n")
+    no_python.chmod(0o755)
+    with pytest.raises(OutputError):
+        install_judge("webgpu", str(no_python))
+    assert kept.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"webgpu", "no-python"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the Python here is a script")
+def test_a_judge_is_put_in_the_place_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHKIT_JUDGES", str(tmp_path / "judges"))
+    python = tmp_path / "python"
+    package = "$3/lib/python3/site-packages/onnxruntime_ep_webgpu-9.dist-info"
+    python.write_text(f"#!/bin/sh\nmkdir -p $3/bin {package} && touch $3/pyvenv.cfg && ln -s /bin/true $3/bin/python\n")
+    python.chmod(0o755)
+    assert install_judge("webgpu", str(python)).version == "9"
+    (tmp_path / "judges" / "webgpu" / "old").touch()
+    install_judge("webgpu", str(python))
+    assert not (tmp_path / "judges" / "webgpu" / "old").exists()
+    assert [path.name for path in (tmp_path / "judges").iterdir()] == ["webgpu"]
+
+
 def ask_installed(name: str) -> Judge:
     judge = JUDGES[name]
     if not judge.version:
