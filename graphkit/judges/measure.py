@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_things
+from graphkit.graph.view import all_nodes
 from graphkit.judges import Answer, Judge, ask_judge, find_judge
 from graphkit.judges.cases import (
     DTYPES,
@@ -39,7 +40,8 @@ MEASURED: Mapping[str, tuple[str, str]] = {  # the judge of each target, and wha
     "webgpu": ("webgpu", "WebGPU, by way of ONNX Runtime's execution provider."),
     "openvino": ("openvino", "OpenVINO's CPU, by way of ONNX Runtime's execution provider."),
 }
-INVALID = ("INVALID_GRAPH", "INVALID_ARGUMENT", "INVALID_PROTOBUF", "Type Error", "Load model from")
+NO_DEVICE = "CreateProvider"  # in what onnxruntime says where a device is not there any more
+INVALID = ("INVALID_GRAPH", "INVALID_ARGUMENT", "INVALID_PROTOBUF", "Type Error", "Load model from", NO_DEVICE)
 SECONDS, SECONDS_OF_MODEL = 60.0, 600.0  # for a model of one operator, and for an export
 MOST = 0.9  # of the models with symbols that a compiler of fixed shapes refuses
 
@@ -93,18 +95,33 @@ def observe_models(judge: Judge, models: Sequence[Model]) -> Iterator[Observatio
     A compiler may take a node as part of a pattern alone, and refuse one by itself that it takes beside others.
     """
     kinds = set()
-    paths = [model.path for model in models if model.path is not None]
-    answers = ask_judge(judge, paths, seconds=SECONDS_OF_MODEL, as_it_is=True)
-    for model, answer in zip([each for each in models if each.path is not None], answers, strict=True):
-        places = {node.name: node.on == "device" for node in answer.nodes}
-        for node, case in model_cases(infer(model)) if not answer.error else ():
-            taken = places.get(node.proto.name)
-            readers = {reader.operator for value in node.results for reader, _ in value.consumers}
-            reader = readers.pop() if len(readers) == 1 else ""
-            kind = (kind_of(case), reader, taken)
-            if taken is not None and kind not in kinds:
-                kinds.add(kind)
-                yield replace(case.observe(), readers=reader, taken=taken)
+    with tempfile.TemporaryDirectory(prefix="graphkit-") as folder:
+        named = [_name_nodes(model, Path(folder, f"{index}.onnx")) for index, model in enumerate(models)]
+        answers = ask_judge(judge, [path for _, path in named], seconds=SECONDS_OF_MODEL, as_it_is=True)
+        for (model, _), answer in zip(named, answers, strict=True):
+            places = {node.name: node.on == "device" for node in answer.nodes}
+            for node, case in model_cases(infer(model)) if not answer.error else ():
+                taken = places.get(node.proto.name)
+                readers = {reader.operator for value in node.results for reader, _ in value.consumers}
+                reader = readers.pop() if len(readers) == 1 else ""
+                kind = (kind_of(case), reader, taken)
+                if taken is not None and kind not in kinds:
+                    kinds.add(kind)
+                    yield replace(case.observe(), readers=reader, taken=taken)
+
+
+def _name_nodes(model: Model, path: Path) -> tuple[Model, Path]:
+    """Return a model whose nodes have names of their own, and its file, which is written where they had none."""
+    names = Counter(node.proto.name for node in all_nodes(model.scopes))
+    if model.path is not None and "" not in names and names.total() == len(names):
+        return model, model.path
+    proto = type(model.proto)()
+    proto.CopyFrom(model.proto)
+    named = model.with_proto(proto)
+    for number, node in enumerate(all_nodes(named.scopes)):
+        node.proto.name = f"n{number}"
+    named.save(path)
+    return named, path
 
 
 def observe_cases(judge: Judge, cases: Iterable[Case]) -> Iterator[Observation]:
@@ -123,7 +140,8 @@ def observe_cases(judge: Judge, cases: Iterable[Case]) -> Iterator[Observation]:
         answers = ask_judge(judge, paths, seconds=SECONDS, as_it_is=True)
         for index, (observation, answer) in enumerate(zip(observations, answers, strict=True)):
             if index == 0 and answer.error:
-                raise UsageError(f"the judge '{judge.name}' takes not even {observation.op}: {answer.fault}")
+                why = f"takes not even {observation.op}: {answer.fault}"
+                raise UsageError(f"the judge '{judge.name}' {why} - see whether its device is there")
             yield replace(observation, taken=is_taken(answer))
 
 

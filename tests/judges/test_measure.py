@@ -193,6 +193,17 @@ def test_the_weights_of_a_measured_model_are_never_overwritten(
     assert weights.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["", "[same]"])
+def test_nodes_without_a_name_of_their_own_get_their_own_answers(judge: Judge, tmp_path: Path, name: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 18]> g (float[2] x, int64[2] i) => (float[2] y, int64[2] k) {{
+        {name} y = Relu (x)
+        {name} k = Add (i, i)
+    }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    observations = measure.observe_models(judge, [graphkit.load(tmp_path / "model.onnx")])
+    assert {each.op: each.taken for each in observations} == {"Relu": True, "Add": False}
+
+
 def test_names_of_any_kind_are_written_as_toml(judge: Judge, tmp_path: Path) -> None:
     pairs = itertools.product(("Abs", "Relu", "com.acme.Thing"), (2, 4))
     observations = [
