@@ -20,7 +20,7 @@ from graphkit.analysis.target_lint import CONTROL_FLOW, Cause, Lint
 from graphkit.equivalence.spelling import inline_model
 from graphkit.graph.operator_traits import MEASURING
 from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.model import ModelLike, as_model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, size_text, table
 from graphkit.render.result import Result, Sizes
 from graphkit.runtime.providers import Provider
@@ -29,7 +29,7 @@ from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 from graphkit.suggest import count_things
 from graphkit.targets import load_target
 
-__all__ = ["CpuNodes", "NodePlacement", "placement"]
+__all__ = ["CpuNodes", "NodePlacement", "number_nodes", "placement"]
 
 NUMBERED = re.compile(r"n(\d+)(?!\d)")  # a node's name while onnxruntime places it, at the start of that of a fused one
 REMEDIED = "generic-npu"  # the target whose remedies are those of any device
@@ -134,15 +134,20 @@ def placement(
     """
     model, provider = as_model(model), as_provider(provider)
     shapes = shapes or infer(model, spec)
+    record = place_model(number_nodes(model), provider, dict(spec.dims))
+    if model.proto.functions and not all(NUMBERED.match(node["name"]) for node in record["nodes"]):
+        return placement(inline_model(model), provider, spec)  # as onnxruntime has inlined them
+    return _Placed(shapes, provider, record, spec).result()
+
+
+def number_nodes(model: Model) -> Model:
+    """Return a model whose nodes have numbers as their names, as `NUMBERED` reads them."""
     proto = type(model.proto)()
     proto.CopyFrom(model.proto)
     named = model.with_proto(proto)
     for number, node in enumerate(all_nodes(named.scopes)):
         node.proto.name = f"n{number}"
-    record = place_model(named, provider, dict(spec.dims))
-    if model.proto.functions and not all(NUMBERED.match(node["name"]) for node in record["nodes"]):
-        return placement(inline_model(model), provider, spec)  # as onnxruntime has inlined them
-    return _Placed(shapes, provider, record, spec).result()
+    return named
 
 
 class _Placed:

@@ -44,7 +44,6 @@ FOLDER = "GRAPHKIT_JUDGES"  # the variable that names the folder of all environm
 LONGEST = 1 << 26  # characters of an answer
 SWIFTSHADER = Path("/usr/lib/chromium")  # where Debian keeps a software adapter for WebGPU
 LAST = 300  # characters of what a judge said last
-ENDING = 10.0  # seconds that a process may take to end after its last word
 OWN_ENDINGS = (0, 1, 2)  # exit codes of a script that ends by itself
 AT_ONCE = 100  # models of a process: Qualcomm's compiler takes longer and longer
 
@@ -272,10 +271,9 @@ def _ask_process(words: Sequence[str], models: Sequence[Path], seconds: float) -
             for number in range(len(models)):
                 try:
                     line = lines.get(timeout=seconds)
-                    code = None if line else process.wait(ENDING)
-                except (queue.Empty, subprocess.TimeoutExpired) as error:
-                    limit = seconds if isinstance(error, queue.Empty) else ENDING
-                    yield Answer(error=f"the compiler does not end in {limit:g} s", is_answered=False)
+                    code = None if line else process.wait(seconds)
+                except (queue.Empty, subprocess.TimeoutExpired):
+                    yield Answer(error=f"the compiler does not end in {seconds:g} s", is_answered=False)
                     return
                 if code is not None:
                     said.seek(0)

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from graphkit.analysis.node_placement import number_nodes
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_things
@@ -115,11 +116,7 @@ def _name_nodes(model: Model, path: Path) -> tuple[Model, Path]:
     names = Counter(node.proto.name for node in all_nodes(model.scopes))
     if model.path is not None and "" not in names and names.total() == len(names):
         return model, model.path
-    proto = type(model.proto)()
-    proto.CopyFrom(model.proto)
-    named = model.with_proto(proto)
-    for number, node in enumerate(all_nodes(named.scopes)):
-        node.proto.name = f"n{number}"
+    named = number_nodes(model)
     named.save(path)
     return named, path
 
