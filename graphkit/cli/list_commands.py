@@ -100,10 +100,10 @@ def judges(context: click.Context, format: str) -> None:
     `graphkit lower --judge NAME` asks one. Each has an environment of its own in the user's cache, or in the folder
     that GRAPHKIT_JUDGES names.
     """
-    from graphkit.judges.judge_list import JudgeList
+    from graphkit.judges.judge_list import list_judges
 
     if context.invoked_subcommand is None:
-        show_result(JudgeList(), Format(format))
+        show_result(list_judges(), Format(format))
 
 
 @judges.command("install", short_help="Install a compiler into an environment of its own.")

@@ -7,27 +7,49 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.judges import JUDGES, judges_folder
-from graphkit.render.document_blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, table_of
 from graphkit.render.result import Result
 
-__all__ = ["JudgeList"]
+__all__ = ["JudgeList", "JudgeRow", "list_judges"]
+
+
+@dataclass(frozen=True)
+class JudgeRow:
+    """A judge: the version that is installed, "" for none, its package, and what it is and answers."""
+
+    name: str
+    version: str
+    package: str
+    megabytes: int
+    answers: str
+    about: str
+    licence: str
+
+    @property
+    def installed(self) -> str:
+        """The version, in words where there is none."""
+        return self.version or "not installed"
 
 
 @dataclass(frozen=True)
 class JudgeList(Result):
-    """The judges that graphkit knows; what is shown depends on the folder of their environments."""
+    """The judges that graphkit knows, and the folder of their environments."""
 
     title: ClassVar[str] = "Judges"
+    judges: tuple[JudgeRow, ...]
+    folder: str
 
     def blocks(self) -> Iterator[Block]:
-        judges = JUDGES.values()
-        yield table(
-            "Judge:code | Version | Package:code | MB:number | Answers:note",
-            [(each.name, each.version or "not installed", each.compiler, each.megabytes, each.says) for each in judges],
-        )
-        yield table(
-            "Judge:code | What it is:note | Licence:note", [(each.name, each.about, each.licence) for each in judges]
-        )
-        yield Prose(
-            f"`graphkit judges install NAME` installs one into {judges_folder()}; `lower --judge NAME` asks it."
-        )
+        columns = "Judge:code=name | Version=installed | Package:code | MB:number=megabytes | Answers:note"
+        yield table_of(columns, self.judges)
+        yield table_of("Judge:code=name | What it is:note=about | Licence:note", self.judges)
+        yield Prose(f"`graphkit judges install NAME` installs one into {self.folder}; `lower --judge NAME` asks it.")
+
+
+def list_judges() -> JudgeList:
+    """Return the judges that graphkit knows."""
+    rows = (
+        JudgeRow(each.name, each.version, each.compiler, each.megabytes, each.says, each.about, each.licence)
+        for each in JUDGES.values()
+    )
+    return JudgeList(tuple(rows), str(judges_folder()))

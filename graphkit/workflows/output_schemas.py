@@ -40,6 +40,7 @@ from graphkit.deploy.make_bundle import BundleReport
 from graphkit.deploy.transformers_js import TransformersJsReport
 from graphkit.errors import UsageError
 from graphkit.fleet.survey_table import SurveyTable
+from graphkit.judges.judge_list import JudgeList
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.ops.tensor import Ratio
 from graphkit.render.result import Result, Sizes, versioned_schema
@@ -102,6 +103,7 @@ DOCUMENTS: tuple[type[Result], ...] = (
         NodeList,
         WeightList,
         Targets,
+        JudgeList,
         ProviderList,
         TargetFacts,
         VerdictLock,

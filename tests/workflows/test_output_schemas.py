@@ -68,6 +68,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
     "diff": {"model-diff": (CAUSAL, MERGED)},
     "targets": {"targets": (), "target-facts": ("ethos-u85",)},
     "providers": {"provider-list": ()},
+    "judges": {"judge-list": ()},
 }
 WRITES = [(command, name) for command, cases in CASES.items() for name in cases]
 FILES = {"lower": "contract.json", "bundle": "bundle.json"}  # that a command writes beside models, by command
