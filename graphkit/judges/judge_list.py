@@ -33,23 +33,32 @@ class JudgeRow:
 
 @dataclass(frozen=True)
 class JudgeList(Result):
-    """The judges that graphkit knows, and the folder of their environments."""
+    """The judges that graphkit knows, with what is installed of them."""
 
     title: ClassVar[str] = "Judges"
     judges: tuple[JudgeRow, ...]
-    folder: str
 
     def blocks(self) -> Iterator[Block]:
         columns = "Judge:code=name | Version=installed | Package:code | MB:number=megabytes | Answers:note"
         yield table_of(columns, self.judges)
         yield table_of("Judge:code=name | What it is:note=about | Licence:note", self.judges)
-        yield Prose(f"`graphkit judges install NAME` installs one into {self.folder}; `lower --judge NAME` asks it.")
+        yield Prose(
+            f"`graphkit judges install NAME` installs one into {judges_folder()}; `lower --judge NAME` asks it."
+        )
 
 
 def list_judges() -> JudgeList:
     """Return the judges that graphkit knows."""
     rows = (
-        JudgeRow(each.name, each.version, each.compiler, each.megabytes, each.says, each.about, each.licence)
+        JudgeRow(
+            name=each.name,
+            version=each.version,
+            package=each.compiler,
+            megabytes=each.megabytes,
+            answers=each.says,
+            about=each.about,
+            licence=each.licence,
+        )
         for each in JUDGES.values()
     )
-    return JudgeList(tuple(rows), str(judges_folder()))
+    return JudgeList(tuple(rows))

@@ -101,8 +101,9 @@ def written(
 
 
 @pytest.fixture(autouse=True)
-def providers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no provider but the CPU be here, whatever is installed."""
+def providers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let no provider but the CPU be here, and no judge, whatever is installed."""
+    monkeypatch.setenv("GRAPHKIT_JUDGES", str(tmp_path / "judges"))
     monkeypatch.setattr(provider_list, "is_here", lambda known: "built in" if known.name == "cpu" else "")
 
 
