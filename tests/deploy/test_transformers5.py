@@ -108,6 +108,19 @@ def planes(ids: np.ndarray) -> np.ndarray:
     return np.stack([np.arange(ids.shape[1]), *places])[:, None]
 
 
+def test_positions_count_on_from_a_picture_at_the_end_as_in_pytorch(tmp_path: Path) -> None:
+    """The tokens are those of transformers 5.24 for the weights of the export, whose planes go on each by itself."""
+    export = unpacked_export("qwen2_vl-one", tmp_path / "export")
+    bundle = bundled(export, tmp_path / "bundle", batch=1)
+    given = next(cases_of(export))["inputs"]
+    ids = np.array([[97, 97, 80, 15, 60, 117, *[IMAGE] * 4]])
+    rows = run_part(bundle, "embed_tokens", ids).copy()
+    pixels = (given["pixel_values"], given["image_grid_thw"])
+    rows[ids == IMAGE] = run_part(bundle, "image_encoder", *pixels).reshape(-1, rows.shape[-1])
+    tokens = bundle.generate(rows, inputs={"position_ids": planes(ids)}, max_new_tokens=12)
+    assert tokens == [[32, 13, 29, 16, 78, 119, 16, 13, 26, 59, 99, 48]]
+
+
 def nothing(_: np.ndarray) -> dict[str, np.ndarray]:
     return {}
 
