@@ -157,7 +157,15 @@ def described_methods(described: tuple[Chain, ...], slots: int, update: Update) 
     Raises:
         UsageError: An input or output that it names is not there, or a cache cannot be kept in slots.
     """
-    return tuple(_make_method(method, slots, update) for method in described)
+    return tuple(_with_prompt(_make_method(method, slots, update), method.prompt) for method in described)
+
+
+def _with_prompt(method: MethodModel, prompt: Model | None) -> MethodModel:
+    """Return a method that says whose prompts it reads, if it takes the place of another model."""
+    if prompt is None:
+        return method
+    change = f"reads prompts token by token, as {prompt.name} reads those of one length alone"
+    return replace(method, changes=(*method.changes, change))
 
 
 def _make_method(method: Chain, slots: int, update: Update) -> MethodModel:
@@ -223,8 +231,8 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
     """Return the methods of a model with recurrent state, or of a folder with one; none where there is no such model.
 
     The model is `step`. One that gives its state and takes none is `prefill`, unless it reads prompts of one length
-    alone, which `step` reads token by token; others are called as their files are, and
-    so is each of several models that have recurrent state.
+    alone, which `step` reads token by token; others are called as their files are, and so is each of several models
+    that have recurrent state.
 
     Raises:
         ModelError: A file is broken.

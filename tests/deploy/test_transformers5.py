@@ -279,6 +279,9 @@ def test_steps_read_prompts_where_the_first_step_reads_one_length(name: str, tmp
     export = unpacked_export(name, tmp_path / "export")
     freeze_prompt(export, "prefill")
     bundle = bundled(export, tmp_path / "bundle", batch=1, verify=True)
+    report = graphkit.bundle_folder(export, tmp_path / "dry", graphkit.BundleOptions(dry_run=True))
+    told = "reads prompts token by token, as prefill.onnx reads those of one length alone"
+    assert told in [change for _, change in report.changes]
     cases = [case for case in cases_of(export) if len(case["tokens"]) == 1]
     for case in cases:
         given = bundle.generate(case["inputs"]["input_ids"], max_new_tokens=case["tokens"].shape[1])
