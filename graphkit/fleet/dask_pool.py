@@ -28,6 +28,7 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 __all__ = ["DaskPool"]
 
 MOST, PER_THREAD = 64, 4  # models of a batch at most, and batches for each thread at least
+PACKAGE = "onnx-graphkit"  # as it is installed, of which Dask tells the versions
 SECONDS_TO_CONNECT = 10.0
 SECONDS_TO_LOOK, SECONDS_WITHOUT_WORKERS = 5.0, 60.0
 AGAIN = "what is done is kept: start the survey again to go on"
@@ -161,8 +162,8 @@ class DaskPool:
             client.wait_for_workers(1, timeout=SECONDS_WITHOUT_WORKERS)
         except TimeoutError as error:
             raise self._alone_error() from error
-        for address, about in client.get_versions(packages=["graphkit"])["workers"].items():
-            if (version := about["packages"]["graphkit"]) != __version__:
+        for address, about in client.get_versions(packages=[PACKAGE])["workers"].items():
+            if (version := about["packages"][PACKAGE]) != __version__:
                 raise _other_version(address, version or "missing", __version__)
 
     def _gone_error(self) -> GraphkitError:
