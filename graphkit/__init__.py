@@ -31,7 +31,8 @@ Explain
     view                    it, or two side by side, as Google's Model Explorer shows them
 
 Rewrite
-    fold                    shape computations, with or without frozen dims; `fold_file` writes and proves
+    fold                    shape computations, with or without frozen dims; `fold_file` writes and proves,
+                            `fold_folder` does so with all models of a folder
     split_merged            a merged decoder in two; `split_file` writes and proves
     merge_decoders          such a pair in one; `edit_file` with `MergeDecoders` writes and proves
     edit_file               a part of it, other names, sizes for dims, another opset; writes and proves

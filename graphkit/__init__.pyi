@@ -95,6 +95,7 @@ from .verify.split_verifier import verify_split
 from .viewer.make_view import View, view
 from .workflows.compare_models import compare_models
 from .workflows.fold_file import FoldReport, fold_file
+from .workflows.fold_folder import FolderFoldReport, fold_folder
 from .workflows.rewrite_file import EditReport, RewriteReport, edit_file, rewrite_file
 from .workflows.specialize import Specializer
 from .workflows.split_decoder_file import SplitReport, split_file
@@ -104,21 +105,22 @@ __version__: str
 __all__ = [
     "PASSES", "Architecture", "Blockers", "Bundle", "BundleOptions", "BundleOverview", "BundleProof", "BundleReport",
     "CompareOptions", "Comparison", "ControlFlow", "Costs", "Declined", "DeploymentProofOptions", "DiffOptions",
-    "DimSpec", "EditReport", "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport", "FolderOptions",
-    "FoldingOptions", "GenaiOptions", "GenaiReport", "GenerationWarning", "GraphkitError", "Hazard", "Hazards", "Host",
-    "Interface", "KVCache", "LowerOptions", "LowerReport", "MatchFailure", "Merge", "MergeDecoders", "Model",
-    "ModelComparison", "ModelDiff", "ModelError", "ModelLike", "NewNode", "Node", "NodeList", "NodePlacement",
-    "NodeRewrite", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise", "Provider", "ProviderList",
-    "RemainingShapes", "RemoteOptions", "Report", "ReportOptions", "Result", "Rewrite", "RewriteOptions",
-    "RewriteProof", "RewriteProofOptions", "RewriteReport", "Saved", "Scope", "ShapeOps", "Specializer", "Split",
-    "SplitOptions", "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target", "TargetError",
-    "TensorShapes", "TransformersJsOptions", "TransformersJsReport", "UnknownShapes", "UnprovenWarning", "UsageError",
-    "Value", "Verdict", "View", "WeightList", "WhatIf", "WhyShape", "architecture", "as_model", "blockers",
-    "bundle_folder", "bundle_overview", "check_hazards", "compare", "compare_models", "cone", "control_flow", "costs",
-    "diff", "edit_file", "fit", "float16_losses", "fold", "fold_file", "from_graphsurgeon", "genai_folder", "hazards",
-    "interface", "kv_cache", "list_providers", "load", "load_target", "lower_folder", "merge_decoders", "node_list",
-    "optimized", "origins", "parse_pipeline", "placement", "remaining_shapes", "report", "rewrite_file", "run_passes",
-    "save_models", "shape_ops", "split_file", "split_merged", "summary", "tensor_shapes", "to_graphsurgeon",
-    "to_networkx", "transformers_js_folder", "unknown_shapes", "verify_bundle", "verify_extract", "verify_folder",
-    "verify_rewrite", "verify_split", "view", "weight_list", "what_if", "why_shape",
+    "DimSpec", "EditReport", "Editor", "Finding", "Fit", "Float16Losses", "FoldOptions", "FoldReport",
+    "FolderFoldReport", "FolderOptions", "FoldingOptions", "GenaiOptions", "GenaiReport", "GenerationWarning",
+    "GraphkitError", "Hazard", "Hazards", "Host", "Interface", "KVCache", "LowerOptions", "LowerReport", "MatchFailure",
+    "Merge", "MergeDecoders", "Model", "ModelComparison", "ModelDiff", "ModelError", "ModelLike", "NewNode", "Node",
+    "NodeList", "NodePlacement", "NodeRewrite", "Origins", "Outcome", "OutputError", "Pass", "PassError", "Premise",
+    "Provider", "ProviderList", "RemainingShapes", "RemoteOptions", "Report", "ReportOptions", "Result", "Rewrite",
+    "RewriteOptions", "RewriteProof", "RewriteProofOptions", "RewriteReport", "Saved", "Scope", "ShapeOps",
+    "Specializer", "Split", "SplitOptions", "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target",
+    "TargetError", "TensorShapes", "TransformersJsOptions", "TransformersJsReport", "UnknownShapes", "UnprovenWarning",
+    "UsageError", "Value", "Verdict", "View", "WeightList", "WhatIf", "WhyShape", "architecture", "as_model",
+    "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare", "compare_models", "cone",
+    "control_flow", "costs", "diff", "edit_file", "fit", "float16_losses", "fold", "fold_file", "fold_folder",
+    "from_graphsurgeon", "genai_folder", "hazards", "interface", "kv_cache", "list_providers", "load", "load_target",
+    "lower_folder", "merge_decoders", "node_list", "optimized", "origins", "parse_pipeline", "placement",
+    "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models", "shape_ops", "split_file",
+    "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx", "transformers_js_folder",
+    "unknown_shapes", "verify_bundle", "verify_extract", "verify_folder", "verify_rewrite", "verify_split", "view",
+    "weight_list", "what_if", "why_shape",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -84,8 +85,13 @@ def writes_model(
 def fold(job: Job) -> Result:
     """Fold shape computations: static shapes become constants, dynamic ones are computed once.
 
-    MODEL is a model file, or example:NAME.
+    MODEL is a model file, or example:NAME. It may be a folder of models, such as a split decoder: then OUT is a folder,
+    and weights that models share are stored once.
     """
+    if os.path.isdir(job.name):
+        from graphkit.workflows.fold_folder import fold_folder
+
+        return fold_folder(job.name, job.output, job.options, progress=job.progress)
     from graphkit.workflows.fold_file import fold_file
 
     return fold_file(job.model(), job.output, job.options, progress=job.progress)

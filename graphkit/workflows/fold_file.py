@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.shape_ops import Change, RemainingShapes, changes_table, remaining_shapes
@@ -20,14 +20,14 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.declare_shapes import FreezeDims, with_shapes
 from graphkit.progress import Progress, time_limit
 from graphkit.render.document_blocks import Bars, Block, Heading, Prose
-from graphkit.rewrite.base import ROUNDING, Declined, PassChange, change_blocks, declined_blocks
+from graphkit.rewrite.base import ROUNDING, Declined, Outcome, PassChange, change_blocks, declined_blocks
 from graphkit.shapes import declarations
 from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
 from graphkit.workflows.file_proof import FileReport, FileRewrite
 
-__all__ = ["FoldOptions", "FoldReport", "fold_file"]
+__all__ = ["FoldOptions", "FoldReport", "FoldedFile", "fold_file"]
 
 OTHERS = ("Transpose", "Identity", "Constant", "Cast")  # further operators that folding removes
 
@@ -65,7 +65,8 @@ class FoldReport(FileReport):
     declared: int = 0
     models: tuple[Model, Model] | None = field(default=None, repr=False, compare=False, metadata={"in_json": False})
 
-    def _done(self) -> str:
+    def done(self) -> str:
+        """Return what was done, in a sentence."""
         if not self.changes:
             reason = f": {self.declined[0]}" if self.declined else " because there is nothing to fold"
             return f"Nothing was folded{reason}."
@@ -73,7 +74,7 @@ class FoldReport(FileReport):
         return f"Folded: {'; '.join(counts)}."
 
     def blocks(self) -> Iterator[Block]:
-        yield proof_outcome(self._done(), self.proof)
+        yield proof_outcome(self.done(), self.proof)
         frozen = f"Frozen: {', '.join(self.frozen)}." if self.frozen else "No input dim was frozen."
         shapes = f", with the shapes of {count_things(self.declared, 'tensor(s)')}" if self.declared else ""
         yield Prose(f"Wrote {' and '.join(self.files)}{shapes}. {frozen}")
@@ -123,34 +124,75 @@ def fold_file(
         ...     graphkit.fold_file("example:causal-attention", f"{folder}/folded.onnx").proof.passed
         True
     """
-    rewrite = FileRewrite(model := as_model(model), Path(output), options, progress)
+    rewrite = FileRewrite(as_model(model), Path(output), options, progress)
     rewrite.check()
-    progress("folding")
-    with time_limit(f"{model.label}: folding", options.limits.seconds):
-        declared = declarations(model).model
-        if sizes := Inputs(declared, options.spec).numbers:
-            check_sizes(declared, options.spec, sizes)
-        outcome = fold(model, options.spec, options)
-        shown, count = with_shapes(outcome.model)
-    error = ROUNDING if options.fuse else 0.0
-    written, proof = rewrite.write(shown, lambda file: rewrite.prove(file, error=error))
-    changes = [change for change in outcome.changes if isinstance(change, PassChange)]
-    frozen = [change for change in changes if change.step == FreezeDims.name()]
-    return FoldReport(
-        source=model.name,
-        files=tuple(path.name for path in written),
-        frozen=tuple(change.text for change in frozen),
-        counts=_count_operators(model, outcome.model),
-        changes=tuple(change for change in outcome.changes if change not in frozen),
-        declined=outcome.declined,
-        notes=declarations(model).notes,
-        remaining=remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
-        proof=proof,
-        unused=tuple(path.name for path in written.unused),
-        costs=rewrite.costs(outcome.model if declarations(outcome.model).model is outcome.model else None),
-        declared=count,
-        models=(model, outcome.model),
-    )
+    folded = FoldedFile.of(rewrite)
+    written, proof = rewrite.write(folded.model, folded.prove)
+    return folded.report(written, proof, written.unused)
+
+
+@dataclass(frozen=True)
+class FoldedFile:
+    """A model that was folded and is to be written.
+
+    Attributes:
+        rewrite: The original, and the file to write.
+        outcome: The folded model, and what changed.
+        model: The same, with the shapes of its tensors declared.
+        declared: How many were declared.
+    """
+
+    rewrite: FileRewrite
+    outcome: Outcome
+    model: Model
+    declared: int
+
+    @classmethod
+    def of(cls, rewrite: FileRewrite) -> FoldedFile:
+        """Fold a model.
+
+        Raises:
+            UsageError, OutOfTimeError: See `fold_file`.
+        """
+        model, options = rewrite.model, cast(FoldOptions, rewrite.options)
+        rewrite.progress("folding")
+        with time_limit(f"{model.label}: folding", options.limits.seconds):
+            declared = declarations(model).model
+            if sizes := Inputs(declared, options.spec).numbers:
+                check_sizes(declared, options.spec, sizes)
+            outcome = fold(model, options.spec, options)
+            return cls(rewrite, outcome, *with_shapes(outcome.model))
+
+    def prove(self, file: Path) -> RewriteProof:
+        """Prove the written file."""
+        return self.rewrite.prove(file, error=ROUNDING if cast(FoldOptions, self.rewrite.options).fuse else 0.0)
+
+    def report(self, written: Iterable[Path], proof: RewriteProof | None, unused: Iterable[Path] = ()) -> FoldReport:
+        """Return the report of a model that was written.
+
+        Args:
+            written: Its files.
+            proof: Its proof, None if that was not run.
+            unused: Data files of the replaced model that it does not use.
+        """
+        model, outcome = self.rewrite.model, self.outcome
+        changes = [change for change in outcome.changes if isinstance(change, PassChange)]
+        frozen = [change for change in changes if change.step == FreezeDims.name()]
+        return FoldReport(
+            source=model.name,
+            files=tuple(path.name for path in written),
+            frozen=tuple(change.text for change in frozen),
+            counts=_count_operators(model, outcome.model),
+            changes=tuple(change for change in outcome.changes if change not in frozen),
+            declined=outcome.declined,
+            notes=declarations(model).notes,
+            remaining=remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
+            proof=proof,
+            unused=tuple(path.name for path in unused),
+            costs=self.rewrite.costs(outcome.model if declarations(outcome.model).model is outcome.model else None),
+            declared=self.declared,
+            models=(model, outcome.model),
+        )
 
 
 def _count_operators(before: Model, after: Model) -> tuple[Change, ...]:

@@ -54,6 +54,7 @@ from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
 from graphkit.viewer.export_view import ViewExport
 from graphkit.workflows.fold_file import FoldReport
+from graphkit.workflows.fold_folder import FolderFoldReport
 from graphkit.workflows.rewrite_file import EditReport, RewriteReport
 from graphkit.workflows.split_decoder_file import SplitReport
 
@@ -87,6 +88,7 @@ SECTION_RESULTS: Mapping[str, type[Result]] = {
     "placement": NodePlacement,
 }
 DOCUMENTS: tuple[type[Result], ...] = (
+    FolderFoldReport,
     *(FoldReport, SplitReport, EditReport, RewriteReport, LowerReport, BundleReport, BundleOverview, GenaiReport),
     TransformersJsReport,
     *(

@@ -43,7 +43,11 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
     "shapes": {"tensor-shapes": (CAUSAL,), "why-shape": (CAUSAL, "--why", "logits")},
     "nodes": {"node-list": (CAUSAL, "--module", "blocks.0", "--op", "MatMul")},
     "weights": {"weight-list": (CAUSAL, "--by", "bytes")},
-    "fold": {"fold-report": (CAUSAL, "-o", "{out}"), "fold-report unverified": (CAUSAL, *FAST)},
+    "fold": {
+        "fold-report": (CAUSAL, "-o", "{out}"),
+        "fold-report unverified": (CAUSAL, *FAST),
+        "folder-fold-report": ("{pair}", "-o", "{out}"),
+    },
     "split-merged": {"split-report": (MERGED, "-o", "{out}")},
     "merge-decoders": {
         "edit-report": ("{pair}/decoder_model.onnx", "{pair}/decoder_with_past_model.onnx", "-o", "{out}")
