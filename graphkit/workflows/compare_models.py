@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.name_families import family_labels
 from graphkit.graph.names import module_of
-from graphkit.graph.view import Value
+from graphkit.graph.view import Value, as_text
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import CompareOptions
 from graphkit.runtime.limits import Limits
@@ -21,10 +23,11 @@ from graphkit.runtime.session import MAX_TIMEOUTS, RunError, as_provider, check_
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.verify.layers.compared_model import ArrayFile, Pair, Reader, Side, check_given, legal_feeds, rename_feed
-from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison
+from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison, NextDump
 from graphkit.verify.layers.measuring import (
     Measured,
     bisect_pairs,
+    find_next_dumps,
     first_differing,
     match_dumps,
     match_models,
@@ -141,6 +144,9 @@ class _Comparison:
                 f"{file.label}: it has no '{missing[0]}', an input that its tensors were made with - give the inputs "
                 "with --inputs FILE.npz, or put them into that file"
             )
+        values = self.model.graph.values
+        known = {name: declared_type(values[name]) for name in names if name in values}
+        file.find_layouts({name: known_type.dims for name, known_type in known.items() if known_type is not None})
         check_given({name: file.claimed_array(name) for name in names}, self.model, b)
         return {name: file.read(name) for name in names}
 
@@ -177,6 +183,8 @@ class _Comparison:
             matched=len(pairs),
             unmatched_a=unmatched_a,
             unmatched_b=unmatched_b,
+            next_dumps=self._find_next_dumps(measured, divergences, a),
+            exporter=as_text(self.model.proto.producer_name),
             notes=tuple(self._pair_notes(pairs, a, b)),
         )
 
@@ -222,6 +230,16 @@ class _Comparison:
             else (),
         )
 
+    def _find_next_dumps(
+        self, measured: Sequence[Measured], begins: Sequence[Divergence], a: Side
+    ) -> tuple[NextDump, ...]:
+        """Return what to dump next where B is a file of arrays, and the cause of the first difference is unknown."""
+        if isinstance(self.other, Model) or not begins or any(each.kind != "unknown" for each in begins[0].causes):
+            return ()
+        known = [each.pair.a for each in measured if each.agrees]
+        dumps = find_next_dumps(a, a.model.graph.values[begins[0].tensor], known)
+        return tuple(NextDump(name, value.name, known_dims(a, value)) for name, value in dumps.items())
+
     def _unmatched_names(
         self, pairs: Sequence[Pair], a: Side, b: Side | None
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -241,15 +259,21 @@ class _Comparison:
                     f"{side.hidden:,} nodes of {name} stand in branches or loops, and are seen by what comes out of "
                     "these only; split-merged and fold make one graph of them."
                 )
+        if b is None and (last := [pair.theirs for pair in pairs if pair.theirs in self._dumped_arrays.channels_last]):
+            yield f"These arrays have their channels last (NHWC), and are compared as NCHW: {family_labels(last)}."
         mine = {pair.a for pair in pairs}
         lost = [value.name for value in a.model.graph.outputs if value not in mine]
         if lost:
             yield f"Outputs of A that are not compared: {', '.join(lost[:6])}{' ...' if len(lost) > 6 else ''}."
 
 
+def known_dims(side: Side, value: Value) -> tuple[int, ...]:
+    """Return the dims of a tensor, -1 for one that is not known."""
+    return tuple(dim if dim is not None else -1 for dim in side.dims(value) or ())
+
+
 def _compare_tensor(measured: Measured, side: Side) -> ComparedTensor:
     node, difference = measured.pair.a.producer, measured.difference
-    dims = side.dims(measured.pair.a)
     return ComparedTensor(
         a=measured.pair.a.name,
         b=measured.pair.theirs,
@@ -257,7 +281,7 @@ def _compare_tensor(measured: Measured, side: Side) -> ComparedTensor:
         node=node.label if node is not None else "",
         operator=node.operator if node is not None else "",
         module=module_of(node) if node is not None else "",
-        dims=tuple(dim if dim is not None else -1 for dim in dims or ()),
+        dims=known_dims(side, measured.pair.a),
         absolute=difference.absolute if difference is not None and not difference.problem else None,
         relative=difference.of_magnitude if difference is not None and not difference.problem else None,
         cosine=measured.cosine,

@@ -9,7 +9,7 @@ import os
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -301,25 +301,33 @@ class Steps:
         requested = set(tensors)
         outputs = [v for v in computed if v not in self.unholdable and (v in requested or self._is_needed(v))]
         self.done = before
-        read = {value for node in nodes for value in self.reads[node]} - set(computed)
-        inputs = {value.name: self.held[value] for value in read if value in self.held}
-        part = self._make_part(sorted(nodes, key=self.order.__getitem__), read, inputs, outputs)
+        part, inputs = self._make_part(nodes, outputs)
         with IsolatedSession(part, prepack=False, provider=self.provider) as session:
             self.placed.update(session.placed)
             arrays = session.run(inputs)
         return {value: arrays[value.name] for value in outputs}
 
-    def _make_part(
-        self, nodes: Sequence[Node], read: set[Value], inputs: Mapping[str, np.ndarray], outputs: Sequence[Value]
-    ) -> Model:
-        """Return a model of some nodes."""
+    @contextlib.contextmanager
+    def loaded(self, value: Value) -> Iterator[Callable[[Mapping[Value, np.ndarray]], np.ndarray]]:
+        """Load what gives a value, once, and give a function that runs it with other arrays for what is held."""
+        part, inputs = self._make_part(self.relevant & self._needed_nodes([value], self.held), [value])
+        with IsolatedSession(part, prepack=False, provider=self.provider) as session:
+            yield lambda arrays: session.run({**inputs, **{each.name: array for each, array in arrays.items()}})[
+                value.name
+            ]
+
+    def _make_part(self, nodes: set[Node], outputs: Sequence[Value]) -> tuple[Model, dict[str, np.ndarray]]:
+        """Return a model of some nodes, and what it is fed."""
+        computed = {value for node in nodes for value in node.outputs}
+        read = {value for node in nodes for value in self.reads[node]} - computed
+        inputs = {value.name: self.held[value] for value in read if value in self.held}
         whole = self.model.proto
         proto = onnx.ModelProto(ir_version=whole.ir_version)
         proto.opset_import.extend(whole.opset_import)
         proto.functions.extend(whole.functions)
         graph = proto.graph
         graph.name = whole.graph.name
-        graph.node.extend(node.proto for node in nodes)
+        graph.node.extend(node.proto for node in sorted(nodes, key=self.order.__getitem__))
         weights = [value for value in read if value.name not in inputs]
         graph.initializer.extend(value.tensor for value in weights if value.tensor is not None)
         graph.sparse_initializer.extend(value.sparse for value in weights if value.sparse is not None)
@@ -327,7 +335,7 @@ class Steps:
             dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
             graph.input.append(helper.make_tensor_value_info(name, dtype, array.shape))
         graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in outputs)
-        return self.model.with_proto(proto)
+        return self.model.with_proto(proto), inputs
 
 
 Feed = Mapping[str, np.ndarray]
@@ -425,6 +433,7 @@ def check_given(arrays: Feed, a: Model, b: Model | None) -> None:
 
 
 KINDS = "biufU"
+LEAST_RANK = 4  # of arrays that have an axis of channels
 FAR = 16  # times as many elements as another array
 HINT = "write it with numpy.savez, as plain arrays of numbers"
 
@@ -439,6 +448,7 @@ class ArrayFile:
     Attributes:
         label: What to call it.
         names: The names of its arrays, in the order of the file.
+        channels_last: The names of those whose axis of channels is the last one; `read` puts it where A has it.
 
     Raises:
         ModelError: It is missing, or no .npz file.
@@ -453,6 +463,29 @@ class ArrayFile:
         members = [name for name in self._zip.namelist() if name.endswith(".npy")]
         self._members = {name.removesuffix(".npy"): name for name in members}
         self.names = tuple(self._members)
+        self.channels_last: frozenset[str] = frozenset()
+
+    def find_layouts(self, expected: Mapping[str, Sequence[int | str | None] | None]) -> None:
+        """Find the arrays that have their channels last, as their dims say; of dims that fit both, what others have.
+
+        Args:
+            expected: The dims that arrays of these names should have.
+        """
+        kinds: dict[str, tuple[bool, bool]] = {}
+        for name, dims in expected.items():
+            if name in self.channels_last:
+                continue
+            shape = self.claimed_array(name).shape
+            if dims is not None and len(dims) == len(shape) >= LEAST_RANK:
+                moved = (shape[0], shape[-1], *shape[1:-1])
+                first, last = (
+                    all(size == dim for size, dim in zip(each, dims, strict=True) if isinstance(dim, int))
+                    for each in (shape, moved)
+                )
+                kinds[name] = first, last
+        last_alone = {name for name, kind in kinds.items() if kind == (False, True)} | self.channels_last
+        is_file_last = last_alone and (True, False) not in kinds.values()
+        self.channels_last = frozenset(last_alone | {name for name in kinds if is_file_last and all(kinds[name])})
 
     def claimed_array(self, name: str) -> np.ndarray:
         """Return zeros of the dims and the dtype that an array has by its header, which take no memory.
@@ -461,7 +494,8 @@ class ArrayFile:
             ModelError: It holds no plain numbers, or is larger than it may be.
         """
         with self._open_array(name) as (_, shape, _, dtype):
-            return np.broadcast_to(np.zeros((), object if dtype.kind == "U" else dtype.newbyteorder("=")), shape)
+            zero = np.zeros((), object if dtype.kind == "U" else dtype.newbyteorder("="))
+            return self._with_channels(name, np.broadcast_to(zero, shape))
 
     def beside(self, name: str, array: np.ndarray) -> np.ndarray:
         """Return an array to compare with another one; only its dims and dtype where it is far larger.
@@ -484,7 +518,11 @@ class ArrayFile:
         if len(content) != size:
             raise self._broken_error(name, f"it ends after {len(content):,} of {size:,} bytes")
         array = np.frombuffer(content, dtype).reshape(shape, order="F" if is_fortran else "C")
+        array = self._with_channels(name, array)
         return array.astype(object) if dtype.kind == "U" else array.astype(dtype.newbyteorder("="), copy=False)
+
+    def _with_channels(self, name: str, array: np.ndarray) -> np.ndarray:
+        return np.moveaxis(array, -1, 1) if name in self.channels_last else array
 
     @contextlib.contextmanager
     def _open_array(self, name: str) -> Iterator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype]]:

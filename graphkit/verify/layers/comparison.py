@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.names import count_things
-from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, columns
+from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, columns, table_of
 from graphkit.render.result import Result
 from graphkit.verify.cause_search import Cause
 
-__all__ = ["ComparedTensor", "Divergence", "ModelComparison"]
+__all__ = ["ComparedTensor", "Divergence", "ModelComparison", "NextDump"]
 
 MOST_ROWS = 36
 
@@ -70,6 +70,27 @@ class Divergence:
 
 
 @dataclass(frozen=True)
+class NextDump:
+    """A tensor whose dump would narrow down where a difference begins.
+
+    Attributes:
+        name: The name to dump it by.
+        tensor: Its name in A.
+        dims: In A.
+    """
+
+    name: str
+    tensor: str
+    dims: tuple[int, ...]
+
+
+EXPORTERS = {
+    "pytorch": "In PyTorch they leave modules of these names: model.get_submodule(NAME).register_forward_hook(f).",
+    "tf2onnx": "In Keras each name has that of its layer: keras.Model(model.inputs, model.get_layer(LAYER).output).",
+}  # by producer, where to get dumps
+
+
+@dataclass(frozen=True)
 class ModelComparison(Result):
     """Two models, layer by layer.
 
@@ -83,6 +104,8 @@ class ModelComparison(Result):
         divergences: The tensors at which a difference begins, in this order.
         matched: Tensors that match.
         unmatched_a, unmatched_b: Computed tensors that match none.
+        next_dumps: What to dump next, where B is a file of arrays in which the difference begins far from its cause.
+        exporter: The exporter of A, in whose words these are named.
         notes: What to know of it, a sentence each.
     """
 
@@ -99,6 +122,8 @@ class ModelComparison(Result):
     matched: int
     unmatched_a: tuple[str, ...]
     unmatched_b: tuple[str, ...]
+    next_dumps: tuple[NextDump, ...] = ()
+    exporter: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -122,6 +147,10 @@ class ModelComparison(Result):
             )
             yield Prose(self._divergence_text(divergence))
             yield from (Prose(cause.text, "warning") for cause in divergence.causes)
+        if self.next_dumps:
+            words = EXPORTERS.get(self.exporter, "They are named as in A.")
+            yield Prose(f"Put these tensors of the port into {self.b} too, and compare again. {words}")
+            yield table_of("Name:code | Dims:code | Tensor in A:note=tensor", self.next_dumps)
         if self.tensors:
             rows = _table_rows(self.tensors, {divergence.tensor for divergence in self.divergences})
             yield Heading("Error by depth")
@@ -157,7 +186,8 @@ class ModelComparison(Result):
     def _verdict(self) -> Prose:
         within = f"{self.tolerance:g} times the largest magnitude, or {self.tolerance:g} where that is below 1"
         steps = count_things(self.steps, "step(s)")
-        how = f"{self.matched:,} tensors match, {len(self.tensors):,} of them measured in {steps}."
+        tensors = "1 tensor matches" if self.matched == 1 else f"{self.matched:,} tensors match"
+        how = f"{tensors}, {len(self.tensors):,} of them measured in {steps}."
         differ = sum(not tensor.agrees for tensor in self.tensors)
         if not any(tensor.node for tensor in self.tensors):
             return Prose(self.findings()[0], "warning")

@@ -12,18 +12,20 @@ import numpy as np
 from graphkit.equivalence.shared_values import shared_values
 from graphkit.errors import UsageError
 from graphkit.graph.names import module_of
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Value
 from graphkit.matching.value_matching import Matching, match_graphs
 from graphkit.runtime.limits import Limits
 from graphkit.suggest import did_you_mean
 from graphkit.verify.comparator import BLOCK, Difference, compare_output
-from graphkit.verify.layers.compared_model import ArrayFile, Pair, Reader, Side
+from graphkit.verify.layers.compared_model import FLOATS, ArrayFile, Pair, Reader, Side
 
 __all__ = [
     "FLOOR",
     "Measured",
     "Progress",
     "bisect_pairs",
+    "find_next_dumps",
     "first_differing",
     "match_dumps",
     "match_models",
@@ -269,6 +271,7 @@ def match_dumps(side: Side, dumps: ArrayFile, dump_names: Mapping[str, str]) -> 
         values = [names[name]] if name in names else leaving.get(_name_path(name), [])
         if len(values) == 1 and values[0] not in matched:
             matched[values[0]] = (name, "name" if name in names else "module")
+    dumps.find_layouts({name: side.dims(value) for value, (name, _) in matched.items()})
     return [Pair(value, *matched[value]) for value in side.place if value in matched]
 
 
@@ -290,3 +293,38 @@ def _values_leaving(side: Side) -> dict[tuple[str, ...], list[Value]]:
             if value in outputs or any(reader[:depth] != module for reader in readers):
                 leaving.setdefault(module, []).append(value)
     return leaving
+
+
+NEXT_DUMPS = 5
+
+
+def find_next_dumps(side: Side, first: Value, known: Sequence[Value]) -> dict[str, Value]:
+    """Return the tensors whose dumps would narrow down best where a difference begins, by the names to dump them by.
+
+    They are spread over what the first differing tensor is computed from, and leave modules where names tell of these.
+
+    Args:
+        side: The model.
+        first: The first tensor that differs.
+        known: The tensors that agree.
+    """
+
+    def sources(value: Value) -> Sequence[Value]:
+        return side.reads[value.producer] if value.producer is not None and value.producer in side.reads else ()
+
+    fine = set(walk_breadth_first(known, sources))
+    asked = [each for each in walk_breadth_first([first], sources) if each not in fine and each is not first]
+    asked = [each for each in asked if each in side.place and each.producer and side.dtype(each) in FLOATS]
+    paths: dict[Value, tuple[str, ...]] = {}
+    for path, values in sorted(_values_leaving(side).items(), key=lambda item: len(item[0])):
+        if len(values) == 1 and values[0] in asked:
+            paths.setdefault(values[0], path)
+    chosen = sorted(paths or asked, key=side.place.__getitem__)
+    for depth in range(1, max(map(len, paths.values()), default=0)):
+        outer = [value for value in chosen if len(paths[value]) <= depth]
+        if len(outer) >= NEXT_DUMPS:
+            chosen = outer
+            break
+    count = min(NEXT_DUMPS, len(chosen))
+    spread = [chosen[(2 * number + 1) * len(chosen) // (2 * count)] for number in range(count)]
+    return {".".join(paths[value]) if value in paths else value.name: value for value in spread}

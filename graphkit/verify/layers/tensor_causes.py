@@ -33,6 +33,7 @@ from graphkit.verify.cause_search import (
 from graphkit.verify.comparator import elementwise_difference, largest_magnitude, odd_elements
 from graphkit.verify.layers.compared_model import FLOATS, ArrayFile, Pair, Side, Steps, constant_array
 from graphkit.verify.layers.measuring import FLOOR, plain_array
+from graphkit.verify.layers.usual_mistakes import altered_masks, make_mistakes
 
 __all__ = ["find_tensor_cause"]
 
@@ -254,12 +255,7 @@ def mask_causes(case: TensorCase) -> Iterator[Cause]:
     read = case.a.inputs, case.b.inputs
     hiding = {name: pair for name, pair in masks.items() if name in read[0] | read[1] and not np.array_equal(*pair)}
     for name, (mask, whole) in hiding.items():
-        altered = [("inverted", np.where(mask == whole, mask[mask != whole][0], whole))]
-        for step, where in ((-1, "after"), (1, "before")) if mask.ndim else ():
-            text, edge = f"shifted by one: it reads the place {where}", slice(-1, None) if step < 0 else slice(0, 1)
-            altered += [(text, np.roll(mask, step, -1)), (text, np.roll(mask, step, -1))]
-            altered[-1][1][..., edge] = mask[..., edge]  # the last place is there twice, or the first
-        for text, other in altered if name in read[1] else ():
+        for text, other in altered_masks(mask, whole) if name in read[1] else ():
             if not np.array_equal(other, whole):
                 undo = case.run_again(fed_a={name: other.astype(mask.dtype)})
                 yield Cause("mask", f"mask {text.partition(' ')[0]}: B is A with '{name}' {text}.", undo=undo)
@@ -464,7 +460,20 @@ def order_causes(case: TensorCase) -> Iterator[Cause]:
             )
 
 
+def mistake_causes(case: TensorCase) -> Iterator[Cause]:
+    """Yield the usual mistakes of a port, each made in A: those that B makes far from the tensors that are compared."""
+    value = case.a.value
+    if not case.has_floats or not (case.b is None or value in case.a.side.model.graph.outputs):
+        return
+    for mistake, array in make_mistakes(case.a.side, value):
+        x, y = plain_array(array), case.y
+        if mistake.unknown_places and x.ndim > 1:
+            x, y = x[:, : -mistake.unknown_places], y[:, : -mistake.unknown_places]
+        yield Cause(mistake.kind, f"{mistake.text} gives what B has.", undo=case.compare_arrays(x, y))
+
+
 TABLE: tuple[Callable[[TensorCase], Iterator[Cause]], ...] = (
     *(node_causes, mask_causes, weight_causes),
     *(constant_causes, scale_causes, row_causes, term_causes, order_causes),
+    mistake_causes,
 )

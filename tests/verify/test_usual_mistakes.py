@@ -1,0 +1,118 @@
+"""A port of which the logits alone are known: the usual mistakes, what to dump next, and arrays in another layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from builders import model_of
+from onnx import helper, numpy_helper
+
+from graphkit.examples import resolve
+from graphkit.verify.layers.comparison import ModelComparison
+from graphkit.workflows.compare_models import compare_models
+
+IDS = np.array([[5, 9, 2, 7, 3, 8], [4, 6, 1, 3, 3, 3]])
+MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+FEED = {"input_ids": IDS, "attention_mask": MASK}
+Edit = Callable[[onnx.GraphProto], None]
+
+
+def port_outputs(edit: Edit | None = None, **fed: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what onnxruntime computes with an edited encoder, or with other inputs."""
+    proto = onnx.load(resolve("example:encoder"))
+    if edit is not None:
+        edit(proto.graph)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    return {"last_hidden_state": session.run(["last_hidden_state"], {**FEED, **fed})[0]}
+
+
+def compare_port(folder: Path, arrays: dict[str, np.ndarray]) -> ModelComparison:
+    np.savez(folder / "port.npz", **arrays)
+    return compare_models("example:encoder", folder / "port.npz", inputs=FEED)
+
+
+def cause(comparison: ModelComparison) -> str:
+    (divergence,) = comparison.divergences
+    return " ".join(each.text for each in divergence.causes)
+
+
+def add_positions_twice(graph: onnx.GraphProto) -> None:
+    adds = [node for node in graph.node if node.op_type == "Add"]
+    node = next(node for node in adds if any("embed_positions" in read for read in node.input))
+    at = next(at for at, read in enumerate(node.input) if "embed_positions" in read)
+    place = [*graph.node].index(node)
+    graph.node.insert(place, helper.make_node("Add", [node.input[at]] * 2, ["twice"]))
+    node.input[at] = "twice"
+
+
+def zero_biases(part: str) -> Edit:
+    def edit(graph: onnx.GraphProto) -> None:
+        for tensor in graph.initializer:
+            if tensor.name.endswith(part):
+                tensor.CopyFrom(numpy_helper.from_array(0 * numpy_helper.to_array(tensor), tensor.name))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "fed", "text"),
+    [
+        (None, {"attention_mask": 1 - MASK}, "mask inverted: A with 'attention_mask' inverted gives what B has."),
+        (
+            None,
+            {"attention_mask": MASK**0},
+            "padding counts: A with nothing masked by 'attention_mask' gives what B has.",
+        ),
+        (None, {"input_ids": np.roll(IDS, 1, 1)}, "tokens shifted: A with 'input_ids' one place later gives"),
+        (add_positions_twice, {}, "positions twice: A that adds '/embed_positions/Gather_output_0' twice"),
+        (zero_biases("v_proj.bias"), {}, "bias lost: A without 'layers.0.self_attn.{k|v}_proj.bias' gives what B"),
+    ],
+)
+def test_a_usual_mistake_is_told_from_the_outputs_alone(
+    tmp_path: Path, edit: Edit | None, fed: dict[str, np.ndarray], text: str
+) -> None:
+    comparison = compare_port(tmp_path, port_outputs(edit, **fed))
+    assert text in cause(comparison)
+    assert comparison.next_dumps == ()
+
+
+def test_what_is_no_usual_mistake_is_none_and_says_what_to_dump_next(tmp_path: Path) -> None:
+    def round_weights(graph: onnx.GraphProto) -> None:
+        tensor = next(each for each in graph.initializer if each.name.endswith("table") or len(each.dims) == 2)
+        array = numpy_helper.to_array(tensor)
+        tensor.CopyFrom(numpy_helper.from_array(np.float32(np.round(array, 1)), tensor.name))
+
+    comparison = compare_port(tmp_path, port_outputs(round_weights))
+    assert cause(comparison) == "no simple relation was found between the two."
+    assert len(comparison.next_dumps) == 5
+    assert "In PyTorch they leave modules of these names" in comparison.to_text()
+    whole = port_outputs(round_weights)
+    first = comparison.next_dumps[0]
+    whole[first.name] = np.zeros(first.dims, np.float32)  # a dump by this name is compared
+    names = [tensor.a for tensor in compare_port(tmp_path, whole).tensors]
+    assert names == [first.tensor, "last_hidden_state"]
+
+
+CONV = "g (float[1, 3, h, w] image) => (float[1, 4, h2, w2] y) { c = Conv (image, weight) y = Tanh (c) }"
+
+
+@pytest.mark.parametrize("size", [8, 5], ids=["other dims", "dims that fit both layouts"])
+def test_dumps_with_channels_last_are_compared_after_undoing_that(tmp_path: Path, size: int) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((3 if size == 5 else 4, 3, 3, 3), np.float32)
+    text = CONV.replace("4, h2", f"{len(weight)}, h2")
+    image = rng.standard_normal((1, 3, size, size + (size == 8)), np.float32)
+    model = model_of(text, weight=weight)
+    right = onnxruntime.InferenceSession(model.proto.SerializeToString()).run(None, {"image": image})[0]
+    channels_last = {"image": np.moveaxis(image, 1, -1), "y": np.moveaxis(right, 1, -1)}
+    np.savez(tmp_path / "port.npz", **channels_last)
+    comparison = compare_models(model, tmp_path / "port.npz")
+    assert comparison.passed
+    assert "These arrays have their channels last (NHWC), and are compared as NCHW: image, y." in comparison.notes
+    np.savez(tmp_path / "wrong.npz", **{**channels_last, "y": channels_last["y"] * 2})
+    assert "B is 2 times A" in cause(compare_models(model, tmp_path / "wrong.npz"))
