@@ -49,6 +49,7 @@ class Flag:
         choices: The values that it may have, empty for any.
         least, most: Bounds of a number; an integer is at least 1 by default.
         is_positive: Whether a number has to be larger than `least`.
+        is_rare: Whether few need it, so that --help leaves it to --help-all.
     """
 
     help: str
@@ -60,6 +61,7 @@ class Flag:
     least: float | None = None
     most: float | None = None
     is_positive: bool = False
+    is_rare: bool = False
 
 
 def option(default: T, *flags: Flag | str, **details: Any) -> T:
@@ -97,13 +99,15 @@ def as_declared() -> DimSpec:
     return AS_DECLARED
 
 
-def _repeatable(name: str, text: str, metavar: str) -> Flag:
-    return Flag(name=name, help=text, metavar=metavar, kind="tuple")
+def _repeatable(name: str, text: str, metavar: str, *, is_rare: bool = False) -> Flag:
+    return Flag(name=name, help=text, metavar=metavar, kind="tuple", is_rare=is_rare)
 
 
 DIM = _repeatable("--dim", "Set the size of a symbol, or of one dim, such as x.0=1; repeatable.", "NAME=N")
 INPUT = _repeatable("--input", "Set the shape of an input; repeatable.", "NAME=AxBxC")
-RANGE = _repeatable("--range", "Set bounds of a symbol; either may be left out; repeatable.", "NAME=LO:HI")
+RANGE = _repeatable(
+    "--range", "Set bounds of a symbol; either may be left out; repeatable.", "NAME=LO:HI", is_rare=True
+)
 SIZES = (DIM, INPUT, RANGE)
 LIMITS = (
     Flag(
@@ -113,6 +117,7 @@ LIMITS = (
         "of one on a server. The search for the sizes of a proof has four times as long. Default: 60 for reading, 60 "
         "plus 30 for each GB of weights for loads and runs; none for folding, rewriting and the search.",
         metavar="SECONDS",
+        is_rare=True,
     ),
     Flag(
         name="--memory",
@@ -120,19 +125,21 @@ LIMITS = (
         help="Memory limit of a running model, without its weights, such as 2GB; Linux only. Default: a quarter of the "
         "machine's memory.",
         metavar="SIZE",
+        is_rare=True,
     ),
 )
 TIMEOUT = LIMITS[0]
 WEIGHTS = Flag(
-    help="kept: inside the model where they are inside now, and it has up to 2 GB; else shared. shared: one data file "
-    "that holds each tensor once. in-place: copies no weights, so the source must stay. inline: inside the models.",
+    help="Where weights go. kept: inside the model where they are inside now, and it has up to 2 GB; else shared. "
+    "shared: one data file that holds each tensor once. in-place: copies no weights, so the source must stay. inline: "
+    "inside the models.",
     choices=("kept", "shared", "in-place", "inline"),
 )
 NO_VERIFY = Flag(help="Skip the proof.")
 OVERWRITE = Flag(help="Replace existing files.")
 TIME = Flag(help="Measure the latency before and after in onnxruntime, in turns.")
-STEPS = Flag(help="Number of greedy decoding steps in the proof of a split.")
-SEED = Flag(help="Seed of the generated inputs.", least=0)
+STEPS = Flag(help="Number of greedy decoding steps in the proof of a split.", is_rare=True)
+SEED = Flag(help="Seed of the generated inputs.", least=0, is_rare=True)
 BLOCKED_BY = Flag(help="Show what keeps the model from a target; see graphkit targets.", metavar="NAME|FILE")
 MAP = _repeatable(
     "--map", "A tensor of the first model and its name in the second, if that differs; repeatable.", "NAME=NAME"
@@ -141,12 +148,14 @@ PROVIDER = Flag(
     help="Run the result on an execution provider of onnxruntime too, such as webgpu; see graphkit providers. The "
     "original runs on the CPU. Outputs may differ by the tolerance of the device: that is a test, and no proof.",
     metavar="NAME[:KEY=VALUE...]",
+    is_rare=True,
 )
 LARGEST = "Largest difference that still counts as equal."
 TOLERANCE = Flag(
     help=f"{LARGEST} Default: 0, or 0.01 for a model with float16 tensors; more where passes change results, as --fuse "
     "does, and for files that other tools made: by as much as the original moves when its numbers are rounded anew.",
     least=0.0,
+    is_rare=True,
 )
 
 
@@ -174,7 +183,10 @@ class FoldingOptions(Options):
     """How to fold a model in memory; `fuse` gives up what onnxruntime's own fusions look for, too."""
 
     limit: int = option(
-        FOLD_LIMIT, "Size limit in bytes of a new constant; all of them together may take 64 times as much.", least=0
+        FOLD_LIMIT,
+        "Size limit in bytes of a new constant; all of them together may take 64 times as much.",
+        least=0,
+        is_rare=True,
     )
     keep_fusions: bool = option(
         True, "Remove more nodes, even those that onnxruntime's own fusions look for.", name="--no-fusions"
@@ -198,11 +210,13 @@ class SplitOptions(Options):
 
     weights: Placement = option("shared", WEIGHTS)
     verify: bool = option(True, NO_VERIFY)
-    keep_names: bool = option(False, "Keep the suffix _merged_0 in the names of shared weights.")
-    condition: str | None = option(None, "The boolean input to split on, if there are several.", metavar="NAME")
+    keep_names: bool = option(False, "Keep the suffix _merged_0 in the names of shared weights.", is_rare=True)
+    condition: str | None = option(
+        None, "The boolean input to split on, if there are several.", metavar="NAME", is_rare=True
+    )
     overwrite: bool = option(False, OVERWRITE)
     steps: int = option(SPLIT_STEPS, STEPS)
-    tolerance: float = option(0.0, LARGEST, least=0.0)
+    tolerance: float = option(0.0, LARGEST, least=0.0, is_rare=True)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
     time: bool = option(False, TIME)
 
@@ -240,9 +254,12 @@ class LowerOptions(DeployOptions):
         "per-layer",
         "stacked: one cache for the keys of all layers, one for values: [layers, batch, slots, heads * head_dim].",
         choices=get_args(KvLayout),
+        is_rare=True,
     )
     gelu_to_tanh: bool = option(
-        False, "Compute Gelus by tanh, for targets without Erf. This changes results; the report says by how much."
+        False,
+        "Compute Gelus by tanh, for targets without Erf. This changes results; the report says by how much.",
+        is_rare=True,
     )
     dequantize: bool = option(
         False,
@@ -253,12 +270,14 @@ class LowerOptions(DeployOptions):
         None,
         "Added to scores that do not count. Default: -1e9; for a target that takes 8 bits, -100, or twice the largest "
         "score where that is lower.",
+        is_rare=True,
     )
-    pad: int | None = option(None, "Token that pads. Default: what the export says, else 0.", least=0)
+    pad: int | None = option(None, "Token that pads. Default: what the export says, else 0.", least=0, is_rare=True)
     opset: int | None = option(
         None,
         "The opset of the lowered models. Default: that of the export, or the newest that the target takes.",
         metavar="N",
+        is_rare=True,
     )
     judges: tuple[str, ...] = option(
         (),
@@ -274,6 +293,7 @@ class LowerOptions(DeployOptions):
         metavar="SECONDS",
         least=0.0,
         is_positive=True,
+        is_rare=True,
     )
 
 
@@ -292,6 +312,7 @@ class BundleOptions(DeployOptions):
         "The operator that writes into the state. scatter-nd (opset 16): slots come first, a step takes those in use. "
         "tensor-scatter (opset 24): a step takes all slots, and copies those in use.",
         choices=get_args(Update),
+        is_rare=True,
     )
     dry_run: bool = option(False, "Describe the bundle. Nothing is written or run.")
     copy_host: bool = option(False, "Put the host in JavaScript, bundle.mjs, into OUT.")
@@ -349,7 +370,7 @@ class RewriteProofOptions(ProofOptions):
     symbols: tuple[tuple[str, str], ...] = ()
     values: Mapping[str, object] = field(default_factory=dict)
     is_unpadded: bool = False
-    runs: int = option(7, "Number of sets of dims at which two models are run.")
+    runs: int = option(7, "Number of sets of dims at which two models are run.", is_rare=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,6 +432,7 @@ class CompareOptions(Options):
         "Largest difference that counts as equal, times the largest magnitude where that is above 1. Default: 0.0001; "
         "0.01 where a model has float16 tensors.",
         least=0.0,
+        is_rare=True,
     )
     providers: tuple[str, ...] = option(
         (),
@@ -418,6 +440,7 @@ class CompareOptions(Options):
         "providers. The tolerance is at least that of the device. Repeatable.",
         name="--provider",
         metavar="[A=|B=]NAME[:KEY=VALUE...]",
+        is_rare=True,
     )
     seed: int = option(0, SEED)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)

@@ -11,6 +11,7 @@ import click
 
 from graphkit import __version__
 from graphkit.cli.flags import click_option, read_limits
+from graphkit.cli.help_texts import add_help_options
 from graphkit.io.remote.urls import current_options, remote_options
 from graphkit.options import TIMEOUT, Flag
 from graphkit.suggest import did_you_mean
@@ -26,9 +27,10 @@ FETCHING = {
 def reads_models(command: click.Command) -> click.Command:
     """Give a command the options for models on servers, which it need not know of."""
     if not any(option.name == "timeout" for option in command.params):
-        command = click_option(TIMEOUT.name, TIMEOUT, expose_value=False)(command)
+        reading = "Time limit for reading the graph of a model on a server. Default: 60."
+        command = click_option(TIMEOUT.name, replace(TIMEOUT, help=reading), expose_value=False)(command)
     for spelling, text in FETCHING.items():
-        command = click_option(spelling, Flag(help=text, kind="bool"), expose_value=False)(command)
+        command = click_option(spelling, Flag(help=text, kind="bool", is_rare=True), expose_value=False)(command)
     for option in command.params:
         if option.name in ("download", "no_cache", "timeout"):
             option.callback = _note_option
@@ -111,6 +113,7 @@ class _Commands(click.Group):
             module = import_module(f"graphkit.cli.{COMMANDS[cmd_name]}")
             command: click.Command = getattr(module, cmd_name.replace("-", "_"))
             self.add_command(command if cmd_name in LISTING else reads_models(command), cmd_name)
+            add_help_options(command)
         return self.commands[cmd_name]
 
     def resolve_command(

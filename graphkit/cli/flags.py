@@ -181,7 +181,16 @@ def click_option(spelling: str, flag: Flag, default: Any = None, **more: Any) ->
         more |= {"multiple": True}
     else:
         more |= {"type": _click_type(flag), "default": default, "show_default": default not in (None, "")}
-    return click.option(*filter(None, (spelling, flag.short)), _flag_key(spelling), help=flag.help, **more)
+    names = (*filter(None, (spelling, flag.short)), _flag_key(spelling))
+    return click.option(*names, cls=_Option, help=flag.help, is_rare=flag.is_rare, **more)
+
+
+class _Option(click.Option):
+    """An option that knows whether --help leaves it to --help-all."""
+
+    def __init__(self, *args: Any, is_rare: bool = False, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.is_rare = is_rare
 
 
 def _click_type(flag: Flag) -> Any:

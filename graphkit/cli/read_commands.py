@@ -52,7 +52,7 @@ class ShapeFlags(SizeFlags):
         "Show tensors of such names or nodes only, as '/model/layers.0/*' or 'present.{0-5}.key'; repeatable.",
         metavar="GLOB",
     )
-    constants: bool = option(False, "Show initializers, and what follows from them alone, too.")
+    constants: bool = option(False, "Show initializers, and what follows from them alone, too.", is_rare=True)
     why: str | None = option(None, "Show where the shape of this tensor comes from.", metavar="NAME")
     write: Path | None = option(None, "Write the model with the shapes declared in it.", metavar="OUT")
     weights: Placement = option("kept", WEIGHTS)

@@ -46,17 +46,22 @@ class ReportFlags:
 
     recursive: bool = option(False, "Look for models in the folders of a folder too.", short="-r")
     only: str = option("", "Comma-separated sections to show, such as shape-ops,origins.", metavar="NAMES")
-    optimize: bool = option(False, "Compare the graph before and after onnxoptimizer.")
+    optimize: bool = option(False, "Compare the graph before and after onnxoptimizer.", is_rare=True)
     full: bool = option(False, "Show all sections, not a line for each, and the lists of shape origins in full.")
-    hash: bool = option(False, "Read all weights to find tied tensors.")
-    context: int = option(2048, "Number of positions at which to state the memory of a KV cache, at most the model's.")
-    check_hazards: bool = option(False, "Run the model at the dims of each hazard and at safe dims next to them.")
-    group: int = option(1, "Group of shape origins to draw with dot or mermaid.")
+    hash: bool = option(False, "Read all weights to find tied tensors.", is_rare=True)
+    context: int = option(
+        2048, "Number of positions at which to state the memory of a KV cache, at most the model's.", is_rare=True
+    )
+    check_hazards: bool = option(
+        False, "Run the model at the dims of each hazard and at safe dims next to them.", is_rare=True
+    )
+    group: int = option(1, "Group of shape origins to draw with dot or mermaid.", is_rare=True)
     target: str | None = option(None, BLOCKED_BY)
     provider: str = option(
         "",
         "Show where onnxruntime places the nodes of the model on an execution provider; see graphkit providers.",
         metavar="NAME[:KEY=VALUE...]",
+        is_rare=True,
     )
     spec: DimSpec = sizes_option()
     strict: bool = option(False, "Exit with code 1 if there are faults. Notes, such as limits of sizes, do not count.")
@@ -74,7 +79,7 @@ class ReportFlags:
         metavar="REPORT.json",
     )
     lock: Path | None = option(
-        None, "Write the verdict on each model to a file, for a later --baseline.", metavar="FILE"
+        None, "Write the verdict on each model to a file, for a later --baseline.", metavar="FILE", is_rare=True
     )
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
 
@@ -103,8 +108,8 @@ class ReportFlags:
 def report(models: Sequence[str], options: Asked[ReportFlags], format: str | None, output: Path | None) -> None:
     """Explain models: a verdict, then interface, KV cache, shape operators, hazards, control flow, blockers and more.
 
-    MODEL is a model file, a folder of them, a bundle, or example:NAME. --dim, --input and --range say at which dims to
-    look for blockers. Of several models, those that are broken are an error each, and the others are reported on.
+    MODEL is a model file, a folder of them, a bundle, or example:NAME. Of several models, those that are broken are an
+    error each, and the others are reported on.
     """
     from graphkit.analysis.report import compare
     from graphkit.analysis.report import report as analyse

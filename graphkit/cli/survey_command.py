@@ -36,17 +36,17 @@ class SurveyFlags:
     )
     after_fold: bool = option(False, "Fold each model, and count the nodes that compute shapes once more.")
     reports: bool = option(False, "Write a page about each model too, which the page of the table leads to.")
-    retry: bool = option(False, "Read the models again that were errors in an earlier table.")
+    retry: bool = option(False, "Read the models again that were errors in an earlier table.", is_rare=True)
     table: str | None = option(None, "Show a table, the worst first.", name="--show", metavar="TABLE.parquet")
     where: tuple[str, ...] = option(
         (), "Show only the models that meet a condition, such as nodes>1000; repeatable.", metavar="COND"
     )
     sort: tuple[str, ...] = option((), "Sort by a column, -COLUMN for the largest first; repeatable.", metavar="COL")
-    rows: int = option(50, "Number of rows to show; a file has all of them.")
+    rows: int = option(50, "Number of rows to show; a file has all of them.", is_rare=True)
     scheduler: str | None = option(
-        None, "Read the models on the workers of a Dask scheduler.", metavar="tcp://HOST:PORT"
+        None, "Read the models on the workers of a Dask scheduler.", metavar="tcp://HOST:PORT", is_rare=True
     )
-    dask: bool = option(False, "Read them on Dask workers of this machine, --jobs of them.")
+    dask: bool = option(False, "Read them on Dask workers of this machine, --jobs of them.", is_rare=True)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
 
 
