@@ -19,8 +19,8 @@ def pages() -> dict[str, str]:
     commands = every_command()
     rows = [(f"[`graphkit {name}`]({name}.md)", prose(each.get_short_help_str(200))) for name, each in commands.items()]
     index = (
-        "# Commands\n\nEach command prints this with `--help-all`, and with `--help` what most people use. Exit codes are "
-        "0 where all is well, 1 for findings that fail a gate and for failed proofs, and 2 for bad input.\n\n"
+        "# Commands\n\nEach command prints this with `--help-all`, and with `--help` what most people use. Exit codes "
+        "are 0 where all is well, 1 for findings that fail a gate and for failed proofs, and 2 for bad input.\n\n"
         + table(("command", "what it does"), rows)
     )
     made = {"index.md": index + contents(commands)}
