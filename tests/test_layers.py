@@ -59,6 +59,7 @@ HOMES = {
                 "commands",
                 "deploy_commands",
                 "flags",
+                "help_texts",
                 "list_commands",
                 "output",
                 "proof_commands",
