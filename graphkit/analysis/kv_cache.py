@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple
 from onnx import TensorProto
 
 from graphkit.analysis.findings import Finding, Judged
+from graphkit.analysis.sliding_windows import find_windows
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.cache_entries import CacheEntry, growing_axis
 from graphkit.graph.declared_types import Dim, TensorType, declared_type, shape_text
@@ -26,11 +27,21 @@ from graphkit.graph.traversal import chain_end, follow_chain, walk_breadth_first
 from graphkit.graph.uses import MOVES, moved_from
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, line, table
+from graphkit.render.document_blocks import Block, Cell, Prose, line, table
 from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 
-__all__ = ["Feed", "KVCache", "Layout", "Memory", "StateFeed", "cache_layout", "kv_cache", "table_positions"]
+__all__ = [
+    "Feed",
+    "KVCache",
+    "Layout",
+    "Memory",
+    "SlidingWindow",
+    "StateFeed",
+    "cache_layout",
+    "kv_cache",
+    "table_positions",
+]
 
 DEFAULT_CONTEXT = 2048
 
@@ -54,10 +65,15 @@ class Feed:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of the cache for a number of positions of one sequence."""
+    """Bytes of the cache for a number of positions of one sequence.
+
+    Attributes:
+        windowed: Bytes where no more is kept than sliding windows let attention see; `bytes` where there are none.
+    """
 
     context: int
     bytes: int
+    windowed: int
 
     @property
     def megabytes(self) -> float:
@@ -68,6 +84,21 @@ class Memory:
     def mebibytes(self) -> float:
         """In units of 2^20 bytes."""
         return self.bytes / (1 << 20)
+
+
+@dataclass(frozen=True)
+class SlidingWindow:
+    """Layers whose attention sees the last tokens alone, as masks or the lengths of their caches say.
+
+    Attributes:
+        tokens: How many, the new one included.
+        layers: How many layers look back so far.
+        bytes_per_token: Of their cache.
+    """
+
+    tokens: int
+    layers: int
+    bytes_per_token: int
 
 
 @dataclass(frozen=True)
@@ -106,6 +137,7 @@ class KVCache(Judged):
         states: The recurrent state, one family a row.
         length: The dim along which it grows, as declared; "" if that is no symbol.
         positions: How many positions the tables of the model have; None where it has none, or it is not known.
+        windows: The sliding windows that were found, the longest last.
     """
 
     title: ClassVar[str] = "KV cache"
@@ -123,6 +155,7 @@ class KVCache(Judged):
     states: tuple[StateFeed, ...] = ()
     length: str = field(default="", metadata={"in_json": False})
     positions: int | None = None
+    windows: tuple[SlidingWindow, ...] = ()
 
     def found(self) -> tuple[Finding, ...]:
         return self.warnings
@@ -154,14 +187,29 @@ class KVCache(Judged):
             yield Prose(warning.text, "warning")
 
     def _growth(self, per_token: int) -> Iterator[Block]:
-        mebibytes = (f"{m.mebibytes:,.2f}".rstrip("0").rstrip(".") for m in self.memory)
-        rows = [(m.context, m.bytes, f"{m.megabytes:,.1f}", of) for m, of in zip(self.memory, mebibytes, strict=True)]
         tables = "no table of positions was found"
         if self.positions:
             tables = f"{self.positions:,} positions are in its tables"
-        size = f"{rows[0][0]:,} tokens = {rows[0][2]} MB = {rows[0][3]} MiB"
+        first = self.memory[0]
+        size = f"{first.context:,} tokens = {_size_text(first.bytes)}"
         yield Prose(f"{per_token:,} bytes for each token; {size}; {tables}.")
-        yield table("Context:number | Bytes:number | MB:number | MiB:number", rows, "Memory of one sequence")
+        if self.windows:
+            layers = f" of {count_things(self.layers, 'layer(s)')}" if self.layers else ""
+            back = ", ".join(
+                f"{window.layers}{layers} {'looks' if window.layers == 1 else 'look'} back {window.tokens:,} tokens"
+                for window in self.windows
+            )
+            kept = f"{first.context:,} tokens = {_size_text(first.windowed)} where a host keeps no more of these"
+            yield Prose(f"{back}: {kept}.")
+        headings = "Context:number | Bytes:number | MB:number | MiB:number"
+        rows: list[Sequence[Cell]] = [
+            (m.context, m.bytes, f"{m.megabytes:,.1f}", _mebibytes_text(m.bytes)) for m in self.memory
+        ]
+        if self.windows:
+            headings += " | Bytes in windows:number | MB in windows:number"
+            inside = [(m.windowed, f"{m.windowed / 1e6:,.1f}") for m in self.memory]
+            rows = [(*row, *more) for row, more in zip(rows, inside, strict=True)]
+        yield table(headings, rows, "Memory of one sequence")
         sizes = {0: self.fixed_bytes, **{m.context: m.bytes + self.fixed_bytes for m in self.memory}}
         points = [(f"{at:,} tokens", at, size) for at, size in sorted(sizes.items())]
         here = (self.length, f"{per_token}*{self.length} + {self.fixed_bytes}") if self.length else None
@@ -204,6 +252,12 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
     declared = next((each for entry in entries for each in _types_of(entry) if each), None)
     most = table_positions(model)
     contexts = dict.fromkeys(n if most is None else min(n, most) for n in (context, 4 * context))
+    windows = tuple(_sliding_windows(model, growing)) if per_token else ()
+
+    def unused(n: int) -> int:
+        """Return the bytes of tokens before the windows, of so many tokens."""
+        return sum(max(n - window.tokens, 0) * window.bytes_per_token for window in windows)
+
     return KVCache(
         layers=_count_layers(growing),
         kv_heads=main.heads if main else None,
@@ -214,12 +268,29 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         bytes_per_token=per_token,
         bytes_per_encoder_token=_add_bytes(cross),
         fixed_bytes=sum(layout.fixed_bytes or 0 for layout in layouts),
-        memory=tuple(Memory(n, n * per_token) for n in contexts) if per_token else (),
+        memory=tuple(Memory(n, n * per_token, n * per_token - unused(n)) for n in contexts) if per_token else (),
         warnings=tuple(_cache_warnings(roles)),
         states=tuple(_state_feeds(roles)),
         length=next((dim for dim in map(_growing_dim, growing) if isinstance(dim, str)), ""),
         positions=most if entries else None,
+        windows=windows,
     )
+
+
+def _mebibytes_text(size: int) -> str:
+    return f"{size / (1 << 20):,.2f}".rstrip("0").rstrip(".")
+
+
+def _size_text(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB = {_mebibytes_text(size)} MiB"
+
+
+def _sliding_windows(model: Model, growing: Sequence[tuple[CacheEntry, Layout]]) -> Iterator[SlidingWindow]:
+    windows = find_windows(model)
+    for tokens in sorted(set(windows.values())):
+        inside = [(entry, layout) for entry, layout in growing if windows.get(entry) == tokens]
+        layers = {entry.slot.index[:1] or entry for entry, _ in inside}
+        yield SlidingWindow(tokens, len(layers), _add_bytes([layout for _, layout in inside]) or 0)
 
 
 def _types_of(entry: CacheEntry) -> tuple[TensorType | None, TensorType | None]:
@@ -339,6 +410,8 @@ def cache_layout(past: TensorType | None, present: TensorType | None, entry: Cac
     if declared is None or declared.dims is None:
         return unknown
     dims, bits = declared.dims, BITS.get(declared.dtype, 0)
+    if past is not None and present is not None and present.dims is not None and len(present.dims) == len(dims):
+        dims = tuple(there if isinstance(there, int) else dim for dim, there in zip(dims, present.dims, strict=True))
     axis = growing_axis(declared, present if past is not None else None, entry.rows)
     leading = max(len(dims) - 4, 0)  # axes before the batch: a stack of layers, of key and value, or both
     leading = leading if all(isinstance(dim, int) for dim in dims[:leading]) else 0

@@ -37,7 +37,16 @@ from graphkit.graph.operator_traits import (
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import ZERO, Node, Value, unwrap_value
 
-__all__ = ["POLARITIES", "Polarity", "find_polarity", "make_open_mask", "mask_elements"]
+__all__ = [
+    "POLARITIES",
+    "ElementBounds",
+    "Elements",
+    "Polarity",
+    "find_polarity",
+    "is_boolean",
+    "make_open_mask",
+    "mask_elements",
+]
 
 Polarity = Literal["keeps", "pads", "adds"]  # 1 counts and 0 hides; 1 hides and 0 counts; it is added to scores
 POLARITIES: Mapping[Polarity, str] = {
@@ -107,8 +116,8 @@ def find_polarity(mask: Value) -> Polarity | None:
     declared = declared_type(mask)
     numbers = (0.0, 1.0, LOW) if declared is not None and declared.is_float else (0.0, 1.0)
     touched = set(walk_breadth_first([mask], _made_of))
-    others = _Elements({}, touched)
-    facts = {number: _Elements({mask: Elements(number, number)}, touched, others) for number in numbers}
+    others = ElementBounds({}, touched)
+    facts = {number: ElementBounds({mask: Elements(number, number)}, touched, others) for number in numbers}
     for sites in (_find_score_sites, partial(_find_score_sites, somewhere=True), _find_product_sites, _find_sum_sites):
         found = {polarity for site in sites(touched, facts) if (polarity := _polarity_of_sites(site)) is not None}
         if found:
@@ -127,7 +136,7 @@ def _polarity_of_sites(hidden: Site) -> Polarity | None:
 
 
 def _find_score_sites(
-    touched: Collection[Value], facts: Mapping[float, _Elements], *, somewhere: bool = False
+    touched: Collection[Value], facts: Mapping[float, ElementBounds], *, somewhere: bool = False
 ) -> Iterator[Site]:
     """Yield for each attention behind a mask which numbers hide scores of it, or may hide some of them.
 
@@ -136,7 +145,7 @@ def _find_score_sites(
     for value in touched:
         for node, index in value.consumers:
             if node.is_op("Softmax") or index in SCORE_BIASES.get(node.operator, ()):
-                if node.is_op("Attention") and _is_bool(value):
+                if node.is_op("Attention") and is_boolean(value):
                     yield {number: fact.of(value).truth is False for number, fact in facts.items()}
                 else:
                     known = {number: fact.of(value) for number, fact in facts.items()}
@@ -148,7 +157,7 @@ def _find_score_sites(
                 yield {number: most[number] < most[1.0 - number] for number in (0.0, 1.0)}
 
 
-def _find_product_sites(touched: Collection[Value], facts: Mapping[float, _Elements]) -> Iterator[Site]:
+def _find_product_sites(touched: Collection[Value], facts: Mapping[float, ElementBounds]) -> Iterator[Site]:
     """Yield for each product of data and a mask which numbers leave nothing of the data."""
     for value in touched:
         elements = {number: fact.of(value) for number, fact in facts.items()}
@@ -156,7 +165,7 @@ def _find_product_sites(touched: Collection[Value], facts: Mapping[float, _Eleme
             yield {number: fact.is_zero for number, fact in elements.items()}
 
 
-def _find_sum_sites(touched: Collection[Value], facts: Mapping[float, _Elements]) -> Iterator[Site]:
+def _find_sum_sites(touched: Collection[Value], facts: Mapping[float, ElementBounds]) -> Iterator[Site]:
     """Yield for each sum over a mask which numbers are not counted: lengths follow from it."""
     for value in touched:
         if value.producer is not None and value.producer.operator in TOTALS:
@@ -174,7 +183,8 @@ def _made_of(value: Value) -> Iterator[Value | None]:
             yield from node.outputs
 
 
-def _is_bool(value: Value) -> bool:
+def is_boolean(value: Value) -> bool:
+    """Whether a value is boolean, as its declaration says, or what makes it."""
     source = unwrap_value(value, MOVING)
     declared, node = declared_type(source), source.producer
     if declared is not None:
@@ -186,11 +196,11 @@ def _is_cast_to_bool(node: Node) -> bool:
     return node.is_op("Cast") and node.attr("to", 0) == TensorProto.BOOL
 
 
-class _Elements(ForwardAnalysis[Elements]):
+class ElementBounds(ForwardAnalysis[Elements]):
     """Bounds of the elements of values where a mask holds one number; those of `others` do not depend on it."""
 
     def __init__(
-        self, known: Mapping[Value, Elements], touched: Collection[Value], others: _Elements | None = None
+        self, known: Mapping[Value, Elements], touched: Collection[Value], others: ElementBounds | None = None
     ) -> None:
         super().__init__(UNKNOWN)
         self.touched, self.others = touched, others

@@ -75,11 +75,14 @@ past_key_values.{0-17}.{key|value}       36
 36,864 bytes for each token; 2,048 tokens = 75.5 MB = 72 MiB; no table of
 positions was found.
 
+15 of 18 layers look back 512 tokens: 2,048 tokens = 28.3 MB = 27 MiB where a
+host keeps no more of these.
+
 Memory of one sequence
-Context        Bytes     MB  MiB
-─────────────────────────────────
-  2,048   75,497,472   75.5   72
-  8,192  301,989,888  302.0  288
+Context        Bytes     MB  MiB  Bytes in windows  MB in windows
+──────────────────────────────────────────────────────────────────
+  2,048   75,497,472   75.5   72        28,311,552           28.3
+  8,192  301,989,888  302.0  288        66,060,288           66.1
 
 """
     )

@@ -1,0 +1,182 @@
+"""The sliding windows of a decoder's attentions: how many of the last tokens the masks let each of them see.
+
+A mask compares the position of a key with that of the new token. The positions of all keys that are so far back, or
+farther, are followed through the nodes that make the mask: where these bounds say that no such key counts, whatever the
+inputs are, the window is no longer. Windows that cannot be followed are unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from onnx import TensorProto
+
+from graphkit.graph.cache_entries import CacheEntry
+from graphkit.graph.mask_polarity import DATA, HIDES, ElementBounds, Elements, is_boolean
+from graphkit.graph.operator_traits import COMPARING, MEASURING, SCORE_BIASES
+from graphkit.graph.traversal import chain_end, follow_chain, walk_breadth_first
+from graphkit.graph.view import Node, Value, unwrap_value
+from graphkit.model import Model
+from graphkit.shapes import Expr, Shapes, infer
+from graphkit.shapes.input_dims import input_dims
+
+__all__ = ["find_windows"]
+
+PAST = 1 << 24  # tokens, more than any window has
+LARGEST = PAST // 4  # of a window
+MOVED = ("Cast", "Expand", "Identity", "Neg", "Reshape", "Squeeze", "Unsqueeze")
+GUARDING = ("Cast", "Dropout", "Identity", "Mul", "Reshape", "Slice", "Where")  # probabilities, on the way to values
+
+
+@lru_cache(maxsize=4)  # the sections of a report ask several times
+def find_windows(model: Model) -> Mapping[CacheEntry, int]:
+    """Return the tensors of a cache of which a step reads the last tokens alone, and how many, the new one included."""
+    shapes, sizes = infer(model), _sizes_of_step(model)
+    found = dict[CacheEntry, int]()
+    bounds = dict[int, _MaskBounds]()
+    for past, entry in model.roles.pasts.items():
+        if model.roles.is_cross(entry) or entry.axis is None:
+            continue
+        before, kept = (_slots(shapes, value, entry.axis, sizes) for value in (past, entry.present))
+        if before == PAST and kept is not None and kept < LARGEST:  # it is cut to its last tokens
+            found[entry] = kept
+            continue
+        masks = [*dict.fromkeys(_find_masks(past))]
+        windows = {_window_of(model, mask, shapes, sizes, bounds) for mask in masks}
+        window = windows.pop() if len(windows) == 1 else None
+        if window is not None:
+            found[entry] = window
+    return found
+
+
+def _sizes_of_step(model: Model) -> Mapping[str, int]:
+    """Return the sizes of symbols where a token follows so many that no window holds them."""
+    of_axes = {"batch": 1, "sequence": 1, "past": PAST, "total": PAST + 1}
+    sizes = dict[str, int]()
+    for value in model.roles.inputs:
+        for at, dim in enumerate(input_dims(model).get(value.name) or ()):
+            if dim.name is not None and (size := of_axes.get(model.roles.axis(value, at))) is not None:
+                sizes.setdefault(dim.name, size)
+    return sizes
+
+
+def _slots(shapes: Shapes, value: Value | None, axis: int, sizes: Mapping[str, int]) -> int | None:
+    dims = None if value is None else shapes[value].dims
+    return None if dims is None else dims[axis].substitute(sizes).constant
+
+
+def _find_masks(past: Value) -> Iterator[Value | Node]:
+    """Yield the masked scores, or the nodes of attention, that a cache tensor goes into."""
+    seen, pending = {past}, [past]
+    while pending:
+        for node, index in pending.pop().consumers:
+            if node.is_op("Softmax"):
+                yield _without_sinks(node.operand(0))
+            elif node.operator in SCORE_BIASES:
+                yield node
+            elif node.is_op("MatMul") and index == 1 and (scores := _scores_behind(node.operand(0))) is not None:
+                yield scores
+            elif not node.is_op(*MEASURING):
+                made = [value for value in node.results if value not in seen]
+                seen.update(made)
+                pending += made
+
+
+def _scores_behind(probabilities: Value) -> Value | None:
+    """Return the scores that a Softmax makes probabilities of, None where they are something else."""
+
+    def before(value: Value) -> Value | None:
+        node = value.producer
+        if node is None or not node.is_op(*GUARDING):
+            return None
+        inputs = node.operands[1:] if node.is_op("Where") else node.operands[:1]
+        return next((each for each in inputs if not each.is_constant), None)
+
+    made = (value.producer for value in follow_chain(probabilities, before))
+    softmax = next((node for node in made if node is not None and node.is_op("Softmax")), None)
+    return None if softmax is None else _without_sinks(softmax.operand(0))
+
+
+def _without_sinks(scores: Value) -> Value:
+    """Return the scores of keys, behind which there may be one that no key has, and from which their largest goes."""
+
+    def before(value: Value) -> Value | None:
+        node = value.producer
+        if node is None or not node.is_op("Concat", "Sub"):
+            return None
+        taken = node.operands[-1].producer
+        return node.operand(0) if node.is_op("Concat") or (taken is not None and taken.is_op("ReduceMax")) else None
+
+    return chain_end(scores, before)
+
+
+class _MaskBounds(ElementBounds):
+    """Bounds of what masks are made of, where a token follows many, and all keys are some distance before it."""
+
+    def __init__(self, shapes: Shapes, sizes: Mapping[str, int], distance: int) -> None:
+        super().__init__({}, ())
+        self.shapes, self.sizes, self.distance = shapes, sizes, distance
+
+    def transfer(self, value: Value) -> Elements:
+        """Return bounds of the elements of a value."""
+        node = value.producer
+        if node is not None and node.is_op("Range"):
+            start, end, step = map(self._numbers, node.operands)
+            if start and end and step == [1]:
+                is_of_keys = (start[0], end[0]) == (0, PAST + 1)
+                return Elements(start[0], PAST - self.distance if is_of_keys else end[0] - 1)
+        if node is not None and (numbers := self._numbers(value)):
+            return Elements(min(numbers), max(numbers))
+        return DATA if node is not None and node.is_op("Div", "Mod", "MatMul") else super().transfer(value)
+
+    def _numbers(self, value: Value) -> list[int] | None:
+        """Return the elements of a small tensor of integers at the sizes, None where they are unknown."""
+        elements = self.shapes[value].elements
+        numbers = [each.substitute(self.sizes).constant if isinstance(each, Expr) else None for each in elements or ()]
+        return [number for number in numbers if number is not None] if elements and None not in numbers else None
+
+
+def _window_of(
+    model: Model,
+    mask: Value | Node,
+    shapes: Shapes,
+    sizes: Mapping[str, int],
+    bounds: dict[int, _MaskBounds],
+) -> int | None:
+    """Return how many of the last tokens count for an attention, None for all of them, or where that is unknown."""
+    if isinstance(mask, Node):
+        if (window := mask.attr("local_window_size", int)) is not None and window > 0:
+            return window
+        bias = mask.input(SCORE_BIASES[mask.operator][0])
+        if bias is None:
+            return None
+        mask = bias
+    for distance in sorted(_compared_numbers(model, mask)):
+        fact = bounds.setdefault(distance, _MaskBounds(shapes, sizes, distance)).of(mask)
+        if fact.truth is False if is_boolean(mask) else fact.high <= HIDES:
+            return distance
+    return None
+
+
+def _compared_numbers(model: Model, mask: Value) -> set[int]:
+    """Return the distances at which the nodes of a mask may decide: next to the numbers that they add or compare."""
+
+    def read(value: Value) -> Sequence[Value]:
+        node = value.producer
+        return () if node is None or node.is_op("MatMul", *MEASURING) else node.operands
+
+    makers = (value.producer for value in walk_breadth_first([mask], read))
+    deciding = [node for node in makers if node is not None and node.is_op("Add", "Sub", *COMPARING)]
+    near = set[int]()
+    for operand in (unwrap_value(value, MOVED) for node in deciding for value in node.operands):
+        tensor = operand.constant
+        if (
+            tensor is not None
+            and tensor.data_type in (TensorProto.INT32, TensorProto.INT64)
+            and math.prod(tensor.dims) == 1
+        ):
+            number = abs(int(model.array(tensor).reshape(())))
+            near |= {number - 1, number, number + 1} if 2 < number < LARGEST else set()
+    return near
