@@ -21,7 +21,7 @@ from graphkit.model import Model
 from graphkit.ops.registry import forget_on_registration
 from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, DeployOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.state.static_cache import count_slots
+from graphkit.passes.state.static_cache import count_slots, has_static_cache
 from graphkit.runtime.session import as_provider
 from graphkit.save import check_targets
 from graphkit.shapes import infer
@@ -149,11 +149,13 @@ def _check_dims(options: DeployOptions, models: Sequence[Model], slots_flag: str
 
 
 def _count_slots(asked: _Lengths, step: Model | None, first: Model | None) -> int:
-    can_be_static = step is not None and asked.most is None  # a lowering wants a cache that grows
-    static = count_slots(step, first or step) if step is not None and can_be_static else None
+    static = count_slots(step, first or step) if step is not None else None
+    beside = ""
+    if static is not None and asked.most is not None:  # a lowering
+        static, beside = static - 1, " beside the new token"
     if step is not None and static is not None and asked.slots not in (None, static):
         raise UsageError(
-            f"{step.name}: its cache has {static} slots from the start, not {asked.slots} - "
+            f"{step.name}: its cache has {static} slots{beside} from the start, not {asked.slots} - "
             f"leave out {asked.slots_flag}, or export it with as many"
         )
     if static is not None:
@@ -411,7 +413,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         frozenset(name for name, role in roles.items() if role == growing and name not in numbers)
         for growing in ("past", "total")
     )
-    if has_cache and not past:
+    if has_cache and not past and not has_static_cache(original):
         raise UsageError(f"{model.name}: its cache has a fixed length already - lower an export whose cache grows")
     unknown = sorted(set(roles) - set(numbers) - past - total)
     if unknown:

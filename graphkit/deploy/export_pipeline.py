@@ -16,7 +16,7 @@ from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import COMPARING
-from graphkit.graph.roles import Role, dim_at
+from graphkit.graph.roles import Role, declared_rank, dim_at
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.io.stream_files import shown_path
@@ -25,6 +25,7 @@ from graphkit.ops.tensor import Array, element_number
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.npu.host_inputs import id_input
 from graphkit.passes.state.join_encoder import chain_models
+from graphkit.passes.state.static_cache import has_static_cache
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.new_interface import NewInput, with_interface, with_names
 from graphkit.shapes import infer, symbol
@@ -38,6 +39,7 @@ __all__ = [
     "Pipeline",
     "TokenSettings",
     "changed_by",
+    "check_window",
     "compared_tokens",
     "decoder_settings",
     "find_pipeline",
@@ -192,6 +194,22 @@ def find_pipeline(path: Path) -> Pipeline:
             pad = padding_token(model)
     settings = replace(settings, tokens={**settings.tokens, "pad": pad})
     return Pipeline(encoder, first or step, step, merged is not None, settings, *split)
+
+
+def check_window(path: Path, step: Model) -> None:
+    """Check that a mask over the slots of a static cache hides no more than tokens that are still to come.
+
+    Raises:
+        UsageError: The configuration says that some layers see a part of the past alone.
+    """
+    masks = [value for value in step.roles.all("mask") if declared_rank(value) == 4]
+    settings = decoder_settings(read_settings((path if path.is_dir() else path.parent) / "config.json"))
+    windows = [settings.get(name) for name in ("sliding_window", "attention_chunk_size")]
+    if masks and has_static_cache(step) and any(windows) and settings.get("use_sliding_window") is not False:
+        raise UsageError(
+            f"{step.name}: '{masks[0].name}' is made by the caller, and config.json has a window that it may hide more "
+            "by - export it with a cache that grows"
+        )
 
 
 def has_fixed_prompt(model: Model | None) -> bool:

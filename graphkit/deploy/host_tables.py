@@ -490,6 +490,8 @@ def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np
             if not host_input.is_mask or len(slots) > 1:
                 raise UsageError(f"'{host_input.source.value.name}' is as long as the cache, and is not a mask")
             arrays = [_in_slots(array, slots[0], past, setting) for past, array in enumerate(arrays)]
+        elif not setting.past and host_input.is_mask and arrays[0].shape[-1] == setting.capacity + 1:
+            arrays = [_with_new_last(array, past, setting) for past, array in enumerate(arrays)]
     else:
         lengths = [axis for axis, dim in enumerate(host_input.declared.dims) if _is_source(Expr.of(dim), setting)]
         is_added = all(node.is_op("Add") for node, _ in host_input.source.uses)
@@ -559,6 +561,15 @@ def _in_slots(mask: np.ndarray, axis: int, past: int, setting: Setting) -> np.nd
     fixed[..., :past] = moved[..., :past]
     fixed[..., -1] = moved[..., -1]
     return np.moveaxis(fixed, -1, axis)
+
+
+def _with_new_last(mask: np.ndarray, past: int, setting: Setting) -> np.ndarray:
+    """Return an additive mask over a static cache with what it says of the new token last, and its slot closed."""
+    if bool((mask[..., past + 1 :] > MASKED).any()):
+        raise UsageError(f"a mask shows slots behind token {past}, which hold nothing yet")
+    fixed = np.append(mask[..., :-1], mask[..., past : past + 1], -1)
+    fixed[..., past:-1] = setting.floor
+    return fixed
 
 
 def _mask_window(rows: np.ndarray, setting: Setting) -> int | None:

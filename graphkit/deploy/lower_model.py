@@ -20,7 +20,7 @@ from graphkit.deploy.source_pooling import pool_by_product
 from graphkit.dtypes import dtype_name
 from graphkit.equivalence.stages import Stage
 from graphkit.errors import UsageError
-from graphkit.graph.names import count_things
+from graphkit.graph.names import count_things, free_name, names_in
 from graphkit.model import Model
 from graphkit.options import FoldingOptions
 from graphkit.passes.attention.decompose_attention import DecomposeAttention
@@ -29,7 +29,7 @@ from graphkit.passes.attention.masks import FLOOR, DropNanGuard, MaskedFillToAdd
 from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.npu.cache_interface import ReduceCacheRank, StaticKvCache
+from graphkit.passes.npu.cache_interface import Growth, ReduceCacheRank, StaticKvCache
 from graphkit.passes.npu.host_inputs import (
     DequantizeAfterGather,
     ExtractEmbedding,
@@ -41,11 +41,19 @@ from graphkit.passes.npu.host_inputs import (
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.registry import NPU_PASSES, PASSES
 from graphkit.passes.shapes.declare_shapes import FreezeDims
+from graphkit.passes.state.static_cache import CountSlotsInUse, find_slot_axes, has_static_cache, join_new_rows
+from graphkit.passes.state.update_cache_in_place import LENGTH
 from graphkit.rewrite.base import Matched, Outcome, PassChange
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
-from graphkit.rewrite.new_interface import drop_dead_inputs, with_constants, with_first_output, with_interface
+from graphkit.rewrite.new_interface import (
+    drop_dead_inputs,
+    with_constants,
+    with_first_output,
+    with_interface,
+    with_names,
+)
 from graphkit.shapes import infer
 
 __all__ = ["counted_positions", "lower_model", "zeros_of"]
@@ -103,8 +111,10 @@ def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
     """
     check_texts(model)
     lowering = _Lowering(name, model, sizes)
+    lowering.count_slots()
     lowering.normalize()
     lowering.fix_sizes()
+    lowering.join_new_rows()
     lowering.extract_embeddings()
     lowering.insert_masks()
     lowering.pool()
@@ -125,6 +135,7 @@ class _Lowering:
         remedies: Those of the passes that have removed what the target refuses.
         stages: What was done to the model so far, each with the model before and after it.
         interface: The sources of its inputs, and the uses of its outputs.
+        counted: The inputs of the original that follow from one of the model, by its name.
         setting: The sizes of its symbols, from `fix_sizes` on.
     """
 
@@ -138,12 +149,30 @@ class _Lowering:
         self.tables: dict[str, np.ndarray] = {}
         self.tokens: dict[str, int] = {}
         self.stages: list[Stage] = []
+        self.counted: dict[str, list[str]] = {}
 
     @property
     def is_decoder(self) -> bool:
         """Whether it runs at each step, on a cache or on recurrent state."""
         roles = self.original.roles
         return bool(roles.pasts) or is_step(self.original)
+
+    def count_slots(self) -> None:
+        """Let positions and masks of a static cache follow from how many slots are in use.
+
+        Raises:
+            UsageError: They do not.
+        """
+        if not has_static_cache(self.original):
+            return
+        outcome = CountSlotsInUse().run(self.model)
+        if outcome.declined:
+            raise UsageError(f"{self.original.name}: {outcome.declined[0]} - lower an export whose cache grows")
+        self._adopt_outcome(outcome, CountSlotsInUse.name())
+        position = free_name("position", names_in(self.model.scopes))
+        self.model, kept = with_names(self.model, {LENGTH: position}), self.model.graph.values
+        self.counted[position] = [value.name for value in self.original.roles.inputs if value.name not in kept]
+        self._add_stage("slots in use counted", self.original, tested="positions and masks follow from their number")
 
     def normalize(self) -> None:
         """Inline functions, fold, and compute attentions by plain operators.
@@ -152,8 +181,8 @@ class _Lowering:
             UsageError: An attention on a cache stays a node.
         """
         inlined = InlineFunctions().run(self.model)
-        self.model = fold(inlined.model, options=FoldingOptions(keep_fusions=False)).model
-        self._add_stage("functions inlined, folded", self.original)
+        before, self.model = self.model, fold(inlined.model, options=FoldingOptions(keep_fusions=False)).model
+        self._add_stage("functions inlined, folded", before)
         self.passes.add(InlineFunctions.name())
         self.changes += [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
         folded = self.model  # with a finite floor, each query of an Attention has a key
@@ -283,8 +312,9 @@ class _Lowering:
             return
         declared = replace(table.input.declared, dims=table.shape)  # its dims need not follow from others
         self.model = with_interface(self.model, {table.name: declared}, {})
-        for name in table.input.source.dependence.inputs - looked_up:
-            self.interface.becomes(name, table.name)
+        for read in table.input.source.dependence.inputs - looked_up:
+            for name in self.counted.get(read, [read]):
+                self.interface.becomes(name, table.name)
         if table.kind == "mask":
             self.interface.make_mask(table.name, "slots" if table.by == "position" else "source", table.window)
             if table.bias is not None:
@@ -295,18 +325,29 @@ class _Lowering:
         self.interface.make(table.name, Source("rows", rows, table.by), f"'{original}' at this {table.by}")
 
     def fix_cache(self) -> None:
-        """Give the cache its slots.
+        """Give a cache that grows its slots.
 
         Raises:
             UsageError: It does not grow by one Concat.
         """
-        if not self.original.roles.pasts:
-            return
-        outcome = StaticKvCache(self.sizes.slots).run(self.model)
+        if self.original.roles.pasts and not has_static_cache(self.original):
+            self._adopt_cache(StaticKvCache(self.sizes.slots).run(self.model), StaticKvCache.name())
+
+    def join_new_rows(self) -> None:
+        """Let the host write the slots of a static cache.
+
+        Raises:
+            UsageError: The nodes that write them are not known.
+        """
+        if has_static_cache(self.original):
+            axes = {past.name: axis for past, axis in find_slot_axes(self.original).items()}
+            self._adopt_cache(join_new_rows(self.model, axes, self.setting.dims), "static-kv-cache")
+
+    def _adopt_cache(self, outcome: Matched[Growth], name: str) -> None:
         if outcome.declined:
             raise UsageError(
-                f"{self.original.name}: {StaticKvCache.name()}: {outcome.declined[0]} - export a decoder that joins "
-                "each cache and what is new along one axis"
+                f"{self.original.name}: {name}: {outcome.declined[0]} - export a decoder that joins each cache and "
+                "what is new along one axis"
             )
         for growth in outcome.matches:
             self.interface.axes[growth.past.name] = growth.axis
@@ -317,7 +358,7 @@ class _Lowering:
 
     def keep_state(self) -> None:
         """Let each step replace recurrent state, which the host keeps."""
-        states = self.original.roles.states
+        states = [entry for entry in self.original.roles.states if entry.past.name in self.model.graph.values]
         self.interface.writes |= {entry.next.name: entry.past.name for entry in states}
         if states:
             self.changes.append(f"{count_things(len(states), 'recurrent state(s)')} are kept by the host")

@@ -42,9 +42,8 @@ from graphkit.deploy.export_dims import find_least_prompt
 from graphkit.deploy.export_pipeline import (
     Pipeline,
     TokenSettings,
-    decoder_settings,
+    check_window,
     find_pipeline,
-    read_settings,
     read_token_settings,
 )
 from graphkit.deploy.lowering_checks import check_prompt
@@ -53,12 +52,10 @@ from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
 from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.names import name_of
-from graphkit.graph.roles import declared_rank
 from graphkit.io.stream_files import shown_path
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
-from graphkit.passes.state.static_cache import has_static_cache
 from graphkit.progress import portion_of, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
@@ -397,7 +394,7 @@ class BundleExport:
                 f"{shown_path(path)}: it has no decoder with a cache, so that there is no state to share - "
                 "export one with a past"
             )
-        _check_window(path, pipeline.step)
+        check_window(path, pipeline.step)
         return cls(pipeline, (), pipeline.settings)
 
     @property
@@ -507,22 +504,6 @@ def _check_masks(models: Sequence[Model]) -> None:
                     f"{model.name}: its mask '{mask.name}' is {POLARITIES[polarity]}, and the hosts of bundles make it "
                     "1 for what counts - export it with such a mask"
                 )
-
-
-def _check_window(path: Path, step: Model) -> None:
-    """Check that a mask over the slots of a static cache hides no more than tokens that are still to come.
-
-    Raises:
-        UsageError: The configuration says that some layers see a part of the past alone.
-    """
-    masks = [value for value in step.roles.all("mask") if declared_rank(value) == 4]
-    settings = decoder_settings(read_settings((path if path.is_dir() else path.parent) / "config.json"))
-    windows = [settings.get(name) for name in ("sliding_window", "attention_chunk_size")]
-    if masks and has_static_cache(step) and any(windows) and settings.get("use_sliding_window") is not False:
-        raise UsageError(
-            f"{step.name}: '{masks[0].name}' is made by the caller, and config.json has a window that it may hide more "
-            "by - export it with a cache that grows"
-        )
 
 
 def _check_encoder(encoder: Model, sizes: DeploySizes) -> None:

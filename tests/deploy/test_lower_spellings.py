@@ -688,9 +688,11 @@ def test_caches_that_are_moved_before_they_grow(name: str, model_file: Callable[
         assert written[state.name] == tuple(1 if at == state.axis else dim for at, dim in enumerate(state.shape))
 
 
-def test_a_cache_of_fixed_length_is_declined(model_file: Callable[[str], Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="its cache has a fixed length already"):
-        lower_folder(model_file("cache-styles/static-cache"), tmp_path / "out", OPTIONS)
+def test_a_cache_that_has_slots_from_the_start(model_file: Callable[[str], Path], tmp_path: Path) -> None:
+    report = lower_folder(model_file("cache-styles/static-cache"), tmp_path / "out", LowerOptions())
+    assert_done(report)
+    (contract,) = [read_contract(tmp_path / "out" / "contract.json")]
+    assert {state.shape for state in contract.states} == {(1, 4, 15, 8)}
 
 
 def test_a_decoder_without_its_encoder_is_declined(model_file: Callable[[str], Path], tmp_path: Path) -> None:

@@ -178,10 +178,19 @@ def test_a_bundle_of_several_models_is_proven_against_its_export(name: str, tmp_
     bundled(unpacked_export(name, tmp_path / "export"), tmp_path / "bundle", batch=1, verify=True)
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", "llama-builder", pytest.param("lfm2", marks=slow)])
-def test_a_lowered_decoder_gives_the_tokens_of_pytorch(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "slots"),
+    [
+        ("gemma3_text", 32),
+        ("llama-builder", 32),
+        pytest.param("lfm2", 32, marks=slow),
+        ("llama-static", None),
+        pytest.param("llama-indexput", None, marks=slow),
+    ],
+)
+def test_a_lowered_decoder_gives_the_tokens_of_pytorch(name: str, slots: int | None, tmp_path: Path) -> None:
     export = unpacked_export(name, tmp_path / "export")
-    report = graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=32))
+    report = graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=slots))
     assert report.proof is not None
     assert report.proof.passed
     host = Host(tmp_path / "lowered")
@@ -336,8 +345,19 @@ def test_a_static_cache_whose_mask_may_hide_the_past_is_declined(tmp_path: Path)
     export = unpacked_export("llama-static", tmp_path / "export")
     settings = json.loads((export / "config.json").read_text())
     (export / "config.json").write_text(json.dumps({**settings, "sliding_window": 4}))
-    with pytest.raises(UsageError, match=r"config\.json has a window that it may hide more by"):
-        graphkit.bundle_folder(export, tmp_path / "bundle")
+    for deploy in (graphkit.bundle_folder, graphkit.lower_folder):
+        with pytest.raises(UsageError, match=r"config\.json has a window that it may hide more by"):
+            deploy(export, tmp_path / "out")
+
+
+def test_a_lowered_static_cache_has_one_slot_less_and_the_new_token_beside(tmp_path: Path) -> None:
+    export = unpacked_export("llama-static", tmp_path / "export")
+    with pytest.raises(UsageError, match="its cache has 39 slots beside the new token from the start, not 32"):
+        graphkit.lower_folder(export, tmp_path / "other", graphkit.LowerOptions(max_cache_len=32, verify=False))
+    graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(verify=False))
+    contract = Host(tmp_path / "lowered", unchecked=True).contract
+    assert (contract.sizes["capacity"], contract.sizes["positions"]) == (39, 40)
+    assert contract.methods[0].became["position_ids"] == "position_values, position_values_2, attention_bias"
 
 
 def test_a_growing_cache_is_no_static_one_whatever_is_declared(tmp_path: Path) -> None:

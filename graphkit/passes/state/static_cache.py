@@ -9,16 +9,22 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from graphkit.graph.cache_entries import CacheEntry
-from graphkit.graph.names import count_things
+from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
+from graphkit.passes.npu.cache_interface import Growth
 from graphkit.passes.state.update_cache_in_place import LENGTH, Slots
-from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass
+from graphkit.rewrite import Declined, Editor, Matched, NewNode, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface
-from graphkit.shapes import Shapes, const, infer
+from graphkit.shapes import Expr, Shapes, const, infer
 
-__all__ = ["CountSlotsInUse", "count_slots", "find_slot_axes", "has_static_cache", "writes_rows"]
+__all__ = ["CountSlotsInUse", "count_slots", "find_slot_axes", "has_static_cache", "join_new_rows", "writes_rows"]
+
+
+WRITES = {"ScatterND": (0, 2), "ScatterElements": (0, 2), "TensorScatter": (0, 1), "Where": (2, 1)}
+"""The inputs of nodes that write slots: the slots, and what is new."""
 
 
 def has_static_cache(model: Model) -> bool:
@@ -76,6 +82,53 @@ def writes_rows(model: Model) -> bool:
         if entry.present is not None and not model.roles.is_cross(entry)
     )
     return all(maker is not None and maker.is_op("ScatterND") for maker in makers)
+
+
+def join_new_rows(model: Model, axes: Mapping[str, int], sizes: Mapping[str, int]) -> Matched[Growth]:
+    """Return a decoder whose static caches have one slot fewer, behind which the new token comes last.
+
+    A step of one token writes its keys and values into the next slot. Here they are joined to the other slots, so that
+    attention reads as many as before, and the model gives them alone, for its host to write. Masks have to say of the
+    last place what they said of the slot that was written.
+
+    Args:
+        model: The decoder.
+        axes: The axis of the slots of each cache, by the name of its input.
+        sizes: Numbers for symbols, such as 1 for that of new tokens.
+    """
+    editor, names, slots = Editor(model), names_in(model.scopes), set[Expr]()
+    inputs, outputs, last, growths = dict[str, NewInput](), dict[str, NewInput](), list[NewNode](), list[Growth]()
+    for name, axis in axes.items():
+        past, tensor = model.graph.values[name], editor.shapes[model.graph.values[name]]
+        dims, rank = tensor.dims or (), len(tensor.dims or ())
+        uses = [*find_readers(past, lambda node, _: node.is_op("Transpose"))]
+        readers = [use for use in uses if not use[0].is_op("Transpose", "Shape")]
+        node, place = readers[0] if len(readers) == 1 else (None, 0)
+        if node is None or WRITES.get(node.operator, (None, 0))[0] != place:
+            return Matched(model, declined=(Declined(name, "it is not read by one node that writes its slots"),))
+        data, new = node.operand(place), unwrap_value(node.operand(WRITES[node.operator][1]), ("Expand",))
+        perm = (data.producer.attr("perm", tuple) if data.producer is not None else None) or tuple(range(rank))
+        written = tuple(dim.substitute(sizes) for dim in editor.shapes[new].dims or ())
+        expected = tuple(const(1) if at == axis else dims[at].substitute(sizes) for at in perm)
+        if len(slots := {dims[axis], *slots}) > 1 or dims[axis].constant is None:
+            text = " and ".join(sorted(map(str, slots)))
+            return Matched(model, declined=(Declined(name, f"caches have {text} slots, and a host counts one number"),))
+        if written != expected:
+            return Matched(model, declined=(Declined(node.path, f"it does not write one token: {editor.shapes[new]}"),))
+        joined = NewNode("Concat", [data.name, new.name], [node.result().name], {"axis": perm.index(axis)}, like=node)
+        editor.replace(node, joined)
+        given = free_name(f"{name}_new", names)
+        names.add(given)
+        last.append(NewNode("Transpose", [new.name], [given], {"perm": [perm.index(at) for at in range(rank)]}))
+        outputs[given] = NewInput(given, tensor.dtype, (*dims[:axis], const(1), *dims[axis + 1 :]))
+        inputs[name] = NewInput(name, tensor.dtype, (*dims[:axis], dims[axis] - 1, *dims[axis + 1 :]))
+        growths.append(Growth(past, node.result(), axis, new, given))
+    writers = {growth.present.producer for growth in growths}
+    made_of = {value.name: unwrap_value(value, ("Identity", "Transpose")).producer for value in model.graph.outputs}
+    dropped = [name for name, maker in made_of.items() if maker in writers]
+    made = with_interface(editor.result(), inputs, outputs, dropped, last)
+    change = f"{count_things(len(growths), 'cache(s)')} written by the host"
+    return Matched(drop_dead_inputs(remove_dead_code(made).model), (change,), matches=tuple(growths))
 
 
 @dataclass(frozen=True)
