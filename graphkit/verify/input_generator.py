@@ -20,9 +20,9 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
 from graphkit.graph.mask_polarity import mask_elements
 from graphkit.graph.operator_traits import MEASURING, value_inputs
-from graphkit.graph.roles import MASKS, Role
+from graphkit.graph.roles import MASKS, Role, declared_rank
 from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.uses import find_lookups, lookup_axis, table_entries
+from graphkit.graph.uses import find_lookups, find_readers, lookup_axis, moves_elements, table_entries
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.limits import DEFAULT_LIMITS
@@ -101,6 +101,7 @@ class InputGenerator:
         self.model, self.seed, self.is_unpadded = declarations(model).model, seed, is_unpadded
         self.vocabulary = architecture(model).vocabulary or SMALL_VOCABULARY
         self.bounds = {value.name: index_bound(value, self.model) for value in self.model.graph.inputs}
+        self.tables = {value.name: [*_input_tables(value)] for value in self.model.graph.inputs}
         self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(self.model.scopes))
         self._others, self._most = tuple(others), most
 
@@ -156,7 +157,7 @@ class InputGenerator:
             return False
         if value.name in self.steering_inputs:
             return False
-        if declared.dtype in DRAWN and (self.bounds[value.name] is not None or role in INDEX_ROLES):
+        if declared.dtype in DRAWN and (self._is_bounded(value) or role in INDEX_ROLES):
             return role in ("tokens", "encoder tokens", "positions", "other") and draw.kind == "edges"
         return declared.dtype not in DRAWN or draw.kind != "not finite"
 
@@ -171,7 +172,7 @@ class InputGenerator:
             declared = declared_type(value)
             if value.name not in shapes or declared is None or not self.has_edges(value, draw):
                 continue
-            is_index = self._is_index(value) or self.bounds[value.name] is not None
+            is_index = self._is_index(value) or self._is_bounded(value)
             edges = 1 if is_index else len(edges_of(declared.numpy_dtype, draw, self.marks))
             most = max(most, -(-edges // max(math.prod(shapes[value.name] or ()), 1)))
         return most
@@ -213,7 +214,10 @@ class InputGenerator:
             if known is not None:
                 feed[value.name] = known
                 continue
-            feed[value.name] = self.array(value, shapes.get(value.name), rng, past=past, draw=draw)
+            rows = [min(shape[at]) for table, at in self.tables[value.name] if (shape := shapes.get(table))]
+            bounds = [*rows, *filter(None, [self.bounds[value.name]])]
+            bound = max(min(bounds), 1) if bounds else None
+            feed[value.name] = self.array(value, shapes.get(value.name), rng, past=past, draw=draw, bound=bound)
         return feed
 
     def array(
@@ -244,6 +248,9 @@ class InputGenerator:
         if self.has_edges(value, draw) and bound is None and not self._is_index(value):
             array = draw_array(array, edges_of(array.dtype, draw, self.marks), rng, draw)
         return array
+
+    def _is_bounded(self, value: Value) -> bool:
+        return self.bounds[value.name] is not None or bool(self.tables[value.name])
 
     def _is_index(self, value: Value) -> bool:
         return self.model.roles.of(value) in INDEX_ROLES
@@ -438,6 +445,19 @@ def index_bound(value: Value, model: Model) -> int | None:
     """Return the entries of the smallest table of a known length that an input looks up in, or None for none."""
     sizes = (table_entries(*lookup) or _computed_entries(model, *lookup) for lookup in find_lookups(value))
     return min((size for size in sizes if size is not None), default=None)
+
+
+def _input_tables(value: Value) -> Iterator[tuple[str, slice]]:
+    """Yield the inputs whose elements an input chooses, whatever sizes they have, with the axes along which it does."""
+    for node, index in find_readers(value, moves_elements):
+        table = node.input(0)
+        if index == 1 and table is not None and table.kind == "input" and node.is_op(*CHOOSING):
+            axis = node.axis(declared_rank(table) or 0) if not node.is_op("GatherND") else None
+            if declared_rank(table):
+                yield table.name, slice(None) if axis is None else slice(axis, axis + 1)
+
+
+CHOOSING = ("Gather", "GatherElements", "GatherND")
 
 
 def _computed_entries(model: Model, node: Node, table: Value) -> int | None:
