@@ -278,21 +278,22 @@ def _proven_floor(
     Raises:
         UsageError: Padding of a text reaches what counts, with a floor that was not asked for.
     """
-    draft = _draft_parts(changes, sizes, options, progress)
+    draft = _draft_parts(changes, sizes, options, portion_of(progress, 0.0, DRAFTED / 2))
     if sizes.floor >= LEAST_QUANTIZED:
-        progress("measuring scores")
+        progress(with_share(DRAFTED / 2, "measuring scores"))
         with _host_files(draft) as folder:
             largest = largest_score(draft.parts, folder)
         below = sizes.floor if largest is None else floor_under(largest, sizes.floor)
         if below < sizes.floor and options.mask_floor is None:
-            draft = _draft_parts(changes, replace(sizes, floor=below), options, progress)
+            again = portion_of(progress, DRAFTED * 0.6, DRAFTED * 0.9)
+            draft = _draft_parts(changes, replace(sizes, floor=below), options, again)
         if largest is not None and (
             sizes.target.is_quantized or draft.contract.floor != sizes.floor or below < sizes.floor
         ):
             draft = replace(draft, notes=(told_floor(largest, draft.contract.floor),))
     encoder = changes.pipeline.encoder
     if encoder is not None and draft.parts[0].method.takes_text and options.mask_floor is None:
-        progress("looking for leaks of padding")
+        progress(with_share(DRAFTED * 0.9, "looking for leaks of padding"))
         with _host_files(draft) as folder:
             check_padding(draft.parts[0], encoder, folder)
     return draft
@@ -431,7 +432,7 @@ def _lower_parts(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str]
     merged = pipeline.step if pipeline.merged else None
     pipeline = pipeline.with_decoders()
     if pipeline.encoder is not None:
-        progress("lowering the encoder")
+        progress(with_share(0.0, "lowering the encoder"))
         parts.append(lower_model(_once_name(pipeline), pipeline.encoder, sizes))
         if (
             pipeline.step is not None and pipeline.encoder.roles.first("tokens") is None
@@ -451,11 +452,11 @@ def _lower_parts(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str]
     if first is not None and first is not step:
         check_scales(first, step)
         check_vectors(first, step)
-    progress("lowering the step")
+    progress(with_share(0.3, "lowering the step"))
     lowered = lower_model("step", step, sizes)
     lowered = replace(lowered, stages=(*_splitting_stages("step", merged, step), *lowered.stages))
     if first is not None and first is not step and parts:
-        progress("lowering the cross-attention cache")
+        progress(with_share(0.8, "lowering the cross-attention cache"))
         projection = SplitCrossKv().run(fold(first, options=FoldingOptions(keep_fusions=False)).model)
         kv = lower_model("cross_kv", projection.model, sizes)
         cut = Stage("cross_kv", "cut out of the first step", first, projection.model, is_part=True)

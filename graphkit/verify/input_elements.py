@@ -125,7 +125,7 @@ def _mask_row(padding: Padding, size: int, least: int, rng: np.random.Generator)
     if padding == "empty":
         return row * 0
     if padding in ("above", "below"):
-        return rng.integers(0, 3, size) - (padding == "below")
+        return rng.choice((0, 1, 2, 4), size) - (padding == "below")
     if size <= least or padding == "full":
         return row
     if padding == "holes" and size - least >= 1 and size >= LEAST_WITH_HOLES:

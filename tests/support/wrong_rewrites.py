@@ -396,6 +396,24 @@ ROWS = {
 }
 
 
+CHOSEN = {
+    "Gather": "g (float[n, 4] x, int64[k] i) => (float[k, 4] y)",
+    "Gather <axis = 1>": "g (float[n, 4] x, int64[k] i) => (float[n, k] y)",
+    "GatherElements": "g (float[n, 4] x, int64[n, 4] i) => (float[n, 4] y)",
+    "GatherND": "g (float[n, 4] x, int64[k, 1] i) => (float[k, 4] y)",
+}
+
+
+def indices_from_the_end() -> Iterator[Pair]:
+    """Yield pairs of which the second one takes indices from the end of an input for others."""
+    for operator, interface in CHOSEN.items():
+        right, wrong = f"y = {operator} (x, i)", f"j = Max (i, zero) y = {operator} (x, j)"
+        yield Pair(
+            f"from the end: {operator}", *(f"{interface} {{ {body} }}" for body in (right, wrong)), EDGES,
+            {"zero": np.int64(0)},
+        )  # fmt: skip
+
+
 def last_rows() -> Iterator[Pair]:
     """Yield pairs of which one has another last row in a table of another name."""
     table = np.random.default_rng(0).standard_normal((10_000, 2))
@@ -428,5 +446,5 @@ def proven_from_1() -> Iterator[Pair]:
 PAIRS = (
     *whole(INTEGERS), *elementwise("float", FLOATS, **NUMBERS), *other_dtypes(), *ties(), *masks(), *tokens(),
     *sizes(), *pasts(), *positions(), *interfaces(), *defaults(), *empty_dims(), *numbers_in_masks(), *last_rows(),
-    *proven_from_1(),
+    *proven_from_1(), *indices_from_the_end(),
 )  # fmt: skip
