@@ -60,7 +60,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_the_report_of_a_bundle(run: Run, bundle_of: Callable[[str], Path]) -> None:
-    code, out, err = run("report", bundle_of("window"))
+    code, out, err = run("report", bundle_of("window"), "--full")
     assert (code, err) == (0, "")
     assert out.startswith(REPORT)
     assert out[out.index("State  ") :] == f"{STATE}\n"
@@ -79,8 +79,8 @@ def test_a_bundle_is_reported_in_every_format(format: str, run: Run, bundle_of: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--only", "kv-cache"), "is a bundle: options other than --format and --output are for models"),
-        (("--target", "generic-npu"), "is a bundle: options other than --format and --output are for models"),
+        (("--only", "kv-cache"), "is a bundle: options other than --format, --full and --output are for models"),
+        (("--target", "generic-npu"), "is a bundle: options other than --format, --full and --output are for models"),
         (("--format", "dot"), "is a bundle, which has no drawing - take another --format"),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_bundle_is_made_and_proven(run: Run, source: Path, tmp_path: Path) -> 
 
 
 def test_an_older_runtime_gets_scatter_nd(run: Run, source: Path, tmp_path: Path) -> None:
-    code, out, _ = run("bundle", source, "-o", tmp_path / "out", "--update", "scatter-nd", "--no-verify")
+    code, out, _ = run("bundle", source, "-o", tmp_path / "out", "--update", "scatter-nd", "--no-verify", "--full")
     assert code == 0
     assert "\nWarning: Not run: the bundle is unverified.\n" in out
     model = onnx.load(tmp_path / "out" / "decode.onnx")
@@ -123,7 +123,7 @@ def test_a_proof_that_fails_is_exit_code_1(
     monkeypatch.setattr("graphkit.verify.bundle_verifier.CHECKS", {"a check": lambda *_: "it does not hold"})
     code, out, err = run("bundle", source, "-o", tmp_path / "out", "--max-cache", 4, "--batch", 1)
     assert code == 1
-    assert "a check it does not hold" in " ".join(out.split())
+    assert "! a check: it does not hold" in " ".join(out.split())
     assert " ".join(err.split()) == f"Not done: a check: it does not hold. The files in {tmp_path / 'out'} are kept."
 
 
@@ -189,7 +189,7 @@ def test_files_that_exist_are_replaced_where_asked(run: Run, source: Path, tmp_p
 
 
 def test_a_dry_run_writes_nothing(run: Run, source: Path, tmp_path: Path) -> None:
-    code, out, _ = run("bundle", source, "-o", tmp_path / "out", "--dry-run")
+    code, out, _ = run("bundle", source, "-o", tmp_path / "out", "--dry-run", "--full")
     assert code == 0
     assert "past_key_values.0.{key|value}" in out
     assert not (tmp_path / "out").exists()

@@ -51,6 +51,8 @@ Node  Operator  Change
 ─────────────────────────────
 two   Softmax   axis: 1 -> 0
 
+$ graphkit compare a.onnx b.onnx
+
 """,
         "",
     )

@@ -54,7 +54,7 @@ Proof
 def test_extract_writes_a_subgraph_and_proves_it(run: Run, tmp_path: Path) -> None:
     part = tmp_path / "part.onnx"
     cut = "/norm/LayerNormalization_output_0"
-    code, out, err = run("extract", OTHER, "--to", "logits", "--from", cut, "-o", part, "--weights", "inline")
+    code, out, err = run("extract", OTHER, "--to", "logits", "--from", cut, "-o", part, "--weights", "inline", "--full")
     assert (code, err) == (0, "")
     assert out.startswith(EXTRACTED)
     assert "Proven bit for bit at every size (1 of 1 output), and run once." in out
@@ -246,7 +246,7 @@ def test_a_version_that_cannot_be_is_one_error(
 
 def test_verify_proves_a_part_and_other_names(run: Run, tmp_path: Path) -> None:
     whole, part, named = small_file(tmp_path), tmp_path / "part.onnx", tmp_path / "named.onnx"
-    code, out, _ = run("extract", whole, "--to", "y", "--from", "h", "-o", part, "--no-verify")
+    code, out, _ = run("extract", whole, "--to", "y", "--from", "h", "-o", part, "--no-verify", "--full")
     assert "Not run: the file is unverified. `graphkit verify --part` runs it.\n" in out
     assert run("verify", whole, part, "--part")[0] == code == 0
     assert run("rename", whole, "--output-name", "y=z", "-o", named, "--no-verify")[0] == 0

@@ -23,6 +23,7 @@ OWN = {
     ("nodes", "filter"),
     ("weights", "by"),
     ("report", "format"),
+    ("report", "full"),
     ("report", "provider"),
     ("split-merged", "tolerance"),
     ("split-merged", "weights"),

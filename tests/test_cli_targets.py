@@ -67,7 +67,9 @@ def test_fail_on_blockers_where_there_are_none(run: Run, tmp_path: Path) -> None
 
 
 def test_several_models_fail_on_the_blockers_of_any(run: Run, model: Path) -> None:
-    code, out, err = run("report", model, "example:merged-decoder", "--target", "generic-npu", "--fail-on", "blockers")
+    code, out, err = run(
+        "report", model, "example:merged-decoder", "--target", "generic-npu", "--full", "--fail-on", "blockers"
+    )
     assert code == 1
     assert all(f"Finding: {name}: generic-npu refuses" in err for name in (model, "example:merged-decoder"))
     assert out.count("Blockers for generic-npu") == 2

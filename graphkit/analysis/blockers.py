@@ -16,7 +16,7 @@ from onnx import defs
 
 from graphkit.analysis.costs.node_costs import count_macs
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.analysis.target_lint import CAUSES, INPUT_DIMS, Cause, Lint, Obstacle
+from graphkit.analysis.target_lint import CAUSES, INPUT_DIMS, UNSAID, Cause, Lint, Obstacle
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.name_families import by_family
 from graphkit.graph.view import Node, Scope, all_nodes
@@ -120,8 +120,12 @@ class Blockers(Judged):
                 f"{self.uncounted[0]}."
             )
         yield from _obstacle_tables(self.blockers, "What it does not take", "Pass that removes it")
-        if self.unknown:
-            yield from _obstacle_tables(self.unknown, "What no source says, and no shape tells", "")
+        silent = Counter(f"{each.cause} {each.what}" for each in self.unknown if each.reason == UNSAID)
+        if silent:
+            counts = ", ".join(f"{what} ({count:,})" for what, count in silent.most_common())
+            yield Prose(f"No source says whether {self.target} takes these: {counts}.")
+        open_ = [each for each in self.unknown if each.reason != UNSAID]
+        yield from _obstacle_tables(open_, "What it takes in part, and no shape tells which", "")
 
     def _verdict(self) -> str:
         if not self.blockers:

@@ -269,16 +269,20 @@ class Overview(Result):
 
     def blocks(self) -> Iterator[Block]:
         cut = ((text[: LINE - 4].rsplit(" ", 1)[0] + " ..." if len(text) > LINE else text) for _, text in self.rows)
-        yield table("Section:code | What it says", list(zip((name for name, _ in self.rows), cut, strict=True)))
+        if self.rows:
+            yield table("Section:code | What it says", list(zip((name for name, _ in self.rows), cut, strict=True)))
         yield Lines(((HINT, "plain"), *((command, "command") for command in self.commands)))
 
 
 def in_brief(full: Report, kept: Collection[str] = ()) -> Report:
-    """Return a report of its verdict, some sections, a line for each other one, and the commands to run next."""
+    """Return a report of its verdict, a line for each section, and the commands to run next.
+
+    Where sections are kept, these are shown, and others have no line.
+    """
     verdict = full.sections[VERDICT.name]
     assert isinstance(verdict, Verdict)
     told = {VERDICT.name, *kept, *(kind.section for kind, _ in in_order(verdict.faults))}
-    texts = {name: section.in_short() for name, section in full.sections.items() if name not in told}
+    texts = {name: section.in_short() for name, section in full.sections.items() if not (kept or name in told)}
     overview = Overview(tuple((name, text) for name, text in texts.items() if text), verdict.commands)
     shown = {name: section for name, section in full.sections.items() if name in kept}
     return replace(full, sections={VERDICT.name: replace(verdict, commands=()), **shown, "sections": overview})

@@ -29,6 +29,7 @@ CONTROL_FLOW = ("If", "Loop", "Scan")
 COUNTING = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)  # of ids, positions and masks: no activations
 PLANES = 4  # axes of a tensor that lies in planes: of channels, and of heights and widths
 Cause = Literal["opset", "control flow", "function", "operator", "rank", "dtype", "dynamic shape"]
+UNSAID = "no source says"  # of an obstacle that may be none
 INPUT_DIMS = "dims of the inputs"
 CAUSES: tuple[Cause, ...] = get_args(Cause)  # in the order of a report
 
@@ -252,7 +253,7 @@ class Lint:
                 continue
             refuses = fact is not None and fact.verdict == "refused"
             note = "" if fact is None else fact.note or ("refused" if refuses else "")
-            reason = f"{note} ({fact.source.key})" if fact is not None and note else "no source says"
+            reason = f"{note} ({fact.source.key})" if fact is not None and note else UNSAID
             yield self._obstacle(node, "dtype", name, reason, value), refuses
 
     def remedy(self, node: Node, cause: Cause, what: str) -> str | None:
@@ -331,7 +332,7 @@ def rule_node(node: Node, target: Target, shapes: Shapes) -> Ruling:
     if target.tflite is not None and node.operator not in target.operators:
         return _by_tflite(node, target.tflite, shapes)
     fact = target.operators[node.operator]
-    return Ruling("unknown", "no source says") if fact is None else _by_fact(node, fact, shapes)
+    return Ruling("unknown", UNSAID) if fact is None else _by_fact(node, fact, shapes)
 
 
 def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:

@@ -218,7 +218,7 @@ def why_shape(
 
     Args:
         model: The model, or its path.
-        name: A tensor of the main graph, or `SCOPE::NAME`.
+        name: A tensor of the main graph, a node there, whose first output is meant, or `SCOPE::NAME`.
         spec: The known facts about the input dims; `dims`, `inputs` and `ranges` add to it.
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
@@ -236,6 +236,9 @@ def why_shape(
     """
     model = as_model(model)
     shapes = infer(declarations(model).model, spec | DimSpec.of(dims, inputs, ranges))
+    if name not in model.graph.values:
+        nodes = (node for node in model.graph.nodes if name and node.proto.name == name)
+        name = next((value.name for node in nodes for value in node.results), name)
     path, separator, inner = name.rpartition("::")
     key = (path, inner) if separator and name not in model.graph.values else name
     chain = shapes.chain(key)

@@ -31,8 +31,8 @@ export_argument = click.argument("export", metavar="FOLDER_OR_MODEL")
 folder_output = output_option("OUT", "The folder to write to.", required=True)
 
 
-def _finish_command(result: Result, format: str, output: Path) -> None:
-    show_result(result, format)
+def _finish_command(result: Result, format: str, output: Path, *commands: Sequence[str]) -> None:
+    show_result(result, format, *(() if result.findings() else commands))
     if result.findings():
         print_line(f"Not done: {result.findings()[0]}. The files in {output} are kept.", is_error=True)
         raise SystemExit(1)
@@ -55,7 +55,8 @@ def lower(export: str, output: Path, options: Asked[LowerOptions], format: str) 
         progress("fetching")
         with fetched_export(export) as path:
             lowering = lower_folder(path, output, options.read(), progress=progress)
-    _finish_command(lowering, format, output)
+    header = str(output / "contract.h")
+    _finish_command(lowering, format, output, ("contract", str(output), "-o", header))
 
 
 @click.command(short_help="Write the constants of a contract for a host program.")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DRAWINGS",
     "FINDINGS",
+    "FULL",
     "REPORT_FILE",
     "REPORT_FORMATS",
     "Asked",
@@ -94,6 +95,7 @@ SUFFIXES = {
     ".xml": Format.junit,
 }  # of files, and the format that they say
 REPORT_FILE = "graphkit.report"  # key of the context under which the file for the report is kept
+FULL = "graphkit.full"  # and whether all of it is printed
 DRAWINGS = (Format.dot, Format.mermaid)
 FINDINGS = (Format.sarif, Format.junit)
 REPORT_FORMATS = tuple(kind for kind in Format if kind not in (*DRAWINGS, *FINDINGS))  # those of every result
@@ -301,9 +303,10 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
             type=choice_type(REPORT_FORMATS),
             help="Report format. Default: text, or the format that the suffix of its file names.",
         )
+        @click.option("--full", is_flag=True, help="Print all of the report, not one screen of it.")
         @wraps(command)
-        def run_command(*, format: str | None, report_file: Path | None, **others: object) -> T:
-            click.get_current_context().meta[REPORT_FILE] = report_file
+        def run_command(*, format: str | None, report_file: Path | None, full: bool, **others: object) -> T:
+            click.get_current_context().meta.update({REPORT_FILE: report_file, FULL: full})
             chosen = format_of(format, report_file)
             if report_file is not None:
                 _check_report(report_file, replaces="--report" not in names)

@@ -17,22 +17,22 @@ __all__ = ["examples", "explain", "judges", "providers", "schema", "targets"]
 
 
 @click.command()
-@click.argument("name", metavar="[PASS|FINDING]", required=False, shell_complete=complete("explained"))
+@click.argument("name", metavar="[FINDING|PASS|passes]", required=False, shell_complete=complete("explained"))
 @output_option("FILE", "Write it to a file.")
 def explain(name: str | None, output: Path | None) -> None:
-    """Explain a pass or a kind of finding, or list all passes and findings.
+    """Explain a kind of finding or a pass, or list all kinds of findings.
 
-    PASS is one of the passes, or package.module:Pass. FINDING is a kind of finding, such as merged-if: what it is, why
-    it hurts, where it was seen, what to do.
+    FINDING is a kind of finding, such as merged-if: what it is, why it hurts, where it was seen, what to do. PASS is
+    one of those that `graphkit explain passes` lists, or package.module:Pass.
     """
     from graphkit.analysis.findings import KIND_NAMES, KINDS, finding_page
     from graphkit.passes.registry import PASSES
     from graphkit.passes.registry import pass_help as explain_pass
     from graphkit.render.document_blocks import printable
 
-    if name is None:
+    if name in (None, "passes"):
         passes = [(kind.name(), (kind.__doc__ or "").splitlines()[0]) for kind in PASSES]
-        put_list([*passes, *((kind.name, f"Finding: {kind.says}.") for kind in KINDS)], output)
+        put_list(passes if name else [(kind.name, kind.says) for kind in KINDS], output)
         return
     if name in KIND_NAMES:
         put_text(finding_page(name), output)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
-from graphkit.cli.flags import REPORT_FILE, Format
+from graphkit.cli.flags import FULL, REPORT_FILE, Format
 from graphkit.errors import OutputError
 
 if TYPE_CHECKING:
@@ -52,30 +53,50 @@ def print_line(text: str, *, is_error: bool = False) -> None:
     (sys.stderr if is_error else sys.stdout).write(f"{printable(text)}\n")
 
 
-def show_result(result: Result, chosen: str) -> None:
-    """Print a result, or write it to the file that the command was given for it.
+def show_result(
+    result: Result, chosen: str, *commands: Sequence[str], is_list: bool = False, has_lines: bool = True
+) -> None:
+    """Print a result on one screen, with the commands to run next, or all of it with --full.
 
-    Text has the width of the terminal, and colours only on a terminal; COLUMNS sets the width.
+    Where the command was given a file for it, the file has all. Text has the width of the terminal, and colours only on
+    a terminal; COLUMNS sets the width.
+
+    Args:
+        result: The result.
+        chosen: The format of the file, or of all that is printed.
+        commands: What to run next, in words after `graphkit`.
+        is_list: Whether it is a list, of which a pipe gets every row.
+        has_lines: Whether the screen has a line for each section: see `Brief`.
     """
     context = click.get_current_context(silent=True)
-    if context is not None and (file := context.meta.get(REPORT_FILE)) is not None:
+    meta = {} if context is None else context.meta
+    file = meta.get(REPORT_FILE)
+    if context is not None and file is not None:
         from graphkit.io.transaction import write_text
 
         write_text(file, render_result(result, Format(chosen)), _named_files(context) if file.exists() else ())
-        return
-    if chosen != Format.text:
+    elif chosen != Format.text:
         sys.stdout.write(render_result(result, Format(chosen)))
         return
     from rich.console import Console
 
+    from graphkit.render.brief import Brief
     from graphkit.render.terminal import Rendered, as_text
 
     console = Console(highlight=False)
+    is_full = meta.get(FULL, False) or (is_list and file is None and not console.is_terminal)
+    shown = (
+        result
+        if is_full
+        else Brief(result, console.width, tuple(shlex.join(("graphkit", *words)) for words in commands), has_lines)
+    )
     if console.is_terminal:
-        Rendered(result).print_on(console)
+        Rendered(shown).print_on(console)
     else:
         asked = "COLUMNS" in os.environ
-        sys.stdout.write(as_text(result, console.width, table_width=console.width if asked else TABLE_WIDTH))
+        sys.stdout.write(as_text(shown, console.width, table_width=console.width if asked else TABLE_WIDTH))
+    if file is not None:
+        print_line(f"Wrote {file}.")
 
 
 def render_result(result: Result, chosen: Format) -> str:
@@ -343,7 +364,7 @@ def output_destination(output: Path, weights: Placement) -> tuple[Path, Placemen
     return path, "inline"
 
 
-def finish_rewrite(result: Result, format: str, files: str) -> None:
+def finish_rewrite(result: Result, format: str, files: str, *commands: Sequence[str]) -> None:
     """Show the result; where its proof failed, say that the files are kept, and exit with 1.
 
     A model for standard output goes there at the very end, where nothing has failed, and its report to standard error.
@@ -355,7 +376,7 @@ def finish_rewrite(result: Result, format: str, files: str) -> None:
 
     path = click.get_current_context().find_root().meta.get(OUTPUT)
     with contextlib.nullcontext() if path is None else contextlib.redirect_stdout(sys.stderr):
-        show_result(result, format)
+        show_result(result, format, *(() if path is not None or result.findings() else commands))
     if result.findings():
         outcome = f"{files} kept, unverified" if path is None else f"Nothing is written to {OUTPUT}"
         print_line(f"The proof failed. {outcome}.", is_error=True)

@@ -88,7 +88,8 @@ def verify(models: Sequence[str], options: Asked[VerifyOptions], format: str) ->
     """
     with start_prover(options.limits), progress_on_terminal() as progress:
         proof = _prove_models(models, options.read(), progress)
-    show_result(proof, format)
+    is_pair = len(models) == 2 and not Path(models[1]).is_dir()
+    show_result(proof, format, *([("compare", *models)] if is_pair and not proof.passed else []))
     if not proof.passed:
         if Path(models[-1]).is_dir():
             print_line(f"The proof failed: {proof.findings()[0]}.", is_error=True)
@@ -143,7 +144,8 @@ def compare(a: str, b: str, options: Asked[CompareFlags], format: str) -> None:
 
         asked = options.read()
         comparison = compare_models(a, b, asked.spec, asked, inputs=asked.inputs, progress=progress)
-    show_result(comparison, format)
+    then = ("verify", a, b) if comparison.passed else ("diff", a, b)
+    show_result(comparison, format, *([] if Path(b).suffix.lower() == ".npz" else [then]))
     if not comparison.passed:
         raise SystemExit(1)
 
@@ -198,7 +200,7 @@ def diff(a: str, b: str, options: Asked[DiffFlags], format: str) -> None:
 
         progress("comparing")
         model_diff = differences(load_model(a), load_model(b), asked)
-    show_result(model_diff, format)
+    show_result(model_diff, format, ("compare", a, b))
     reasons = model_diff.failing(failing)
     for name in reasons:
         print_line(f"Differs: {name}", is_error=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from graphkit.cli.flags import (
+    FULL,
     REPORT_FILE,
     Asked,
     Format,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["costs", "nodes", "program", "shapes", "view", "weights"]
 
-LANGUAGES = ("json", "python", "javascript")
+LANGUAGES = ("json", "python", "javascript", "py", "js")
 LANGUAGE_OF = {".py": "python", ".js": "javascript", ".mjs": "javascript"}  # by suffix
 
 
@@ -53,7 +54,9 @@ class ShapeFlags(SizeFlags):
         metavar="GLOB",
     )
     constants: bool = option(False, "Show initializers, and what follows from them alone, too.", is_rare=True)
-    why: str | None = option(None, "Show where the shape of this tensor comes from.", metavar="NAME")
+    why: str | None = option(
+        None, "Show where the shape of this tensor, or of what this node gives, comes from.", metavar="NAME"
+    )
     write: Path | None = option(None, "Write the model with the shapes declared in it.", metavar="OUT")
     weights: Placement = option("kept", WEIGHTS)
     overwrite: bool = option(False, OVERWRITE)
@@ -81,7 +84,8 @@ def shapes(model: str, options: Asked[ShapeFlags], format: str) -> None:
         else why_shape(loaded, asked.why, asked.spec)
     )
     if asked.write is None:
-        show_result(result, format)
+        click.get_current_context().meta[FULL] |= asked.why is not None  # the chain, whose end tells most
+        show_result(result, format, is_list=True)
         return
     write, weights = output_destination(asked.write, asked.weights)
     _write_shapes(loaded, write, weights, asked)
@@ -126,7 +130,7 @@ def program(model: str, options: Asked[SizeFlags], language: str | None, output:
     loaded = load_model(model)
     shape_program = make_program(loaded, spec)
     suffix = output.suffix.lower() if output is not None else ""
-    chosen = language or LANGUAGE_OF.get(suffix, "json")
+    chosen = LANGUAGE_OF.get(f".{language}", language) or LANGUAGE_OF.get(suffix, "json")
     if chosen == "json":
         text = shape_program.to_json()
     else:
@@ -160,7 +164,7 @@ def costs(model: str, options: Asked[CostFlags], format: str) -> None:
 
     asked = options.read()
     top = TOP if asked.top is None and format != Format.json else asked.top
-    show_result(count_costs(load_model(model), asked.spec, by=asked.by, top=top), format)
+    show_result(count_costs(load_model(model), asked.spec, by=asked.by, top=top), format, is_list=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +198,7 @@ def nodes(model: str, options: Asked[NodeFlags], format: str) -> None:
 
     asked = options.read()
     listed = node_list(load_model(model), asked.spec, filters=asked.filter, ops=asked.op, modules=asked.module)
-    show_result(listed, format)
+    show_result(listed, format, is_list=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +225,7 @@ def weights(model: str, options: Asked[WeightFlags], format: str) -> None:
     from graphkit.analysis.node_list import weight_list
     from graphkit.cli.output import load_model
 
-    show_result(weight_list(load_model(model), by=options.read().by), format)
+    show_result(weight_list(load_model(model), by=options.read().by), format, is_list=True)
 
 
 @dataclass(frozen=True, kw_only=True)

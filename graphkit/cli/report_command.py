@@ -16,6 +16,7 @@ from graphkit.analysis.findings import KIND_NAMES
 from graphkit.cli.flags import (
     DRAWINGS,
     FINDINGS,
+    FULL,
     Asked,
     Format,
     choice_type,
@@ -91,7 +92,7 @@ class ReportFlags:
     @property
     def is_for_models(self) -> bool:
         """Whether there are options that say nothing about a bundle."""
-        asked = (self.sections, self.optimize, self.full, self.hash, self.check_hazards, self.target, self.provider)
+        asked = (self.sections, self.optimize, self.hash, self.check_hazards, self.target, self.provider)
         return any((*asked, self.fail_on)) or self.baseline is not None or self.lock is not None
 
 
@@ -127,7 +128,7 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
     if len(models) == 1 and not asked.recursive and os.path.isdir(models[0]):
         folder = Path(models[0])
         if (folder / "bundle.json").is_file():
-            _report_bundle(folder, chosen, output, has_options=asked.is_for_models)
+            _report_bundle(folder, chosen, output, has_options=asked.is_for_models, is_full=asked.full)
             return
     with start_prover(asked.limits, asked.check_hazards or bool(asked.provider)), progress_on_terminal() as progress:
         names = _expand_folders(models, recursive=asked.recursive)
@@ -146,8 +147,9 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         words = (asked.baseline, asked.target, *names)
         files = (Path(word) for word in words if word is not None and Path(word).is_file())
         read = [*files, *(path for model in loaded for path in model.files)]
-        is_brief = chosen is Format.text and output is None and not (asked.full or asked.only)
-        _show_report(_brief(result, asked) if is_brief else result, chosen, output, read)
+        shown = result if asked.full or asked.only else _brief(result, asked)
+        is_full = output is None and shown is result
+        _show_report(result, shown, chosen, output, read, is_full=is_full, has_lines=not is_alone)
         if asked.lock is not None:
             _write_lock(result, asked.lock, read)
     _exit_on_failures(result, gate)
@@ -221,34 +223,45 @@ def _write_lock(report: Report | Comparison, lock: Path, read: Sequence[Path]) -
     put_text(verdict_lock(report).to_json(), lock, read)
 
 
-def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_options: bool) -> None:
+def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_options: bool, is_full: bool) -> None:
     from graphkit.analysis.bundle_overview import bundle_overview
     from graphkit.errors import UsageError
 
     if has_options:
-        raise UsageError(f"{folder} is a bundle: options other than --format and --output are for models")
+        raise UsageError(f"{folder} is a bundle: options other than --format, --full and --output are for models")
     if chosen in (*DRAWINGS, *FINDINGS):
         output_kind = "drawing" if chosen in DRAWINGS else "findings"
         raise UsageError(f"{folder} is a bundle, which has no {output_kind} - take another --format")
-    _show_report(bundle_overview(folder), chosen, output, folder.iterdir())
+    overview = bundle_overview(folder)
+    _show_report(overview, overview, chosen, output, folder.iterdir(), is_full=is_full, has_lines=True)
 
 
-def _show_report(result: Result, chosen: Format, output: Path | None, read: Iterable[Path]) -> None:
-    if chosen in FINDINGS:
-        put_text(_findings_text(result, chosen), output, read)
-    elif output is None:
-        show_result(result, chosen)
-        if chosen is Format.text and sys.stdout.isatty():
-            _name_pages(result)
-    else:
-        put_text(render_result(result, chosen), output, read)
+def _show_report(
+    result: Result,
+    shown: Result,
+    chosen: Format,
+    output: Path | None,
+    read: Iterable[Path],
+    *,
+    is_full: bool,
+    has_lines: bool,
+) -> None:
+    """Write a report to a file, or print it; of what is in a file, and of text, print what is shown.
 
-
-def _name_pages(result: Result) -> None:
-    """Say on a terminal how to read the pages of the findings; a pipe gets the report alone."""
+    On a terminal also say how to read the pages of the findings; a pipe gets the report alone.
+    """
     from graphkit.analysis.findings import Judged
 
-    if isinstance(result, Judged) and (kinds := result.kinds()):
+    if output is not None or chosen is not Format.text:
+        text = _findings_text(result, chosen) if chosen in FINDINGS else render_result(result, chosen)
+        put_text(text, output, read)
+        if output is None:
+            return
+    click.get_current_context().meta[FULL] = is_full
+    show_result(shown, Format.text, has_lines=has_lines)
+    if output is not None:
+        print_line(f"Wrote {output}.")
+    elif sys.stdout.isatty() and isinstance(result, Judged) and (kinds := result.kinds()):
         names = ", ".join(kind.name for kind in kinds)
         print_line("")
         print_line(f"`graphkit explain KIND` tells what to do about each finding: {names}.")

@@ -73,7 +73,7 @@ def writes_model(
             output, weights = output_destination(output, options.words["weights"])
             with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
                 report = command(Job(model, output, options.read(weights=weights), progress), **words)
-            finish_rewrite(report, format, f"{output} is")
+            finish_rewrite(report, format, f"{output} is", ("report", str(output)))
 
         return cast(Callable[..., None], run_command)
 
@@ -110,7 +110,7 @@ def fold(job: Job) -> Result:
 def rewrite(job: Job, passes: str) -> Result:
     """Run a pipeline of passes, and prove the file that it wrote.
 
-    MODEL is a model file, or example:NAME. `graphkit explain` lists the passes; a pass of your own is
+    MODEL is a model file, or example:NAME. `graphkit explain passes` lists the passes; a pass of your own is
     package.module:Pass. --dim, --input and --range say at which dims to prove; the pass freeze-dims freezes them.
     """
     from graphkit.passes.registry import parse_pipeline
@@ -150,7 +150,9 @@ def split_merged(model: str, output: Path | None, options: Asked[SplitOptions], 
         loaded = load_model(model)
         folder = output if output is not None else _model_folder(loaded)
         report = split_file(loaded, folder, options.read(), progress=progress)
-    finish_rewrite(report, format, f"The files in {folder} are")
+    is_pair_alone = len(list(folder.glob("*.onnx"))) == len(("first step", "later steps"))
+    then = ("fold", str(folder), "-o", f"{folder}.folded") if is_pair_alone else ("report", str(folder))
+    finish_rewrite(report, format, f"The files in {folder} are", then)
 
 
 @click.command("merge-decoders", short_help="Merge a pair of decoders into one, and prove it.")

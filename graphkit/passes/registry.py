@@ -217,7 +217,7 @@ def find_pass(name: str) -> type[Pass]:
     for kind in PASSES:
         if kind.name() == name:
             return kind
-    hint = did_you_mean(name, (kind.name() for kind in PASSES), "`graphkit explain` lists them")
+    hint = did_you_mean(name, (kind.name() for kind in PASSES), "`graphkit explain passes` lists them")
     raise UsageError(f"no pass '{name}' - {hint}")
 
 

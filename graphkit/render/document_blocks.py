@@ -80,10 +80,14 @@ Cell = str | int | float | Formula | Link | None
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading inside a result; an inner one is of a part of what is under the last one that is not."""
+    """A heading inside a result; an inner one is of a part of what is under the last one that is not.
+
+    What is under a main one is what the result is about, which a screen shows, and not a line of that.
+    """
 
     text: str
     is_inner: bool = False
+    is_main: bool = False
 
 
 @dataclass(frozen=True, slots=True)

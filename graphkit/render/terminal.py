@@ -12,7 +12,7 @@ from rich.text import Text
 
 from graphkit.render.document_blocks import Block, Document, Heading, Lines, Prose, Table, cell_text, printable
 
-__all__ = ["Rendered", "as_text", "row_lines", "widths_within", "wrap_text"]
+__all__ = ["Rendered", "as_text", "block_lines", "row_lines", "widths_within", "wrap_text"]
 
 MARKS = {"plain": ("", ""), "note": ("- ", ""), "warning": ("! ", "yellow"), "command": ("$ ", "bold")}
 NOTE = 2  # spaces before a note beneath a name
@@ -47,10 +47,11 @@ class Rendered:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         yield from _paragraph_lines(self.result.heading(), options.max_width, "bold")
         for block in self.result.blocks():
-            yield from _block_lines(block, options.max_width, self.table_width or options.max_width)
+            yield from block_lines(block, options.max_width, self.table_width or options.max_width)
 
 
-def _block_lines(block: Block, width: int, table_width: int) -> Iterator[Text]:
+def block_lines(block: Block, width: int, table_width: int) -> Iterator[Text]:
+    """Yield the lines of a block, and an empty one after it."""
     if isinstance(block, Heading):
         yield from _paragraph_lines(block.text, width, "bold underline")
     elif isinstance(block, Prose):

@@ -381,7 +381,7 @@ class Costs(Result):
         headings = f"{name}:code | {times}:number | Parameters:number | MACs:number | Of all:number | Moved:number"
         yield table(headings, rows, title=f"Costs by {name.lower()}{each}")
         if self.more:
-            yield Prose(f"... and {self.more:,} more: --top N shows N, and JSON has all.")
+            yield Prose(f"... and {self.more:,} more: `graphkit costs --top N` shows N, and JSON has all.")
         title = f"Multiply-accumulates by {name.lower()}"
         if self.by == "op":
             yield Bars(title, ("MACs",), [(row.name, (row.macs.value,)) for row in self.rows if row.macs.value])

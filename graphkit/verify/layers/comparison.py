@@ -143,7 +143,8 @@ class ModelComparison(Result):
         yield self._verdict()
         for divergence in self.divergences:
             yield Heading(
-                f"{'First difference' if divergence is self.divergences[0] else 'Another'}: {divergence.tensor}"
+                f"{'First difference' if divergence is self.divergences[0] else 'Another'}: {divergence.tensor}",
+                is_main=True,
             )
             yield Prose(self._divergence_text(divergence))
             yield from (Prose(cause.text, "warning") for cause in divergence.causes)

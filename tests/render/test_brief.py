@@ -1,0 +1,76 @@
+"""A result on one screen of a terminal: what it says first, a line for each section, the commands to run next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from graphkit.analysis.hazards import hazards
+from graphkit.render.brief import FULL, SCREEN, Brief
+from graphkit.render.document_blocks import Block, Heading, Prose, table
+from graphkit.render.result import Result
+from graphkit.render.terminal import as_text
+
+ROWS = [(f"n{number}", number) for number in range(40)]
+
+
+@dataclass(frozen=True)
+class Fixed(Result):
+    """A result of given blocks."""
+
+    title: ClassVar[str] = "Title"
+    given: tuple[Block, ...] = ()
+
+    def blocks(self) -> Iterator[Block]:
+        yield from self.given
+
+
+def brief_lines(*blocks: Block, commands: tuple[str, ...] = (), has_lines: bool = True) -> list[str]:
+    lines = as_text(Brief(Fixed(blocks), 80, commands, has_lines)).splitlines()
+    assert len(lines) <= SCREEN + 1  # and the empty one at the end
+    return lines
+
+
+def test_a_result_that_fits_is_shown_whole() -> None:
+    lines = brief_lines(Prose("Said."), Heading("More"), Prose("Rest."), commands=("graphkit report x",))
+    assert [line for line in lines if line] == ["Title", "Said.", "More", "Rest.", "$ graphkit report x"]
+
+
+def test_sections_that_do_not_fit_are_a_line_each() -> None:
+    long = table("Name:code | Count:number", ROWS, "Rows")
+    lines = brief_lines(Prose("Said."), Heading("One"), long, Heading("Two"), Prose("First. Second. " * 20))
+    assert [line for line in lines if line] == [
+        "Title",
+        "Said.",
+        "Section  What it says",
+        "─" * 23,
+        "One      Rows: 40 rows",
+        "Two      First",
+        FULL,
+    ]
+
+
+def test_a_main_section_is_shown_and_a_warning_always_is() -> None:
+    long = Prose("word " * 200)
+    lines = brief_lines(
+        Prose("Said."), Heading("Main", is_main=True), Prose("Why."), Heading("Rest"), long, Prose("Bad.", "warning")
+    )
+    assert "Why." in lines
+    assert any(line.startswith("Rest     word word") for line in lines)
+    lines = brief_lines(long, long, Prose("Bad.", "warning"))
+    assert "Warning: Bad." in lines
+
+
+def test_a_table_alone_is_cut_to_the_screen() -> None:
+    lines = brief_lines(table("Name:code | Count:number", ROWS))
+    assert lines[-3:] == ["... and 26 more", "", FULL] or "... and" in lines[-4]
+    assert sum(line.startswith("n") for line in lines) >= 10
+
+
+@pytest.mark.parametrize("has_lines", [True, False])
+def test_a_result_of_a_model_fits_a_screen(has_lines: bool) -> None:
+    lines = as_text(Brief(hazards("example:merged-decoder"), 80, (), has_lines)).splitlines()
+    assert len(lines) <= SCREEN
