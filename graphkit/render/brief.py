@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from graphkit.render.document_blocks import Block, Document, Heading, Lines, Prose, Table, table
 from graphkit.render.terminal import block_lines
-from graphkit.suggest import count_things
 
 __all__ = ["Brief"]
 
@@ -121,5 +120,6 @@ def _first_words(blocks: Sequence[Block]) -> str:
             text = block.text if isinstance(block, Prose) else block.rows[0][0]
             return str(text).partition(". ")[0].removesuffix(".")
         if isinstance(block, Table) and block.rows:
-            return f"{f'{block.title}: ' if block.title else ''}{count_things(len(block.rows), 'row(s)')}"
+            rows = f"{len(block.rows):,} row{'s' * (len(block.rows) != 1)}"
+            return f"{block.title}: {rows}" if block.title else rows
     return ""
