@@ -11,6 +11,7 @@ from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_interface import first_states
 from graphkit.contract.contract_parts import Generation
 from graphkit.deploy.caller_positions import count_on_positions, takes_positions
+from graphkit.deploy.encoder_apart import take_encoder_apart
 from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
@@ -108,17 +109,17 @@ class Pipeline:
 
         It is so where these keep recurrent state, and where it reads no tokens, or prompts of one length.
 
+        An encoder in the first step becomes a model of its own.
+
         Raises:
-            UsageError: Its caller says where the tokens of a prompt stand, which later steps do not take; or the first
-                step has the encoder in it.
+            UsageError: Its caller says where the tokens of a prompt stand, which later steps do not take; or the
+                encoder in the first step is not to be told from it.
         """
         if self.encoder is not None or self.first is None or self.step is None or self.step is self.first:
             return self
         if _has_encoder(self.first, self.step):
-            raise UsageError(
-                f"{self.first.name}: it has the encoder in it, of which lower makes a model of its own - export the "
-                "encoder beside it as encoder.onnx, or bundle it as it is"
-            )
+            encoder, rest = take_encoder_apart(self.first)
+            return replace(self, encoder=encoder, first=rest)
         if not (self.step.roles.states or self.halves or has_fixed_prompt(self.first)):
             return self
         if takes_positions(self.first):
