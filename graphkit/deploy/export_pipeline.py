@@ -11,7 +11,6 @@ from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_interface import first_states
 from graphkit.contract.contract_parts import Generation
 from graphkit.deploy.caller_positions import count_on_positions, takes_positions
-from graphkit.deploy.encoder_apart import take_encoder_apart
 from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
@@ -118,6 +117,8 @@ class Pipeline:
         if self.encoder is not None or self.first is None or self.step is None or self.step is self.first:
             return self
         if _has_encoder(self.first, self.step):
+            from graphkit.deploy.encoder_apart import take_encoder_apart  # networkx is slow to import
+
             encoder, rest = take_encoder_apart(self.first)
             return replace(self, encoder=encoder, first=rest)
         if not (self.step.roles.states or self.halves or has_fixed_prompt(self.first)):
