@@ -21,7 +21,7 @@ from graphkit.graph.declared_types import shape_text
 from graphkit.graph.name_families import by_family
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, NodeMark, Prose, table
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
 from graphkit.symbolic.expr import TooComplexError
 from graphkit.targets import Target, load_target
@@ -98,6 +98,13 @@ class Blockers(Judged):
             key = f"{self.target}: {cause} {what}"
             findings.append(Finding("blockers", f"{shown} ({count:,})", text, key, count))
         return tuple(findings)
+
+    def marks(self) -> Iterator[NodeMark]:
+        colour = f"Blockers for {self.target}"
+        for each in self.blockers:
+            yield NodeMark(colour, "refused", "fault", each.path, f"{each.what}: {each.reason}")
+        for each in self.unknown:
+            yield NodeMark(colour, "not known", "doubt", each.path, f"{each.what}: {each.reason}")
 
     def blocks(self) -> Iterator[Block]:
         yield Prose(self._verdict(), "warning" if self.blockers else "plain")

@@ -12,7 +12,7 @@ from graphkit.graph.name_families import family_labels
 from graphkit.graph.roles import count_captured_values, trace_condition, zero_length_outputs
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, NodeMark, Prose, table
 
 __all__ = ["Branch", "ControlFlow", "ControlNode", "Merged", "control_flow"]
 
@@ -93,6 +93,9 @@ class ControlFlow(Judged):
         return tuple(
             Finding("merged-if", f"'{merged.path}'", _both_steps(merged), merged.condition) for merged in self.merged
         )
+
+    def marks(self) -> Iterator[NodeMark]:
+        return (NodeMark("Findings", "fault", "fault", merged.path, _both_steps(merged)) for merged in self.merged)
 
     def in_short(self) -> str:
         return ", ".join(f"{count} {op}" for op, count in Counter(node.op for node in self.nodes).items())

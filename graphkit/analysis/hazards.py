@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import ClassVar, Literal
 
-from graphkit.analysis.findings import Finding, Judged
+from graphkit.analysis.findings import Finding, Judged, kind_of
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import GATHERING, value_inputs
 from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.ops.spatial import WindowFits
-from graphkit.render.document_blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, NodeMark, Prose, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes
 from graphkit.shapes.constraints import Trigger, find_triggers
@@ -143,6 +143,16 @@ class Hazards(Judged):
                 findings.append(Finding(KINDS["sizes"][1], f"{where}{rule}", text, rule.dim, count))
                 where = ""  # a line of the verdict names the first of them in any case
         return tuple(findings)
+
+    def marks(self) -> Iterator[NodeMark]:
+        for hazard in self.hazards:
+            is_fault = kind_of(KINDS[hazard.kind][1]).is_fault
+            for path in hazard.nodes:
+                if is_fault:
+                    yield NodeMark("Findings", "fault", "fault", path, str(hazard))
+                else:
+                    yield NodeMark("Findings", "limit of sizes", "doubt", path, str(hazard))
+            yield from (NodeMark("Findings", "fails there too", "fine", path, str(hazard)) for path in hazard.also)
 
     def in_short(self) -> str:
         return f"{count_things(len(self.hazards), 'way(s)')} in which sizes fail" if self.hazards else self.undecided

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from graphkit.analysis.blockers import NO_REWRITE
@@ -21,7 +21,7 @@ from graphkit.equivalence.spelling import inline_model
 from graphkit.graph.operator_traits import MEASURING
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, size_text, table
+from graphkit.render.document_blocks import Block, NodeMark, Prose, size_text, table
 from graphkit.render.result import Result, Sizes
 from graphkit.runtime.providers import Provider
 from graphkit.runtime.session import as_provider, place_model
@@ -73,6 +73,7 @@ class NodePlacement(Result):
         is_compiled: Whether the device compiles its parts.
         copies: Tensors that are copied between the two, inputs among them; None where onnxruntime does not say.
         operators: The nodes on the CPU, by operator and by what removes them.
+        places: The provider of each node that onnxruntime placed, by its path.
     """
 
     title: ClassVar[str] = "Placement"
@@ -89,6 +90,11 @@ class NodePlacement(Result):
     is_compiled: bool
     copies: int | None
     operators: tuple[CpuNodes, ...]
+    places: Mapping[str, str] = field(default_factory=dict, compare=False, metadata={"in_json": False})
+
+    def marks(self) -> Iterator[NodeMark]:
+        for path, place in self.places.items():
+            yield NodeMark(self.heading(), place, "fine" if self.provider.startswith(place) else "doubt", path)
 
     def heading(self) -> str:
         return f"{self.title} on {self.provider}"
@@ -185,6 +191,7 @@ class _Placed:
             is_compiled=self.is_compiled,
             copies=None if self.is_compiled else sum(record["copies"].values()),
             operators=tuple(self._operator_rows(macs, cuts)),
+            places={node.path: place for node, place in self.where.items()},
         )
 
     def _is_there(self, node: Node | None) -> bool:

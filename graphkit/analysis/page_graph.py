@@ -19,6 +19,7 @@ from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value, all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size
 from graphkit.ops.tensor import plain_dims
+from graphkit.render.document_blocks import NodeMark
 from graphkit.shapes import AS_DECLARED, Expr, Relation, Shapes
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.symbolic.relations import linear_equations, reduce_rows, solve_symbol
@@ -146,7 +147,17 @@ def _evaluate_at(expr: Expr, sizes: Mapping[str, int]) -> int | None:
         return None
 
 
+UNKNOWN = "?"  # which the name of an element that is not known begins with
 NONE = -1  # the number of an input that is left out
+
+
+def _grouped_marks(marks: Iterable[NodeMark], numbers: Mapping[str, int], texts: _Numbers[str]) -> list[object]:
+    colours: dict[str, dict[tuple[str, str], list[list[int]]]] = {}
+    for mark in marks:
+        if mark.node in numbers:
+            kinds = colours.setdefault(mark.colour, {})
+            kinds.setdefault((mark.meaning, mark.tone), []).append([numbers[mark.node], texts.number(mark.text)])
+    return [[name, [[*kind, nodes] for kind, nodes in kinds.items()]] for name, kinds in colours.items()]
 
 
 class _Numbers(dict[T, int]):
@@ -162,6 +173,7 @@ def page_graph(
     costs: Costs | None = None,
     at: PageSizes | None = None,
     runs: Sequence[Mapping[str, int]] = (),
+    marks: Iterable[NodeMark] = (),
 ) -> dict[str, object]:
     """Return the graph of a model as plain lists, which `render/page/graph.mjs` reads.
 
@@ -170,6 +182,7 @@ def page_graph(
         costs: The costs that the page shows, if it does.
         at: The sizes of a page without costs, where others than the typical ones are of interest.
         runs: Further runs whose peak memory the page shows, each by the sizes that it keeps.
+        marks: What the drawing says about nodes.
 
     Returns:
         `model`: the name of the model.
@@ -177,11 +190,12 @@ def page_graph(
         `scopes`: path and number of the owning node of each graph.
         `nodes`: label, scope, operator, module, attributes (name and value in turns), inputs, outputs.
         `values`: name, scope, kind, type with shape, bytes of a weight, what its shape comes from, why it is unknown.
-        `constants`: the elements of small constants, by the number of the value.
+        `elements`: the elements of small constants and of shapes, by the number of the value.
         `numbers`: the dims at the sizes of the page, by the number of a type with symbolic ones.
         `costs`: number of a node, MACs, operations and bytes moved, each a number of `formulas`.
         `formulas`: expressions in the sizes, and what they come to.
         `sizes`: see `PageSizes`.
+        `marks`: name of each choice of colours; of each colour meaning, tone, nodes with what is said.
         `memory`: see `page_memory`: at the sizes of the page, and of each further run.
     """
     page = at or PageSizes.of(shapes, costs)
@@ -216,16 +230,17 @@ def page_graph(
         row = [value.name, scope_numbers[value.scope], kind, type_, size, sources]
         return [*row, texts.number(reason)] if reason else row
 
+    def elements_text(value: Value) -> str:
+        text = values_text(value.constant) if value.constant is not None else shapes[value].values_text
+        return "" if UNKNOWN in text else text
+
     return {
         "model": shapes.model.label if costs is None else costs.model,
         "scopes": [[scope.path, NONE if scope.owner is None else node_numbers[scope.owner]] for scope in scopes],
         "nodes": [*map(node_entry, nodes)],
         "values": [*map(value_entry, values)],
-        "constants": {
-            value_numbers[value]: texts.number(text)
-            for value in values
-            if value.constant is not None and (text := values_text(value.constant))
-        },
+        "elements": {value_numbers[value]: texts.number(text) for value in values if (text := elements_text(value))},
+        "marks": _grouped_marks(marks, {node.path: number for node, number in node_numbers.items()}, texts),
         "inputs": [numbers_of(scope.inputs) for scope in scopes],
         "outputs": [numbers_of(scope.outputs) for scope in scopes],
         "texts": list(texts),

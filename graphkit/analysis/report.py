@@ -244,9 +244,12 @@ class Report(Judged):
     def graphs(self) -> tuple[Mapping[str, object], ...]:
         from graphkit.analysis.page_graph import page_graph
 
+        if self.source is None:
+            return ()
         costs = self.sections.get("costs")
-        shapes = infer(declarations(self.source).model) if self.source is not None else None
-        return () if shapes is None else (page_graph(shapes, costs if isinstance(costs, Costs) else None),)
+        marks = (mark for section in self.sections.values() for mark in section.marks())
+        shapes = infer(declarations(self.source).model)
+        return (page_graph(shapes, costs if isinstance(costs, Costs) else None, marks=marks),)
 
     def blocks(self) -> Iterator[Block]:
         for name, section in self.sections.items():

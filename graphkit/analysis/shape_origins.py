@@ -18,7 +18,7 @@ from graphkit.graph.uses import ShapeTensors
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.ops.tensor import without_huge_numbers
-from graphkit.render.document_blocks import Block, Cell, Drawing, Prose, table
+from graphkit.render.document_blocks import Block, Cell, Drawing, NodeMark, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer, is_known
 
@@ -95,6 +95,12 @@ class Origins(Result):
 
     def heading(self) -> str:
         return f"{self.title} after onnxoptimizer" if self.optimized else self.title
+
+    def marks(self) -> Iterator[NodeMark]:
+        for number, group in enumerate(self.groups, 1):
+            meaning = f"{number}: {group.op} {group.input}: {_cut_text(group.expression)}"
+            text = f"{number}: {meanings_text(group.meanings) or group.expression}"
+            yield from (NodeMark("Shape origins", meaning, "", path, text) for path in group.nodes)
 
     def in_short(self) -> str:
         return f"{count_things(len(self.groups), 'expression(s)')} that compute shapes" if self.groups else ""

@@ -18,7 +18,7 @@ from graphkit.graph.names import count_things
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
 from graphkit.ops.tensor import plain_dims
-from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
+from graphkit.render.document_blocks import Block, NodeMark, Prose, Table, table, table_of
 from graphkit.render.result import Result, tabled
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
 from graphkit.suggest import did_you_mean
@@ -308,6 +308,9 @@ class UnknownShapes(Judged):
             text = f"{tensors} of unknown shape from '{cause.name}' on: {cause.reason}"
             findings.append(Finding("unknown-shapes", where, text, cause.op, cause.tensors))
         return tuple(findings)
+
+    def marks(self) -> Iterator[NodeMark]:
+        return (NodeMark("Findings", "fault", "fault", cause.node, cause.reason) for cause in self.causes)
 
     def introduction(self) -> Iterator[str]:
         yield (

@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 
 __all__ = [
     "MARK", "PEAK", "ROWS", "WIDTH", "Bars", "Block", "Cell", "Column", "Document", "Drawing", "Formula", "Heading",
-    "Line", "Lines", "Link", "Picture", "Prose", "Sentence", "Table", "cell_text", "columns", "cut", "filled_columns",
-    "line", "outcome", "printable", "rows", "size_text", "table", "table_of", "treemap",
+    "Line", "Lines", "Link", "NodeMark", "Picture", "Prose", "Sentence", "Table", "cell_text", "columns", "cut",
+    "filled_columns", "line", "outcome", "printable", "rows", "size_text", "table", "table_of", "treemap",
 ]  # fmt: skip
 
 
@@ -226,6 +226,25 @@ class Lines:
     """Lines beneath each other: (text, role). A warning stands out, a note does not; a command is to be copied."""
 
     rows: Sequence[tuple[str, Literal["plain", "note", "warning", "command"]]]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMark:
+    """A statement about a node, which the drawing of its model on a page shows as a colour.
+
+    Attributes:
+        colour: The choice of colours that it is one of: `Findings`.
+        meaning: The meaning of the colour, for the key: `fault`.
+        tone: How bad that is; "" where no colour is worse than another.
+        node: The path of the node.
+        text: The statement, "" where the meaning says it.
+    """
+
+    colour: str
+    meaning: str
+    tone: Literal["fault", "doubt", "fine", ""]
+    node: str
+    text: str = ""
 
 
 Block = Heading | Prose | Table | Bars | Picture | Drawing | Lines

@@ -144,11 +144,11 @@ def _bars_html(block: Bars) -> str:
 PageGraph = Mapping[str, object]
 MODULES = (  # each after those that it imports
     *("elements", "formulas", "sizes", "memory", "graph", "kinds", "neighbourhood", "pair", "charts", "treemap"),
-    *("figures", "tables", "links", "panel", "main"),
+    *("figures", "tables", "links", "panel", "modules", "levels", "layered", "drawing", "colours", "drawings", "main"),
 )
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.mjs";$', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:function|class|const) (\w+))", re.MULTILINE)
-COMMENT = re.compile(r"^ *(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)  # that fills its lines
+COMMENT = re.compile(r"^ *//[^\n]*\n|(^ *)?/\*\*(?:(?!\*/).)*\*/(?(1)\n| ?)", re.MULTILINE | re.DOTALL)
 NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 
 
@@ -160,9 +160,10 @@ def html_page(result: Document, graphs: Sequence[PageGraph] = (), explanations: 
         graphs: The graphs that it can be searched for, as `analysis.page_graph.page_graph` makes them.
         explanations: Texts that explain what the first section says, by title; each unfolds below it.
     """
-    sections = list(_split_sections(result.blocks()))
-    first, *others = map(_section_html, sections)
-    shown = "".join((first, _explanation_html(explanations or {}), *others))
+    first, *others = _split_sections(result.blocks())
+    sections = [first, *([DRAWING] if graphs else []), *others]
+    before, *after = map(_section_html, sections)
+    shown = "".join((before, _explanation_html(explanations or {}), *after))
     style, script = f"{STYLE}{_page_file('page.css')}", _page_script()
     words = "Search nodes, operators, values and weights ( / )"
     search = f'<input id="search" type="search" placeholder="{words}" aria-label="{words}">' if graphs else ""
@@ -184,12 +185,13 @@ def html_page(result: Document, graphs: Sequence[PageGraph] = (), explanations: 
 
 
 Section = tuple[str, str, list[Block]]  # id, title and blocks
+DRAWING: Section = ("drawing", "Drawing", [])  # which the script fills
 
 
 def _split_sections(blocks: Iterable[Block]) -> Iterator[Section]:
     """Yield the blocks before the first heading, without a title, then those of each heading."""
     section: Section = ("top", "", [])
-    taken = {"top", "panel", "close", "search", "explanations"}
+    taken = {"top", "panel", "close", "search", "explanations", "drawing"}
     for block in blocks:
         if isinstance(block, Heading) and not block.is_inner:
             yield section

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphkit.errors import UsageError
-from graphkit.render.document_blocks import Block, Cell, Prose, Table, table, table_of
+from graphkit.render.document_blocks import Block, Cell, NodeMark, Prose, Table, table, table_of
 
 if TYPE_CHECKING:
     from graphkit.render.terminal import Rendered
@@ -126,6 +126,10 @@ class Result:
 
     def graphs(self) -> Sequence[Mapping[str, object]]:
         """Return the graphs that its page can be searched for, as data (see `analysis.page_graph`)."""
+        return ()
+
+    def marks(self) -> Iterable[NodeMark]:
+        """Yield what the drawing of the model on its page says about nodes."""
         return ()
 
     def explanations(self) -> Mapping[str, str]:

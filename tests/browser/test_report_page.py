@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from onnx import TensorProto, helper
-from page_checks import expect, heads
+from page_checks import HOSTILE, chain_of, expect, heads
 
 import graphkit
 from graphkit.model import Model
@@ -17,31 +17,11 @@ from graphkit.render.html import block_html
 
 Browser = Page = Any  # Playwright's, which is installed for these tests alone
 Open = Callable[..., Page]
-HOSTILE = (
-    "<img src=x onerror=window.attacked=1>",
-    "</script><script>window.attacked=1</script>",
-    "javascript:window.attacked=1",
-    '"><svg onload=window.attacked=1>',
-    "' onclick='window.attacked=1",
-    "#node=x&model=7",
-    "{0-3}<!--",
-    "__proto__",
-    "constructor",
-)
 
 
 @pytest.fixture(scope="module")
 def merged() -> str:
     return graphkit.report("example:merged-decoder").to_html()
-
-
-def chain_of(names: list[str]) -> Model:
-    """Return a model of nodes one after another, each with its name for its output too."""
-    befores = ["x", *names[:-1]]
-    nodes = [helper.make_node("Neg", [before], [name], name) for before, name in zip(befores, names, strict=True)]
-    puts = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in ("x", names[-1])]
-    graph = helper.make_graph(nodes, "chain", puts[:1], puts[1:])
-    return Model.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
 
 
 def test_a_search_finds_operators_nodes_and_values(open_page: Open, merged: str) -> None:

@@ -45,7 +45,7 @@ export function withBreaks(pieces) {
 /** The address of a node, or of a value, on this page.
  * @param {number} model
  * @param {string} name
- * @param {"node" | "value"} kind */
+ * @param {"node" | "value" | "show"} kind `show` for a node in the drawing */
 export function address(model, name, kind = "node") {
   return `#${model ? `model=${model}&` : ""}${kind}=${encodeURIComponent(name)}`;
 }

@@ -7,7 +7,7 @@ import { Sizes } from "./sizes.mjs";
 /** @typedef {{label: string, scope: number, op: string, module: string, attributes: [string, string][],
  *             inputs: number[], outputs: number[]}} GraphNode */
 /** @typedef {{name: string, scope: number, kind: string, type: string, bytes: number, sources: number[],
- *             dims: (number | null)[] | null, unknown: string, constant: string, producer: number, consumers: number[]}} GraphValue */
+ *             dims: (number | null)[] | null, unknown: string, elements: string, producer: number, consumers: number[]}} GraphValue */
 
 export class Graph {
   /** @param {any} data */
@@ -35,9 +35,13 @@ export class Graph {
     /** @type {GraphValue[]} */
     this.values = data.values.map(([name, scope, kind, type, bytes, sources, unknown]) => ({
       name, scope, kind: text(kind), type: text(type), bytes, sources, dims: data.numbers[type] ?? null,
-      unknown: unknown === undefined ? "" : text(unknown), producer: -1, consumers: [], constant: "",
+      unknown: unknown === undefined ? "" : text(unknown), producer: -1, consumers: [], elements: "",
     }));
-    for (const [value, number] of Object.entries(data.constants)) this.values[Number(value)].constant = text(number);
+    /** What a drawing says of nodes: each name is a colour, with nodes by kind.
+     * @type {{name: string, kinds: {meaning: string, style: string, nodes: Map<number, string>}[]}[]} */
+    this.marks = data.marks.map(([name, kinds]) => ({ name, kinds: kinds.map(([meaning, style, nodes]) =>
+      ({ meaning, style, nodes: new Map(nodes.map(([node, said]) => [node, text(said)])) })) }));
+    for (const [value, number] of Object.entries(data.elements)) this.values[Number(value)].elements = text(number);
     this.nodes.forEach((node, number) => {
       for (const value of node.outputs) if (value >= 0) this.values[value].producer = number;
       for (const value of new Set(node.inputs)) if (value >= 0) this.values[value].consumers.push(number);

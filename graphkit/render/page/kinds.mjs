@@ -1,6 +1,7 @@
 // The kinds of operators, which have colours in drawings, and the key to them.
 import { element } from "./elements.mjs";
 
+const [MOST, LONGEST] = [10, 60]; // colours in a key, and characters of each
 const OPERATORS = {
   product: `MatMul Gemm Conv ConvTranspose Einsum Attention MultiHeadAttention GroupQueryAttention MatMulNBits MatMulInteger
     ConvInteger QLinearMatMul QLinearConv DynamicQuantizeMatMul LSTM GRU RNN`,
@@ -24,10 +25,18 @@ export function kindOf(op) {
   return KINDS.get(op) ?? "op";
 }
 
-/** The key to the colours of some operators.
+/** The kinds of some operators, each a style with its meaning.
  * @param {string[]} operators */
-export function keyTo(operators) {
+export function kindsOf(operators) {
   const shown = new Set(operators.map(kindOf));
-  const kinds = [...NAMES].filter(([kind]) => shown.has(kind));
-  return element("p", { class: "kinds" }, ...kinds.map(([kind, name]) => element("span", { class: kind }, name)));
+  return [...NAMES].filter(([kind]) => shown.has(kind)).map(([style, meaning]) => ({ style, meaning }));
+}
+
+/** The key to the colours of one drawing or more.
+ * @param {{style: string, meaning: string}[]} every */
+export function keyOf(every) {
+  const kinds = [...new Map(every.map((each) => [`${each.style} ${each.meaning}`, each])).values()];
+  const shown = kinds.slice(0, MOST).map(({ style, meaning }) =>
+    element("span", { class: style }, meaning.length > LONGEST ? `${meaning.slice(0, LONGEST)}…` : meaning));
+  return element("p", { class: "kinds" }, ...shown, kinds.length > MOST ? `and ${kinds.length - MOST} more` : "");
 }

@@ -1,5 +1,6 @@
 // What runs when the page opens: names become links, tables sort, the search finds, an address opens a panel.
 import { address, breakable, element } from "./elements.mjs";
+import { addDrawings } from "./drawings.mjs";
 import { drawFigures, movingFigures } from "./figures.mjs";
 import { Graph } from "./graph.mjs";
 import { linkNames } from "./links.mjs";
@@ -20,9 +21,11 @@ let cameFrom = /** @type {Element | null} */ (null); // what had the focus befor
 
 liveTables(page);
 breakable(page);
+document.documentElement.classList.add("live"); // the drawing has its width from here on
+const section = document.querySelector("#drawing details");
+const drawings = section === null ? null : addDrawings(section, graphs);
 if (isRewrite) addSharedSliders();
 else graphs.forEach((graph, model) => addSliders(graph, model));
-document.documentElement.classList.add("live");
 window.addEventListener("hashchange", () => {
   open();
   if (!panel.hidden && document.activeElement !== field) enter();
@@ -54,6 +57,7 @@ function addSliders(graph, model) {
     showFigures();
     if (part !== null) showAt(part, graph.sizes, model);
     if (shownModel === model) showAt(panel, graph.sizes, model);
+    drawings?.resize();
   });
   if (form === null) return;
   if (graphs.length === 1) document.querySelector(".contents")?.prepend(form);
@@ -67,6 +71,7 @@ function addSharedSliders() {
     showAt(page, graphs[0].sizes, 0);
     graphs.forEach(({ sizes }, model) => showAt(new DocumentFragment(), sizes, model));
     showAt(panel, graphs[shownModel].sizes, shownModel);
+    drawings?.resize();
   });
   if (form !== null) document.querySelector(".contents")?.prepend(form);
 }
@@ -84,6 +89,7 @@ function open() {
   const asked = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B"));
   const model = Number(asked.get("model") ?? 0);
   const name = asked.get("node") ?? asked.get("value");
+  const drawnNode = graphs[model]?.nodeOf(asked.get("show") ?? "") ?? -1;
   const graph = graphs[model];
   if (asked.has("search") && field !== null) {
     field.value = asked.get("search") ?? "";
@@ -97,6 +103,7 @@ function open() {
     else if (value >= 0) show(valuePanel(graph, model, value, named));
     else show([element("h2", {}, name), element("p", {}, "There is no node or value of this name in the model.")]);
   } else if (location.hash) hide(); // the address of a section
+  if (drawnNode >= 0) drawings?.show(model, drawnNode);
 }
 
 /** @param {string} text */

@@ -1,6 +1,6 @@
 // A drawing of the nodes around one: two steps each way, bodies inside a frame, like nodes of a row as one.
 import { address, drawn, element } from "./elements.mjs";
-import { keyTo, kindOf } from "./kinds.mjs";
+import { keyOf, kindOf, kindsOf } from "./kinds.mjs";
 
 const STEPS = 2;
 const MOST = 6; // nodes of a row that are drawn one by one
@@ -77,7 +77,7 @@ export function neighbourhood(graph, model, centre) {
   }
   for (const box of boxes) picture.append(drawnBox(graph, model, box, box.nodes.includes(centre)));
   const operators = boxes.map((box) => graph.nodes[box.nodes[0]].op);
-  return element("div", {}, element("div", { class: "scroll" }, picture), keyTo(operators));
+  return element("div", {}, element("div", { class: "scroll" }, picture), keyOf(kindsOf(operators)));
 }
 
 /** Give each box its x, and return the width of all: graphs that share a row stand beside each other.
@@ -124,7 +124,7 @@ function placed(boxes) {
 function words(graph, nodes) {
   const { op, label, inputs, outputs } = graph.nodes[nodes[0]];
   if (nodes.length > 1) return { op: `${nodes.length} × ${op}`, label: "", constants: "", shape: "" };
-  const constants = inputs.flatMap((value) => (value >= 0 && graph.values[value].constant) || []).join("  ");
+  const constants = inputs.flatMap((value) => (value >= 0 && graph.values[value].elements) || []).join("  ");
   const given = outputs.filter((value) => value >= 0);
   const { type = "" } = graph.values[given[0]] ?? {};
   const more = given.length > 1 ? ` and ${given.length - 1} more` : "";

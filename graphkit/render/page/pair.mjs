@@ -41,7 +41,7 @@ function beside(graphs, model, number, other, twin) {
  * @param {import("./graph.mjs").Graph} there
  * @param {number} two
  * @returns {[string, string, string][]} */
-function differences(here, one, there, two) {
+export function differences(here, one, there, two) {
   const [left, right] = [facts(here, one), facts(there, two)];
   return [...new Set([...left.keys(), ...right.keys()])]
     .map((what) => /** @type {[string, string, string]} */ ([what, left.get(what) ?? "", right.get(what) ?? ""]))

@@ -21,6 +21,7 @@ export function nodePanel(graphs, model, number, places) {
   const facts = [["Operator", node.op], ["Module", node.module], ...node.attributes];
   const parts = [
     element("h2", {}, path),
+    element("p", {}, element("a", { href: address(model, path, "show") }, "Show it in the drawing")),
     element("dl", {}, ...facts.filter(([, value]) => value).flatMap(([name, value]) =>
       [element("dt", {}, name), element("dd", {}, element("code", {}, value))]), ...costs(graph, number)),
     ...besideOthers(graphs, model, number),
@@ -67,7 +68,7 @@ function typed({ type, dims }) {
 export function valuePanel(graph, model, number, places) {
   const value = graph.values[number];
   const facts = [["Kind", value.kind], ["Type", ...typed(value)], ["Bytes", value.bytes ? value.bytes.toLocaleString("en") : ""],
-    ["Value", value.constant]];
+    ["Value", value.elements]];
   const readers = value.consumers.slice(0, 200).map((node) => element("li", {}, link(graph, model, node)));
   return [
     element("h2", {}, graph.valuePath(number)),
@@ -84,7 +85,7 @@ function list(graph, model, values, direction) {
     const others = direction === "from" ? [value.producer].filter((node) => node >= 0) : value.consumers;
     const shown = others.slice(0, READERS).flatMap((node, at) => [at ? ", " : " ", link(graph, model, node)]);
     const more = others.length > READERS ? [` and ${others.length - READERS} more`] : [];
-    const bytes = value.constant ? ` = ${value.constant}` : value.bytes ? `, ${value.bytes.toLocaleString("en")} bytes` : "";
+    const bytes = value.elements ? ` = ${value.elements}` : value.bytes ? `, ${value.bytes.toLocaleString("en")} bytes` : "";
     const name = element("a", { href: address(model, graph.valuePath(number), "value") }, value.name);
     const what = `${bytes}${value.kind === "node" ? "" : `, ${value.kind}`}`;
     return element("li", {}, element("code", {}, name), element("br"), ...typed(value), what,
