@@ -138,6 +138,11 @@ WEIGHTS = Flag(
 NO_VERIFY = Flag(help="Skip the proof.")
 OVERWRITE = Flag(help="Replace existing files.")
 TIME = Flag(help="Measure the latency before and after in onnxruntime, in turns.")
+TIMED_ON = Flag(
+    help="Where --time runs both models: an execution provider of onnxruntime; see graphkit providers.",
+    metavar="NAME[:KEY=VALUE...]",
+    is_rare=True,
+)
 STEPS = Flag(help="Number of greedy decoding steps in the proof of a split.", is_rare=True)
 SEED = Flag(help="Seed of the generated inputs.", least=0, is_rare=True)
 BLOCKED_BY = Flag(help="Show what keeps the model from a target; see graphkit targets.", metavar="NAME|FILE")
@@ -176,6 +181,7 @@ class RewriteOptions(Options):
     tolerance: float | None = option(None, TOLERANCE)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
     time: bool = option(False, TIME)
+    provider: str = option("cpu", TIMED_ON)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +225,7 @@ class SplitOptions(Options):
     tolerance: float = option(0.0, LARGEST, least=0.0, is_rare=True)
     limits: Limits = option(DEFAULT_LIMITS, *LIMITS)
     time: bool = option(False, TIME)
+    provider: str = option("cpu", TIMED_ON)
 
 
 @dataclass(frozen=True, kw_only=True)

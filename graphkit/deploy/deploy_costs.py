@@ -40,6 +40,7 @@ def lowering_costs(
             what=part.method.file,
             timed=options.time,
             limits=options.limits,
+            provider=options.provider,
         )
         for part in parts
     )
@@ -92,6 +93,7 @@ def bundling_costs(
                 what=method.file,
                 timed=options.time and not options.dry_run,
                 limits=options.limits,
+                provider=options.provider,
             )
         )
     return tuple(changes)

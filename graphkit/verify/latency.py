@@ -18,7 +18,8 @@ from graphkit.errors import GraphkitError, UsageError
 from graphkit.model import Model
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.session import IsolatedSession
+from graphkit.runtime.providers import CPU, Provider
+from graphkit.runtime.session import IsolatedSession, as_provider
 from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles
 from graphkit.verify.input_generator import InputGenerator
 
@@ -31,7 +32,12 @@ Feed = Mapping[str, np.ndarray]
 
 
 def costs_before_and_after(
-    models: BeforeAndAfter, *, what: str = "", timed: bool = False, limits: Limits = DEFAULT_LIMITS
+    models: BeforeAndAfter,
+    *,
+    what: str = "",
+    timed: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
+    provider: str = CPU.name,
 ) -> CostChange:
     """Count costs before and after a rewrite, and measure the latency of both if that is asked for.
 
@@ -40,6 +46,7 @@ def costs_before_and_after(
         what: What to call the costs.
         timed: Whether to measure.
         limits: Time and memory that a model may take.
+        provider: Where both models run: an execution provider of onnxruntime.
     """
     change = cost_change(models, what)
     if not timed or change.unknown:
@@ -48,19 +55,20 @@ def costs_before_and_after(
         if any(model.path is not None and model.path == models.after.path for model in models.before):
             raise UsageError(f"{models.after.label}: it has replaced the original - name another file to write")
         with shared_isolation(limits):
-            return replace(change, latency=_measure_latency(models))
+            return replace(change, latency=_measure_latency(models, as_provider(provider)))
     except GraphkitError as error:
         return replace(change, untimed=str(error))
 
 
-def _measure_latency(models: BeforeAndAfter) -> Latency:
+def _measure_latency(models: BeforeAndAfter, provider: Provider) -> Latency:
     originals, result = models.choose_sizes()
     before, after = models.before, models.after
     feeds = [_timed_feed(model, size_text) for model, size_text in zip(before, originals, strict=True)]
     with contextlib.ExitStack() as stack:
-        runs = [(stack.enter_context(_timed_session(model)), feed) for model, feed in zip(before, feeds, strict=True)]
+        sessions = [stack.enter_context(_timed_session(model, provider)) for model in before]
+        runs = [*zip(sessions, feeds, strict=True)]
         last = (
-            stack.enter_context(_timed_session(after)),
+            stack.enter_context(_timed_session(after, provider)),
             {**_same_or(feeds, after, result), **models.values_at(result.sizes)},
         )
         began, times = time.monotonic(), list[tuple[float, float]]()
@@ -79,12 +87,13 @@ def _measure_latency(models: BeforeAndAfter) -> Latency:
         high=max(ratios),
         rounds=len(counted),
         threads=THREADS,
+        provider=provider.name,
     )
 
 
-def _timed_session(model: Model) -> IsolatedSession:
+def _timed_session(model: Model, provider: Provider) -> IsolatedSession:
     source: Path | Model = model if model.path is None or model.is_edited else model.path
-    return IsolatedSession(source, optimize=True, threads=THREADS)
+    return IsolatedSession(source, optimize=True, threads=THREADS, provider=provider)
 
 
 def _time_run(session: IsolatedSession, feed: Feed) -> float:

@@ -191,7 +191,7 @@ class FileRewrite:
             return (cost_change(known),)
         from graphkit.verify.latency import costs_before_and_after
 
-        return (costs_before_and_after(models, timed=options.time, limits=options.limits),)
+        return (costs_before_and_after(models, timed=True, limits=options.limits, provider=options.provider),)
 
     @property
     def proof_progress(self) -> Progress:

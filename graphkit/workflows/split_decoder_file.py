@@ -179,6 +179,7 @@ def split_file(
                 what=part.name,
                 timed=options.time,
                 limits=options.limits,
+                provider=options.provider,
             )
             for part, past in ((first, 0), (with_past, TYPICAL["past"]))
         ),

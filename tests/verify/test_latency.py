@@ -87,3 +87,11 @@ def test_a_merged_decoder_runs_the_branch_of_its_sizes() -> None:
         ((sized,), _) = BeforeAndAfter([model], model, spec).choose_sizes()
         feed = latency._timed_feed(model, sized)
         assert bool(feed["use_cache_branch"].all()) == (past > 0)
+
+
+def test_both_run_on_the_provider_that_is_asked_for(tmp_path: Path) -> None:
+    models = [load(saved(tmp_path / name)) for name in ("a.onnx", "b.onnx")]
+    change = costs_before_and_after(BeforeAndAfter(models[:1], models[1]), timed=True, provider="cuda")
+    assert change.latency is None
+    assert change.untimed.startswith("provider 'cuda' is not installed")
+    assert costs_before_and_after(BeforeAndAfter(models[:1], models[1]), timed=True).latency is not None

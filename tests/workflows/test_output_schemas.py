@@ -157,15 +157,15 @@ def golden_name(command: str, name: str) -> str:
 def test_every_golden_file_is_compared() -> None:
     names = {golden_name(*case) for case in WRITES} | {Path(file).stem for file in FILES.values()}
     names |= {golden_name("program", name) for name in PROGRAMS}
-    assert {path.stem for path in GOLDEN.iterdir()} == names
+    assert {path.stem for path in GOLDEN.glob("*.json")} == names
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.iterdir()), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
 def test_a_golden_file_sees_each_change(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     check_golden(path.stem, text, writes=False)
     for name in re.findall(r'^ +"([\w-]+)": ', text, re.MULTILINE)[::20]:
-        with pytest.raises(AssertionError, match="the JSON is not"):
+        with pytest.raises(AssertionError, match="is not tests/golden"):
             check_golden(path.stem, normalised(text.replace(f'"{name}": ', f'"{name}s": ', 1)), writes=False)
 
 

@@ -56,6 +56,7 @@ class Latency:
         low, high: The least and the largest of these ratios.
         rounds: How many rounds there were.
         threads: Threads of each session.
+        provider: The execution provider on which both ran.
     """
 
     before_ms: float
@@ -65,6 +66,7 @@ class Latency:
     high: float
     rounds: int
     threads: int
+    provider: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -306,8 +308,9 @@ def cost_change_blocks(
         headings = f"Cost | {sides[0]}:number | {sides[1]}:number | Ratio:number"
         yield table(headings, [*_change_rows(change, place, runs)], title=Sentence.of(*title))
         if (time := change.latency) is not None:
+            device = "" if time.provider == "cpu" else f" on {time.provider}"
             yield Prose(
-                f"Latency is the median of {time.rounds} rounds in onnxruntime, run in turns on "
+                f"Latency{device} is the median of {time.rounds} rounds in onnxruntime, run in turns on "
                 f"{count_things(time.threads, 'thread(s)')} with default optimizations; its ratio is that of "
                 "the rounds."
             )
