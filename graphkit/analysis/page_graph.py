@@ -5,7 +5,7 @@ Nodes and values have shapes and their sources; sizes have relations and bounds;
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -18,9 +18,11 @@ from graphkit.graph.declared_types import attribute_text, shape_text, values_tex
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Node, Value, all_nodes, all_scopes, as_text
 from graphkit.io.tensors import payload_size
+from graphkit.ops.preconditions import Index
 from graphkit.ops.tensor import plain_dims
 from graphkit.render.document_blocks import NodeMark
-from graphkit.shapes import AS_DECLARED, Expr, Relation, Shapes
+from graphkit.shapes import AS_DECLARED, Expr, Relation, Shapes, is_known
+from graphkit.shapes.constraints.collect_preconditions import Guarded, collect_preconditions
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.symbolic.relations import linear_equations, reduce_rows, solve_symbol
 
@@ -69,20 +71,21 @@ class PageSizes:
         return cls(shapes, cost_sizes, frozenset(cost_sizes) - set(costs.assumed), typical.legal)
 
     def document(self) -> dict[str, object]:
-        """Return what a page reads: `symbols` (name, size, least, most), `fixed`, `links`, `follows` and `requires`.
+        """Return what a page reads: `symbols`, `fixed`, `links`, `follows` and `requires`.
 
+        Symbols have a name, a size, the least and the greatest of a slider, and whether no greater one is legal.
         `is_least` says that costs may be more elsewhere: of an If, the branch counts that is dearer at these sizes.
         """
         follows, chosen = self._follows(), chosen_branches(self.shapes, self.sizes)
         known = {*self.fixed, *self.links}
         free = [each for each in self.legal.variables if each.name in self.sizes and each.name not in known]
-        requires: dict[tuple[str, str], None] = {}  # relations to 0 that hold at the sizes
-        for relation in self.legal.relations:
+        requires: dict[tuple[str, str], str] = {}  # relations to 0 that hold at the sizes, and a node that needs them
+        for relation, node in (*((each, "") for each in self.legal.relations), *self._index_limits()):
             left, value = str(relation.left), self._at(relation.left)
             if relation.right != 0 or value is None or len(left) > MAX_TEXT:
                 continue
             if {"==": value == 0, ">=": value >= 0, "<=": value <= 0}[relation.relation]:
-                requires[left, relation.relation] = None
+                requires.setdefault((left, relation.relation), node)
         return {
             "symbols": [
                 [each.name, self.sizes[each.name], *self._reach(each)] for each in free if each.name not in follows
@@ -90,15 +93,24 @@ class PageSizes:
             "fixed": {name: size for name, size in self.sizes.items() if name in self.fixed},
             "links": {name: str(expr) for name, expr in self.links.items() if name not in self.fixed},
             "follows": {name: str(expr) for name, expr in follows.items() if name not in known},
-            "requires": list(requires),
+            "requires": [[*relation, node] for relation, node in requires.items()],
             "is_least": any(node.is_op("If") and node not in chosen for node in all_nodes(self.shapes.model.scopes)),
         }
 
-    def _reach(self, variable: Variable) -> tuple[int, int]:
+    def _index_limits(self) -> Iterator[tuple[Relation, str]]:
+        """Yield that the last index lies in its axis, such as a position in a table, and a node that reads it."""
+        for place in collect_preconditions(self.shapes):
+            required = place.precondition
+            required = required.inner if isinstance(required, Guarded) else required
+            if isinstance(required, Index) and is_known(required.high) and is_known(required.size):
+                yield Relation.at_most(required.high - required.size + 1, 0), place.nodes[0].path
+
+    def _reach(self, variable: Variable) -> tuple[int, int, bool]:
+        """Return the least size, the greatest of a slider, and whether no greater one is legal."""
         if variable.role == "past" and self.shapes.model.roles.merged:  # without a past, its other branch runs
             variable = replace(variable, low=min(1, self.sizes[variable.name]), high=variable.high)
         most = max(REACH * self.sizes[variable.name], LEAST_REACH) if variable.role != "batch" else 256
-        return variable.low, int(min(most, variable.high))
+        return variable.low, int(min(most, variable.high)), variable.high <= most
 
     def _follows(self) -> dict[str, Expr]:
         """Return the symbols that follow from others, such as a mask's length from past and new tokens."""

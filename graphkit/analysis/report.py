@@ -254,7 +254,7 @@ class Report(Judged):
     def blocks(self) -> Iterator[Block]:
         for name, section in self.sections.items():
             if name != VERDICT.name and (heading := section.heading()):
-                yield Heading(heading)
+                yield Heading(heading, place=name)
             yield from section.blocks()
 
 

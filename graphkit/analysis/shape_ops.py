@@ -12,7 +12,7 @@ from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import MEASURING, SHAPE_OPERATORS, value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Bars, Block, Prose, Table, table, table_of
+from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
 from graphkit.render.result import Result, tabled
 
 __all__ = [
@@ -104,8 +104,6 @@ class ShapeOps(Judged):
         if self.nodes_after is not None:
             every = (*self.changes, Change("all nodes", self.nodes, self.nodes_after))
             yield changes_table(every, "Before and after onnxoptimizer (default passes)")
-            if changed := [(c.op, (c.before, c.after)) for c in self.changes if c.before != c.after]:
-                yield Bars("Before and after", ("before", "after"), changed)
 
 
 def changes_table(changes: Sequence[Change], title: str = "") -> Table:

@@ -24,7 +24,7 @@ from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import element_count, payload_size, walk_tensors
 from graphkit.io.wire import encode_varint
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Bars, Block, Prose, table, table_of
+from graphkit.render.document_blocks import Block, Prose, table, table_of
 
 __all__ = [
     "DataFileRow", "OperatorCount", "Summary", "TensorRow", "TiedTensors", "Weight", "WeightBits", "WeightBytes",
@@ -173,7 +173,6 @@ def weight_bits(all_weights: Iterable[Weight]) -> tuple[WeightBits, ...]:
 
 
 LARGEST = 5
-CHART_ROWS = 20
 STANDARD_DOMAINS = {"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"}
 CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
 
@@ -298,8 +297,6 @@ class Summary(Judged):
         if self.operators:
             counts = [(operator.full_name, operator.count) for operator in self.operators]
             yield table("Operator | Count:number", counts, "Operators")
-            bars = [(name, (count,)) for name, count in counts[:CHART_ROWS]]
-            yield Bars(f"The {len(bars)} most frequent operators", ("nodes",), bars)
         if self.tied is not None:
             rows_tied = [(" = ".join(group.names), group.bytes) for group in self.tied]
             none = Prose("No two large tensors have the same bytes.")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 __all__ = [
-    "MARK", "PEAK", "ROWS", "WIDTH", "Bars", "Block", "Cell", "Column", "Document", "Drawing", "Formula", "Heading",
+    "MARK", "PEAK", "ROWS", "WIDTH", "Block", "Cell", "Column", "Document", "Drawing", "Formula", "Heading",
     "Line", "Lines", "Link", "NodeMark", "Picture", "Prose", "Sentence", "Table", "cell_text", "columns", "cut",
     "filled_columns", "line", "outcome", "printable", "rows", "size_text", "table", "table_of", "treemap",
 ]  # fmt: skip
@@ -82,12 +82,14 @@ Cell = str | int | float | Formula | Link | None
 class Heading:
     """A heading inside a result; an inner one is of a part of what is under the last one that is not.
 
-    What is under a main one is what the result is about, which a screen shows, and not a line of that.
+    What is under a main one is what the result is about, which a screen shows, and not a line of that. An address on a
+    page ends with its place, or with its text where that is "".
     """
 
     text: str
     is_inner: bool = False
     is_main: bool = False
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +115,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells; integers get thousands separators, and None is an empty cell."""
+    """Rows of cells; integers get thousands separators, and None is an empty cell. Marked rows have a colour."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     title: str = ""
+    marked: Collection[int] = ()
 
 
 def table(headings: str, rows: Sequence[Sequence[Cell]], title: str = "") -> Table:
@@ -151,15 +154,6 @@ def _cell_of(value: object) -> Cell:
     if isinstance(value, tuple):
         return f"[{', '.join('?' if dim is None else str(dim) for dim in value)}]"
     return value.cell() if hasattr(value, "cell") else value  # type: ignore[return-value]
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """A bar chart: each row has a label, and one value for each series."""
-
-    title: str
-    series: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +241,7 @@ class NodeMark:
     text: str = ""
 
 
-Block = Heading | Prose | Table | Bars | Picture | Drawing | Lines
+Block = Heading | Prose | Table | Picture | Drawing | Lines
 
 
 class Document(Protocol):

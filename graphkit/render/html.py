@@ -1,4 +1,4 @@
-"""Blocks of results as HTML: tables, bar charts and drawings, without a script; a piece of a page for notebooks."""
+"""Blocks of results as HTML: tables and drawings, without a script; a piece of a page for notebooks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from statistics import fmean
 import networkx as nx
 
 from graphkit.render.document_blocks import (
-    Bars,
     Block,
     Document,
     Drawing,
@@ -37,6 +36,7 @@ from graphkit.render.document_blocks import (
 __all__ = ["STYLE", "as_dot", "block_html", "draw_svg", "html_fragment", "html_page"]
 
 
+CODE = re.compile(r"`([^`\n]+)`")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*", re.ASCII)
 
 STYLE = "\n" + (files("graphkit.render") / "page" / "blocks.css").read_text("utf-8")  # of blocks, on any page
@@ -71,8 +71,6 @@ def block_html(block: Block, level: int) -> str:
         return _lines_html(block)
     if isinstance(block, Table):
         return _table_html(block)
-    if isinstance(block, Bars):
-        return _bars_html(block)
     caption = f"<figcaption>{escape_html(block.title)}</figcaption>"
     if isinstance(block, Drawing):
         return f"<figure>{caption}{draw_svg(block)}</figure>\n"
@@ -100,14 +98,15 @@ def _table_html(block: Table) -> str:
     caption = f"<caption>{_sentence_html(block.title)}</caption>" if block.title else ""
     head = "".join(f"<th{kind}>{escape_html(c.name)}</th>" for c, kind in zip(columns, classes, strict=True))
     rows = []
-    for row in block.rows:
+    for number, row in enumerate(block.rows):
         cells = []
         for at, column, kind in zip(shown, columns, classes, strict=True):
             cell = row[at]
             content = _formula_html(cell) if isinstance(cell, Formula) else html_escape(cell_text(cell))
             content = f'<a href="{html_escape(cell.address)}">{content}</a>' if isinstance(cell, Link) else content
             cells.append(f"<td{kind}>{f'<code>{content}</code>' if column.kind == 'code' else content}</td>")
-        rows.append(f"<tr>{''.join(cells)}</tr>\n")
+        tone = ' class="warning"' if number in block.marked else ""
+        rows.append(f"<tr{tone}>{''.join(cells)}</tr>\n")
     return (
         f'<div class="scroll"><table>{caption}<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{''.join(rows)}</tbody></table></div>\n"
@@ -128,19 +127,6 @@ def _formula_html(cell: Formula) -> str:
     return f"<data{attributes}>{escape_html(cell.text)}</data>"
 
 
-def _bars_html(block: Bars) -> str:
-    top = max((max(values) for _, values in block.rows), default=0) or 1
-    parts = []
-    for label, values in block.rows:
-        for number, value in enumerate(values):
-            name = escape_html(label) if not number else ""
-            bar = f'<svg class="bar bar{number}" width="{100 * value / top:.1f}%" height="13"></svg>'
-            parts.append(f'<span>{name}</span><span class="number">{value:,}</span>{bar}\n')
-    keys = "".join(f' <span class="key key{n}">{escape_html(name)}</span>' for n, name in enumerate(block.series))
-    caption = escape_html(block.title) + (keys if len(block.series) > 1 else "")
-    return f'<figure><figcaption>{caption}</figcaption><div class="bars">\n{"".join(parts)}</div></figure>\n'
-
-
 PageGraph = Mapping[str, object]
 MODULES = (  # each after those that it imports
     *("elements", "formulas", "sizes", "memory", "graph", "kinds", "neighbourhood", "pair", "charts", "treemap"),
@@ -152,14 +138,21 @@ COMMENT = re.compile(r"^ *//[^\n]*\n|(^ *)?/\*\*(?:(?!\*/).)*\*/(?(1)\n| ?)", re
 NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 
 
-def html_page(result: Document, graphs: Sequence[PageGraph] = (), explanations: Mapping[str, str] | None = None) -> str:
+def html_page(
+    result: Document,
+    graphs: Sequence[PageGraph] = (),
+    explanations: Mapping[str, str] | None = None,
+    title: str = "",
+) -> str:
     """Return a whole page.
 
     Args:
         result: What to show.
         graphs: The graphs that it can be searched for, as `analysis.page_graph.page_graph` makes them.
         explanations: Texts that explain what the first section says, by title; each unfolds below it.
+        title: Of the page, "" for the heading of the result.
     """
+    title = escape_html(title or result.heading())
     first, *others = _split_sections(result.blocks())
     sections = [first, *([DRAWING] if graphs else []), *others]
     before, *after = map(_section_html, sections)
@@ -167,14 +160,14 @@ def html_page(result: Document, graphs: Sequence[PageGraph] = (), explanations: 
     style, script = f"{STYLE}{_page_file('page.css')}", _page_script()
     words = "Search nodes, operators, values and weights ( / )"
     search = f'<input id="search" type="search" placeholder="{words}" aria-label="{words}">' if graphs else ""
-    bar = f'<header class="bar"><strong>{escape_html(result.heading())}</strong>{search}</header>\n'
+    bar = f'<header class="bar"><strong>{title}</strong>{search}</header>\n'
     texts = (json.dumps(graph, separators=(",", ":")).replace("<", "\\u003c") for graph in graphs)  # ends no element
     data = "".join(f'<script type="application/json" class="graph">{text}</script>\n' for text in texts)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_security_policy(style, script)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape_html(result.heading())}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f'<div class="layout graphkit">\n{bar}{_contents_html(sections)}'
         f"<main>\n<h1>{escape_html(result.heading())}</h1>\n{shown}</main>\n"
         "</div>\n"
@@ -195,7 +188,7 @@ def _split_sections(blocks: Iterable[Block]) -> Iterator[Section]:
     for block in blocks:
         if isinstance(block, Heading) and not block.is_inner:
             yield section
-            slug = _anchor_slug(block.text)
+            slug = _anchor_slug(block.place or block.text)
             place = next(name for n in count(1) if (name := slug if n == 1 else f"{slug}-{n}") not in taken)
             taken.add(place)
             section = (place, block.text, [])
@@ -231,9 +224,24 @@ def _explanation_html(explanations: Mapping[str, str]) -> str:
     """Return texts that are folded away until somebody asks for one."""
     texts = ""
     for title, text in explanations.items():
-        lines = "\n".join(map(escape_html, text.splitlines()))
-        texts += f"<details><summary>{escape_html(title)}</summary><pre>{lines}</pre></details>\n"
+        texts += f'<details id="explanations.{_anchor_slug(title)}">'
+        texts += f"<summary>{escape_html(title)}</summary>\n{_markdown_html(text)}</details>\n"
     return f'<div id="explanations"><h2>What to do</h2>\n{texts}</div>\n' if texts else ""
+
+
+def _markdown_html(text: str) -> str:
+    """Return a page of a finding without its title: headings, lists, paragraphs, and code in lines."""
+    parts = []
+    for block in re.split(r"\n\s*\n", text.strip()):
+        shown = CODE.sub(r"<code>\1</code>", "\n".join(map(prose_html, block.splitlines())))
+        if block.startswith("- "):
+            items = re.split(r"^- ", shown, flags=re.MULTILINE)[1:]
+            parts += ["<ul>\n", *(f"<li>{item.strip()}</li>\n" for item in items), "</ul>\n"]
+        elif block.startswith("## "):
+            parts.append(f"<h4>{shown.removeprefix('## ')}</h4>\n")
+        elif not block.startswith("# "):
+            parts.append(f"<p>{shown}</p>\n")
+    return "".join(parts)
 
 
 def _contents_html(sections: Sequence[Section]) -> str:

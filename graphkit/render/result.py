@@ -86,6 +86,12 @@ class Result:
         """The title, with the name of the analysed model if that matters."""
         return self.title
 
+    def page_title(self) -> str:
+        """The heading, with the names of the models in it or after it."""
+        named = (getattr(self, name, "") for name in ("model", "source", "a", "b"))
+        missing = [name for name in named if isinstance(name, str) and name and name not in self.heading()]
+        return ": ".join((self.heading(), *([" and ".join(missing)] if missing else [])))
+
     def introduction(self) -> Iterable[str | Block]:
         """Yield what is said before the tables, in paragraphs."""
         return ()
@@ -177,7 +183,7 @@ class Result:
         """Return one self-contained HTML page."""
         from graphkit.render.html import html_page
 
-        return html_page(self, self.graphs(), self.explanations())
+        return html_page(self, self.graphs(), self.explanations(), self.page_title())
 
     def to_csv(self) -> str:
         """Return the tables as CSV, "" where there is none: one after the other, an empty line between them."""

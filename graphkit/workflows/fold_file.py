@@ -19,7 +19,7 @@ from graphkit.options import FoldOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.declare_shapes import FreezeDims, with_shapes
 from graphkit.progress import Progress, time_limit
-from graphkit.render.document_blocks import Bars, Block, Heading, Prose
+from graphkit.render.document_blocks import Block, Heading, Prose
 from graphkit.rewrite.base import ROUNDING, Declined, Outcome, PassChange, change_blocks, declined_blocks
 from graphkit.shapes import declarations
 from graphkit.shapes.constraints.failing_sizes import check_sizes
@@ -80,11 +80,6 @@ class FoldReport(FileReport):
         yield Prose(f"Wrote {' and '.join(self.files)}{shapes}. {frozen}")
         yield from self.notices()
         yield changes_table(self.counts)
-        yield Bars(
-            "Operators",
-            ("before", "after"),
-            [(row.op, (row.before, row.after)) for row in self.counts[:-2] if row.before != row.after],
-        )
         yield Heading("What stays")
         yield from self.remaining.blocks()
         yield from declined_blocks(self.declined)

@@ -216,8 +216,8 @@ def test_boxes_of_charts_are_reached_and_worked_by_keys(open_page: Open) -> None
         expect(boxes.first).to_be_focused()  # where the reader was
 
 
-def test_operators_of_a_chart_lead_to_their_nodes(open_page: Open) -> None:
+def test_operators_of_a_table_lead_to_their_nodes(open_page: Open) -> None:
     page = open_page(page_of("example:causal-attention"))
-    page.locator(".bars a", has_text="Softmax").focus()
+    page.locator("td:first-child a", has_text="Softmax").focus()
     page.keyboard.press("Enter")
     heads(page, "2 matches")

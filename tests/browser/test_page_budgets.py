@@ -96,6 +96,8 @@ def test_nothing_is_wider_than_a_narrow_screen(open_page: Open) -> None:
 def test_the_verdict_is_on_the_first_screen_of_a_phone(open_page: Open, name: str) -> None:
     page = open_page(example(name), viewport={"width": 390, "height": 844})
     expect(page.locator("#top .lines li").nth(1)).to_be_in_viewport(ratio=1)
+    places = [page.locator(each).first.bounding_box()["y"] for each in ("h1", "#top .lines", ".contents", "#top ~ *")]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("width", [360, 800, 1280])

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from page_checks import expect, heads
+from page_checks import chain_of, expect, heads
 
 import graphkit
 from graphkit.analysis.costs.node_costs import node_costs
@@ -49,11 +49,79 @@ def test_a_search_finds_weights_and_values(open_page: Open, attention: str) -> N
     expect(page.locator("#panel .results li")).to_have_text(["logits node float32 [batch_size, sequence_length, 64]"])
 
 
-def test_a_search_of_many_says_how_many_it_shows(open_page: Open, attention: str) -> None:
+def test_a_search_finds_what_has_all_words_in_any_order(open_page: Open, attention: str) -> None:
     page = open_page(attention)
-    page.fill("#search", "blocks")
-    expect(page.locator("#panel h2")).to_have_text(re.compile(r"^\d+ matches, the first 50 here$"))
-    expect(page.locator("#panel .results li")).to_have_count(50)
+    page.fill("#search", "softmax blocks.1")
+    heads(page, "1 match")
+    expect(page.locator("#panel .results a")).to_have_text("/blocks.1/Softmax")
+    page.fill("#search", "bl*cks.1 s*tmax")
+    heads(page, "1 match")
+    page.fill("#search", "softmax blocks.7")
+    heads(page, "0 matches")
+
+
+def test_an_operator_alone_stands_for_all_of_its_nodes(open_page: Open, attention: str) -> None:
+    page = open_page(attention)
+    page.fill("#search", "add")
+    nodes = [node.path for node in graphkit.load("example:causal-attention").nodes if node.is_op("Add")]
+    heads(page, f"{len(nodes)} matches")
+    expect(page.locator("#panel .results a")).to_have_text(nodes)
+    page.fill("#search", "adds")
+    heads(page, "0 matches")
+
+
+def test_of_very_many_results_the_rest_follows_on_request(open_page: Open) -> None:
+    page = open_page(graphkit.report(chain_of([f"node_{number}" for number in range(700)])).to_html())
+    page.fill("#search", "neg")
+    heads(page, "700 matches")
+    expect(page.locator("#panel .results li")).to_have_count(500)
+    page.click("text=Show all 700")
+    expect(page.locator("#panel .results li")).to_have_count(700)
+
+
+def test_a_reshape_says_the_elements_of_its_shape_and_its_nearest_cause(open_page: Open, merged: str) -> None:
+    page = open_page(merged)
+    page.fill("#search", "else_branch self_attn reshape_1")
+    page.keyboard.press("Enter")
+    expect(listed(page, "Reads").nth(1)).to_contain_text(re.compile(r"= \[.*-1.*\]"))
+    page.click("#panel summary:has-text('Why')")
+    first = page.locator("#panel details table tr").first.locator("td")
+    expect(first.nth(1)).to_have_text(re.compile("self_attn"))
+    expect(first.nth(0)).to_have_text("Concat")
+    expect(first.nth(2)).to_have_text(re.compile(r"^int64 \[\d\] = \["))
+
+
+def test_words_of_the_verdict_lead_to_what_they_are_about(open_page: Open, merged: str) -> None:
+    page = open_page(merged)
+    page.click("#top a:has-text('merged If crashes')")
+    expect(page.locator("#explanations details[open] summary")).to_have_text("merged If crashes or slows runtimes")
+    expect(page.locator("#explanations details[open] h4").first).to_have_text("What it is")
+    page.click("#top a:text-is('hazards')")
+    expect(page.locator("#hazards")).to_be_in_viewport()
+
+
+def test_a_row_of_origins_leads_to_its_nodes(open_page: Open, attention: str) -> None:
+    page = open_page(attention)
+    group = graphkit.origins("example:causal-attention").groups[0]
+    page.click(f"#origins tbody a:text-is('{group.count}x') >> nth=0")
+    expect(page.locator("#panel h2")).to_have_text(re.compile("^1: Reshape shape: "))
+    expect(page.locator("#panel .results a")).to_have_text([*group.nodes])
+
+
+def test_a_row_of_a_hazard_leads_to_its_node(open_page: Open, merged: str) -> None:
+    page = open_page(merged)
+    page.click("#hazards td a[href*='embed_positions'] >> nth=0")
+    expect(page.locator("#panel h2")).to_have_text(re.compile("embed_positions/Gather$"))
+
+
+def test_a_command_is_copied(open_page: Open, merged: str) -> None:
+    page = open_page(merged)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click("#top .command button")
+    expect(page.locator("#top .command button")).to_have_text("Copied")
+    command = page.locator("#top .command pre").inner_text()
+    assert command.startswith("graphkit split-merged ")
+    assert page.evaluate("navigator.clipboard.readText()") == command
 
 
 def test_a_node_says_what_it_reads_and_gives(open_page: Open, attention: str) -> None:

@@ -207,3 +207,14 @@ def test_what_is_no_expression_is_an_error(evaluator: Callable[[list[list[Any]]]
     texts = ["", "a +", "(a", "a)", "a b", "ab", "min(a", "a..b", "2a", "alert(1)", "a; b", "a1"]
     assert evaluator([[text, {"a": 1}] for text in texts]) == ["SyntaxError"] * len(texts)
     assert evaluator([["2**3*a + a**2", {"a": 10}]]) == ["180"]
+
+
+def test_a_size_past_a_limit_says_why(open_page: Open) -> None:
+    page = open_page(page_of("example:causal-attention"))
+    field, note = page.get_by_label("sequence_length, as a number", exact=True), page.locator(".sizes .broken")
+    field.fill("0")
+    expect(note).to_have_text("sequence_length is at least 1.")
+    field.fill("33")  # positions have 32 rows
+    expect(note).to_contain_text("sequence_length - 32 <= 0 does not hold, in /Gather_2.")
+    field.fill("16")
+    expect(note).to_be_hidden()

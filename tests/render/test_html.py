@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphkit.render import html
-from graphkit.render.document_blocks import Bars, Block, Column, Drawing, Heading, Lines, Prose, Table
+from graphkit.render.document_blocks import Block, Column, Drawing, Heading, Lines, Prose, Table
 
 VOID = {"meta", "path", "rect"}
 HOSTILE = ['<script>alert("x")</script>', "</td></table>", '" onload="x', "'><b>", "&lt;", "<!--", "]]>"]
@@ -53,7 +53,6 @@ def everywhere(text: str) -> tuple[Block, ...]:
         Prose(text),
         Prose(text, "warning"),
         Table((Column("A"), Column("B", "code"), Column("C", "note")), [(text, text, text)], title=text),
-        Bars(text, ("one",), [(text, (1,))]),
         Drawing(text, (("0", text, "op"), ("1", text, "data")), (("1", "0"),)),
     )
 
@@ -101,30 +100,6 @@ def test_a_table_without_a_title_has_no_caption() -> None:
     assert "caption" not in body(Table((Column("Name"),), []))
 
 
-def test_bars_are_as_long_as_their_numbers() -> None:
-    assert body(Bars("Operators", ("nodes",), [("Add", (4,)), ("Mul", (1,))])) == (
-        '<figure><figcaption>Operators</figcaption><div class="bars">\n'
-        '<span>Add</span><span class="number">4</span><svg class="bar bar0" width="100.0%" height="13"></svg>\n'
-        '<span>Mul</span><span class="number">1</span><svg class="bar bar0" width="25.0%" height="13"></svg>\n'
-        "</div></figure>\n"
-    )
-
-
-def test_bars_of_two_series_have_a_legend() -> None:
-    assert body(Bars("Nodes", ("before", "after"), [("Add", (2, 1))])) == (
-        '<figure><figcaption>Nodes <span class="key key0">before</span> '
-        '<span class="key key1">after</span></figcaption><div class="bars">\n'
-        '<span>Add</span><span class="number">2</span><svg class="bar bar0" width="100.0%" height="13"></svg>\n'
-        '<span></span><span class="number">1</span><svg class="bar bar1" width="50.0%" height="13"></svg>\n'
-        "</div></figure>\n"
-    )
-
-
-@pytest.mark.parametrize("rows", [[], [("Add", (0,))]])
-def test_bars_without_numbers_have_no_length(rows: list[tuple[str, tuple[int]]]) -> None:
-    assert 'width="100' not in body(Bars("Nodes", ("nodes",), rows))
-
-
 def test_a_drawing_is_an_inline_svg() -> None:
     shown = body(Drawing("Cone", (("0", "Shape", "shape"),), ()))
     assert shown.startswith("<figure><figcaption>Cone</figcaption><svg ")
@@ -146,7 +121,7 @@ def test_text_is_shown_as_it_is(text: str) -> None:
 def test_escapes_are_written_out_everywhere() -> None:
     page = Shown(everywhere("\x1b[31m")).to_html()
     assert "\x1b" not in page
-    assert page.count("\\x1b[31m") == 14  # a heading is in the contents too
+    assert page.count("\\x1b[31m") == 12  # a heading is in the contents too
 
 
 @given(st.text(st.sampled_from("<>&\"'/ab\x1b\n"), max_size=20))

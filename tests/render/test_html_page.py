@@ -8,9 +8,11 @@ from base64 import b64decode
 import pytest
 from builders import Shown
 
-from graphkit.render.document_blocks import Bars, Heading, Prose, table
+import graphkit
+from graphkit.render.document_blocks import Heading, Prose, Table, table
 from graphkit.render.html import MODULES, _page_file, html_page
 
+PAGE = "# a\n\n## Why\n\nuse `x < 1`,\nor\n\n- one\n  more\n- two\n"
 TABLE = table("Name:code | Count:number", [("a", 1), ("b", 2)])
 
 
@@ -64,7 +66,7 @@ def test_the_data_of_a_graph_cannot_end_its_element() -> None:
 
 
 def test_a_page_names_no_other_place() -> None:
-    text = html_page(Shown((Heading("x"), Prose("x"), TABLE, Bars("x", ("one",), [("x", (1,))]))), [{"texts": []}])
+    text = html_page(Shown((Heading("x"), Prose("x"), TABLE)), [{"texts": []}])
     of_drawings = '"http://www.w3.org/2000/svg"'  # a name, of which nothing is asked
     assert re.findall(r"(?i)<link|src=|url\(|@import|https?://", text.replace(of_drawings, "")) == []
     assert {place[0] for place in re.findall(r'href="([^"]*)"', text)} == {"#"}
@@ -106,8 +108,20 @@ def test_the_margins_of_a_page_are_as_dark_as_the_page() -> None:
     assert text.count("prefers-color-scheme: dark") == 2
 
 
+def test_the_title_of_a_page_names_its_models() -> None:
+    model = graphkit.load("example:causal-attention")
+    for result in (graphkit.costs(model), graphkit.diff(model, model), graphkit.report(model)):
+        assert re.search(r"<title>.*causal-attention.*</title>", result.to_html())
+
+
+def test_a_marked_row_has_a_colour() -> None:
+    text = html_page(Shown((Table(TABLE.columns, TABLE.rows, marked=(1,)),)))
+    assert re.findall(r'<tr( class="warning")?><td><code>(\w)', text) == [("", "a"), (' class="warning"', "b")]
+
+
 def test_explanations_are_folded_below_the_first_section() -> None:
-    text = html_page(Shown((Prose("One."), Heading("Two"))), explanations={"a <b>": "# a\n\nuse `x < 1`"})
+    text = html_page(Shown((Prose("One."), Heading("Two"))), explanations={"a <b>": PAGE})
     assert text.index('id="top"') < text.index('id="explanations"') < text.index('id="two"')
-    assert "<details><summary>a &lt;b&gt;</summary><pre># a\n\nuse `x &lt; 1`</pre></details>" in text
+    shown = "<h4>Why</h4>\n<p>use <code>x &lt; 1</code>,\nor</p>\n<ul>\n<li>one\n  more</li>\n<li>two</li>\n</ul>\n"
+    assert f'<details id="explanations.a-b"><summary>a &lt;b&gt;</summary>\n{shown}</details>' in text
     assert 'id="explanations"' not in html_page(Shown((Prose("One."),)))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from graphkit.render.document_blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
+from graphkit.render.document_blocks import Block, Column, Drawing, Heading, Prose, Table
 from graphkit.render.markdown import as_markdown, as_mermaid, escape_markdown
 
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -85,10 +85,6 @@ def test_a_table() -> None:
 
 def test_an_empty_name_is_no_code() -> None:
     assert written(Table((Column("Name", "code"),), [("",)])).splitlines()[-1] == "|  |"
-
-
-def test_bars_are_left_to_the_tables() -> None:
-    assert written(Bars("Bars", ("nodes",), [("Add", (1,))]), Prose("End.")) == "End.\n"
 
 
 def test_a_drawing_becomes_mermaid() -> None:

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from graphkit.render import terminal
-from graphkit.render.document_blocks import Bars, Block, Column, Drawing, Heading, Prose, Table
+from graphkit.render.document_blocks import Block, Column, Drawing, Heading, Prose, Table
 
 
 def text(*blocks: Block, width: int = 80) -> str:
@@ -120,7 +120,7 @@ def test_tables_may_be_wider_than_paragraphs() -> None:
 
 def test_pictures_are_left_out() -> None:
     drawing = Drawing("Cone", (("0", "x", "data"),), ())
-    assert text(Bars("Bars", ("nodes",), [("Add", (1,))]), drawing, Prose("End.")) == "End.\n\n"
+    assert text(drawing, Prose("End.")) == "End.\n\n"
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])

@@ -27,7 +27,6 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import By
 from graphkit.render.document_blocks import (
     PEAK,
-    Bars,
     Block,
     Cell,
     Formula,
@@ -382,13 +381,11 @@ class Costs(Result):
         yield table(headings, rows, title=f"Costs by {name.lower()}{each}")
         if self.more:
             yield Prose(f"... and {self.more:,} more: `graphkit costs --top N` shows N, and JSON has all.")
-        title = f"Multiply-accumulates by {name.lower()}"
         if self.by == "op":
-            yield Bars(title, ("MACs",), [(row.name, (row.macs.value,)) for row in self.rows if row.macs.value])
             return
         names = ((row.macs, expand_label(row.name) if row.times > 1 else [row.name]) for row in self.rows)
         parts = ((name, macs.value or 0, macs.expression) for macs, alike in names for name in alike)
-        yield treemap(title, "MACs", parts)
+        yield treemap(f"Multiply-accumulates by {name.lower()}", "MACs", parts)
 
     def _peak(self) -> Iterator[Block]:
         if self.peak.alive:

@@ -35,6 +35,23 @@ export function breakable(part) {
   }
 }
 
+/** Let each command be copied.
+ * @param {ParentNode} part */
+export function copyable(part) {
+  for (const commands of part.querySelectorAll("pre")) {
+    commands.replaceWith(...(commands.textContent ?? "").split("\n").map((command) => {
+      const [shown, button] = [element("pre", {}, command), element("button", { type: "button", "aria-label": `Copy ${command}` }, "Copy")];
+      button.addEventListener("click", async () => {
+        getSelection()?.selectAllChildren(shown); // what is copied is seen, and can be where a browser forbids to write it
+        await navigator.clipboard?.writeText(command).catch(() => document.execCommand("copy"));
+        button.textContent = "Copied";
+        setTimeout(() => button.replaceChildren("Copy"), 2000);
+      });
+      return element("div", { class: "command" }, shown, button);
+    }));
+  }
+}
+
 /** Pieces of a text that may be broken between them.
  * @param {string[]} pieces
  * @returns {(Node | string)[]} */

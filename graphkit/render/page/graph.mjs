@@ -113,42 +113,32 @@ export class Graph {
     return unique(readers);
   }
 
-  /** The values from inputs and constants to the shape of a value, each after those that it comes from.
+  /** The values that the shape of a value comes from, the nearest first, back to inputs and constants.
    * @param {number} value */
   chain(value) {
-    const done = new Set();
-    const waiting = [{ value, open: true }];
-    while (waiting.length) {
-      const step = /** @type {{value: number, open: boolean}} */ (waiting.pop());
-      if (!step.open) done.add(step.value);
-      else if (!done.has(step.value)) {
-        waiting.push({ value: step.value, open: false });
-        for (const source of [...this.values[step.value].sources].reverse()) {
-          if (!done.has(source)) waiting.push({ value: source, open: true });
-        }
-      }
-      if (done.size + waiting.length > 4 * this.values.length + 16) break;
-    }
-    return [...done];
+    const found = new Set([value]);
+    for (const each of found) for (const source of this.values[each].sources) found.add(source);
+    found.delete(value);
+    return [...found];
   }
 
-  /** Nodes and values whose names, or operators, have a text in them; `*` stands for anything.
+  /** Nodes and values whose names, or operators, have all words of a text in them, in any order; `*` stands for
+   * anything in a word. The name of an operator alone stands for its nodes.
    * @param {string} text
-   * @param {number} most */
-  search(text, most) {
-    const words = text.toLowerCase().split("*").filter(Boolean);
-    const found = { shown: /** @type {{node?: number, value?: number}[]} */ ([]), count: 0 };
-    if (!words.length) return found;
-    for (const entry of this.searched) {
+   * @returns {{node?: number, value?: number}[]} */
+  search(text) {
+    const wanted = text.toLowerCase().trim();
+    const ofOperator = this.nodes.flatMap(({ op }, node) => (op.toLowerCase() === wanted ? [{ node }] : []));
+    if (ofOperator.length) return ofOperator;
+    const words = wanted.split(/\s+/).map((word) => word.split("*").filter(Boolean)).filter(({ length }) => length);
+    return words.length ? this.searched.filter((entry) => words.every((parts) => {
       let from = 0;
-      const matches = words.every((word) => {
-        const at = entry.text.indexOf(word, from);
-        from = at + word.length;
+      return parts.every((part) => {
+        const at = entry.text.indexOf(part, from);
+        from = at + part.length;
         return at >= 0;
       });
-      if (matches && ++found.count <= most) found.shown.push(entry);
-    }
-    return found;
+    })) : [];
   }
 }
 

@@ -2,7 +2,7 @@
 import { address, element } from "./elements.mjs";
 import { liveBoxes } from "./figures.mjs";
 
-const QUOTED = /'([^'\n]{1,400})'/g;
+const NAMED = /'([^'\n]{1,400})'|[^\s,;()']*[/._:][^\s,;()']*[^\s,;()'.:]/g; // in quotes, or like a path
 
 /** Link the names in the cells and lines of the page.
  * @param {ParentNode} page
@@ -30,14 +30,16 @@ export function linkNames(page, graphs) {
     if (href) code.replaceChildren(element("a", { href }, name));
     else if (/\{([0-9ij]|\w+\|)/.test(name)) code.replaceChildren(element("a", { href: searchFor(name) }, name));
   }
-  for (const line of page.querySelectorAll("p, .lines li, td:not(:has(code))")) linkQuoted(line, found);
+  for (const line of page.querySelectorAll("p, .lines li, td:not(:has(code))")) linkNamed(line, found);
   for (const picture of /** @type {NodeListOf<SVGElement>} */ (page.querySelectorAll("svg:has([data-module], [data-node-number])"))) {
     linkPicture(picture, graphs);
   }
+  linkVerdict(page);
+  linkOrigins(page, graphs);
   const operators = new Set(graphs.flatMap(({ nodes }) => nodes.map(({ op }) => op)));
-  for (const label of page.querySelectorAll(".bars > span")) {
-    const op = label.textContent ?? "";
-    if (operators.has(op)) label.replaceChildren(element("a", { href: searchFor(op) }, op));
+  for (const cell of page.querySelectorAll("td:first-child")) {
+    const op = cell.textContent ?? "";
+    if (operators.has(op) && !cell.querySelector("a")) cell.replaceChildren(element("a", { href: searchFor(op) }, op));
   }
   return places;
 }
@@ -68,17 +70,47 @@ function searchFor(family) {
   return `#search=${encodeURIComponent(family.replace(/\{[^}]*\}/g, "*"))}`;
 }
 
-function linkQuoted(line, found) {
+/** Link what a line of the verdict is about: its kind of finding to what to do about it, its section to that.
+ * @param {ParentNode} page */
+function linkVerdict(page) {
+  const pages = [...page.querySelectorAll("#explanations details")].map((each) => [each.querySelector("summary")?.textContent ?? "", each.id]);
+  for (const line of page.querySelectorAll("#top .lines li")) {
+    const [first, last] = [line.firstChild, line.lastChild];
+    const section = last instanceof Text ? /\(([a-z0-9-]+)\)$/.exec(last.data) : null;
+    if (last instanceof Text && section !== null && document.getElementById(section[1])) {
+      last.splitText(section.index).replaceWith("(", element("a", { href: `#${section[1]}` }, section[1]), ")");
+    }
+    const [says, id] = pages.find(([text]) => first instanceof Text && first.data.startsWith(text)) ?? ["", ""];
+    if (!(first instanceof Text) || !id) continue;
+    first.data = first.data.slice(says.length);
+    first.before(element("a", { href: `#${id}` }, says));
+  }
+}
+
+/** Link the counts of shape origins to a list of their nodes.
+ * @param {ParentNode} page
+ * @param {import("./graph.mjs").Graph[]} graphs */
+function linkOrigins(page, graphs) {
+  const at = graphs.length === 1 ? graphs[0].marks.findIndex(({ name }) => name === "Shape origins") : -1;
+  for (const row of at < 0 ? [] : /** @type {NodeListOf<HTMLTableRowElement>} */ (page.querySelectorAll("#origins tbody tr"))) {
+    const [number, count] = row.cells;
+    const kind = graphs[0].marks[at].kinds.findIndex(({ meaning }) => meaning.startsWith(`${number.textContent}: `));
+    if (kind >= 0) count.replaceChildren(element("a", { href: `#marks=${at}.${kind}` }, count.textContent ?? ""));
+  }
+}
+
+function linkNamed(line, found) {
   for (const child of [...line.childNodes]) {
     if (child.nodeType !== Node.TEXT_NODE) continue;
     const text = child.textContent ?? "";
     const parts = [];
     let end = 0;
-    for (const match of text.matchAll(QUOTED)) {
-      const href = found(match[1], line);
+    for (const match of text.matchAll(NAMED)) {
+      const [name, begin] = match[1] ? [match[1], match.index + 1] : [match[0], match.index];
+      const href = found(name, line);
       if (!href) continue;
-      parts.push(text.slice(end, match.index + 1), element("a", { href }, match[1]));
-      end = match.index + match[0].length - 1;
+      parts.push(text.slice(end, begin), element("a", { href }, name));
+      end = begin + name.length;
     }
     if (parts.length) child.replaceWith(...parts, text.slice(end));
   }

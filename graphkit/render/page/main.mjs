@@ -1,5 +1,5 @@
 // What runs when the page opens: names become links, tables sort, the search finds, an address opens a panel.
-import { address, breakable, element } from "./elements.mjs";
+import { address, breakable, copyable, element } from "./elements.mjs";
 import { addDrawings } from "./drawings.mjs";
 import { drawFigures, movingFigures } from "./figures.mjs";
 import { Graph } from "./graph.mjs";
@@ -8,7 +8,7 @@ import { nodePanel, valuePanel } from "./panel.mjs";
 import { showAt, Sizes, sliders } from "./sizes.mjs";
 import { liveTables } from "./tables.mjs";
 
-const SHOWN = 50; // results of a search
+const SHOWN = 500; // results of a search at once
 const page = /** @type {HTMLElement} */ (document.querySelector("main"));
 const panel = /** @type {HTMLElement} */ (document.getElementById("panel"));
 const field = /** @type {HTMLInputElement | null} */ (document.getElementById("search"));
@@ -20,6 +20,7 @@ let shownModel = 0; // whose node or value the panel shows
 let cameFrom = /** @type {Element | null} */ (null); // what had the focus before the panel
 
 liveTables(page);
+copyable(page);
 breakable(page);
 document.documentElement.classList.add("live"); // the drawing has its width from here on
 const section = document.querySelector("#drawing details");
@@ -102,8 +103,25 @@ function open() {
     if (node >= 0) show(nodePanel(graphs, model, node, named));
     else if (value >= 0) show(valuePanel(graph, model, value, named));
     else show([element("h2", {}, name), element("p", {}, "There is no node or value of this name in the model.")]);
-  } else if (location.hash) hide(); // the address of a section
+  } else if (asked.has("marks") && graph !== undefined) listMarked(graph, model, asked.get("marks") ?? "");
+  else if (location.hash) { // the address of a section
+    hide();
+    const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (place instanceof HTMLDetailsElement) place.open = true;
+  }
   if (drawnNode >= 0) drawings?.show(model, drawnNode);
+}
+
+/** List the nodes that something is said of.
+ * @param {Graph} graph
+ * @param {number} model
+ * @param {string} place of it among the marks */
+function listMarked(graph, model, place) {
+  const [at, kind] = place.split(".").map(Number);
+  const found = graph.marks[at]?.kinds[kind];
+  if (found === undefined) return;
+  const rows = [...found.nodes.keys()].map((node) => result(graph, model, { node }));
+  show([element("h2", {}, found.meaning), element("ul", { class: "results" }, ...rows)]);
 }
 
 /** @param {string} text */
@@ -114,12 +132,17 @@ function search(text) {
     return;
   }
   const parts = graphs.flatMap((graph, model) => {
-    const { shown, count } = graph.search(wanted, SHOWN);
-    const rows = shown.map((found) => result(graph, model, found));
-    const more = count > SHOWN ? `, the first ${SHOWN} here` : "";
+    const found = graph.search(wanted);
     const where = graphs.length > 1 ? ` in ${graph.model}` : "";
-    const title = `${count.toLocaleString("en")} ${count === 1 ? "match" : "matches"}${where}${more}`;
-    return [element("h2", {}, title), element("ul", { class: "results" }, ...rows)];
+    const title = `${found.length.toLocaleString("en")} ${found.length === 1 ? "match" : "matches"}${where}`;
+    const list = element("ul", { class: "results" }, ...found.slice(0, SHOWN).map((each) => result(graph, model, each)));
+    if (found.length <= SHOWN) return [element("h2", {}, title), list];
+    const more = element("button", { type: "button" }, `Show all ${found.length.toLocaleString("en")}`);
+    more.addEventListener("click", () => {
+      list.append(...found.slice(SHOWN).map((each) => result(graph, model, each)));
+      more.remove();
+    });
+    return [element("h2", {}, title), list, more];
   });
   show(parts);
 }

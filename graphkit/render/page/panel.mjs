@@ -106,15 +106,15 @@ function link(graph, model, node) {
 
 function why(graph, model, value) {
   const chain = graph.chain(value);
-  if (chain.length < 2) return [];
-  const rows = chain.slice(-STEPS).map((number) => {
-    const { type, producer } = graph.values[number];
+  if (!chain.length) return [];
+  const rows = chain.slice(0, STEPS).map((number) => {
+    const { type, elements, producer } = graph.values[number];
     const how = producer >= 0 ? graph.nodes[producer].op : graph.values[number].kind;
     const name = element("a", { href: address(model, graph.valuePath(number), "value") }, graph.values[number].name);
     return element("tr", {}, element("td", {}, how), element("td", {}, element("code", {}, name)),
-      element("td", {}, element("code", {}, type)));
+      element("td", {}, element("code", {}, elements ? `${type} = ${elements}` : type)));
   });
-  const cut = chain.length > STEPS ? `the last ${STEPS} of ${chain.length} steps` : `${chain.length} steps`;
+  const cut = chain.length > STEPS ? `the nearest ${STEPS} of ${chain.length} steps` : chain.length > 1 ? `${chain.length} steps` : "1 step";
   return [element("details", {}, element("summary", {}, `Why ${graph.values[value].type}: ${cut}`),
     element("div", { class: "scroll" }, element("table", {}, element("tbody", {}, ...rows))))];
 }

@@ -13,8 +13,8 @@ const PEAK = "@peak:"; // before the number of a model: its peak memory, which i
 export class Sizes {
   /** @param {any} data */
   constructor(data) {
-    /** @type {{name: string, first: number, least: number, most: number}[]} */
-    this.symbols = data.symbols.map(([name, first, least, most]) => ({ name, first, least, most }));
+    /** @type {{name: string, first: number, least: number, most: number, isLimit: boolean}[]} */
+    this.symbols = data.symbols.map(([name, first, least, most, isLimit]) => ({ name, first, least, most, isLimit }));
     this.chosen = new Map(this.symbols.map(({ name, first }) => [name, first]));
     /** @type {[string, number][]} */
     this.fixed = Object.entries(data.fixed);
@@ -23,8 +23,8 @@ export class Sizes {
     this.links = Object.entries(data.links);
     /** @type {[string, Formula][]} */
     this.follows = Object.entries(data.follows).map(([name, text]) => [name, this.parse(text)]);
-    /** @type {{text: string, relation: string}[]} */
-    this.requires = data.requires.map(([text, relation]) => ({ text, relation }));
+    /** @type {{text: string, relation: string, node: string}[]} */
+    this.requires = data.requires.map(([text, relation, node]) => ({ text, relation, node }));
     this.isLeast = data.is_least;
     /** @type {{peak: (sizes: Map<string, bigint>) => bigint | null}[][]} */
     this.memories = []; // the runs of this model, and of others on the page
@@ -36,7 +36,7 @@ export class Sizes {
   /** Let all models of rewrites move together; of a symbol that two have, what the first says counts.
    * @param {Sizes[]} every */
   static share(every) {
-    /** @type {Map<string, {name: string, first: number, least: number, most: number}>} */
+    /** @type {Map<string, {name: string, first: number, least: number, most: number, isLimit: boolean}>} */
     const symbols = new Map();
     /** @type {Map<string, [string, Formula]>} */
     const follows = new Map();
@@ -147,10 +147,14 @@ export function sliders(sizes, changed) {
   const note = element("p", { class: "broken", role: "status" });
   const told = () => {
     const broken = sizes.broken();
-    note.textContent = broken ? `The model may not run at these sizes: ${broken.text} ${broken.relation} 0 does not hold.` : "";
+    const where = broken?.node ? `, in ${broken.node}` : "";
+    note.textContent = broken ? `The model may not run at these sizes: ${broken.text} ${broken.relation} 0 does not hold${where}.` : "";
     changed();
   };
-  const rows = sizes.symbols.filter(({ least, most }) => least < most).map((symbol) => slider(sizes, symbol, told));
+  const refused = (/** @type {string} */ why) => {
+    note.textContent = why;
+  };
+  const rows = sizes.symbols.filter(({ least, most }) => least < most).map((symbol) => slider(sizes, symbol, told, refused));
   if (!rows.length) return null;
   const reset = element("button", { type: "button", title: "Go back to the first sizes" }, "Reset");
   reset.addEventListener("click", () => {
@@ -161,15 +165,15 @@ export function sliders(sizes, changed) {
     ...rows.map((row) => row.shown), note, reset);
 }
 
-function slider(sizes, { name, first, least, most }, changed) {
+function slider(sizes, { name, first, least, most, isLimit }, changed, refused) {
   const bottom = Math.log(Math.max(least, 1));
   const reach = Math.log(most) - bottom;
   const placeOf = (size) => (size < 1 ? 0 : Math.round(((Math.log(size) - bottom) / reach) * (STEPS - 1)) + 1);
   const sizeAt = (place) => (place < 1 ? least : Math.round(Math.exp(bottom + (reach * (place - 1)) / (STEPS - 1))));
   const range = /** @type {HTMLInputElement} */ (element("input", { type: "range", min: 0, max: STEPS, value: placeOf(first),
     "aria-label": name }));
-  const field = /** @type {HTMLInputElement} */ (element("input", { type: "number", min: least, max: most, step: 1,
-    value: first, "aria-label": `${name}, as a number` }));
+  const field = /** @type {HTMLInputElement} */ (element("input", { type: "number", min: least, step: 1,
+    ...(isLimit ? { max: most } : {}), value: first, "aria-label": `${name}, as a number` }));
   const set = (/** @type {number} */ size) => {
     sizes.chosen.set(name, size);
     range.setAttribute("aria-valuetext", size.toLocaleString("en"));
@@ -180,7 +184,12 @@ function slider(sizes, { name, first, least, most }, changed) {
     changed();
   });
   field.addEventListener("input", () => {
-    if (!field.checkValidity() || field.value === "") return; // the browser shows that it is out of reach
+    if (!field.checkValidity() || field.value === "") { // the browser shows that it is out of reach
+      if (field.validity.rangeOverflow) refused(`${name} is at most ${most.toLocaleString("en")}: its nodes, or a range that was asked for, allow no more.`);
+      else if (field.validity.rangeUnderflow) refused(`${name} is at least ${least.toLocaleString("en")}.`);
+      else refused(`${name} is a whole number.`);
+      return;
+    }
     range.value = String(placeOf(Number(field.value)));
     set(Number(field.value));
     changed();

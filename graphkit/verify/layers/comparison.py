@@ -153,7 +153,7 @@ class ModelComparison(Result):
             yield Prose(f"Put these tensors of the port into {self.b} too, and compare again. {words}")
             yield table_of("Name:code | Dims:code | Tensor in A:note=tensor", self.next_dumps)
         if self.tensors:
-            rows = _table_rows(self.tensors, {divergence.tensor for divergence in self.divergences})
+            rows, begins = _table_rows(self.tensors, {divergence.tensor for divergence in self.divergences})
             yield Heading("Error by depth")
             yield Table(
                 (
@@ -165,6 +165,7 @@ class ModelComparison(Result):
                     Column("", "note"),
                 ),
                 rows,
+                marked=begins,
             )
             yield self._error_picture()
         for name, values in (("A", self.unmatched_a), ("B", self.unmatched_b)):
@@ -234,8 +235,11 @@ def _table_row(label: str, tensors: Sequence[ComparedTensor], is_first: bool) ->
     )
 
 
-def _table_rows(tensors: Sequence[ComparedTensor], first: set[str]) -> list[tuple[str | None, ...]]:
-    """Return a row for each tensor where they are few; else one for each module, and for each where it begins."""
+def _table_rows(tensors: Sequence[ComparedTensor], first: set[str]) -> tuple[list[tuple[str | None, ...]], list[int]]:
+    """Return a row for each tensor where they are few; else one for each module, and for each where it begins.
+
+    With them come the numbers of the rows at which a difference begins.
+    """
     keys: Sequence[str] = [tensor.a for tensor in tensors]
     if len(tensors) > MOST_ROWS:
         modules = [tensor.module.replace(".", "/").split("/") for tensor in tensors]
@@ -245,11 +249,12 @@ def _table_rows(tensors: Sequence[ComparedTensor], first: set[str]) -> list[tupl
                 break
         else:  # their names tell of no modules: as many in each row
             keys = [str(place * MOST_ROWS // len(tensors)) for place in range(len(tensors))]
-    rows = []
+    rows, begins = [], []
     for (key, is_first), run in _consecutive_runs(tensors, first, keys):
         name = f"{run[0].a} ... {run[-1].a}" if key.isdigit() or not key else key
         rows.append(_table_row(f"{name} ({len(run)} tensors)" if len(run) > 1 else run[0].a, run, is_first))
-    return rows
+        begins += [len(rows) - 1] if is_first else []
+    return rows, begins
 
 
 def _consecutive_runs(

@@ -308,10 +308,6 @@ def test_the_picture_has_each_layer_in_its_module() -> None:
     assert picture.data["parts"] == [["64*n", 8192, ["model/layers.0", "model/layers.1", "model/head"]]]
 
 
-def test_the_picture_of_operators_is_bars() -> None:
-    assert '<div class="bars">' in graphkit.costs(layers(), by="op").to_html()
-
-
 @pytest.mark.parametrize("name", ["marian-tiny", "qwen2-tiny"])
 def test_a_model_has_the_bytes_of_its_files(name: str, tmp_path: Path) -> None:
     for file in unpacked(name, tmp_path / name).iterdir():
