@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from graphkit.cli.flags import Asked, choice_type, format_option, output_option, takes_options
-from graphkit.cli.output import print_line, progress_on_terminal, show_result, start_prover
+from graphkit.cli.output import print_line, progress_on_terminal, put_text, show_result, start_prover
 from graphkit.errors import OutputError, UsageError
 from graphkit.io.remote.urls import current_options, file_name, is_folder, is_url, local_path, scheme_of, shown_url
 from graphkit.options import BundleOptions, GenaiOptions, LowerOptions, TransformersJsOptions
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bundle", "contract", "fetched_export", "genai", "lower", "transformers_js"]
 
-LANGUAGES = ("c", "rust", "typescript")
+LANGUAGES = ("c", "rust", "typescript", "kotlin", "python")
 
 
 export_argument = click.argument("export", metavar="FOLDER_OR_MODEL")
@@ -59,7 +58,7 @@ def lower(export: str, output: Path, options: Asked[LowerOptions], format: str) 
     _finish_command(lowering, format, output, ("contract", str(output), "-o", header))
 
 
-@click.command(short_help="Write the constants of a contract for a host program.")
+@click.command(short_help="Write what a host program has to know as code, and its loop.")
 @click.argument("out", metavar="OUT")
 @click.option(
     "--language",
@@ -67,26 +66,37 @@ def lower(export: str, output: Path, options: Asked[LowerOptions], format: str) 
     type=choice_type(LANGUAGES),
     help="The language to write. Default: c, or the one that the suffix of --output names.",
 )
-@output_option("FILE", "Write to a file, such as contract.h, contract.rs or contract.ts.")
-def contract(out: str, language: str | None, output: Path | None) -> None:
-    """Write the constants of a contract for a host program: sizes, tables, states, and inputs and outputs of models.
+@click.option("--loop", is_flag=True, help="Write the program that decodes, too: in C++, Kotlin or Python.")
+@output_option("FILE", "Write to a file, such as contract.h, contract.rs, contract.ts, Loop.kt or loop.py.")
+def contract(out: str, language: str | None, loop: bool, output: Path | None) -> None:
+    """Write what a host program has to know as code: inputs, outputs, what goes from run to run, and the KV cache.
 
-    OUT is the folder that graphkit lower wrote, or its contract.json. The C header serves C++ too.
+    OUT is a model, a folder of models, such as a split decoder, a bundle, or the folder that graphkit lower wrote. C
+    serves C++ too. The program of --loop, in C++, Kotlin or Python, runs a model, a pair or a bundle in
+    onnxruntime, one sequence at a time.
     """
-    from graphkit.contract import read_contract
+    from graphkit.contract.contract_files import read_bundle, read_contract
     from graphkit.contract.contract_writers import SUFFIXES, WRITERS
-    from graphkit.io.transaction import write_text
+    from graphkit.contract.plain_constants import bundle_constants, write_plain
+    from graphkit.deploy.model_constants import model_constants
+    from graphkit.examples import resolve
 
     if is_url(out):
         raise UsageError(f"{shown_url(out)}: a contract is read from this machine - fetch it, and name the file")
-    path = Path(out)
-    file = path / "contract.json" if path.is_dir() else path
-    suffix = output.suffix.lower() if output is not None else ""
-    text = WRITERS[language or SUFFIXES.get(suffix, "c")](read_contract(file))
-    if output is None:
-        sys.stdout.write(text)
+    path = Path(resolve(out))
+    file = next((path / name for name in ("contract.json", "bundle.json") if (path / name).is_file()), path)
+    chosen = language or SUFFIXES.get(output.suffix.lower() if output is not None else "", "c")
+    if file.suffix != ".json":
+        text = write_plain(chosen, model_constants(file), has_loop=loop)
+    elif file.name == "bundle.json":
+        text = write_plain(chosen, bundle_constants(read_bundle(file)), has_loop=loop)
+    elif loop or chosen not in WRITERS:
+        raise UsageError(
+            f"{file}: HOST.md beside it says what its program does; graphkit.Host is one, and in C++ host-cpp"
+        )
     else:
-        write_text(output, text, [file])
+        text = WRITERS[chosen](read_contract(file))
+    put_text(text, output, path.iterdir() if path.is_dir() else [path])
 
 
 @click.command(short_help="Package an export as methods that share one state.")

@@ -24,9 +24,15 @@ from graphkit.render.markdown import escape_markdown
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["SUFFIXES", "WRITERS", "write_guide"]
+__all__ = [
+    "SUFFIXES", "WRITERS", "comment_text", "template_environment", "write_c_text", "write_guide", "write_kotlin_text",
+    "write_rust_text",
+]  # fmt: skip
 
-SUFFIXES = {".h": "c", ".hpp": "c", ".rs": "rust", ".ts": "typescript", ".mts": "typescript"}  # of files
+SUFFIXES = {  # of files
+    ".h": "c", ".hpp": "c", ".cpp": "c", ".rs": "rust", ".ts": "typescript", ".mts": "typescript", ".kt": "kotlin",
+    ".py": "python",
+}  # fmt: skip
 SIZES = {
     "batch": "Sequences at a time.",
     "source": "Positions of the padded source; 0 for none.",
@@ -110,7 +116,8 @@ class Group(NamedTuple):
     places: tuple[tuple[str, str], ...]
 
 
-def _environment(opening: str, closing: str, filters: Mapping[str, Callable[..., object]]) -> Environment:
+def template_environment(opening: str, closing: str, filters: Mapping[str, Callable[..., object]]) -> Environment:
+    """Return what makes texts of the templates in this folder."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -140,7 +147,7 @@ def write_guide(contract: Contract) -> str:
         "state_row": lambda s: (s.name, s.dtype, str(list(s.shape)), "-" if s.axis is None else f"axis {s.axis}"),
         "table_row": lambda t: (t.name, t.file, str(t.offset), t.dtype, f"{t.rows:,}", str(list(t.shape))),
     }
-    environment = _environment("{{", "}}", filters)
+    environment = template_environment("{{", "}}", filters)
     return environment.get_template("HOST.md.jinja").render(
         contract=contract, tokens=list(_token_rows(contract)), kinds=kinds, floor=f"{contract.floor:g}"
     )
@@ -215,7 +222,7 @@ def write_constants(language: str, contract: Contract) -> str:
         UsageError: The floor is not a float32, or a dtype has no size in bytes; in C, a name holds a NUL.
     """
     template, text = LANGUAGES[language]
-    environment = _environment("${", "}", {"text": text, "comment": comment_text, "camel": _camel_case})
+    environment = template_environment("${", "}", {"text": text, "comment": comment_text, "camel": _camel_case})
     return environment.get_template(template).render(contract_constants(contract))
 
 
@@ -393,7 +400,7 @@ def comment_text(text: str) -> str:
     return plain.replace("*/", "* /").replace("/*", "/ *").replace("??/", "?? /").rstrip("\\")
 
 
-def _c_text(text: str) -> str:
+def write_c_text(text: str) -> str:
     """Return a string literal of UTF-8 bytes; a question mark is escaped because of trigraphs."""
     content = text.encode()
     if b"\0" in content:
@@ -402,9 +409,17 @@ def _c_text(text: str) -> str:
     return '"' + "".join(escaped) + '"'
 
 
-def _rust_text(text: str) -> str:
+def write_rust_text(text: str) -> str:
+    """Return a string literal of Rust."""
     escaped = (f"\\{c}" if c in '"\\' else c if " " <= c <= "~" else f"\\u{{{ord(c):x}}}" for c in text)
     return '"' + "".join(escaped) + '"'
+
+
+def write_kotlin_text(text: str) -> str:
+    """Return a string literal of Kotlin."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return '"' + "".join(chr(c) if 32 <= c < 127 and chr(c) not in '"\\$' else f"\\u{c:04x}" for c in codes) + '"'
 
 
 def _camel_case(name: str) -> str:
@@ -412,8 +427,9 @@ def _camel_case(name: str) -> str:
 
 
 LANGUAGES: Mapping[str, tuple[str, Callable[[str], str]]] = {  # the template of each, and how it writes a text
-    "c": ("contract.h.jinja", _c_text),
-    "rust": ("contract.rs.jinja", _rust_text),
+    "c": ("contract.h.jinja", write_c_text),
+    "rust": ("contract.rs.jinja", write_rust_text),
     "typescript": ("contract.ts.jinja", json.dumps),
+    "kotlin": ("contract.kt.jinja", write_kotlin_text),
 }
 WRITERS = {language: partial(write_constants, language) for language in LANGUAGES}

@@ -43,8 +43,11 @@ __all__ = [
     "compared_tokens",
     "decoder_settings",
     "find_pipeline",
+    "folder_models",
     "has_fixed_prompt",
     "has_shorter_output",
+    "models_by_role",
+    "pipeline_role",
     "read_settings",
     "read_token_settings",
     "read_tokens",
@@ -168,12 +171,12 @@ def find_pipeline(path: Path) -> Pipeline:
     """
     split: tuple[tuple[Model, ...], tuple[Model, ...]] = (), ()
     if path.is_file() or not path.is_dir():
-        by_role = {_pipeline_role(model): model for model in [load(path)]}
+        by_role = {pipeline_role(model): model for model in [load(path)]}
     else:
-        models = _folder_models(path)
+        models = folder_models(path)
         found = _find_halves(models)
         if found is None:
-            by_role = _by_role(path, models)
+            by_role = models_by_role(path, models)
         else:
             language, head, decode = found
             link = {head.graph.inputs[0].name: _hidden_output(language).name}
@@ -301,19 +304,21 @@ def _last_dim(value: Value | None) -> Dim:
     return dim_at(value, -1)
 
 
-def _folder_models(folder: Path) -> list[Model]:
+def folder_models(folder: Path) -> list[Model]:
+    """Return the models in a folder that an export is made of."""
     paths = used_models(sorted(folder.glob("*.onnx")))
     if not paths:
         raise UsageError(f"{shown_path(folder)}: it holds no .onnx file - name the folder of an export, or a model")
     return [load(path) for path in paths]
 
 
-def _by_role(folder: Path, models: Sequence[Model]) -> dict[str, Model]:
+def models_by_role(folder: Path, models: Sequence[Model]) -> dict[str, Model]:
+    """Return the models of an export as `encoder`, `first`, `step` and `merged`, as many as there are."""
     started = [m for m in models if not m.roles.cache and any(first_states(m, step) for step in models)]
     by_role: dict[str, Model] = {}
     for model in models:
         # it reads a prompt at once, as a step of recurrent state does token by token
-        role = "first" if model in started else _pipeline_role(model)
+        role = "first" if model in started else pipeline_role(model)
         if role in by_role and role == "encoder" and all(each.roles.logits for each in (model, by_role[role])):
             raise UsageError(
                 f"{shown_path(folder)}: no decoder here gives a cache to keep - export it with use_cache=True"
@@ -327,7 +332,8 @@ def _by_role(folder: Path, models: Sequence[Model]) -> dict[str, Model]:
     return by_role
 
 
-def _pipeline_role(model: Model) -> str:
+def pipeline_role(model: Model) -> str:
+    """Return `encoder`, `first`, `step` or `merged`."""
     role, roles = ROLES[architecture(model).role], model.roles
     if role != "step" or roles.pasts:
         return role

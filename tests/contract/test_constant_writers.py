@@ -221,13 +221,76 @@ export const METHODS: readonly Method[] = [
   { name: "step", file: "step.onnx", eachStep: true, inputs: STEP_INPUTS, outputs: STEP_OUTPUTS },
 ];
 """
+KOTLIN = """\
+// Host contract of lowered models for generic-npu, written by `graphkit contract`.
+package host
+
+/** Version of this form. */
+const val CONTRACT_VERSION: Long = 3L
+/** 1 where the proof of models and host passed; 0 where not. */
+const val PROVEN: Long = 0L
+/** Sequences at a time. */
+const val BATCH: Long = 1L
+"""
+KOTLIN_DATA = """
+/** Place of the output of step `logits`. */
+const val STEP_OUTPUT_LOGITS: Int = 0
+/** Place of the output of step `present`. */
+const val STEP_OUTPUT_PRESENT: Int = 1
+
+val FILES: List<RecordedFile> by lazy {
+    listOf(
+        RecordedFile("step.onnx", 9L, "abababababababababababababababababababababababababababababababab"),
+        RecordedFile("rows.bin", 9L, "abababababababababababababababababababababababababababababababab"),
+    )
+}
+
+val TABLES: List<Table> by lazy {
+    listOf(
+        Table("step.inputs_embeds", "rows.bin", "float32", 16L, 11L, 32L),
+    )
+}
+
+val STATES: List<State> by lazy {
+    listOf(
+        State("past", "float32", longArrayOf(1, 2, 3, 4), Slots(2, 3, 16L, 2L), 96L),
+    )
+}
+
+val STEP_INPUTS: List<Input> by lazy {
+    listOf(
+        Input("past", "float32", longArrayOf(1, 2, 3, 4), 96L, Source.State(0)),
+        Input("inputs_embeds", "float32", longArrayOf(1, 1, 8), 32L, Source.Embedding(0, By.TOKEN)),
+        Input("mask", "float32", longArrayOf(1, 4), 16L, Source.SlotsMask(2)),
+    )
+}
+
+val STEP_OUTPUTS: List<Output> by lazy {
+    listOf(
+        Output("logits", "float32", longArrayOf(1, 11), 44L, null),
+        Output("present", "float32", longArrayOf(1, 2, 1, 4), 32L, 0),
+    )
+}
+
+val METHODS: List<Method> by lazy {
+    listOf(
+        Method("step", "step.onnx", true, STEP_INPUTS, STEP_OUTPUTS),
+    )
+}
+"""
 LISTS = {
+    "kotlin": "/** Never chosen. */\nval SUPPRESS_TOKENS: LongArray = longArrayOf(1, 2)",
     "c": "static const long long HOST_SUPPRESS_TOKENS[] = {1, 2};",
     "rust": "/// Never chosen.\npub const SUPPRESS_TOKENS: [i64; 2] = [1, 2];",
     "typescript": "/** Never chosen. */\nexport const SUPPRESS_TOKENS: readonly number[] = [1, 2];",
 }
-EXPECTED = {"c": (C, C_DATA), "rust": (RUST, RUST_DATA), "typescript": (TYPESCRIPT, TYPESCRIPT_DATA)}
-SUFFIX = {"c": ".h", "rust": ".rs", "typescript": ".ts"}
+EXPECTED = {
+    "c": (C, C_DATA),
+    "rust": (RUST, RUST_DATA),
+    "typescript": (TYPESCRIPT, TYPESCRIPT_DATA),
+    "kotlin": (KOTLIN, KOTLIN_DATA),
+}
+SUFFIX = {"c": ".h", "rust": ".rs", "typescript": ".ts", "kotlin": ".kt"}
 # Names that try to be code, and one that is the name of a constant.
 HOSTILE = ('"; system("x"); //', "*/ int x = y; /*", "a\nb\\", "??/", "é\u202e\u2028 {x} %s", "count", "COUNT", "", "1")
 
@@ -302,6 +365,14 @@ def test_a_typescript_compiler_takes_all_modules(tmp_path: Path) -> None:
     checked(["tsc", "--strict", "--noEmit", "--target", "es2020", *files], tmp_path)
 
 
+def test_a_kotlin_compiler_takes_all_files(tmp_path: Path) -> None:
+    for place, contract in enumerate(CONTRACTS.values()):
+        (tmp_path / f"{place}.kt").write_text(
+            WRITERS["kotlin"](contract).replace("package host", f"package host{place}")
+        )
+    checked(["kotlinc", "-d", "out", *(f"{place}.kt" for place in range(len(CONTRACTS)))], tmp_path)
+
+
 def test_names_come_back_from_a_c_program(tmp_path: Path) -> None:
     names = [state.name for state in many().states]
     (tmp_path / "contract.h").write_text(WRITERS["c"](many()))
@@ -350,8 +421,17 @@ def test_the_command_line_writes_the_language_of_the_suffix(tmp_path: Path, caps
 
 
 def test_a_folder_without_a_contract_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"it cannot be read: No such file .* - write it with `graphkit lower`"):
+    with pytest.raises(UsageError, match=r"it holds no \.onnx file - name the folder of an export, or a model"):
         app(["contract", str(tmp_path)], standalone_mode=False)
+    with pytest.raises(ModelError, match=r"it cannot be read: No such file .* - write it with `graphkit lower`"):
+        app(["contract", str(tmp_path / "contract.json")], standalone_mode=False)
+
+
+def test_a_lowered_folder_has_its_loop_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "contract.json").write_text(SMALL.to_json())
+    for more in (["--loop"], ["-l", "python"]):
+        with pytest.raises(UsageError, match=r"HOST\.md beside it says what its program does"):
+            app(["contract", str(tmp_path), *more], standalone_mode=False)
 
 
 @pytest.mark.parametrize("floor", [-1e9, -30000.0, -1 / 3, -65519.9999, -65504.0, -65505.0])

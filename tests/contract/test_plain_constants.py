@@ -1,0 +1,250 @@
+"""Contracts of models, pairs and bundles as code: the records, the compilers' word for them, and the loops."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+import pytest
+from real_models import export_cases, unpacked, unpacked_export
+
+import graphkit
+from graphkit.contract import plain_constants
+from graphkit.contract.contract_files import read_bundle
+from graphkit.contract.plain_constants import PLAIN, Constants, bundle_constants, write_plain
+from graphkit.deploy.model_constants import model_constants
+from graphkit.errors import UsageError
+
+Run = Callable[..., tuple[object, str, str]]
+DECLARATIONS = Path(__file__).parent / "declarations"
+END = 2  # of the exports
+
+
+def module_of(constants: Constants, *, has_loop: bool = False) -> ModuleType:
+    """Return the Python module that is written."""
+    module = ModuleType("written")
+    sys.modules["written"] = module
+    exec(compile(write_plain("python", constants, has_loop=has_loop), "written.py", "exec"), vars(module))
+    return module
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """A split decoder, and the encoder that belongs to it."""
+    graphkit.split_file("example:merged-decoder", tmp_path / "pair", graphkit.SplitOptions(verify=False))
+    shutil.copy(graphkit.load("example:encoder").path or "", tmp_path / "pair" / "encoder_model.onnx")
+    return tmp_path / "pair"
+
+
+def test_a_pair_says_what_goes_round_and_what_stays(pair: Path) -> None:
+    made = module_of(model_constants(pair))
+    assert [(model.file, model.runs) for model in made.MODELS] == [
+        ("encoder_model.onnx", "encoder"),
+        ("decoder_model.onnx", "first"),
+        ("decoder_with_past_model.onnx", "step"),
+    ]
+    step = made.MODELS[2]
+    inputs = made.INPUTS[step.inputs : step.inputs + step.input_count]
+    outputs = {model.name: made.OUTPUTS[model.outputs : model.outputs + model.output_count] for model in made.MODELS}
+    for port in (port for port in inputs if port.name.startswith("past")):
+        after = port.name.replace("past_key_values", "present")
+        kept = ".encoder." in port.name
+        assert made.STATES[port.state].rule == ("kept" if kept else "grows")
+        assert [out.name for out in outputs["first"] if out.state == port.state] == [after]
+        assert [out.name for out in outputs["step"] if out.state == port.state] == ([] if kept else [after])
+    hidden = next(port for port in made.INPUTS if port.name == "encoder_hidden_states")
+    assert [out.name for out in outputs["encoder"] if out.state == hidden.state] == ["last_hidden_state"]
+    assert {port.name: (port.source, port.dims) for port in inputs[:2]} == {
+        "encoder_attention_mask": ("source_mask", (made.DIM_BATCH, made.DIM_SOURCE)),
+        "input_ids": ("tokens", (made.DIM_BATCH, made.DIM_TOKENS)),
+    }
+
+
+def test_gemma_has_its_layers_heads_and_bytes_in_full_and_in_windows(model_file: Callable[[str], Path]) -> None:
+    made = module_of(model_constants(model_file("gemma-270m/model")))
+    assert (made.KV_LAYERS, made.KV_HEADS, made.KV_HEAD_DIM, made.KV_BYTES_PER_TOKEN) == (18, 1, 256, 36_864)
+    assert (made.KV_CONTEXT, made.KV_CONTEXT_BYTES, made.KV_CONTEXT_BYTES_IN_WINDOWS) == (2048, 75_497_472, 28_311_552)
+    assert [tuple(window) for window in made.WINDOWS] == [(512, 15, 30_720)]
+    assert sum(state.window == 512 for state in made.STATES) == 30
+    assert len(made.STATES) == 36
+    mask = next(port for port in made.INPUTS if port.name == "attention_mask")
+    assert (mask.source, mask.dims) == ("mask", (made.DIM_BATCH, made.DIM_TOTAL))
+
+
+def test_a_model_without_a_decoder_has_its_ports_and_no_loop(model_file: Callable[[str], Path]) -> None:
+    constants = model_constants(model_file("vit-qdq/model"))
+    made = module_of(constants)
+    assert [(port.source, port.state) for port in made.INPUTS] == [("caller", -1)]
+    assert not hasattr(made, "STATES")
+    with pytest.raises(UsageError, match=r"model\.onnx: it has no decoder, so that there is no loop"):
+        write_plain("python", constants, has_loop=True)
+
+
+def test_a_bundle_says_where_its_state_lies(bundle_of: Callable[[str], Path]) -> None:
+    contract = read_bundle(bundle_of("window") / "bundle.json")
+    made = module_of(bundle_constants(contract))
+    assert contract.arena == made.ARENA_BYTES
+    assert [(s.name, s.offset, s.rule) for s in made.STATES] == [(s.name, s.offset, s.update) for s in contract.states]
+    assert [model.name for model in made.MODELS] == [method.name for method in contract.methods]
+    assert {s.window for s in made.STATES if s.rule == "ring"} == {3}
+
+
+# Compilers
+
+
+@pytest.fixture
+def every(pair: Path, bundle_of: Callable[[str], Path], model_file: Callable[[str], Path]) -> dict[str, Constants]:
+    name = 'a"; x $y {z} */ \\ é\n'
+    port = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N"])
+    node = onnx.helper.make_node("Relu", [name], [f"{name}2"])
+    graph = onnx.helper.make_graph([node], "g", [port], [onnx.helper.make_tensor_value_info(f"{name}2", 1, ["N"])])
+    onnx.save(onnx.helper.make_model(graph), pair.parent / "hostile.onnx")
+    return {
+        "pair": model_constants(pair),
+        "bundle": bundle_constants(read_bundle(bundle_of("causal") / "bundle.json")),
+        "gemma": model_constants(model_file("gemma-270m/model")),
+        "hostile": model_constants(pair.parent / "hostile.onnx"),
+    }
+
+
+def checked(command: list[str], folder: Path) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not there")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_c_compiler_takes_headers(every: dict[str, Constants], tmp_path: Path) -> None:
+    for name, constants in every.items():
+        (tmp_path / f"{name}.c").write_text(write_plain("c", constants))
+    files = [f"{name}.c" for name in every]
+    checked(["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-Wno-unused", "-fsyntax-only", *files], tmp_path)
+
+
+def test_a_rust_compiler_takes_modules(every: dict[str, Constants], tmp_path: Path) -> None:
+    for name, constants in every.items():
+        (tmp_path / f"m_{name}.rs").write_text(write_plain("rust", constants))
+    (tmp_path / "lib.rs").write_text("".join(f"pub mod m_{name};\n" for name in every))
+    checked(["rustc", "--crate-type", "lib", "--emit", "metadata", "-D", "warnings", "lib.rs"], tmp_path)
+
+
+def test_a_typescript_compiler_takes_modules(every: dict[str, Constants], tmp_path: Path) -> None:
+    for name, constants in every.items():
+        (tmp_path / f"{name}.ts").write_text(write_plain("typescript", constants))
+    checked(["tsc", "--strict", "--noEmit", "--target", "es2020", *(f"{name}.ts" for name in every)], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pair", "bundle"])
+def test_a_cpp_compiler_takes_the_loop(name: str, every: dict[str, Constants], tmp_path: Path) -> None:
+    (tmp_path / "loop.cpp").write_text(write_plain("c", every[name], has_loop=True))
+    checked(["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-I", str(DECLARATIONS), "loop.cpp"], tmp_path)
+
+
+def test_a_kotlin_compiler_takes_constants_and_loops(every: dict[str, Constants], tmp_path: Path) -> None:
+    for name, constants in every.items():
+        text = write_plain("kotlin", constants, has_loop=name in ("pair", "bundle"))
+        (tmp_path / f"{name}.kt").write_text(text.replace("package host", f"package host.{name}"))
+    checked(["kotlinc", "-d", "out", *(f"{name}.kt" for name in every), str(DECLARATIONS / "onnxruntime.kt")], tmp_path)
+
+
+@pytest.mark.parametrize("language", PLAIN)
+def test_code_is_ascii_with_brackets_in_pairs_and_no_name_outside_of_a_literal_or_comment(
+    language: str, every: dict[str, Constants]
+) -> None:
+    for name, constants in every.items():
+        has_loop = language in plain_constants.LOOPS and name in ("pair", "bundle")
+        text = write_plain(language, constants, has_loop=has_loop)
+        assert text.isascii()
+        assert all(line.isprintable() for line in text.split("\n"))
+        bare = re.sub(
+            r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', "", re.sub(r"(?m)//.*$|^ *#.*$|/\*.*?\*/", "", text)
+        )
+        for opening, closing in ("()", "[]", "{}"):
+            assert bare.count(opening) == bare.count(closing), (language, name)
+
+
+# The loop in Python
+
+
+def rows_of(case: dict[str, object]) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the tokens of each row without its padding, and those that PyTorch gives."""
+    inputs = case["inputs"]
+    ids = inputs["input_ids"]
+    masks = inputs.get("attention_mask", np.ones_like(ids))
+    for row, mask, expected in zip(ids, masks, case["tokens"], strict=True):
+        tokens = expected.tolist()
+        yield row[mask == 1].tolist(), tokens[: tokens.index(END) + 1] if END in tokens else tokens
+
+
+@pytest.mark.parametrize("kind", ["models", "bundle"])
+@pytest.mark.parametrize("name", ["gemma3_text", "lfm2", "mamba2", "marian-multi", "qwen3-padded"])
+def test_the_loop_gives_the_tokens_of_pytorch(name: str, kind: str, tmp_path: Path) -> None:
+    folder = export = unpacked_export(name, tmp_path / "export")
+    if kind == "bundle":
+        folder = tmp_path / "bundle"
+        graphkit.bundle_folder(export, folder, graphkit.BundleOptions(verify=False))
+    constants = bundle_constants(read_bundle(folder / "bundle.json")) if kind == "bundle" else model_constants(folder)
+    made = module_of(constants, has_loop=True)
+    loop = made.Loop(folder)
+    for case in export_cases(export):
+        for row, expected in rows_of(case) if not case["padded"] or "prompt" in case else ():
+            prompt, source = ([case["prompt"]], row) if name == "marian-multi" else (row, [])
+            assert loop.generate(prompt, source, case["tokens"].shape[1])[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "marian-tiny"])
+def test_the_program_prints_the_tokens_of_the_bundle(
+    name: str, bundle_of: Callable[[str], Path], tmp_path: Path, run: Run
+) -> None:
+    folder = bundle_of(name)
+    assert run("contract", folder, "--loop", "-o", tmp_path / "loop.py")[0] == 0
+    bundle = graphkit.Bundle(folder, unchecked=True)
+    if name == "marian-tiny":
+        words, expected = ["4", "3", "5,6,7"], bundle.generate([[5, 6, 7]], prompt=[[3]], max_new_tokens=4)
+    else:
+        words, expected = ["4", "5,6,7"], bundle.generate([[5, 6, 7]], max_new_tokens=4)
+    command = [sys.executable, str(tmp_path / "loop.py"), str(folder), *words]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
+    assert [int(line) for line in printed.split()] == expected[0]
+
+
+def test_a_merged_decoder_and_its_pair_give_the_same_tokens(tmp_path: Path) -> None:
+    merged = unpacked("marian-tiny", tmp_path / "merged")
+    graphkit.split_file(merged / "decoder_model_merged.onnx", tmp_path / "pair", graphkit.SplitOptions(verify=False))
+    shutil.copy(merged / "encoder_model.onnx", tmp_path / "pair")
+    tokens = [
+        module_of(model_constants(folder), has_loop=True).Loop(folder).generate([3], [5, 6, 7], 5)
+        for folder in (merged, tmp_path / "pair")
+    ]
+    assert tokens[0] == tokens[1]
+
+
+def test_a_loop_says_which_rules_it_does_not_follow_and_what_it_cannot_run(tmp_path: Path, pair: Path) -> None:
+    (pair / "generation_config.json").write_text('{"eos_token_id": 5, "forced_bos_token_id": 9, "num_beams": 4}')
+    text = write_plain("kotlin", model_constants(pair), has_loop=True)
+    assert "It does not follow these rules of the export: forced_bos_token_id, num_beams." in text
+    assert "longArrayOf(5)" in text
+    with pytest.raises(UsageError, match="there is no loop in rust - take one of c, kotlin, python"):
+        write_plain("rust", model_constants(pair), has_loop=True)
+    static = unpacked_export("llama-static", tmp_path / "static")
+    with pytest.raises(UsageError, match="its caches have all slots from the start - make a bundle of it"):
+        write_plain("python", model_constants(static), has_loop=True)
+
+
+def test_the_command_takes_models_folders_and_bundles_and_never_writes_over_them(
+    pair: Path, bundle_of: Callable[[str], Path], run: Run
+) -> None:
+    assert run("contract", pair / "decoder_model.onnx")[1].startswith("/* Constants of decoder_model.onnx, ")
+    assert "pub static STATES: [State; 5]" in run("contract", pair, "-l", "rust")[1]
+    assert "HOST_ARENA_BYTES" in run("contract", bundle_of("causal") / "bundle.json")[1]
+    assert run("contract", "example:merged-decoder", "-l", "kotlin")[0] == 0
+    code, _, err = run("contract", pair, "-o", pair / "decoder_model.onnx")
+    assert code == 2
+    assert "decoder_model.onnx" in err
