@@ -11,6 +11,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.model_diff.node_matching import match_nodes
+from graphkit.render.document_blocks import NodeMark
 from graphkit.render.result import Sizes
 from graphkit.shapes import Expr, Shapes, declarations, infer
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
@@ -26,6 +27,7 @@ class _Side:
         runs: Sizes that it keeps in further runs.
         links: Symbols that are expressions in the dims of the model that it was made of.
         values: Values of inputs that decide sizes.
+        marks: What the drawing says about its nodes.
     """
 
     model: Model
@@ -35,6 +37,7 @@ class _Side:
     runs: Sequence[Mapping[str, int]] = ()
     links: Mapping[str, Expr] = field(default_factory=dict)
     values: Mapping[str, object] = field(default_factory=dict)
+    marks: Iterable[NodeMark] = ()
 
     def fix(self, sizes: Mapping[str, int]) -> None:
         """Show it at some sizes, and nowhere else."""
@@ -42,12 +45,14 @@ class _Side:
         self.fixed |= set(sizes)
 
 
-def page_pair(models: tuple[Model, Model], names: tuple[str, str]) -> tuple[Mapping[str, object], ...]:
+def page_pair(
+    models: tuple[Model, Model], names: tuple[str, str], marks: Sequence[Iterable[NodeMark]] = ((), ())
+) -> tuple[Mapping[str, object], ...]:
     """Return the graphs of two models, as `page_graph` does, with what a page reads of both.
 
     That is `twins`: by the number of the other graph, the number of each node that is there too, with its number there.
     """
-    side_a, side_b = (_Side(model, name) for model, name in zip(models, names, strict=True))
+    side_a, side_b = (_Side(model, name, marks=told) for model, name, told in zip(models, names, marks, strict=True))
     _freeze_original(side_a, side_b)
     return _make_pages([side_a, side_b], [(0, 1)], _find_twins)
 
@@ -111,7 +116,7 @@ def _make_pages(
     graphs = []
     for each, side, there in zip(shapes, sides, twins, strict=True):
         at = PageSizes.of(each, sizes=side.sizes, fixed=side.fixed, links=side.links)
-        graphs.append({**page_graph(each, at=at, runs=side.runs), "model": side.name, "twins": there})
+        graphs.append({**page_graph(each, at=at, runs=side.runs, marks=side.marks), "model": side.name, "twins": there})
     return tuple(graphs)
 
 

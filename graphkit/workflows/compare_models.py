@@ -186,6 +186,7 @@ class _Comparison:
             next_dumps=self._find_next_dumps(measured, divergences, a),
             exporter=as_text(self.model.proto.producer_name),
             notes=tuple(self._pair_notes(pairs, a, b)),
+            models=(self.model, *([self.other] if isinstance(self.other, Model) else [])),
         )
 
     def _side_label(self, side: str, label: str) -> str:

@@ -26,10 +26,13 @@ export function coloursOf(graphs, model, leaves) {
   const kinds = { name: "Operators", begin: null, key: kindsOf(operators),
     paint: (/** @type {Part} */ { kind, nodes }) => (kind === "node" ? { style: kindOf(graph.nodes[nodes[0]].op), text: "" } : NONE) };
   const costs = /** @type {[string, string, number][]} */ ([["Multiply-accumulates", "", 0], ["Operations", "", 1], ["Bytes moved", "B", 2]]);
+  const marks = graph.marks.flatMap(({ name, kinds: marked }) => noted(name, leaves, marked));
+  const measured = graph.twins ? marks : []; // what a comparison found comes before all else
   return [
+    ...measured,
     ...noted("Changes", leaves, changes(graphs, model, leaves)),
     kinds,
-    ...graph.marks.flatMap(({ name, kinds: marked }) => noted(name, leaves, marked)),
+    ...(measured.length ? [] : marks),
     ...costs.flatMap(([name, unit, at]) => heat(name, unit, leaves, (node) => costOf(graph, node, at))),
     ...heat("Bytes of weights", "B", leaves, (node) => weightOf(graph, node)),
     ...noted("Shapes", leaves, shapes(graph, leaves)),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.names import count_things
-from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, columns, table_of
+from graphkit.model import Model
+from graphkit.render.document_blocks import Block, Column, Heading, NodeMark, Prose, Table, columns, table_of
 from graphkit.render.result import Result
+from graphkit.shapes.infer import infer
 from graphkit.verify.cause_search import Cause
 
 __all__ = ["ComparedTensor", "Divergence", "ModelComparison", "NextDump"]
@@ -107,6 +109,7 @@ class ModelComparison(Result):
         next_dumps: What to dump next, where B is a file of arrays in which the difference begins far from its cause.
         exporter: The exporter of A, in whose words these are named.
         notes: What to know of it, a sentence each.
+        models: A, and B where it is a model, to be drawn on a page.
     """
 
     title: ClassVar[str] = "Layer by layer"
@@ -125,6 +128,31 @@ class ModelComparison(Result):
     next_dumps: tuple[NextDump, ...] = ()
     exporter: str = ""
     notes: tuple[str, ...] = ()
+    models: tuple[Model, ...] = field(default=(), repr=False, compare=False, metadata={"in_json": False})
+
+    def graphs(self) -> Sequence[Mapping[str, object]]:
+        """Return the graphs of the models, with what was measured of the nodes of each."""
+        from graphkit.analysis.page_graph import page_graph
+        from graphkit.model_diff.page_pair import page_pair
+
+        marks = [[*self._marks(model, is_other=at > 0)] for at, model in enumerate(self.models)]
+        if len(self.models) == 2:
+            return page_pair((self.models[0], self.models[1]), ("A", "B"), marks)
+        return [page_graph(infer(model), marks=of_nodes) for model, of_nodes in zip(self.models, marks, strict=True)]
+
+    def _marks(self, model: Model, *, is_other: bool) -> Iterator[NodeMark]:
+        begins = {divergence.tensor for divergence in self.divergences}
+        for tensor in self.tensors:
+            value = model.graph.values.get(tensor.b if is_other else tensor.a)
+            if value is None or value.producer is None:
+                continue
+            measured = tensor.problem or ("" if tensor.relative is None else f"relative {tensor.relative:.2g}")
+            if tensor.a in begins:
+                yield NodeMark("Errors", "first to differ", "fault", value.producer.path, measured)
+            elif tensor.agrees:
+                yield NodeMark("Errors", "equal", "fine", value.producer.path, measured)
+            else:
+                yield NodeMark("Errors", "different", "doubt", value.producer.path, measured)
 
     @property
     def passed(self) -> bool:
