@@ -2,7 +2,6 @@
 # make test                  set up an environment, run the tests
 # make test-slow             run those that repeat them on larger models and on all cases (PART=N: a sixth of them)
 # make browser-test          try the page of a report in a Chromium, where one is on PATH
-# make view-test             try `graphkit view` in it too, with Model Explorer (700 MB)
 # make check                 format, lint, types and tests, as CI does
 # make npu-gate              set up the compilers too (Python 3.11, 2.6 GB), ask them whether lowered models run on an NPU
 # make reports               write the example reports in reports/ anew
@@ -17,7 +16,7 @@ NPU_VENV ?= .venv-npu
 BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: report test test-slow browser-test view-test check format lint types reports docs release-check npu-gate clean
+.PHONY: report test test-slow browser-test check format lint types reports docs release-check npu-gate clean
 
 report: $(VENV)/.runtime
 	$(BIN)/graphkit report $(MODEL)
@@ -31,10 +30,6 @@ test-slow: $(VENV)/.dev
 browser-test: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
 	$(BIN)/python -m pytest tests/browser
-
-view-test: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --editable '.[dev,browser,view]'
-	$(BIN)/python -m pytest tests/browser/test_view.py tests/viewer
 
 check: format lint types test test-slow
 

@@ -28,7 +28,6 @@ Explain
     blockers                what keeps it from an NPU, such as "ethos-u65"
     placement               which nodes run on a device, such as "webgpu"; `list_providers` has those that are here
     float16_losses          constants that float16 cannot hold
-    view                    it, or two side by side, as Google's Model Explorer shows them
 
 Rewrite
     fold                    shape computations, with or without frozen dims; `fold_file` writes and proves,

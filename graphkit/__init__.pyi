@@ -92,7 +92,6 @@ from .verify.rewrite_proof import RewriteProof, SplitProof
 from .verify.rewrite_verifier import verify_extract, verify_rewrite
 from .verify.runs_at_hazards import check_hazards
 from .verify.split_verifier import verify_split
-from .viewer.make_view import View, view
 from .workflows.compare_models import compare_models
 from .workflows.fold_file import FoldReport, fold_file
 from .workflows.fold_folder import FolderFoldReport, fold_folder
@@ -114,13 +113,13 @@ __all__ = [
     "RewriteOptions", "RewriteProof", "RewriteProofOptions", "RewriteReport", "Saved", "Scope", "ShapeOps",
     "Specializer", "Split", "SplitOptions", "SplitProof", "SplitProofOptions", "SplitReport", "Summary", "Target",
     "TargetError", "TensorShapes", "TransformersJsOptions", "TransformersJsReport", "UnknownShapes", "UnprovenWarning",
-    "UsageError", "Value", "Verdict", "View", "WeightList", "WhatIf", "WhyShape", "architecture", "as_model",
+    "UsageError", "Value", "Verdict", "WeightList", "WhatIf", "WhyShape", "architecture", "as_model",
     "blockers", "bundle_folder", "bundle_overview", "check_hazards", "compare", "compare_models", "cone",
     "control_flow", "costs", "diff", "edit_file", "fit", "float16_losses", "fold", "fold_file", "fold_folder",
     "from_graphsurgeon", "genai_folder", "hazards", "interface", "kv_cache", "list_providers", "load", "load_target",
     "lower_folder", "merge_decoders", "node_list", "optimized", "origins", "parse_pipeline", "placement",
     "remaining_shapes", "report", "rewrite_file", "run_passes", "save_models", "shape_ops", "split_file",
     "split_merged", "summary", "tensor_shapes", "to_graphsurgeon", "to_networkx", "transformers_js_folder",
-    "unknown_shapes", "verify_bundle", "verify_extract", "verify_folder", "verify_rewrite", "verify_split", "view",
+    "unknown_shapes", "verify_bundle", "verify_extract", "verify_folder", "verify_rewrite", "verify_split",
     "weight_list", "what_if", "why_shape",
 ]  # fmt: skip

@@ -29,7 +29,7 @@ OWN = {
     ("split-merged", "tolerance"),
     ("split-merged", "weights"),
     ("survey", "target"),
-    *((name, "timeout") for name in ("costs", "diff", "nodes", "program", "shapes", "view", "weights")),  # run nothing
+    *((name, "timeout") for name in ("costs", "diff", "nodes", "program", "shapes", "weights")),  # run nothing
 }  # what means something else there
 
 

@@ -31,7 +31,7 @@ LAYERS = (
     ("model_diff", "passes"),
     ("judges",),
     ("verify",),
-    ("deploy", "viewer"),
+    ("deploy",),
     ("fleet",),
     ("workflows",),
     ("cli",),

@@ -65,7 +65,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "nodes": "read_commands",
         "weights": "read_commands",
         "costs": "read_commands",
-        "view": "read_commands",
     },
     "Change": {
         "fold": "rewrite_commands",

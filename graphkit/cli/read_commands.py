@@ -1,4 +1,4 @@
-"""Commands that show the parts of a model: shapes, program, costs, nodes, weights, view."""
+"""Commands that show the parts of a model: shapes, program, costs, nodes, weights."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ import click
 
 from graphkit.cli.flags import (
     FULL,
-    REPORT_FILE,
     Asked,
     Format,
     choice_type,
-    complete,
-    format_option,
     model_argument,
     output_format_option,
     output_option,
     takes_options,
 )
-from graphkit.cli.output import print_line, progress_on_terminal, put_text, show_result
-from graphkit.options import BLOCKED_BY, OVERWRITE, WEIGHTS, By, as_declared, option, sizes_option
+from graphkit.cli.output import print_line, put_text, show_result
+from graphkit.options import OVERWRITE, WEIGHTS, By, as_declared, option, sizes_option
 
 if TYPE_CHECKING:
     from graphkit.analysis.node_list import WeightOrder
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     from graphkit.save import Placement
     from graphkit.shapes import DimSpec
 
-__all__ = ["costs", "nodes", "program", "shapes", "view", "weights"]
+__all__ = ["costs", "nodes", "program", "shapes", "weights"]
 
 LANGUAGES = ("json", "python", "javascript", "py", "js")
 LANGUAGE_OF = {".py": "python", ".js": "javascript", ".mjs": "javascript"}  # by suffix
@@ -226,59 +223,3 @@ def weights(model: str, options: Asked[WeightFlags], format: str) -> None:
     from graphkit.cli.output import load_model
 
     show_result(weight_list(load_model(model), by=options.read().by), format, is_list=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewFlags(SizeFlags):
-    """The findings to show, and where."""
-
-    target: str | None = option(None, BLOCKED_BY)
-    errors: Path | None = option(None, "Show the errors in the JSON of graphkit compare.", metavar="FILE.json")
-    export: Path | None = option(
-        None,
-        "Write what Model Explorer reads, and serve nothing: the graphs to this file, findings beside it.",
-        metavar="FILE.json",
-    )
-    overwrite: bool = option(False, OVERWRITE)
-    port: int | None = option(None, "Port of the page. Default: a free one from 8080 on.")
-    browser: bool = option(True, "Print the address of the page, and open no browser.")
-
-
-@click.command(short_help="Show a model, or two side by side, in Model Explorer.")
-@model_argument
-@click.argument("other", metavar="[OTHER]", required=False, shell_complete=complete("model"))
-@takes_options(ViewFlags)
-@format_option
-def view(model: str, other: str | None, options: Asked[ViewFlags], format: str) -> None:
-    """Show a model in Google's Model Explorer, by module, with costs, shapes and findings as overlays.
-
-    MODEL is a model file, or example:NAME. OTHER is shown beside it: nodes that match are selected together. Needs
-    onnx-graphkit[view], unless --export writes the files for a Model Explorer elsewhere.
-    """
-    from graphkit.cli.output import load_model
-    from graphkit.errors import UsageError
-
-    asked = options.read()
-    is_report = format != Format.text or click.get_current_context().meta.get(REPORT_FILE) is not None
-    if asked.export is None and (is_report or asked.overwrite):
-        raise UsageError("--format, --report and --overwrite are for --export - leave them out, or name a file with it")
-    if asked.export is not None and (asked.port is not None or not asked.browser):
-        raise UsageError("--port and --no-browser are for a page, and --export serves none - leave them out")
-    first, second = load_model(model), load_model(other) if other is not None else None
-    with progress_on_terminal() as progress:
-        from graphkit.viewer.make_view import view as make_view
-
-        progress("looking at the graph")
-        shown_view = make_view(first, second, asked.spec, target=asked.target, errors=asked.errors)
-    if asked.export is not None:
-        from graphkit.viewer.export_view import export_view
-
-        read = [path for path in (asked.errors,) if path is not None]
-        models = [drawn for drawn in (first, second) if drawn is not None]
-        show_result(export_view(shown_view, models, asked.export, read=read, overwrite=asked.overwrite), format)
-        return
-    from graphkit.progress import ended_by_interrupt
-    from graphkit.viewer.export_view import ANY_PORT, serve_view
-
-    with ended_by_interrupt():
-        serve_view(shown_view, port=asked.port or ANY_PORT, opens_browser=asked.browser)

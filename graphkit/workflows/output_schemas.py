@@ -52,7 +52,6 @@ from graphkit.symbolic.relations import Relation
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
-from graphkit.viewer.export_view import ViewExport
 from graphkit.workflows.fold_file import FoldReport
 from graphkit.workflows.fold_folder import FolderFoldReport
 from graphkit.workflows.rewrite_file import EditReport, RewriteReport
@@ -99,7 +98,6 @@ DOCUMENTS: tuple[type[Result], ...] = (
         ModelComparison,
         ModelDiff,
         Costs,
-        ViewExport,
         TensorShapes,
         WhyShape,
         NodeList,

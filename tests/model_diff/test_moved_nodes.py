@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 from builders import model_of
 
-from graphkit.graph.view import Node, all_nodes
+from graphkit.graph.view import all_nodes
 from graphkit.model import load
 from graphkit.model_diff.diff_models import diff
 from graphkit.model_diff.model_diff import ModelDiff
-from graphkit.model_diff.node_matching import match_nodes
 from graphkit.options import SplitOptions
-from graphkit.shapes import infer
-from graphkit.viewer.graph_of_model import matched_ids, node_ids
-from graphkit.viewer.make_view import diff_overlays
 from graphkit.workflows.split_decoder_file import split_file
 
 IF = """(bool c, float[4] x) => (float[4] y) {
@@ -130,21 +126,3 @@ def test_a_split_is_told_as_its_report_tells_it(name: str, model_file: Callable[
         assert [each.node for each in found.nodes.removed if not each.within] == [decoder.node.path]
         assert {each.kind for each in found.weights} == {"removed"}
         assert not any(change.is_worse for change in found.finding_changes)
-
-
-def test_a_split_decoder_stands_beside_its_branch_in_a_view() -> None:
-    a, b = model_of(IF), model_of(ELSE)
-    matching = match_nodes(a, b, (infer(a), infer(b)))
-    first = node_ids(a)
-    ids = matched_ids(b, matching, first)
-    nodes: list[Node] = list(all_nodes(b.scopes))
-    assert [ids.of[node] for node in nodes] == [
-        "Relu#0",
-        *(f"If#1/else_branch/{name}" for name in ("Tanh#0", "Neg#1", "Add#2")),
-    ]
-    removed, added = (set(overlay.results) for overlay in diff_overlays(matching))
-    assert {node.path for node in removed if isinstance(node, Node)} == {
-        "If#1",
-        *(f"If#1/then_branch/{name}" for name in ("Tanh#0", "Exp#1", "Add#2")),
-    }
-    assert added == set()

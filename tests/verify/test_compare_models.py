@@ -481,6 +481,20 @@ def test_names_are_mapped() -> None:
         compare_models(*pair, options=CompareOptions(names=(("lost", "p"),)))
 
 
+def test_the_page_draws_both_models_coloured_by_errors() -> None:
+    a, b = (twins("left", "right", a=np.eye(4), b=weight) for weight in (np.eye(4), 2 * np.eye(4)))
+    found = compare_models(a, b)
+    for graph in found.graphs():
+        ((name, kinds),) = json.loads(json.dumps(graph["marks"]))
+        assert name == "Errors"
+        assert {(meaning, tone): len(nodes) for meaning, tone, nodes in kinds} == {
+            ("equal", "fine"): 1,
+            ("first to differ", "fault"): 1,
+            ("different", "doubt"): 1,
+        }
+    assert "models" not in found.to_dict()
+
+
 def test_dumps_are_compared(tmp_path: Path) -> None:
     x = RNG.standard_normal((3, 4)).astype(np.float32)
     one, two = RNG.standard_normal((2, 4, 4)).astype(np.float32)

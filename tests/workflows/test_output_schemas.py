@@ -39,7 +39,6 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "bundle-overview": ("{bundle}",),
     },
     "costs": {"costs": (MERGED, "--range", "past_decoder_sequence_length=1:4")},
-    "view": {"view-export": (CAUSAL, "--export", "{json}")},
     "shapes": {"tensor-shapes": (CAUSAL,), "why-shape": (CAUSAL, "--why", "logits")},
     "nodes": {"node-list": (CAUSAL, "--module", "blocks.0", "--op", "MatMul")},
     "weights": {"weight-list": (CAUSAL, "--by", "bytes")},
