@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import onnx
 import pytest
 from onnx import TensorProto, helper
 from page_checks import HOSTILE, chain_of, expect, heads
@@ -253,3 +254,29 @@ def test_a_drawing_prints_as_wide_as_the_paper(open_page: Open, merged: str) -> 
     page.emulate_media(media="print")
     expect(page.locator("#drawing .tools")).to_be_hidden()
     assert page.locator(".drawing").bounding_box()["width"] <= 800
+
+
+def test_the_errors_of_a_comparison_are_colours(open_page: Open, tmp_path: Path) -> None:
+    model = onnx.load(str(graphkit.load("example:causal-attention").files[0]))
+    next(node for node in model.graph.node if node.op_type == "Softmax").attribute[0].i = 1
+    onnx.save(model, tmp_path / "other.onnx")
+    page = open_page(graphkit.compare_models("example:causal-attention", tmp_path / "other.onnx").to_html())
+    paint(page, "Errors")
+    expect(page.locator("#drawing .kinds span")).to_have_text(["first to differ", "different", "equal"])
+    expect(box(page, "Add").first.locator("rect")).to_have_class(re.compile("fine"))
+    expect(box(page, "MatMul").first.locator("rect")).to_have_class(re.compile("doubt"))
+    expect(box(page, "▸ blocks.0-1").first.locator("text").last).to_contain_text("1 first to differ")
+    expect(page.locator("tr.warning td").last).to_contain_text("the difference begins here")
+
+
+def test_a_function_is_a_box_of_its_own(open_page: Open) -> None:
+    body = [helper.make_node("Neg", ["a"], ["t"], "turn"), helper.make_node("Abs", ["t"], ["b"], "size")]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    function = helper.make_function("own", "Turn", ["a"], ["b"], body, opsets[:1])
+    puts = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Turn", ["x"], ["y"], "call", domain="own")], "g", puts[:1], puts[1:])
+    made = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8)
+    page = open_page(graphkit.report(Model.from_proto(made)).to_html())
+    expect(page.locator(".drawing .head")).to_have_text("▾ function Turn  2 nodes")
+    expect(box(page, "own.Turn")).to_have_count(1)
+    expect(box(page, "Abs")).to_have_count(1)

@@ -65,7 +65,7 @@ export function moduleNames(path) {
  * @returns {{whole: Part, leaves: Part[], leafOf: Map<number, Part>}} */
 export function modulesOf(graph) {
   const whole = new Part("module", "");
-  const homes = graph.scopes.map(() => whole);
+  const homes = graph.scopes.map(({ path, owner }) => (path && owner < 0 ? whole.add(new Part("body", path)) : whole)); // of functions
   /** @type {string[][]} */
   const around = graph.scopes.map(() => []); // the modules around a body, which its nodes need not name again
   /** @type {Map<number, Part>} */
