@@ -21,7 +21,7 @@ from graphkit.equivalence.spelling import inline_model
 from graphkit.graph.operator_traits import MEASURING
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, NodeMark, Prose, size_text, table
+from graphkit.render.document_blocks import Block, NodeMark, Prose, size_cell, table
 from graphkit.render.result import Result, Sizes
 from graphkit.runtime.providers import Provider
 from graphkit.runtime.session import as_provider, place_model
@@ -105,7 +105,7 @@ class NodePlacement(Result):
         places = [(self.provider, self.device, self.device_macs), ("cpu", self.cpu, self.cpu_macs)]
         yield table(
             "Runs on:code | Nodes:number | Of all:number | MACs:number | Of all:number",
-            [(at, n, _part_text(n, nodes), size_text(m), _part_text(m, macs)) for at, n, m in places if n or m],
+            [(at, n, _part_text(n, nodes), size_cell(m), _part_text(m, macs)) for at, n, m in places if n or m],
         )
         how = "compiled" if self.is_compiled else "a kernel for each node"
         parts = f"{count_things(self.partitions, 'partition(s)')} on {self.provider} ({how})"
@@ -113,7 +113,7 @@ class NodePlacement(Result):
         gone = f" onnxruntime removed or fused {count_things(self.gone, 'node(s)')} before." if self.gone else ""
         yield Prose(f"{parts}{copies}.{gone}", "warning" if self.partitions > 1 else "plain")
         rows = [
-            (r.operator, r.nodes, size_text(r.macs), len(r.cuts) or None, r.removed_by, r.cut) for r in self.operators
+            (r.operator, r.nodes, size_cell(r.macs), len(r.cuts) or None, r.removed_by, r.cut) for r in self.operators
         ]
         if rows:
             yield table("On the CPU | Nodes:number | MACs:number | Cut:number | Removed by | Such as:note", rows)

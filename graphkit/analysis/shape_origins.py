@@ -18,7 +18,7 @@ from graphkit.graph.uses import ShapeTensors
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.ops.tensor import without_huge_numbers
-from graphkit.render.document_blocks import Block, Cell, Drawing, NodeMark, Prose, table
+from graphkit.render.document_blocks import Block, Cell, Drawing, NodeMark, Prose, Shortened, table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer, is_known
 
@@ -116,6 +116,9 @@ class Origins(Result):
         rows: dict[str, list[tuple[Cell, ...]]] = {}
         for number, group in enumerate(self.groups, 1):
             at, meant = f"at {', '.join(group.nodes)}" if self.full else None, meanings_text(group.meanings, self.full)
+            if meant is not None:
+                whole = meanings_text(group.meanings, full=True) or ""
+                meant = Shortened.of(meant, whole.removeprefix("= "))
             shown = group.sources if self.full else group.sources[:1]
             more = f" and {len(group.sources) - len(shown)} more" if len(shown) < len(group.sources) else ""
             sources = f"depends on {', '.join(f'{each.tensor} ({each.producer})' for each in shown)}{more}"

@@ -196,7 +196,7 @@ def _finding_line(kind: Kind, findings: Sequence[Finding], most: int) -> str:
     return f"{cut(f'{kind.says}: {places[0]}', room)}{more} ({kind.section})"
 
 
-CANNOT_RUN = {"invalid-graph", "missing-data", "never-runs"}
+CANNOT_RUN = {"invalid-graph", "never-runs"}  # missing data can be put beside the model
 MENDED = "unloadable"  # which fold mends; nothing else runs before
 CHECKABLE = {"wrong-shape", "empty-dim"}
 ALONE = ("encoder", "vision", "decoder-only")  # roles that `graphkit lower` takes without other models

@@ -7,11 +7,12 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 
-from graphkit.render.document_blocks import Cell, Column, Formula, Link, Table, cell_text, printable
+from graphkit.render.document_blocks import Cell, Column, Formula, Link, Shortened, Table, cell_text, printable
 
 __all__ = ["csv_text", "plain_columns"]
 
 FORMULA = ("=", "+", "-", "@")  # beginnings of a text that spreadsheets compute
+AMOUNT = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)(?: ?[%x]| ms)?")  # a number, with a unit that a column has throughout
 NUMBER = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")  # a text that they read as it is
 
 
@@ -32,6 +33,8 @@ def plain_columns(table: Table) -> dict[str, list[Cell]]:
     found = dict[str, list[Cell]]()
     for place, column in enumerate(table.columns):
         cells = [row[place] for row in table.rows]
+        if column.kind == "number":
+            cells = [_plain_number(cell) for cell in cells]
         if not all(cell is None or type(cell) in (int, float) for cell in cells):
             cells = [None if cell is None else printable(cell_text(cell)) for cell in cells]
         found[column.name] = cells
@@ -47,13 +50,25 @@ def _tables_as_csv(columns: Sequence[Column], tables: Sequence[Table]) -> str:
         for row in table.rows:
             cells: list[Cell] = [_safe_text(table.title) for _ in title]
             for cell, column in zip(row, columns, strict=True):
-                if isinstance(cell, bool | str | Formula | Link):
-                    text = printable(cell_text(cell))
-                    cells.append(text.replace(",", "") if column.kind == "number" else _safe_text(text))
-                else:
-                    cells.append(cell)
+                is_number = column.kind == "number"
+                plain = _plain_number(cell) if is_number else cell.whole if isinstance(cell, Shortened) else cell
+                if isinstance(plain, bool | str | Formula | Link):
+                    text = cell_text(plain)
+                    plain = text.replace(",", "") if is_number else _safe_text(text)
+                cells.append(plain)
             writer.writerow(cells)
     return file.getvalue()
+
+
+def _plain_number(cell: Cell) -> Cell:
+    """Return what a cell says as a number, in full and without a unit, as far as it is one; else the cell."""
+    if isinstance(cell, Formula) and cell.value is not None and cell.unit in ("", "B", ","):
+        return cell.value
+    match = AMOUNT.fullmatch(cell_text(cell)) if isinstance(cell, str | Formula) else None
+    if match is None:
+        return cell
+    text = match[1].replace(",", "")
+    return float(text) if "." in text else int(text)
 
 
 def _safe_text(text: str) -> str:

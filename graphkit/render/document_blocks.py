@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 __all__ = [
-    "MARK", "PEAK", "ROWS", "WIDTH", "Block", "Cell", "Column", "Document", "Drawing", "Formula", "Heading",
-    "Line", "Lines", "Link", "NodeMark", "Picture", "Prose", "Sentence", "Table", "cell_text", "columns", "cut",
-    "filled_columns", "line", "outcome", "printable", "rows", "size_text", "table", "table_of", "treemap",
+    "MARK", "PEAK", "ROWS", "WIDTH", "Block", "Cell", "Column", "Document", "Drawing", "Formula", "Heading", "Line",
+    "Lines", "Link", "NodeMark", "Picture", "Prose", "Sentence", "Shortened", "Table", "cell_text", "columns", "cut",
+    "filled_columns", "line", "outcome", "printable", "rows", "size_cell", "size_text", "table", "table_of", "treemap",
 ]  # fmt: skip
 
 
@@ -61,6 +61,19 @@ class Sentence(str):
     def and_then(self, text: str) -> Sentence:
         """Return it with a text after it."""
         return Sentence.of(*self.parts, text)
+
+
+class Shortened(str):
+    """A text that is the beginning of another one, which CSV has whole."""
+
+    whole: str
+
+    @classmethod
+    def of(cls, text: str, whole: str) -> Shortened:
+        """Return a text that stands for a longer one."""
+        made = cls(text)
+        made.whole = whole
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +325,11 @@ def outcome(done: Sequence[str], faults: Sequence[str]) -> Lines:
     if len(shown) < len(faults):
         lines.append((f"and {len(faults) - len(shown):,} more", "warning"))
     return Lines(tuple(lines))
+
+
+def size_cell(number: int, unit: Literal["", "B"] = "") -> Formula:
+    """Return a number in short, which CSV has in full."""
+    return Formula(size_text(number, unit), number, "", unit)
 
 
 def size_text(number: int, unit: str = "") -> str:

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from graphkit.render.csv_tables import csv_text
-from graphkit.render.document_blocks import printable, table
+import graphkit
+from graphkit.render.csv_tables import csv_text, plain_columns
+from graphkit.render.document_blocks import Cell, Column, Formula, Table, printable, size_cell, table
 
 
 def test_numbers_are_plain() -> None:
@@ -48,3 +49,21 @@ def test_every_cell_reads_back(cells: list[str]) -> None:
     text = csv_text([table("A | B", [("x", cell) for cell in cells])])
     read = [row[1] for row in csv.reader(io.StringIO(text))][1:]
     assert [cell.removeprefix("'") for cell in read] == [printable(cell).removeprefix("'") for cell in cells]
+
+
+def test_numbers_in_short_are_in_full_and_without_a_unit() -> None:
+    cells: list[Cell] = [size_cell(11_291), size_cell(891_305, "B"), "98.4 %", Formula("1.6 %", 8, "", "%"), "54x"]
+    table = Table((Column("n", "number"),), [(cell,) for cell in cells])
+    assert csv_text([table]) == "n\n11291\n891305\n98.4\n1.6\n54\n"
+    assert plain_columns(table) == {"n": [11_291, 891_305, 98.4, 1.6, 54]}
+
+
+def test_costs_are_plain_numbers_and_whole_formulas() -> None:
+    text = graphkit.costs("example:detection").to_csv()
+    rows = [row for row in csv.reader(io.StringIO(text)) if row]
+    totals = {row[0]: row[1:] for row in rows[1:9]}
+    assert totals["parameters"][0].isdecimal()
+    assert totals["bytes moved"][0].isdecimal()
+    assert "more term" not in text
+    sizes = dict(graphkit.costs("example:detection").sizes)
+    assert eval(totals["multiply-accumulates (MACs)"][1], {}, sizes) == int(totals["multiply-accumulates (MACs)"][0])

@@ -47,11 +47,11 @@ def _form(plain: Any) -> object:
     return type(plain)
 
 
-def check_golden(name: str, text: str, *, writes: bool, suffix: str = "json") -> None:
+def check_golden(name: str, text: str, *, writes: bool) -> None:
     """Compare a text with a golden file, or write the file."""
-    path = GOLDEN / f"{name}.{suffix}"
+    path = GOLDEN / f"{name}.json"
     if writes:
         path.write_text(text, encoding="utf-8")
     assert path.is_file(), f"tests/golden/{path.name} is missing: run pytest --write-golden and read what it wrote"
-    hint = f"the text is not tests/golden/{path.name}: if that is meant, run pytest --write-golden and read the diff"
+    hint = f"the JSON is not tests/golden/{path.name}: if that is meant, run pytest --write-golden and read the diff"
     assert text.splitlines() == path.read_text(encoding="utf-8").splitlines(), hint

@@ -16,7 +16,7 @@ from graphkit.errors import GraphkitError
 from graphkit.graph.names import count_things
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
-from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, size_text, table
+from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, size_cell, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer, symbol
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
@@ -323,7 +323,7 @@ def _change_rows(change: CostChange, place: int | None, runs: Sequence[str]) -> 
     if before is None or after is None:
         return
     sizes = before.bytes, after.bytes
-    yield "file and weights", *(size_text(size, "B") for size in sizes), _ratio_text(*sizes)
+    yield "file and weights", *(size_cell(size, "B") for size in sizes), _ratio_text(*sizes)
     yield "nodes", before.nodes, after.nodes, _ratio_text(before.nodes, after.nodes)
     macs, peaks = (before.macs, after.macs), (before.peak_bytes, after.peak_bytes)
     if place is not None:

@@ -31,7 +31,9 @@ from graphkit.render.document_blocks import (
     Cell,
     Formula,
     Prose,
+    Shortened,
     columns,
+    size_cell,
     size_text,
     table,
     table_of,
@@ -96,7 +98,7 @@ class Quantity:
         text = ""
         for number, term in enumerate(terms):
             if text and len(text) + len(term) > SHOWN:
-                return f"{text} and {count_things(len(terms) - number, 'more term(s)')}"
+                return Shortened.of(f"{text} and {count_things(len(terms) - number, 'more term(s)')}", self.expression)
             text += term
         return text
 
@@ -350,8 +352,8 @@ class Costs(Result):
         return f"At {sizes}{f' ({which}; --dim sets others)' if self.assumed else ''}."
 
     def _totals(self) -> Iterator[tuple[Cell, ...]]:
-        yield "parameters", size_text(self.parameters), ""
-        yield "weights", size_text(self.weight_bytes, "B"), ""
+        yield "parameters", size_cell(self.parameters), ""
+        yield "weights", size_cell(self.weight_bytes, "B"), ""
         yield "multiply-accumulates (MACs)", self.macs.cell(), self.macs.short
         yield "other operations", self.operations.cell(), self.operations.short
         yield "bytes moved", self.bytes_moved.cell("B"), self.bytes_moved.short
@@ -375,7 +377,7 @@ class Costs(Result):
         each = "; of one that is there several times, those of each" if self.by in ("layer", "module") else ""
         rows: list[tuple[Cell, ...]] = []
         for row in (row for row in self.rows if row.macs.value or row.bytes_moved.value or row.parameters):
-            about = row.name, row.nodes if self.by == "op" else row.times, size_text(row.parameters)
+            about = row.name, row.nodes if self.by == "op" else row.times, size_cell(row.parameters)
             rows.append((*about, row.macs.cell(), row.macs.share_of(self.macs, row.times), row.bytes_moved.cell("B")))
         headings = f"{name}:code | {times}:number | Parameters:number | MACs:number | Of all:number | Moved:number"
         yield table(headings, rows, title=f"Costs by {name.lower()}{each}")
