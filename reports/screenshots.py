@@ -10,6 +10,8 @@ from __future__ import annotations
 import html
 import shutil
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,17 +21,35 @@ import graphkit
 
 FOLDER = Path(__file__).parent
 OUT = FOLDER / "screenshots"
-SIZE = {"width": 1280, "height": 800}
+WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 RESHAPE = "/model/decoder/layers.0/self_attn/Reshape_1"
 FOLDED = "optimum::if/then_branch//model/decoder/layers.0/self_attn/Reshape_1"
-# Picture -> the page, its fragment, what is clicked, and whether it is dark.
-PICTURES: dict[str, tuple[str, str, tuple[str, ...], bool]] = {
-    "detr": ("detr-resnet-50-quantized", "", (), False),
-    "detr-costs": ("detr-resnet-50-quantized", "#costs", (), False),
-    "detr-reshape": ("detr-resnet-50-quantized", f"#node={RESHAPE}", ("#panel details summary >> nth=0",), False),
-    "merged-decoder": ("nllb-600m-merged", "#node=optimum%3A%3Aif", (), True),
-    "fold": ("marian-tiny-fold", f"#node={quote(FOLDED)}", (), False),
-    "bundle": ("marian-tiny-bundle", "", (), False),
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a page: where it is looked at, what is clicked, and the colours of its drawing if that is shown."""
+
+    report: str
+    fragment: str = ""
+    click: str = ""
+    colours: str = ""
+    size: Mapping[str, int] = field(default_factory=WIDE.copy)
+    is_dark: bool = False
+
+
+PICTURES = {
+    "detr": Picture("detr-resnet-50-quantized"),
+    "detr-phone": Picture("detr-resnet-50-quantized", size=NARROW),
+    "detr-drawing": Picture("detr-resnet-50-quantized", colours="Blockers for ethos-u85"),
+    "detr-costs": Picture("detr-resnet-50-quantized", "#costs"),
+    "detr-reshape": Picture("detr-resnet-50-quantized", f"#node={RESHAPE}", "#panel details summary >> nth=0"),
+    "gemma-drawing": Picture("gemma-270m", colours="Multiply-accumulates", is_dark=True),
+    "gemma-phone": Picture("gemma-270m", colours="Operators", size=NARROW, is_dark=True),
+    "merged-decoder": Picture("nllb-600m-merged", "#node=optimum%3A%3Aif", is_dark=True),
+    "fold": Picture("marian-tiny-fold", f"#node={quote(FOLDED)}"),
+    "fold-drawing": Picture("marian-tiny-fold", colours="Changes"),
+    "bundle": Picture("marian-tiny-bundle"),
 }
 BESIDE = "example:merged-decoder"  # of which the README shows the verdict in front of the page
 STYLE = """
@@ -64,12 +84,15 @@ def main() -> None:
     OUT.mkdir(exist_ok=True)
     with sync_playwright() as running:
         browser = running.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, (report, fragment, clicks, is_dark) in PICTURES.items():
-            page: Page = browser.new_page(viewport=SIZE, color_scheme="dark" if is_dark else "light")
-            page.goto(f"{(FOLDER / report).as_uri()}.html{fragment}")
+        for name, picture in PICTURES.items():
+            page: Page = browser.new_page(viewport=picture.size, color_scheme="dark" if picture.is_dark else "light")
+            page.goto(f"{(FOLDER / picture.report).as_uri()}.html{picture.fragment}")
             page.wait_for_selector("html.live", state="attached")
-            for selector in clicks:
-                page.click(selector)
+            if picture.click:
+                page.click(picture.click)
+            if picture.colours:
+                page.get_by_label("Colours of the drawing").select_option(picture.colours)
+                page.evaluate("document.getElementById('drawing').scrollIntoView()")
             page.screenshot(path=OUT / f"{name}.png")
             page.close()
         with tempfile.TemporaryDirectory() as folder:

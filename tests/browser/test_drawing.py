@@ -114,7 +114,7 @@ def test_costs_are_shares_that_move_with_the_sizes(open_page: Open, attention: s
     blocks = box(page, "▸ blocks.0-1").locator("text").last
     first = blocks.text_content()
     costs = graphkit.costs("example:causal-attention")
-    shares = page.locator(".drawing .box > text:last-of-type", has_text=re.compile(r" %  ")).all_text_contents()
+    shares = page.locator(".drawing .box > text:last-of-type", has_text=re.compile(" % · ")).all_text_contents()
     assert sum(float(text.partition(" %")[0]) for text in shares) == pytest.approx(100, abs=1)
     assert costs.macs.value
     page.get_by_label("sequence_length, as a number", exact=True).fill("2048")
@@ -189,7 +189,7 @@ def test_two_models_are_beside_each_other_with_their_changes(open_page: Open, fo
     page = open_page(folded)
     views = page.locator("#drawing .view")
     expect(views).to_have_count(2)
-    expect(page.locator("#drawing .kinds span")).to_have_text(["removed", "changed", "added"])
+    expect(page.locator("#drawing .kinds span")).to_have_text(["removed", "of other shapes", "added"])
     left, right = (view.bounding_box() for view in (views.first, views.last))
     assert left["x"] + left["width"] <= right["x"]
     page.click("text=Close all")

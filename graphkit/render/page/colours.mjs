@@ -12,7 +12,7 @@ import { sized } from "./sizes.mjs";
 
 const NONE = { style: "", text: "" };
 const SHARES = /** @type {[number, string][]} */ ([[0.2, "heat5"], [0.05, "heat4"], [0.01, "heat3"], [0.002, "heat2"], [0, "heat1"]]);
-const WORST = ["fault", "doubt", "fine"];
+const WORST = ["fault", "doubt", "fine", "slight"];
 const GROUPS = 10; // colours of kinds of which none is worse than another
 
 /** The colours that there are for the graph of a model; what is found in it comes before its costs.
@@ -74,7 +74,7 @@ function heat(name, unit, leaves, amount) {
     if (!value) return NONE;
     const share = value / sums[sums.length - 1];
     const [, style] = /** @type {[number, string]} */ (SHARES.find(([least]) => share >= least));
-    return { style, text: `${share < 1e-4 ? "< 0.01" : Number((100 * share).toPrecision(2))} %  ${sized(BigInt(Math.round(value)), unit)}` };
+    return { style, text: `${share < 1e-4 ? "< 0.01" : Number((100 * share).toPrecision(2))} % · ${sized(BigInt(Math.round(value)), unit)}` };
   } }];
 }
 
@@ -115,14 +115,17 @@ function changes(graphs, model, leaves) {
   const isFirst = Math.min(...twins.map(([other]) => other)) > model;
   const alone = { meaning: isFirst ? "removed" : "added", style: isFirst ? "fault" : "fine", nodes: new Map() };
   const changed = { meaning: "changed", style: "doubt", nodes: new Map() };
+  const shaped = { meaning: "of other shapes", style: "slight", nodes: new Map() };
   for (const { kind, nodes: [node] } of leaves) {
     if (kind !== "node") continue;
     const others = twins.filter(([, nodes]) => nodes.has(node));
-    const [differs] = others.flatMap(([other, nodes]) => differences(graphs[model], node, graphs[other], Number(nodes.get(node))));
+    const differing = others.flatMap(([other, nodes]) => differences(graphs[model], node, graphs[other], Number(nodes.get(node))));
+    const isShape = (/** @type {[string, string, string]} */ [what]) => /^(Input|Output) \d+$/.test(what);
+    const [what, mine, theirs] = differing.find((each) => !isShape(each)) ?? differing[0] ?? [];
     if (!others.length) alone.nodes.set(node, alone.meaning);
-    else if (differs) changed.nodes.set(node, `${differs[0]}: ${differs[isFirst ? 1 : 2]} → ${differs[isFirst ? 2 : 1]}`);
+    else if (what) (differing.every(isShape) ? shaped : changed).nodes.set(node, `${what}: ${isFirst ? mine : theirs} → ${isFirst ? theirs : mine}`);
   }
-  return [alone, changed];
+  return [alone, changed, shaped];
 }
 
 /** Nodes by what is known of the shapes that they give.

@@ -20,7 +20,7 @@ const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dashar
  * @param {Graph[]} graphs */
 export function addDrawings(section, graphs) {
   const isPair = graphs.some(({ twins }) => twins?.size);
-  const panes = (isPair ? [0, 1] : [0]).map((model) => new Pane(graphs, model, isPair ? SMALL : LARGE));
+  const panes = (isPair ? [0, twinOf(graphs, 0)] : [0]).map((model) => new Pane(graphs, model, isPair ? SMALL : LARGE));
   const choice = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Colours of the drawing" }));
   const key = element("div");
   const paint = (/** @type {string} */ name) => {
@@ -38,7 +38,8 @@ export function addDrawings(section, graphs) {
     button("−", "Smaller", (pane) => pane.zoom(1 / STEP)), button("+", "Larger", (pane) => pane.zoom(STEP)),
     button("Fit", "As wide as the page", (pane) => pane.fit()), button("Close all", "Close all modules", (pane) => pane.closeAll()),
     button("Save as SVG", "Save the drawing as SVG", (pane) => pane.save())), key,
-  element("div", { class: isPair ? "panes pair" : "panes" }, ...panes.map(({ shown }) => shown)));
+  element("div", { class: isPair ? "panes pair" : "panes" }, ...panes.map(({ shown }) => shown)),
+  element("p", { class: "hint" }, "Arrow keys go from box to box, Enter opens one; < and > turn to another layer."));
   for (const pane of panes) pane.others = panes.filter((other) => other !== pane);
   if (isPair) panes[1].openAs(panes[0]);
   paint(names[0]);
@@ -58,6 +59,13 @@ export function addDrawings(section, graphs) {
   };
 }
 
+/** The first model that one was made of, or that was made of it.
+ * @param {Graph[]} graphs
+ * @param {number} model */
+function twinOf(graphs, model) {
+  return Math.min(...(graphs[model].twins?.keys() ?? []), graphs.length - 1);
+}
+
 class Pane {
   /** @param {Graph[]} graphs
    * @param {number} model
@@ -74,11 +82,19 @@ class Pane {
     this.view = element("div", { class: "view" });
     const models = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Model that is drawn" },
       ...graphs.map((graph, number) => element("option", { value: number }, graph.model))));
-    models.addEventListener("change", () => this.choose(Number(models.value)));
+    models.addEventListener("change", () => {
+      this.choose(Number(models.value));
+      for (const other of this.others) if (!graphs[this.model].twins?.has(other.model)) other.choose(twinOf(graphs, this.model));
+    });
     this.models = models;
     this.shown = element("div", {}, ...(graphs.length > 1 ? [models] : []), this.view);
     this.view.addEventListener("click", (event) => this.#press(event));
     this.view.addEventListener("keydown", (event) => this.#key(event));
+    this.view.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey) return; // also of two fingers
+      event.preventDefault();
+      this.zoom(event.deltaY > 0 ? 1 / STEP : STEP);
+    }, { passive: false });
     this.view.addEventListener("focusin", (event) => {
       const part = this.#partOf(event.target);
       if (part !== undefined) this.focused = part;
