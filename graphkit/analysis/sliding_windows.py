@@ -41,12 +41,10 @@ def find_windows(model: Model) -> Mapping[CacheEntry, int]:
             continue
         before, kept = (_slots(shapes, value, entry.axis, sizes) for value in (past, entry.present))
         if before == PAST and kept is not None and kept < LARGEST:  # it is cut to its last tokens
-            found[entry] = kept
-            continue
-        masks = [*dict.fromkeys(_find_masks(past))]
-        windows = {_window_of(model, mask, shapes, sizes, bounds) for mask in masks}
-        window = windows.pop() if len(windows) == 1 else None
-        if window is not None:
+            windows: set[int | None] = {kept}
+        else:
+            windows = {_window_of(model, mask, shapes, sizes, bounds) for mask in dict.fromkeys(_find_masks(past))}
+        if len(windows) == 1 and (window := windows.pop()) is not None:
             found[entry] = window
     return found
 
@@ -63,8 +61,8 @@ def _sizes_of_step(model: Model) -> Mapping[str, int]:
 
 
 def _slots(shapes: Shapes, value: Value | None, axis: int, sizes: Mapping[str, int]) -> int | None:
-    dims = None if value is None else shapes[value].dims
-    return None if dims is None else dims[axis].substitute(sizes).constant
+    dims = (None if value is None else shapes[value].dims) or ()
+    return dims[axis].substitute(sizes).constant if axis < len(dims) else None
 
 
 def _find_masks(past: Value) -> Iterator[Value | Node]:
@@ -76,7 +74,7 @@ def _find_masks(past: Value) -> Iterator[Value | Node]:
                 yield _without_sinks(node.operand(0))
             elif node.operator in SCORE_BIASES:
                 yield node
-            elif node.is_op("MatMul") and index == 1 and (scores := _scores_behind(node.operand(0))) is not None:
+            elif node.is_op("MatMul") and index == 1 and (scores := _scores_behind(node.input(0))) is not None:
                 yield scores
             elif not node.is_op(*MEASURING):
                 made = [value for value in node.results if value not in seen]
@@ -84,7 +82,7 @@ def _find_masks(past: Value) -> Iterator[Value | Node]:
                 pending += made
 
 
-def _scores_behind(probabilities: Value) -> Value | None:
+def _scores_behind(probabilities: Value | None) -> Value | None:
     """Return the scores that a Softmax makes probabilities of, None where they are something else."""
 
     def before(value: Value) -> Value | None:
@@ -95,8 +93,8 @@ def _scores_behind(probabilities: Value) -> Value | None:
         return next((each for each in inputs if not each.is_constant), None)
 
     made = (value.producer for value in follow_chain(probabilities, before))
-    softmax = next((node for node in made if node is not None and node.is_op("Softmax")), None)
-    return None if softmax is None else _without_sinks(softmax.operand(0))
+    scores = next((node.input(0) for node in made if node is not None and node.is_op("Softmax")), None)
+    return None if scores is None else _without_sinks(scores)
 
 
 def _without_sinks(scores: Value) -> Value:
@@ -104,7 +102,7 @@ def _without_sinks(scores: Value) -> Value:
 
     def before(value: Value) -> Value | None:
         node = value.producer
-        if node is None or not node.is_op("Concat", "Sub"):
+        if node is None or not node.operands or not node.is_op("Concat", "Sub"):
             return None
         taken = node.operands[-1].producer
         return node.operand(0) if node.is_op("Concat") or (taken is not None and taken.is_op("ReduceMax")) else None
@@ -122,7 +120,7 @@ class _MaskBounds(ElementBounds):
     def transfer(self, value: Value) -> Elements:
         """Return bounds of the elements of a value."""
         node = value.producer
-        if node is not None and node.is_op("Range"):
+        if node is not None and node.is_op("Range") and len(node.operands) == 3:
             start, end, step = map(self._numbers, node.operands)
             if start and end and step == [1]:
                 is_of_keys = (start[0], end[0]) == (0, PAST + 1)
@@ -139,11 +137,7 @@ class _MaskBounds(ElementBounds):
 
 
 def _window_of(
-    model: Model,
-    mask: Value | Node,
-    shapes: Shapes,
-    sizes: Mapping[str, int],
-    bounds: dict[int, _MaskBounds],
+    model: Model, mask: Value | Node, shapes: Shapes, sizes: Mapping[str, int], bounds: dict[int, _MaskBounds]
 ) -> int | None:
     """Return how many of the last tokens count for an attention, None for all of them, or where that is unknown."""
     if isinstance(mask, Node):
