@@ -153,6 +153,22 @@ def test_a_model_that_is_reported_on_twice(run: Run, tmp_path: Path) -> None:
     assert run(CAUSAL, CAUSAL, *VERDICT, "--baseline", written)[::2] == (0, "")
 
 
+@pytest.mark.parametrize("option", ["-o base.json", "--lock graphkit.lock"])
+def test_a_model_that_is_new_fails_with_its_name_and_how_to_accept_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m").mkdir()
+    saved(Path("m/one.onnx"), "y = Relu(x)")
+    assert run("m", *VERDICT, *option.split())[0] == 0
+    saved(Path("m/two.onnx"), "s = Shape(x) y = Reshape(x, s)", "N, 4, 2")
+    code, _, err = run("m", *VERDICT, "--baseline", option.split()[1])
+    path = Path("m") / "two.onnx"
+    assert (code, err) == (1, f"New model: {path}\nAccept it with: graphkit report m --only verdict {option}\n")
+    assert run("m", *VERDICT, *option.split())[0] == 0  # the line, which replaces the baseline
+    assert run("m", *VERDICT, "--baseline", option.split()[1])[::2] == (0, "")
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),

@@ -44,7 +44,9 @@ def test_a_survey_and_its_table(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("--show", "t.parquet", "--rows", "2")
     lines = out.splitlines()
     assert (code, lines[2]) == (0, "3 of 3 models, 1 error; 2 shown.")
-    assert lines[6].startswith("m/broken.onnx")
+    assert lines[6].startswith("broken.onnx")
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "$ graphkit report m/broken.onnx"
     assert run("--show", "t.parquet", "--where", "path~<b>", "-o", "page.html")[0] == 0
     assert "m/&lt;b&gt;.onnx" in (tmp_path / "page.html").read_text()
     assert run("--show", "t.parquet", "--sort", "path", "-o", "t.json")[0] == 0

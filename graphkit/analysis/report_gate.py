@@ -27,10 +27,11 @@ from graphkit.graph.names import count_things, paths_below
 from graphkit.render.result import Result, tabled, versioned_schema
 
 __all__ = [
-    "MEASURES", "Baseline", "Gate", "LockedFinding", "LockedModel", "Measure", "VerdictLock", "read_baseline",
-    "read_kinds", "read_partitions", "verdict_lock",
+    "MEASURES", "NEW_MODEL", "Baseline", "Gate", "LockedFinding", "LockedModel", "Measure", "VerdictLock",
+    "read_baseline", "read_kinds", "read_partitions", "verdict_lock",
 ]  # fmt: skip
 
+NEW_MODEL = "New model: "
 FOLDER = "fit"  # no section: part of the report of several models
 SLACK = 0.01  # part by which nodes and bytes may grow: exporters note their version and change a node here and there
 MEASURED = {"shape-chains"}  # kinds of findings that a measure tells of
@@ -197,6 +198,8 @@ class Baseline:
             UsageError: The baseline is one of other models, or was written with other options.
         """
         pairs = self._pair_models(made.reports)
+        known = {id(report) for report, _ in pairs}
+        yield from (f"{NEW_MODEL}{report.model}" for report in made.reports if id(report) not in known)
         yield from _grown_findings(self.lock.fit, [finding for finding in made.found() if not finding.model])
         for report, earlier in pairs:
             verdict = cast(Verdict, report.sections[VERDICT.name])
@@ -208,7 +211,7 @@ class Baseline:
                     yield f"Grown: {report.model}: {measure.says}: from {before:,} to {now:,}"
 
     def _pair_models(self, reports: Sequence[Report]) -> list[tuple[Report, LockedModel]]:
-        """Return each report with the baseline's record of the same model."""
+        """Return the reports of models that the baseline knows, each with its record."""
         models = self.lock.models
         if len(reports) == len(models) == 1:
             return [(reports[0], models[0])]
@@ -219,16 +222,19 @@ class Baseline:
         paired = {id(thing) for pair in pairs for thing in pair}
         unmatched = [earlier for earlier in models if id(earlier) not in paired]
         for report in (report for report in reports if id(report) not in paired):
-            earlier = self._most_alike(report, unmatched)
-            unmatched.remove(earlier)
-            pairs.append((report, earlier))
+            if (earlier := self._most_alike(report, unmatched)) is not None:
+                unmatched.remove(earlier)
+                pairs.append((report, earlier))
         if unmatched:
             problem = f"it has a model {unmatched[0].model}, and this report has none"
             raise UsageError(f"{self.file}: {problem} - write it anew")
         return pairs
 
-    def _most_alike(self, report: Report, unmatched: Sequence[LockedModel]) -> LockedModel:
-        """Return the baseline's record of a report's model: of those of its name, the one whose folders agree."""
+    def _most_alike(self, report: Report, unmatched: Sequence[LockedModel]) -> LockedModel | None:
+        """Return the baseline's record of a report's model: of those of its name, the one whose folders agree.
+
+        None for a model that is new.
+        """
         parts = PurePath(report.model).parts[::-1]
         shared = {
             id(record): len(commonprefix([parts, PurePath(record.model).parts[::-1]]))  # noqa: RUF071 - of parts
@@ -238,6 +244,8 @@ class Baseline:
         named = [record for record in unmatched if most and shared[id(record)] == most]
         role = cast(Verdict, report.sections[VERDICT.name]).role
         alike = named if len(named) == 1 else [record for record in named or unmatched if record.role == role]
+        if not alike:
+            return None
         if len({record.model for record in alike}) != 1:  # one that is reported on twice is in it twice
             problem = f"it has {count_things(len(alike), 'model(s)')} like {report.model}"
             hint = "write the baseline anew, of the same models in folders of the same names"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -152,7 +153,7 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         _show_report(result, shown, chosen, output, read, is_full=is_full, has_lines=not is_alone)
         if asked.lock is not None:
             _write_lock(result, asked.lock, read)
-    _exit_on_failures(result, gate)
+    _exit_on_failures(result, gate, asked, models)
 
 
 def _brief(result: Report | Comparison, asked: ReportFlags) -> Report | Comparison:
@@ -202,13 +203,25 @@ def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
     )
 
 
-def _exit_on_failures(result: Report | Comparison, gate: Gate) -> None:
-    """Name the models without a report and the failures of the gate; exit with 2 or 1 where there are any."""
+def _exit_on_failures(result: Report | Comparison, gate: Gate, asked: ReportFlags, words: Sequence[str]) -> None:
+    """Name the models without a report and the failures of the gate; exit with 2 or 1 where there are any.
+
+    Where a model is new to the baseline, name the command that takes it in.
+    """
+    from graphkit.analysis.report_gate import NEW_MODEL
+
     for failure in result.failures:
         print_line(f"Error: {failure.problem}", is_error=True)
     reasons = list(gate.failures(result))
     for reason in reasons:
         print_line(reason, is_error=True)
+    if any(reason.startswith(NEW_MODEL) for reason in reasons):
+        file = str(asked.baseline)
+        option = ("-o", file) if file.endswith(".json") else ("--lock", file)
+        options = [("-r",)] if asked.recursive else []
+        options += [(name, text) for name, text in (("--only", asked.only), ("--target", asked.target)) if text]
+        words = [*words, *(word for pair in (*options, option) for word in pair)]
+        print_line(f"Accept it with: {shlex.join(('graphkit', 'report', *words))}", is_error=True)
     if result.failures or reasons:
         raise SystemExit(2 if result.failures else 1)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphkit.cli.flags import Asked, Format, complete, format_of, takes_options
+from graphkit.cli.flags import FULL, Asked, Format, complete, format_of, takes_options
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, render_result, show_result
 from graphkit.options import LIMITS, option
 from graphkit.runtime.limits import DEFAULT_LIMITS
@@ -42,7 +42,7 @@ class SurveyFlags:
         (), "Show only the models that meet a condition, such as nodes>1000; repeatable.", metavar="COND"
     )
     sort: tuple[str, ...] = option((), "Sort by a column, -COLUMN for the largest first; repeatable.", metavar="COL")
-    rows: int = option(50, "Number of rows to show; a file has all of them.", is_rare=True)
+    rows: int = option(16, "Number of rows to show; a file has all of them.", is_rare=True)
     scheduler: str | None = option(
         None, "Read the models on the workers of a Dask scheduler.", metavar="tcp://HOST:PORT", is_rare=True
     )
@@ -139,9 +139,18 @@ def _show_table(asked: SurveyFlags, table: str, sources: Sequence[str], output: 
         raise UsageError(f"{output}: a {chosen.value} file is for `graphkit report` - take another suffix")
     place = str(output.parent) if output else ""
     table_result = survey_table(
-        table, where=asked.where, sort=asked.sort, most=None if output else asked.rows, folder=place
+        table,
+        where=asked.where,
+        sort=asked.sort,
+        most=None if output else asked.rows,
+        folder=place,
+        is_narrow=output is None,
     )
     if output is None:
+        click.get_current_context().meta[FULL] = True  # as many rows as are asked for
         show_result(table_result, chosen)
+        if table_result.chosen:
+            worst = survey_table(table, where=asked.where, sort=asked.sort, most=1).rows[0][0]
+            print_line(f"$ graphkit report {shlex.quote(str(worst))}")
     else:
         put_text(render_result(table_result, chosen), output, [Path(table)])

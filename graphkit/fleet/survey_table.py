@@ -15,7 +15,7 @@ from graphkit.errors import UsageError
 from graphkit.fleet import storage
 from graphkit.fleet.row_store import read_table
 from graphkit.fleet.survey_task import BLOCKERS, COLUMNS
-from graphkit.graph.names import count_things
+from graphkit.graph.names import count_things, paths_below
 from graphkit.io.remote.urls import is_url
 from graphkit.render.document_blocks import Block, Cell, Column, Link, Prose, Table
 from graphkit.render.result import Result
@@ -30,10 +30,8 @@ CONDITION = re.compile(r"\s*(\w[\w.-]*?)\s*(!=|>=|<=|=|>|<|~)\s*(.*?)\s*")
 WORST = (("error", "ascending"), ("faults", "descending"), ("notes", "descending"), ("path", "ascending"))
 REPORT = "report"
 Value = str | int | float | None
-SHOWN = (
-    *("path", "error", "role", "bytes", "parameters", "nodes", "shape_nodes", "macs", "peak_bytes"),
-    *("faults", "notes"),
-)
+FEW = ("path", "error", "role", "nodes", "faults", "notes")  # columns of a terminal
+SHOWN = (*FEW, "bytes", "parameters", "shape_nodes", "macs", "peak_bytes")
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,7 @@ def survey_table(
     sort: Sequence[str] = (),
     most: int | None = None,
     folder: str = "",
+    is_narrow: bool = False,
 ) -> SurveyTable:
     """Return models of a table that `graphkit survey` wrote, the worst first.
 
@@ -90,6 +89,7 @@ def survey_table(
         sort: Columns to sort by, a `-` before those whose largest values come first.
         most: How many rows to show, None for all.
         folder: The folder of the page that the result is for; "" for the current one.
+        is_narrow: Whether the rows are for a terminal: paths below their common folder, and few columns.
 
     Returns:
         The models that the conditions choose.
@@ -105,9 +105,12 @@ def survey_table(
     first = chosen.sort_by(order).slice(0, most)
     asked = {*(key for key, _ in order), *(match[1] for match in map(CONDITION.fullmatch, where) if match)}
     names = sorted(every.column_names, key="error".__eq__)  # a sentence, which comes last
-    shown = [name for name in names if name in (*SHOWN, *asked) or name.startswith(BLOCKERS)]
+    shown = [name for name in names if name in (*(FEW if is_narrow else SHOWN), *asked) or name.startswith(BLOCKERS)]
     values = {name: first[name].to_pylist() for name in shown}
-    if REPORT in every.column_names and first[REPORT].null_count < len(first):
+    if is_narrow:
+        below = paths_below(every["path"].to_pylist())
+        values["path"] = [below[path] for path in values["path"]]
+    elif REPORT in every.column_names and first[REPORT].null_count < len(first):
         values[REPORT] = [report and _report_address(report, path, folder) for report in first[REPORT].to_pylist()]
     rows = tuple(zip(*values.values(), strict=True))
     errors = chosen.num_rows - chosen["error"].null_count
