@@ -218,7 +218,7 @@ def _exit_on_failures(result: Report | Comparison, gate: Gate, asked: ReportFlag
     if any(reason.startswith(NEW_MODEL) for reason in reasons):
         file = str(asked.baseline)
         option = ("-o", file) if file.endswith(".json") else ("--lock", file)
-        options = [("-r",)] if asked.recursive else []
+        options: list[tuple[str, ...]] = [("-r",)] if asked.recursive else []
         options += [(name, text) for name, text in (("--only", asked.only), ("--target", asked.target)) if text]
         words = [*words, *(word for pair in (*options, option) for word in pair)]
         print_line(f"Accept it with: {shlex.join(('graphkit', 'report', *words))}", is_error=True)
