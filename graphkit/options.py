@@ -459,3 +459,4 @@ class DiffOptions(Options):
 
     target: str | None = option(None, BLOCKED_BY)
     renames: bool = option(False, "List the values and weights of which only the names differ.")
+    brief: bool = option(False, "List findings and costs, and count the rest: as much as a comment on GitHub takes.")

@@ -7,11 +7,11 @@ from typing import Literal
 
 __all__ = [
     "COSTS", "SECTIONS", "Change", "ChangedNode", "FindingChange", "LoneNode", "MovedNode", "NameChange", "NodeChanges",
-    "NoteChange", "ShapeChange", "WeightChange", "WeightKind",
+    "NoteChange", "Redeclared", "ShapeChange", "WeightChange", "WeightKind",
 ]  # fmt: skip
 
 # Of a diff, in the order of its text
-SECTIONS = ("interface", "opsets", "metadata", "nodes", "weights", "shapes", "findings", "blockers")
+SECTIONS = ("findings", "blockers", "interface", "opsets", "metadata", "nodes", "weights", "shapes")
 COSTS = "costs"  # which follow from differences of these
 WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
 
@@ -41,6 +41,11 @@ class Change:
 @dataclass(frozen=True)
 class NameChange(Change):
     """An input or output of a node that is another value: both are names, whose numbers vary with that of the node."""
+
+
+@dataclass(frozen=True)
+class Redeclared(Change):
+    """An output whose dims are declared in other words, as a fold does: no two sizes of it contradict each other."""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from graphkit.analysis.costs.cost_changes import BeforeAndAfter, cost_change
 from graphkit.analysis.costs.node_costs import functions_of
 from graphkit.analysis.findings import Finding
 from graphkit.analysis.report import BLOCKERS, ReportOptions, judged_sections, report
-from graphkit.graph.declared_types import type_text
+from graphkit.graph.declared_types import declared_type, type_text
 from graphkit.graph.view import Value, as_text
 from graphkit.matching.interfaces import Interfaces
 from graphkit.matching.value_matching import known_tensor
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.model_diff.changes import COSTS, Change, FindingChange, NoteChange
+from graphkit.model_diff.changes import COSTS, Change, FindingChange, NoteChange, Redeclared
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.model_diff.node_changes import declaration_changes, node_changes, shape_changes, tensor_of, weight_changes
 from graphkit.model_diff.node_matching import NodeMatching, match_nodes, value_path
@@ -51,12 +51,26 @@ def interface_changes(interfaces: Interfaces) -> Iterator[Change]:
             before, after = _port(value_a, kind), None if value_b is None else _port(value_b, kind)
             names = dict.fromkeys(f"'{value.name}'" for value in (value_a, value_b) if value is not None)
             if len(names) > 1 or before != after:
-                yield Change(f"{kind} {' -> '.join(names)}", shorten_text(before), shorten_text(after))
+                is_same = len(names) == 1 and kind == "output" and value_b is not None and _may_be_one(value_a, value_b)
+                what = f"{kind} {' -> '.join(names)}"
+                yield (Redeclared if is_same else Change)(what, shorten_text(before), shorten_text(after))
         for value in ports.new:
             yield Change(f"{kind} '{value.name}'", None, shorten_text(_port(value, kind)))
         if ports.order_a != ports.order_b:
             orders = (", ".join(f"'{name}'" for name in order) for order in (ports.order_a, ports.order_b))
             yield Change(f"order of {kind}s", *map(shorten_text, orders))
+
+
+def _may_be_one(a: Value, b: Value) -> bool:
+    """Whether two declarations have one dtype, one rank and no size of one that is another number in the other."""
+    types = declared_type(a), declared_type(b)
+    if types[0] is None or types[1] is None or types[0].dtype != types[1].dtype:
+        return False
+    before, after = types[0].dims, types[1].dims
+    if before is None or after is None or len(before) != len(after):
+        return False
+    sizes = zip(before, after, strict=True)
+    return before != after and all(x == y for x, y in sizes if isinstance(x, int) and isinstance(y, int))
 
 
 def _port(value: Value, kind: str) -> str:
@@ -282,6 +296,7 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
         renamed_weights=weights.renamed,
         unread_weights=weights.unread,
         lists_renames=options.renames,
+        is_brief=options.brief,
         models=models,
     )
 

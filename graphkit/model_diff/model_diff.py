@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
+from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks, cost_ratios
 from graphkit.graph.name_families import by_family, pairs_by_family
 from graphkit.graph.names import count_things, join_words, module_parts
 from graphkit.model import Model
@@ -20,6 +20,7 @@ from graphkit.model_diff.changes import (
     NameChange,
     NodeChanges,
     NoteChange,
+    Redeclared,
     ShapeChange,
     WeightChange,
 )
@@ -54,6 +55,7 @@ class ModelDiff(Result):
         renamed_weights: Names in A and in B of constants that are equal.
         unread_weights: Constants of A whose bytes are missing, so that only their names and dims were compared.
         lists_renames: Whether the text lists names that differ.
+        is_brief: Whether the text has findings and costs alone, and how much differs else.
         models: Both, for a page that shows them side by side.
     """
 
@@ -75,6 +77,7 @@ class ModelDiff(Result):
     renamed_weights: tuple[tuple[str, str], ...] = ()
     unread_weights: tuple[str, ...] = ()
     lists_renames: bool = False
+    is_brief: bool = field(default=False, metadata={"in_json": False})
     models: tuple[Model, Model] | None = field(default=None, repr=False, compare=False, metadata={"in_json": False})
 
     def graphs(self) -> Sequence[Mapping[str, object]]:
@@ -109,6 +112,14 @@ class ModelDiff(Result):
     def blocks(self) -> Iterator[Block]:
         """Yield the differences in a sentence, and each section that has one."""
         yield outcome([f"A is {self.a}, B is {self.b}.", *self._verdict_text()], [])
+        for heading, found in (("Findings", self.finding_changes), (f"Blockers for {self.target}", self.blockers)):
+            if found:
+                yield Heading(heading, is_main=True)
+                yield table_of("Finding=text | Kind | A:number=before | B:number=after", found)
+        if not self.is_equal:
+            yield from cost_blocks(self.costs)
+        if self.is_brief:
+            return
         for name in ("interface", "opsets", "metadata"):
             changes: Sequence[Change] = getattr(self, name) if name != "metadata" else [*_join_changes(self.metadata)]
             if changes:
@@ -117,12 +128,6 @@ class ModelDiff(Result):
         yield from self._node_blocks()
         yield from self._weight_blocks()
         yield from self._shape_blocks()
-        for heading, found in (("Findings", self.finding_changes), (f"Blockers for {self.target}", self.blockers)):
-            if found:
-                yield Heading(heading)
-                yield table_of("Finding=text | Kind | A:number=before | B:number=after", found)
-        if not self.is_equal:
-            yield from cost_blocks(self.costs)
         renamed = [*self.renamed_values, *self.renamed_weights] if self.lists_renames else []
         if renamed:
             yield Heading("Renamed")
@@ -154,6 +159,8 @@ class ModelDiff(Result):
             yield "Nothing differs."
         else:
             yield f"They differ in {join_words([*self._section_sentences()])}."
+            if ratios := cost_ratios(self.costs):
+                yield f"B costs so many times what A does: {ratios}."
         renamed = [(len(self.renamed_values), "value(s)"), (len(self.renamed_weights), "weight(s)")]
         if any(count for count, _ in renamed):
             texts = [count_things(count, text) for count, text in renamed if count]
@@ -167,6 +174,9 @@ class ModelDiff(Result):
         nodes = [f"{len(changes):,} {name}" for name, changes in vars(self.nodes).items() if changes]
         for section in self.differing:
             counts = ", ".join(nodes) if section == "nodes" else f"{self._count(section):,}"
+            redeclared = sum(isinstance(change, Redeclared) for change in self.interface)
+            if section == "interface" and redeclared == len(self.interface):
+                counts = f"{count_things(redeclared, 'output(s)')} declared anew"
             yield f"{section} ({counts})"
 
     def _node_blocks(self) -> Iterator[Block]:

@@ -23,8 +23,9 @@ def model(text: str) -> Model:
 
 def test_the_costs_of_both_are_shown() -> None:
     found = graphkit.diff(model(ONE), model(TWO))
-    table = [block for block in found.blocks() if isinstance(block, Table)][-1]
+    table = next(block for block in found.blocks() if isinstance(block, Table))  # before what follows from it
     assert (table.title, [column.name for column in table.columns]) == ("Costs at n 1", ["Cost", "A", "B", "Ratio"])
+    assert "multiply-accumulates (MACs) 2.00" in " ".join(found.to_text().split())
     assert tuple(map(cell_text, table.rows[2])) == ("multiply-accumulates (MACs)", "256", "512", "2.00")
     assert COSTS not in found.differing
 

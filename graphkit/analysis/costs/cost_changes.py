@@ -16,7 +16,7 @@ from graphkit.errors import GraphkitError
 from graphkit.graph.names import count_things
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
-from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, size_cell, table
+from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, cell_text, size_cell, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer, symbol
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
@@ -25,7 +25,7 @@ from graphkit.shapes.input_dims import declared_inputs, read_alike
 
 __all__ = [
     "BeforeAndAfter", "CostChange", "CostFigures", "Latency", "SizedModel", "cost_change", "cost_change_blocks",
-    "frozen_dims", "models_of", "sizes_of_originals",
+    "cost_ratios", "frozen_dims", "models_of", "sizes_of_originals",
 ]  # fmt: skip
 
 
@@ -316,6 +316,12 @@ def cost_change_blocks(
             )
         if change.untimed:
             yield Prose(f"Latency{which} was not measured: {change.untimed}.")
+
+
+def cost_ratios(change: CostChange) -> str:
+    """Return what each cost is after a change, in multiples of before; "" where nothing changes, or it is not known."""
+    rows = [(str(name), cell_text(ratio)) for name, _, _, ratio in _change_rows(change, None, ())]
+    return "" if change.before == change.after else ", ".join(f"{name} {ratio}" for name, ratio in rows if ratio)
 
 
 def _change_rows(change: CostChange, place: int | None, runs: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
