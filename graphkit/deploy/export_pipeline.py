@@ -23,10 +23,11 @@ from graphkit.io.stream_files import shown_path
 from graphkit.model import Model, load
 from graphkit.ops.tensor import Array, element_number
 from graphkit.passes.control_flow.split_merged import split_merged
-from graphkit.passes.npu.host_inputs import id_input
+from graphkit.passes.npu.host_inputs import id_input, is_unmasked_product
 from graphkit.passes.state.join_encoder import chain_models
-from graphkit.passes.state.static_cache import has_static_cache
+from graphkit.passes.state.static_cache import find_slot_axes, has_static_cache
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
+from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_interface, with_names
 from graphkit.shapes import infer, symbol
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
@@ -39,7 +40,7 @@ __all__ = [
     "Pipeline",
     "TokenSettings",
     "changed_by",
-    "check_window",
+    "check_static_cache",
     "compared_tokens",
     "decoder_settings",
     "find_pipeline",
@@ -201,20 +202,35 @@ def find_pipeline(path: Path) -> Pipeline:
     return Pipeline(encoder, first or step, step, merged is not None, settings, *split)
 
 
-def check_window(path: Path, step: Model) -> None:
-    """Check that a mask over the slots of a static cache hides no more than tokens that are still to come.
+def check_static_cache(path: Path, step: Model) -> None:
+    """Check that a mask over the slots of a static cache hides those that are still to come, and no others.
 
     Raises:
-        UsageError: The configuration says that some layers see a part of the past alone.
+        UsageError: The configuration says that some layers see a part of the past alone, or a mask is the same at each
+            position.
     """
+    if not has_static_cache(step):
+        return
     masks = [value for value in step.roles.all("mask") if declared_rank(value) == 4]
     settings = decoder_settings(read_settings((path if path.is_dir() else path.parent) / "config.json"))
     windows = [settings.get(name) for name in ("sliding_window", "attention_chunk_size")]
-    if masks and has_static_cache(step) and any(windows) and settings.get("use_sliding_window") is not False:
+    if masks and any(windows) and settings.get("use_sliding_window") is not False:
         raise UsageError(
             f"{step.name}: '{masks[0].name}' is made by the caller, and config.json has a window that it may hide more "
             "by - export it with a cache that grows"
         )
+    shapes = infer(step)
+    known = find_dependences(step, shapes)
+    slots = {(shapes[past].dims or ())[axis] for past, axis in find_slot_axes(step).items()}
+    for node in step.graph.nodes:
+        scores = node.input(0) if node.is_op("Softmax") else None
+        if scores is None or not slots & {*(shapes[scores].dims or ())[-1:]} or not known[scores].data:
+            continue
+        if is_unmasked_product(scores, known, by_symbols=False):
+            raise UsageError(
+                f"{step.name}: '{node.label}' (Softmax) reads the same slots at each position, also those that hold "
+                "nothing yet, as the exporter froze its mask - export it with a cache that grows"
+            )
 
 
 def has_fixed_prompt(model: Model | None) -> bool:

@@ -479,6 +479,9 @@ def _chosen_by(host_input: HostInput, model: Model, setting: Setting) -> By:
 
 
 def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np.ndarray]) -> HostTable:
+    is_static = by == "position" and setting.capacity > 0 and not setting.past
+    if is_static and host_input.is_mask and arrays[0].shape[-1] == setting.capacity + 1:
+        arrays = [_with_new_last(array, past, setting) for past, array in enumerate(arrays)]
     varies = any(not np.array_equal(array, arrays[-1]) for array in arrays)
     if not varies and (by == "valid_length" or len(arrays) > 1):
         constant = _raise_mask(arrays[-1], setting) if host_input.is_mask else arrays[-1]
@@ -490,8 +493,6 @@ def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np
             if not host_input.is_mask or len(slots) > 1:
                 raise UsageError(f"'{host_input.source.value.name}' is as long as the cache, and is not a mask")
             arrays = [_in_slots(array, slots[0], past, setting) for past, array in enumerate(arrays)]
-        elif not setting.past and host_input.is_mask and arrays[0].shape[-1] == setting.capacity + 1:
-            arrays = [_with_new_last(array, past, setting) for past, array in enumerate(arrays)]
     else:
         lengths = [axis for axis, dim in enumerate(host_input.declared.dims) if _is_source(Expr.of(dim), setting)]
         is_added = all(node.is_op("Add") for node, _ in host_input.source.uses)

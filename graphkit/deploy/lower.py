@@ -18,7 +18,7 @@ from graphkit.contract.contract_files import record_files
 from graphkit.contract.contract_writers import write_guide
 from graphkit.deploy.deploy_costs import lowering_costs
 from graphkit.deploy.deploy_sizes import LowerSizes, check_asked_sizes, check_dtypes, check_request, resolve_sizes
-from graphkit.deploy.export_pipeline import Pipeline, changed_by, check_window, find_pipeline, has_shorter_output
+from graphkit.deploy.export_pipeline import Pipeline, changed_by, check_static_cache, find_pipeline, has_shorter_output
 from graphkit.deploy.lower_model import lower_model
 from graphkit.deploy.lower_report import (
     DATA,
@@ -191,7 +191,7 @@ def lower_folder(
     progress("reading")
     export = find_pipeline(path)
     if export.step is not None:
-        check_window(path, export.step)
+        check_static_cache(path, export.step)
     changes = asked_changes(export.from_steps(), options)
     with run_isolated(options.limits):
         if options.verify:

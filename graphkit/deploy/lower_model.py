@@ -41,7 +41,13 @@ from graphkit.passes.npu.host_inputs import (
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.registry import NPU_PASSES, PASSES
 from graphkit.passes.shapes.declare_shapes import FreezeDims
-from graphkit.passes.state.static_cache import CountSlotsInUse, find_slot_axes, has_static_cache, join_new_rows
+from graphkit.passes.state.static_cache import (
+    CountSlotsInUse,
+    find_slot_axes,
+    find_unequal_addend,
+    has_static_cache,
+    join_new_rows,
+)
 from graphkit.passes.state.update_cache_in_place import LENGTH
 from graphkit.rewrite.base import Matched, Outcome, PassChange
 from graphkit.rewrite.editor import Editor
@@ -374,6 +380,7 @@ class _Lowering:
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
         self._add_stage("sizes fixed, folded", before, is_narrower=True)
+        self._check_places()
         deep = self.model
         self._run_rewrites(MaskedFillToAdd(self.sizes.floor), DropNanGuard())  # masks of floats are the host's by now
         self._add_stage("the floor of masks", deep, is_masking=True)
@@ -387,6 +394,19 @@ class _Lowering:
                 break
         self.model = drop_dead_inputs(self.model)
         self._add_stage("operators that the target takes", wide)
+
+    def _check_places(self) -> None:
+        """Check that scores over a static cache have nothing in them that its host cannot move to the last place.
+
+        Raises:
+            UsageError: A mask does not follow the position, or a bias differs by slot.
+        """
+        addend = find_unequal_addend(self.model, self.sizes.slots + 1) if has_static_cache(self.original) else None
+        if addend is not None:
+            raise UsageError(
+                f"{self.original.name}: '{addend.name}' adds something else to the scores of each slot, whatever the "
+                "position, and the new token takes the last place - bundle it, or lower an export whose cache grows"
+            )
 
     def _reduce_interface(self) -> None:
         """Give stacked caches, and inputs that the host makes, as few axes as the target takes."""

@@ -42,7 +42,7 @@ from graphkit.deploy.export_dims import find_least_prompt
 from graphkit.deploy.export_pipeline import (
     Pipeline,
     TokenSettings,
-    check_window,
+    check_static_cache,
     find_pipeline,
     read_token_settings,
 )
@@ -394,7 +394,7 @@ class BundleExport:
                 f"{shown_path(path)}: it has no decoder with a cache, so that there is no state to share - "
                 "export one with a past"
             )
-        check_window(path, pipeline.step)
+        check_static_cache(path, pipeline.step)
         return cls(pipeline, (), pipeline.settings)
 
     @property

@@ -48,6 +48,7 @@ __all__ = [
     "PoolRowByOneHot",
     "freezable_symbols",
     "id_input",
+    "is_unmasked_product",
 ]
 
 TABLE, SCALE, INDICES = Pattern(), Pattern(), Pattern()
@@ -338,7 +339,7 @@ def freezable_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
     return frozenset(others - growing)
 
 
-SCORES = ("Add", "Mul", "Div", "Sub", "Reshape", "Cast", "Identity", "Where")
+SCORES = ("Add", "Mul", "Div", "Sub", "Reshape", "Cast", "Identity", "Where", "Tanh")
 Over = Literal["slots", "source"]
 
 
@@ -401,7 +402,7 @@ class InsertAttentionMask(Pass):
             axis = node.attr("axis", -1)
             if not dims or axis is None or axis % len(dims) != len(dims) - 1 or dims[-1].constant is not None:
                 continue
-            if not _is_unmasked_product(scores, known):
+            if not is_unmasked_product(scores, known):
                 continue
             over: Over = "source" if dims[-1].symbols <= frozen else "slots"
             if over == "source" and not dims[-1].symbols <= text:
@@ -422,8 +423,14 @@ class InsertAttentionMask(Pass):
         return Matched(with_interface(editor.result(), inputs, {}), changes, matches=tuple(missing))
 
 
-def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bool:
-    """Whether scores come from a MatMul, and nothing is added that depends on valid lengths or masks."""
+def is_unmasked_product(scores: Value, known: Mapping[Value, Dependence], *, by_symbols: bool = True) -> bool:
+    """Whether scores come from a MatMul, and nothing is added that depends on valid lengths or masks.
+
+    Args:
+        scores: What a Softmax reads.
+        known: What each value depends on.
+        by_symbols: Whether sizes alone may tell what is valid.
+    """
 
     def data(value: Value) -> Value | None:
         return next((each for each in value.sources if each is not None and each in known and known[each].data), None)
@@ -437,7 +444,9 @@ def _is_unmasked_product(scores: Value, known: Mapping[Value, Dependence]) -> bo
         if not node.is_op(*SCORES):
             return False
         facts = [known[operand] for operand in node.operands if operand in known]
-        if node.is_op("Add", "Where", "Sub") and any(not f.data and (f.inputs or f.symbols) for f in facts):
+        if node.is_op("Add", "Where", "Sub") and any(
+            not f.data and (f.inputs or (by_symbols and f.symbols)) for f in facts
+        ):
             return False  # a mask
     return False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
@@ -20,9 +21,18 @@ from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface
 from graphkit.shapes import Expr, Shapes, const, infer
 
-__all__ = ["CountSlotsInUse", "count_slots", "find_slot_axes", "has_static_cache", "join_new_rows", "writes_rows"]
+__all__ = [
+    "CountSlotsInUse",
+    "count_slots",
+    "find_slot_axes",
+    "find_unequal_addend",
+    "has_static_cache",
+    "join_new_rows",
+    "writes_rows",
+]
 
 
+SCORES = ("Add", "Sub", "Mul", "Div", "Cast", "Identity", "Where", "Reshape", "Expand")
 WRITES = {"ScatterND": (0, 2), "ScatterElements": (0, 2), "TensorScatter": (0, 1), "Where": (2, 1)}
 """The inputs of nodes that write slots: the slots, and what is new."""
 
@@ -129,6 +139,22 @@ def join_new_rows(model: Model, axes: Mapping[str, int], sizes: Mapping[str, int
     made = with_interface(editor.result(), inputs, outputs, dropped, last)
     change = f"{count_things(len(growths), 'cache(s)')} written by the host"
     return Matched(drop_dead_inputs(remove_dead_code(made).model), (change,), matches=tuple(growths))
+
+
+def find_unequal_addend(model: Model, slots: int) -> Value | None:
+    """Return a constant that adds something else for each of so many slots to scores; None where there is none."""
+    shapes = infer(model)
+
+    def added(value: Value) -> Iterable[Value | None]:
+        return value.producer.operands if value.producer is not None and value.producer.is_op(*SCORES) else ()
+
+    scores = (value for node in model.graph.nodes if node.is_op("Softmax") for value in node.operands)
+    for value in walk_breadth_first(scores, added):
+        sizes = shapes[value].sizes() or ()
+        array = model.array(value.constant) if value.constant is not None and sizes[-1:] == (slots,) else None
+        if array is not None and (array != array[..., :1]).any():
+            return value
+    return None
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from rewriting import model_of
 from sessions import run
 
+from graphkit.deploy.export_pipeline import check_static_cache
+from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model
-from graphkit.passes.state.static_cache import join_new_rows
+from graphkit.passes.state.static_cache import find_unequal_addend, has_static_cache, join_new_rows
 
 ROWS = np.arange(2 * 3 * 5 * 4, dtype=np.float32).reshape(2, 3, 5, 4)
 NEW = -np.ones((2, 3, 1, 4), np.float32)
@@ -77,3 +81,43 @@ def test_caches_of_different_lengths_are_declined() -> None:
     model = model_of(f"g ({inputs}) => ({outputs}) {CONSTANTS} {{ {WRITES['TensorScatter']} {other} }}", opset=24)
     (declined,) = join_new_rows(model, {"key_cache": 2, "short": 1}, {}).declined
     assert (declined.where, declined.reason) == ("short", "caches have 3 and 5 slots, and a host counts one number")
+
+
+STEP = """g (int64[b, 1] input_ids, int64[1] cache_position, float[b, 1, 5, 4] past_key_0,
+    float[b, 1, 5, 4] past_value_0, float[9, 4] table, float[4, 9] head)
+    => (float[b, 1, 9] logits, float[b, 1, 5, 4] present_key_0, float[b, 1, 5, 4] present_value_0)
+    <int64[1] one = {1}, int64[5] slots = {0, 1, 2, 3, 4}, float zero = {0}, float floor = {-10000},
+    float[5] frozen = {0, 0, -10000, -10000, -10000}> {
+        x = Gather (table, input_ids)
+        k = Unsqueeze (x, one)
+        rows = Shape <end = 1> (input_ids)
+        at = Expand (cache_position, rows)
+        present_key_0 = TensorScatter <axis = 2> (past_key_0, k, at)
+        present_value_0 = TensorScatter <axis = 2> (past_value_0, k, at)
+        turned = Transpose <perm = [0, 1, 3, 2]> (present_key_0)
+        scores = MatMul (k, turned)
+        capped = Tanh (scores)
+        is_past = LessOrEqual (slots, cache_position)
+        mask = Where (is_past, zero, floor)
+        masked = Add (capped, MASK)
+        weights = Softmax (masked)
+        mixed = MatMul (weights, present_value_0)
+        y = Squeeze (mixed, one)
+        logits = MatMul (y, head)
+    }"""
+
+
+def test_a_mask_that_the_exporter_froze_is_refused(tmp_path: Path) -> None:
+    """At each position but one it shows slots that hold nothing yet, or hides some that do."""
+    follows, frozen = (model_of(STEP.replace("MASK", name), opset=24) for name in ("mask", "frozen"))
+    assert has_static_cache(follows)
+    check_static_cache(tmp_path, follows)
+    with pytest.raises(UsageError, match=r"\(Softmax\) reads the same slots at each position, also those that hold"):
+        check_static_cache(tmp_path, frozen)
+
+
+def test_a_constant_that_tells_slots_apart_is_found_in_their_scores() -> None:
+    follows, frozen = (model_of(STEP.replace("MASK", name), opset=24) for name in ("mask", "frozen"))
+    assert find_unequal_addend(follows, 5) is None
+    assert find_unequal_addend(frozen, 5) is frozen.graph.values["frozen"]
+    assert find_unequal_addend(frozen, 6) is None
