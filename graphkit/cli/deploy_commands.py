@@ -91,9 +91,7 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
     elif file.name == "bundle.json":
         text = write_plain(chosen, bundle_constants(read_bundle(file)), has_loop=loop)
     elif loop or chosen not in WRITERS:
-        raise UsageError(
-            f"{file}: HOST.md beside it says what its program does; graphkit.Host is one, and in C++ host-cpp"
-        )
+        raise UsageError(f"{file}: HOST.md beside it says what its program does; examples/host-cpp is one in C++")
     else:
         text = WRITERS[chosen](read_contract(file))
     put_text(text, output, path.iterdir() if path.is_dir() else [path])

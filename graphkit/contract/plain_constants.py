@@ -16,7 +16,7 @@ from graphkit.contract.contract_writers import (
     write_c_text,
     write_kotlin_text,
     write_rust_text,
-)
+)  # fmt: skip
 from graphkit.errors import UsageError
 
 __all__ = [
@@ -169,8 +169,8 @@ def bundle_constants(contract: BundleContract) -> Constants:
     sizes = {re.sub(r"\W+", "_", name.lower(), flags=re.ASCII): size for name, size in contract.sizes.items()}
     odd = next((state.name for state in contract.states if state.initial != 0), "")
     fault = f"state '{odd}' does not begin with zeros, as the loop has it - run it with graphkit.Bundle" if odd else ""
-    if len(contract.lengths) > 1:
-        fault = "it counts several lengths, and the loop one - run it with graphkit.Bundle"
+    if len(contract.lengths) > 1 or contract.method("step") is None:
+        fault = "it has no step, or counts several lengths, and the loop one - run it with graphkit.Bundle"
     return Constants(
         "a bundle",
         (

@@ -57,31 +57,28 @@ def model_constants(path: Path) -> Constants:
     models = {role: by_role[role] for role in RUNS if role in by_role}
     decoder = next((models[role] for role in ("merged", "step", "first") if role in models), None)
     carried = _carried_values(models, decoder) if decoder is not None else {}
-    places = {name: place for place, name in enumerate(dict.fromkeys(carried.values()))}
+    readers = ((model, value) for model in models.values() for value in carried if value in model.roles.inputs)
+    states = {carried[value]: (model, value) for model, value in readers}
 
     def port_rows(role: str, values: Iterable[Value]) -> list[Row]:
+        places = {name: place for place, name in enumerate(states)}
         return [_port_row(models[role], value, role, places.get(carried.get(value, ""), -1)) for value in values]
 
     rows = [
-        ModelPorts(
-            role, model.name, RUNS[role], port_rows(role, model.roles.inputs), port_rows(role, model.graph.outputs)
-        )
-        for role, model in models.items()
+        ModelPorts(role, each.name, RUNS[role], port_rows(role, each.roles.inputs), port_rows(role, each.graph.outputs))
+        for role, each in models.items()
     ]
     settings = read_token_settings(path, has_encoder="encoder" in models and decoder is not None)
     numbers = general_numbers(settings.tokens, settings.ends, settings.generation.prompt)
-    arrays, rules = model_rows(rows), rules_beside(settings.generation)
-    if decoder is None:
-        fault = f"{path.name}: it has no decoder, so that there is no loop"
-        return Constants(path.name, tuple(numbers), arrays, rules, fault)
-    holders = {
-        carried[value]: (model, value) for model in models.values() for value in carried if value in model.roles.inputs
-    }
-    arrays["states"] = "State", [_state_row(*holders[name]) for name in places]
-    arrays["windows"] = "Window", [vars(window) for window in kv_cache(decoder).windows]
-    is_static = any(e.is_static and not decoder.roles.is_cross(e) for e in decoder.roles.pasts.values())
-    fault = f"{path.name}: its caches have all slots from the start - make a bundle of it" if is_static else ""
-    return Constants(path.name, (*numbers, *_cache_numbers(decoder)), arrays, rules, fault)
+    arrays, fault = model_rows(rows), f"{path.name}: it has no decoder of later steps, so that there is no loop"
+    if decoder is not None:
+        numbers += _cache_numbers(decoder)
+        arrays["states"] = "State", [_state_row(*state) for state in states.values()]
+        arrays["windows"] = "Window", [vars(window) for window in kv_cache(decoder).windows]
+        is_static = any(e.is_static and not decoder.roles.is_cross(e) for e in decoder.roles.pasts.values())
+        static = f"{path.name}: its caches have all slots from the start - make a bundle of it" if is_static else ""
+        fault = fault if decoder is models.get("first") else static
+    return Constants(path.name, tuple(numbers), arrays, rules_beside(settings.generation), fault)
 
 
 def _carried_values(models: Mapping[str, Model], decoder: Model) -> dict[Value, str]:
@@ -89,9 +86,8 @@ def _carried_values(models: Mapping[str, Model], decoder: Model) -> dict[Value, 
     roles = decoder.roles
     pairs: list[tuple[Value, Value | None]] = [(past, past) for past in roles.pasts]
     for past, entry in roles.pasts.items():
-        pairs += [
-            (past, each.present) for model in models.values() for each in model.roles.cache if each.slot == entry.slot
-        ]
+        like = (each for model in models.values() for each in model.roles.cache if each.slot == entry.slot)
+        pairs += [(past, each.present) for each in like]
     pairs += [(entry.past, value) for entry in roles.states for value in (entry.past, entry.next)]
     pairs += given_states(models["first"], decoder).items() if "first" in models else ()
     readers = [value for model in models.values() for value in model.roles.all("encoder state")]

@@ -83,7 +83,7 @@ def test_a_model_without_a_decoder_has_its_ports_and_no_loop(model_file: Callabl
     made = module_of(constants)
     assert [(port.source, port.state) for port in made.INPUTS] == [("caller", -1)]
     assert not hasattr(made, "STATES")
-    with pytest.raises(UsageError, match=r"model\.onnx: it has no decoder, so that there is no loop"):
+    with pytest.raises(UsageError, match=r"model\.onnx: it has no decoder of later steps, so that there is no loop"):
         write_plain("python", constants, has_loop=True)
 
 
@@ -248,3 +248,12 @@ def test_the_command_takes_models_folders_and_bundles_and_never_writes_over_them
     code, _, err = run("contract", pair, "-o", pair / "decoder_model.onnx")
     assert code == 2
     assert "decoder_model.onnx" in err
+
+
+def test_a_decoder_of_the_first_step_alone_has_its_ports_and_no_loop(pair: Path) -> None:
+    constants = model_constants(pair / "decoder_model.onnx")
+    assert [port.source for port in module_of(constants).INPUTS] == ["source_mask", "tokens", "caller"]
+    with pytest.raises(
+        UsageError, match=r"decoder_model\.onnx: it has no decoder of later steps, so that there is no loop"
+    ):
+        write_plain("kotlin", constants, has_loop=True)
