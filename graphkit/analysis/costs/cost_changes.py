@@ -306,14 +306,15 @@ def cost_change_blocks(
             before = " at " if number == 1 else " and " if number == len(change.sizes) else ", "
             title += [f"{before}{name} ", Formula(f"{size:,}", size, name, ",", model=place)]
         headings = f"Cost | {sides[0]}:number | {sides[1]}:number | Ratio:number"
-        yield table(headings, [*_change_rows(change, place, runs)], title=Sentence.of(*title))
         if (time := change.latency) is not None:
             device = "" if time.provider == "cpu" else f" on {time.provider}"
             yield Prose(
-                f"Latency{device} is the median of {time.rounds} rounds in onnxruntime, run in turns on "
-                f"{count_things(time.threads, 'thread(s)')} with default optimizations; its ratio is that of "
-                "the rounds."
+                f"Latency{device}: {time.before_ms:.3g} ms before, {time.after_ms:.3g} ms after, {time.ratio:.2f}. "
+                f"That is the median of {time.rounds} rounds in onnxruntime, run in turns on "
+                f"{count_things(time.threads, 'thread(s)')} with default optimizations; the ratio is that of the "
+                "rounds."
             )
+        yield table(headings, [*_change_rows(change, place, runs)], title=Sentence.of(*title))
         if change.untimed:
             yield Prose(f"Latency{which} was not measured: {change.untimed}.")
 

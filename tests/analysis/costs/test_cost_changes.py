@@ -148,7 +148,7 @@ def test_how_it_looks() -> None:
     change = cost_change(BeforeAndAfter([one], one, DimSpec.of({"n": 5})), what="y.onnx")
     latency = Latency(before_ms=2.0, after_ms=1.0, ratio=0.5, low=0.4, high=0.75, rounds=9, threads=1)
     timed = CostChange("y.onnx", change.sizes, change.before, change.after, latency=latency)
-    _, table, prose = cost_change_blocks([timed])
+    _, prose, table = cost_change_blocks([timed])
     assert isinstance(table, Table)
     assert table.title == "Costs of y.onnx at n 5"
     assert [tuple(map(cell_text, row)) for row in table.rows] == [
@@ -159,7 +159,9 @@ def test_how_it_looks() -> None:
         ("latency", "2 ms", "1 ms", "0.50 (0.40 to 0.75)"),
     ]
     assert isinstance(prose, Prose)
-    assert prose.text.startswith("Latency is the median of 9 rounds in onnxruntime, run in turns on 1 thread ")
+    assert prose.text.startswith(
+        "Latency: 2 ms before, 1 ms after, 0.50. That is the median of 9 rounds in onnxruntime, "
+    )
     assert list(cost_change_blocks([])) == []
 
 
