@@ -47,7 +47,7 @@ class Brief:
             return
         shown, sections = _divide_blocks(blocks) if self.has_lines else (blocks, [])
         texts = [block for block in shown if not isinstance(block, Table)]
-        for most in range(MOST_SECTIONS, LEAST_SECTIONS - 1, -1):  # as many as leave room for the texts
+        for most in (*range(MOST_SECTIONS, LEAST_SECTIONS - 1, -1), 0):  # as many as leave room for the texts
             end = [*self._overview(sections, most), Lines(((FULL, "plain"), *next_lines.rows))]
             room = SCREEN - self._height([Prose(self.heading()), *end])
             if self._height(texts) <= room:
@@ -64,7 +64,7 @@ class Brief:
             for name, text in [*said.items()][:most]
         ]
         more = [(f"... and {len(said) - most:,} more", "")] if len(said) > most else []
-        return [table("Section | What it says", [*rows, *more])] if rows else []
+        return [table("Section | What it says", [*rows, *more])] if rows and most else []
 
     def _fitting(self, blocks: Sequence[Block], room: int) -> Iterator[Block]:
         """Yield the first blocks that there is room for, a table with fewer rows, and every warning."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 from graphkit.graph.name_families import family_labels
 from graphkit.graph.names import count_things
 from graphkit.model import Model
-from graphkit.render.document_blocks import Block, Column, Heading, NodeMark, Prose, Table, columns, table_of
+from graphkit.render.document_blocks import Block, Column, Heading, NodeMark, Prose, Table, columns
 from graphkit.render.result import Result
 from graphkit.shapes.infer import infer
 from graphkit.verify.cause_search import Cause
@@ -178,8 +178,8 @@ class ModelComparison(Result):
             yield from (Prose(cause.text, "warning") for cause in divergence.causes)
         if self.next_dumps:
             words = EXPORTERS.get(self.exporter, "They are named as in A.")
-            yield Prose(f"Put these tensors of the port into {self.b} too, and compare again. {words}")
-            yield table_of("Name:code | Dims:code | Tensor in A:note=tensor", self.next_dumps)
+            names = ", ".join(dump.name for dump in self.next_dumps)
+            yield Prose(f"Put these tensors of the port into {self.b} too, and compare again: {names}. {words}")
         if self.tensors:
             rows, begins = _table_rows(self.tensors, {divergence.tensor for divergence in self.divergences})
             yield Heading("Error by depth")
