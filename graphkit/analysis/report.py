@@ -19,7 +19,7 @@ from graphkit.analysis.summary import Summary, summary
 from graphkit.analysis.tensor_shapes import unknown_shapes
 from graphkit.analysis.verdict import Facts, Verdict, facts_of, folder_steps, model_steps, verdict_lines, verdict_of
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.names import count_things, distinct_stems, short_paths
+from graphkit.graph.names import count_things, distinct_stems, join_words, short_paths
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Cell, Column, Heading, Lines, Prose, Table, size_text, table
 from graphkit.render.result import Result
@@ -259,6 +259,7 @@ class Report(Judged):
 
 
 LINE = 62  # columns of what a section says, beside its name
+TITLED = 3  # models in the title of a page
 HINT = "--only NAME shows a section, --full all of them."
 
 
@@ -347,6 +348,11 @@ class Comparison(Judged):
     reports: tuple[Report, ...]
     commands: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
+
+    def page_title(self) -> str:
+        names = [*short_paths(report.model for report in self.reports).values()]
+        more = [f"{len(names) - TITLED:,} more"] if len(names) > TITLED else []
+        return f"{self.title}: {join_words([*names[:TITLED], *more])}" if names else self.title
 
     def found(self) -> tuple[Finding, ...]:
         together = self.fit.found() if self.fit is not None else ()

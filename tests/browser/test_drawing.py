@@ -236,6 +236,17 @@ def test_hostile_names_are_text_in_a_drawing(open_page: Open) -> None:
     assert page.locator("img, iframe, object, main script").count() == 0
 
 
+def test_hostile_operators_are_text_in_a_drawing(open_page: Open) -> None:
+    model = chain_of(["a", "b", "c"])
+    for node, op in zip(model.proto.graph.node, ("x(", "[a-", "<img src=x onerror=window.attacked=1>"), strict=True):
+        node.op_type, node.domain = op, "own"
+    model.proto.opset_import.append(helper.make_opsetid("own", 1))
+    page = open_page(graphkit.report(Model.from_proto(model.proto)).to_html())
+    for op in ("own.x(", "own.[a-", "own.<img src=x"):
+        expect(box(page, op)).to_have_count(1)
+    assert page.evaluate("window.attacked") is None
+
+
 def test_many_nodes_without_modules_are_drawn_in_pieces(open_page: Open) -> None:
     page = open_page(graphkit.report(chain_of([f"node_{number}" for number in range(10_000)])).to_html())
     assert page.locator(".drawing .box").count() < 200

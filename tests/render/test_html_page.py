@@ -110,7 +110,8 @@ def test_the_margins_of_a_page_are_as_dark_as_the_page() -> None:
 
 def test_the_title_of_a_page_names_its_models() -> None:
     model = graphkit.load("example:causal-attention")
-    for result in (graphkit.costs(model), graphkit.diff(model, model), graphkit.report(model)):
+    several = graphkit.compare([model, "example:encoder"], graphkit.ReportOptions(only=("summary",)))
+    for result in (graphkit.costs(model), graphkit.diff(model, model), graphkit.report(model), several):
         assert re.search(r"<title>.*causal-attention.*</title>", result.to_html())
 
 

@@ -1,5 +1,5 @@
 // A drawing of a model: its modules as boxes that open, each laid out when it is.
-import { address, drawn } from "./elements.mjs";
+import { address, cut, drawn } from "./elements.mjs";
 import { kindOf } from "./kinds.mjs";
 import { layered } from "./layered.mjs";
 import { Levels } from "./levels.mjs";
@@ -116,8 +116,7 @@ export class Drawing {
       const { op, inputs } = this.graph.nodes[nodes[0]];
       const read = inputs.filter((value) => value >= 0).map((value) => this.graph.values[value]);
       const constants = read.flatMap(({ elements, bytes, type }) => elements || (bytes ? type.replace(/^\S+ /, "") : [])).join("  ");
-      const told = name.replace(new RegExp(`/?${op}(_\\d+)?$`), "");
-      return [op, told && cut(told, LABEL, true), constants && cut(constants, LABEL)].filter(Boolean);
+      return [op, cut(nameBeside(op, name), LABEL, true), cut(constants, LABEL)].filter(Boolean);
     }
     if (!part.isGroup) {
       return [cut(name, LABEL, true), nodes.length > 1 ? `${nodes.length} ${kind}s` : this.#type(part)];
@@ -178,7 +177,8 @@ export class Drawing {
   #drawBox(box, around, onto, x, y) {
     const { part, width, height, words, frame, paint } = box;
     if (box.end) { // where lines come in or go out
-      const label = cut(part.kind === "node" ? this.#words(part).slice(0, 2).join(" ") : part.name, PORT, true);
+      const { op = "" } = this.graph.nodes[part.kind === "node" ? part.nodes[0] : -1] ?? {};
+      const label = cut(op ? `${op} ${nameBeside(op, part.name)}`.trim() : part.name, PORT, true);
       const [edge, inner] = box.end === "in" ? [y - box.y, y] : [y - box.y + around.height, y + height];
       onto.append(drawn("path", { d: `M${x + width / 2} ${edge}V${inner}`, class: "line" }),
         drawn("rect", { x, y, width, height, rx: 7, class: "port" }), drawn("text", { x: x + width / 2, y: y + 11, class: "port" }, label));
@@ -234,16 +234,15 @@ function port(part, end) {
     place: end === "in" ? -1 : Infinity };
 }
 
+/** The name of a node without that of its operator, `q_proj/MatMul_1`.
+ * @param {string} op
+ * @param {string} name */
+function nameBeside(op, name) {
+  const last = name.replace(/_\d+$/, "");
+  return last.endsWith(op) ? last.slice(0, -op.length).replace(/\/$/, "") : name;
+}
+
 /** @param {Shown | undefined} box */
 function middle(box) {
   return box && box.x + box.width / 2;
-}
-
-/** A text that is not too long: its beginning, or its end.
- * @param {string} text
- * @param {number} most
- * @param {boolean} [isEnd] */
-export function cut(text, most, isEnd = false) {
-  if (text.length <= most) return text;
-  return isEnd ? `…${text.slice(1 - most)}` : `${text.slice(0, most - 1)}…`;
 }

@@ -1,7 +1,7 @@
 // The drawings of a page: one model, or two beside each other, with a control for colours, by a pointer and by keys.
 import { coloursOf } from "./colours.mjs";
 import { Drawing } from "./drawing.mjs";
-import { element } from "./elements.mjs";
+import { drawn, element } from "./elements.mjs";
 import { keyOf } from "./kinds.mjs";
 
 const [LEAST, MOST, STEP] = [0.15, 2.5, 1.25]; // scales
@@ -365,6 +365,8 @@ class Pane {
       for (const name of STYLES) if (style.getPropertyValue(name)) each.setAttribute(name, style.getPropertyValue(name));
     });
     this.draw();
+    const paper = getComputedStyle(/** @type {Element} */ (this.view.closest(".graphkit"))).backgroundColor;
+    made.prepend(drawn("rect", { width: "100%", height: "100%", fill: paper }));
     const text = encodeURIComponent(new XMLSerializer().serializeToString(made));
     element("a", { href: `data:image/svg+xml;charset=utf-8,${text}`, download: `${this.graphs[this.model].model}.svg` }).click();
   }

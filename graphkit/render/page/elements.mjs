@@ -66,3 +66,12 @@ export function withBreaks(pieces) {
 export function address(model, name, kind = "node") {
   return `#${model ? `model=${model}&` : ""}${kind}=${encodeURIComponent(name)}`;
 }
+
+/** A text that is not too long: its beginning, or its end.
+ * @param {string} text
+ * @param {number} most
+ * @param {boolean} [isEnd] */
+export function cut(text, most, isEnd = false) {
+  if (text.length <= most) return text;
+  return isEnd ? `…${text.slice(1 - most)}` : `${text.slice(0, most - 1)}…`;
+}

@@ -1,5 +1,5 @@
 // A drawing of the nodes around one: two steps each way, bodies inside a frame, like nodes of a row as one.
-import { address, drawn, element } from "./elements.mjs";
+import { address, cut, drawn, element } from "./elements.mjs";
 import { keyOf, kindOf, kindsOf } from "./kinds.mjs";
 
 const STEPS = 2;
@@ -128,14 +128,8 @@ function words(graph, nodes) {
   const given = outputs.filter((value) => value >= 0);
   const { type = "" } = graph.values[given[0]] ?? {};
   const more = given.length > 1 ? ` and ${given.length - 1} more` : "";
-  return { op, label: label.length > LABEL ? `…${label.slice(1 - LABEL)}` : label,
+  return { op, label: cut(label, LABEL, true),
     constants: cut(constants, LABEL), shape: cut(type.replace(/^[^[]*/, ""), SHAPE) + more };
-}
-
-/** @param {string} text
- * @param {number} most */
-function cut(text, most) {
-  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
 function frame(boxes, scope, path) {
