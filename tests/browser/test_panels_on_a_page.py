@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from graphkit.shapes import infer
 
 Page = Any  # Playwright's, which is installed for the tests of pages alone
 Open = Callable[..., Page]
+REPORTS = Path(__file__).parents[2] / "reports"
 SOFTMAX = "#node=%2Fblocks.0%2FSoftmax"
 
 
@@ -96,6 +98,8 @@ def test_words_of_the_verdict_lead_to_what_they_are_about(open_page: Open, merge
     page.click("#top a:has-text('merged If crashes')")
     expect(page.locator("#explanations details[open] summary")).to_have_text("merged If crashes or slows runtimes")
     expect(page.locator("#explanations details[open] h4").first).to_have_text("What it is")
+    page.click("#top a:text-is('present.0.encoder.{key|value}')")
+    expect(page.locator("#panel .results a").first).to_have_text(re.compile(r"present\.0\.encoder\."))
     page.click("#top a:text-is('hazards')")
     expect(page.locator("#hazards")).to_be_in_viewport()
 
@@ -255,3 +259,10 @@ def test_numbers_sort_by_what_they_are_worth(open_page: Open, merged: str) -> No
     page = open_page(merged.replace("</main>", f"<div class=scroll id=units>{table}</div></main>"))
     page.click("#units th button")
     expect(page.locator("#units td")).to_have_text([">= 3.0 MB", "1.2 MB", "45.0 kB", "1,024", "900 B", "-2", ""])
+
+
+def test_a_row_of_an_operator_leads_to_its_nodes(open_page: Open) -> None:
+    page = open_page((REPORTS / "detr-resnet-50-quantized.html").read_text("utf-8"))
+    page.locator("#blockers td code a:text-is('CumSum')").first.click()
+    heads(page, "2 matches")
+    expect(page.locator("#panel .results span")).to_have_text(["CumSum", "CumSum"])

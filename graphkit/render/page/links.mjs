@@ -4,6 +4,8 @@ import { liveBoxes } from "./figures.mjs";
 
 const NAMED = /'([^'\n]{1,400})'|[^\s,;()']*[/._:][^\s,;()']*[^\s,;()'.:]/g; // in quotes, or like a path
 
+const FAMILY = /\{([0-9ij]|\w+\|)/; // in the name of several: `layers.{0-17}`, `{key|value}`
+
 /** Link the names in the cells and lines of the page.
  * @param {ParentNode} page
  * @param {import("./graph.mjs").Graph[]} graphs
@@ -24,19 +26,20 @@ export function linkNames(page, graphs) {
     return "";
   };
   const sections = new Map([...page.querySelectorAll("section")].map((each) => [each.querySelector("h2")?.textContent, each.id]));
+  const operators = new Set(graphs.flatMap(({ nodes }) => nodes.map(({ op }) => op)));
+  const hrefOf = (/** @type {string} */ name, /** @type {Element} */ place) =>
+    found(name, place) || (sections.has(name) ? `#${sections.get(name)}` : operators.has(name) || (graphs.length && FAMILY.test(name)) ? searchFor(name) : "");
   for (const code of page.querySelectorAll("td code")) {
     const name = code.textContent ?? "";
-    const href = found(name, code) || (sections.has(name) ? `#${sections.get(name)}` : "");
+    const href = hrefOf(name, code);
     if (href) code.replaceChildren(element("a", { href }, name));
-    else if (/\{([0-9ij]|\w+\|)/.test(name)) code.replaceChildren(element("a", { href: searchFor(name) }, name));
   }
-  for (const line of page.querySelectorAll("p, .lines li, td:not(:has(code))")) linkNamed(line, found);
+  for (const line of page.querySelectorAll("p, .lines li, td:not(:has(code))")) linkNamed(line, hrefOf);
   for (const picture of /** @type {NodeListOf<SVGElement>} */ (page.querySelectorAll("svg:has([data-module], [data-node-number])"))) {
     linkPicture(picture, graphs);
   }
   linkVerdict(page);
   linkOrigins(page, graphs);
-  const operators = new Set(graphs.flatMap(({ nodes }) => nodes.map(({ op }) => op)));
   for (const cell of page.querySelectorAll("td:first-child")) {
     const op = cell.textContent ?? "";
     if (operators.has(op) && !cell.querySelector("a")) cell.replaceChildren(element("a", { href: searchFor(op) }, op));
