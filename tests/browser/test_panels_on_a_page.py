@@ -100,6 +100,7 @@ def test_words_of_the_verdict_lead_to_what_they_are_about(open_page: Open, merge
     expect(page.locator("#explanations details[open] h4").first).to_have_text("What it is")
     page.click("#top a:text-is('present.0.encoder.{key|value}')")
     expect(page.locator("#panel .results a").first).to_have_text(re.compile(r"present\.0\.encoder\."))
+    page.keyboard.press("Escape")
     page.click("#top a:text-is('hazards')")
     expect(page.locator("#hazards")).to_be_in_viewport()
 
