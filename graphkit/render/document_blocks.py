@@ -328,8 +328,8 @@ def outcome(done: Sequence[str], faults: Sequence[str]) -> Lines:
 
 
 def size_cell(number: int, unit: Literal["", "B"] = "") -> Formula:
-    """Return a number in short, which CSV has in full."""
-    return Formula(size_text(number, unit), number, "", unit)
+    """Return a number in short, which CSV has in full; no size changes it."""
+    return Formula(size_text(number, unit), number, str(number), unit)
 
 
 def size_text(number: int, unit: str = "") -> str:

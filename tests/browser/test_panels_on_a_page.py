@@ -181,7 +181,7 @@ def test_a_drawing_has_two_steps_each_way_from_top_to_bottom(open_page: Open, at
     boxes = page.locator("#panel .neighbourhood a")
 
     def height(name: str) -> float:
-        found = boxes.filter(has=page.locator(f".operator:text-is('{name}')")).first
+        found = boxes.filter(has=page.locator(f".name:text-is('{name}')")).first
         return float(found.locator("rect").get_attribute("y"))
 
     heights = [height(name) for name in ("Cast", "Where", "Softmax", "MatMul", "Transpose")]
@@ -192,16 +192,14 @@ def test_alike_nodes_of_a_row_are_one_box(open_page: Open, attention: str) -> No
     nodes = graphkit.load("example:causal-attention").graph.nodes
     widest = max(nodes, key=lambda node: sum(len(value.consumers) for value in node.outputs if value))
     page = open_page(attention, f"#node={quote(widest.label, safe='')}")
-    expect(
-        page.locator("#panel .neighbourhood .operator").filter(has_text=re.compile(r"^\d+ . \w+$"))
-    ).not_to_have_count(0)
+    expect(page.locator("#panel .neighbourhood .name").filter(has_text=re.compile(r"^\d+ . \w+$"))).not_to_have_count(0)
 
 
 def test_small_constants_are_in_the_box_that_reads_them(open_page: Open, merged: str) -> None:
     page = open_page(merged)
     page.fill("#search", "then_branch*self_attn/unsqueeze")
     page.keyboard.press("Enter")
-    expect(page.locator("#panel .neighbourhood a:has(.centre) .constants")).to_have_text(
+    expect(page.locator("#panel .neighbourhood a:has(.centre) text >> nth=-1")).to_have_text(
         re.compile(r"^(\w+ +)?\[\d\]$")
     )
 

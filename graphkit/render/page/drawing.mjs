@@ -18,23 +18,22 @@ const SHORT = /^(?:int64|int32|bool) \[\d{0,2}\]$/; // the type of a shape, or o
 export class Drawing {
   /** @param {import("./graph.mjs").Graph} graph
    * @param {number} model
-   * @param {number} most boxes at first */
-  constructor(graph, model, most) {
+   * @param {Levels} levels that it shows */
+  constructor(graph, model, levels = new Levels(graph)) {
     this.graph = graph;
     this.model = model;
-    this.levels = new Levels(graph);
+    this.levels = levels;
     this.open = new Set([this.levels.whole]);
     /** @type {(part: Part) => Paint} */
     this.paint = (part) => ({ style: part.kind === "node" ? kindOf(graph.nodes[part.nodes[0]].op) : "", text: "" });
     /** Where each box is.
      * @type {Map<Part, {element: SVGElement, x: number, y: number, width: number, height: number}>} */
     this.places = new Map();
-    this.#openFirst(most);
   }
 
   /** Open the largest modules while all that is drawn can be taken in.
    * @param {number} most */
-  #openFirst(most) {
+  openFirst(most) {
     const within = (/** @type {Part} */ part) => part.inner.parts.filter(({ kind }) => kind !== "input" && kind !== "output");
     let shown = within(this.levels.whole);
     for (;;) {
@@ -100,8 +99,9 @@ export class Drawing {
     const paint = this.paint(part);
     const words = this.#words(part);
     if (paint.text) words.push(cut(paint.text, LABEL));
-    const values = new Set(level.lines.filter(({ from, isIn }) => from === part && !isIn).flatMap((line) => [...line.values]));
-    const gives = frame === null ? this.#gives([...values]) : "";
+    const given = part.kind === "node" ? part.nodes.flatMap((node) => this.graph.nodes[node].outputs.filter((value) => value >= 0))
+      : level.lines.filter(({ from, isIn }) => from === part && !isIn).flatMap((line) => [...line.values]);
+    const gives = frame === null ? this.#gives(given) : "";
     const width = frame?.width ?? Math.max(...[...words, part.isGroup ? `${words[0]}  ` : "", gives].map(({ length }) => length)) * CHARACTER + 16;
     const height = frame?.height ?? words.length * LINE + 10;
     return { part, words, gives, paint, frame, width, height, x: 0, y: 0, row: 0, place: part.place };
@@ -114,6 +114,7 @@ export class Drawing {
     const { kind, name, nodes, count } = part;
     if (kind === "node") {
       const { op, inputs } = this.graph.nodes[nodes[0]];
+      if (nodes.length > 1) return [name];
       const read = inputs.filter((value) => value >= 0).map((value) => this.graph.values[value]);
       const constants = read.flatMap(({ elements, bytes, type }) => elements || (bytes ? type.replace(/^\S+ /, "") : [])).join("  ");
       return [op, cut(nameBeside(op, name), LABEL, true), cut(constants, LABEL)].filter(Boolean);
@@ -140,8 +141,8 @@ export class Drawing {
 
   /** @param {Part} part */
   #head(part) {
-    const { kind, name, parts, inner, alike } = part;
-    if (kind !== "layers") return `${name}  ${part.count.toLocaleString("en")} nodes`;
+    const { kind, name, parts, inner, alike, count } = part;
+    if (kind !== "layers") return count ? `${name}  ${count.toLocaleString("en")} nodes` : name;
     return `${inner.name}  of ${parts.length}, ${alike === parts.length ? "all" : alike} built alike`;
   }
 
@@ -221,7 +222,7 @@ export class Drawing {
    * @param {Paint} paint */
   #title(part, { text }) {
     const { kind, nodes, name } = part;
-    const what = kind === "node" ? this.graph.path(nodes[0]) : part.isGroup ? this.#head(part) : name;
+    const what = kind === "node" ? nodes.slice(0, 12).map((node) => this.graph.path(node)).join("\n") : part.isGroup ? this.#head(part) : name;
     return [what, ...(kind === "node" ? [this.graph.nodes[nodes[0]].op] : []), ...(text ? [text] : [])].join("\n");
   }
 }

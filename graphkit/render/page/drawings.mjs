@@ -109,7 +109,10 @@ class Pane {
 
   /** @param {number} model */
   #drawingOf(model) {
-    const made = this.drawings.get(model) ?? new Drawing(this.graphs[model], model, this.most);
+    const known = this.drawings.get(model);
+    if (known !== undefined) return known;
+    const made = new Drawing(this.graphs[model], model);
+    made.openFirst(this.most);
     this.drawings.set(model, made);
     return made;
   }

@@ -6,9 +6,9 @@ import { modulesOf, Part } from "./modules.mjs";
  * @typedef {{parts: Part[], ins: Part[], outs: Part[], lines: Line[]}} Level */
 
 export class Levels {
-  /** @param {import("./graph.mjs").Graph} graph */
-  constructor(graph) {
-    const { whole, leaves, leafOf } = modulesOf(graph);
+  /** @param {import("./graph.mjs").Graph} graph
+   * @param {ReturnType<typeof modulesOf>} tree of the parts that are drawn */
+  constructor(graph, { whole, leaves, leafOf } = modulesOf(graph)) {
     this.graph = graph;
     this.whole = whole;
     this.leaves = leaves;

@@ -258,7 +258,7 @@ function inPieces(parts) {
 /** Number the leaves of a part, and count its nodes.
  * @param {Part} part
  * @param {Part[]} leaves */
-function numbered(part, leaves) {
+export function numbered(part, leaves) {
   part.from = leaves.length;
   if (!part.isGroup) leaves.push(part);
   for (const each of part.parts) numbered(each, leaves);
