@@ -130,19 +130,8 @@ def _formula_html(cell: Formula) -> str:
 PageGraph = Mapping[str, object]
 MODULES = (  # each after those that it imports
     *("elements", "formulas", "sizes", "memory", "graph", "kinds", "modules", "levels", "layered", "drawing"),
-    *(
-        "neighbourhood",
-        "pair",
-        "charts",
-        "treemap",
-        "figures",
-        "tables",
-        "links",
-        "panel",
-        "colours",
-        "drawings",
-        "main",
-    ),
+    *("neighbourhood", "pair", "charts", "treemap", "figures", "tables", "links", "panel", "colours"),
+    *("drawings", "main"),
 )
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.mjs";$', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:function|class|const) (\w+))", re.MULTILINE)
