@@ -67,17 +67,25 @@ class Brief:
         return [table("Section | What it says", [*rows, *more])] if rows and most else []
 
     def _fitting(self, blocks: Sequence[Block], room: int) -> Iterator[Block]:
-        """Yield the first blocks that there is room for, a table with fewer rows, and every warning."""
+        """Yield the first blocks that there is room for, a table with fewer rows, and every warning.
+
+        Where sections have a line each, what is left are texts that belong together, for which tables make room, and
+        the last of which is what comes of them.
+        """
         is_cut = False
+        last = next((each for each in reversed(blocks) if self.has_lines and isinstance(each, Prose)), None)
         for place, block in enumerate(blocks):
             needed = blocks[place : place + 2] if isinstance(block, Heading) else [block]
-            part = block if self._height(needed) <= room else self._shortened(block, room)
+            texts = [each for each in blocks[place + 1 :] if self.has_lines and isinstance(each, Prose)]
+            kept = texts if isinstance(block, Table) else texts[-1:]
+            free = room - self._height(kept)
+            part = block if self._height(needed) <= free else self._shortened(block, free)
             if isinstance(block, Prose) and block.tone == "warning":
                 part = block
-            elif is_cut or part is None:
-                is_cut = True
+            elif (is_cut and block is not last) or part is None:
+                is_cut = is_cut or not (self.has_lines and isinstance(block, Table))
                 continue
-            is_cut = is_cut or part is not block
+            is_cut = is_cut or (part is not block and not self.has_lines)
             room -= self._height([part])
             yield part
 

@@ -64,6 +64,16 @@ def test_a_main_section_is_shown_and_a_warning_always_is() -> None:
     assert "Warning: Bad." in lines
 
 
+def test_what_is_said_after_a_table_has_room() -> None:
+    lines = brief_lines(table("Name:code | Count:number", ROWS), Prose("All are equal."))
+    assert "All are equal." in lines
+    assert sum(line.startswith("n") for line in lines) >= 8
+    texts = [Prose(f"Text {number}.") for number in range(20)]
+    lines = brief_lines(*texts, Prose("All are equal."))
+    assert "Text 3." in lines
+    assert "All are equal." in lines
+
+
 def test_a_table_alone_is_cut_to_the_screen() -> None:
     lines = brief_lines(table("Name:code | Count:number", ROWS))
     assert lines[-3:] == ["... and 26 more", "", FULL] or "... and" in lines[-4]
