@@ -266,7 +266,7 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
     Example:
         >>> model = graphkit.load("example:causal-attention")
         >>> graphkit.diff(model, graphkit.fold(model).model).differing
-        ('nodes', 'weights', 'findings')
+        ('findings', 'nodes', 'weights')
     """
     models = first, second = as_model(a), as_model(b)
     target = load_target(options.target) if options.target is not None else None
