@@ -37,6 +37,7 @@ __all__ = [
     "array_relations",
     "describe_difference",
     "describe_order",
+    "find_causes",
     "find_first_cause",
     "find_sole_cause",
     "first_node",
@@ -73,12 +74,14 @@ class Cause:
         text: The fault, in a sentence.
         initializer: The constant that it names, "" for none.
         undo: Makes the context in which the candidate runs without it.
+        is_vague: Whether any other that fits says more.
     """
 
     kind: Kind
     text: str
     initializer: str = ""
     undo: Undo = field(default=contextlib.nullcontext, repr=False, metadata={"in_json": False})
+    is_vague: bool = field(default=False, repr=False, metadata={"in_json": False})
 
 
 Distances = Callable[[], Iterable[float]]  # of each call from the original's, in multiples of the tolerance
@@ -101,10 +104,13 @@ def find_sole_cause(distances: Distances, *rounds: Iterable[Cause]) -> Cause | N
 
 def find_first_cause(distances: Distances, causes: Iterable[Cause]) -> Cause | None:
     """Return the first cause whose undoing mends a difference: of several names for one fault, the best comes first."""
+    return next(find_causes(distances, causes), None)
+
+
+def find_causes(distances: Distances, causes: Iterable[Cause]) -> Iterator[Cause]:
+    """Yield the causes whose undoing mends a difference."""
     before = max(distances(), default=0.0)
-    return (
-        next((cause for cause in causes if _mends_difference(cause, distances, before)), None) if before > 1.0 else None
-    )
+    yield from (cause for cause in causes if _mends_difference(cause, distances, before)) if before > 1.0 else ()
 
 
 def _mends_difference(cause: Cause, distances: Distances, before: float) -> bool:
@@ -349,7 +355,9 @@ def _find_rotations(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Re
             ends = slice(1, None), slice(None, -1)
             first, last = ends if step > 0 else ends[::-1]
             text = f"off by one: along axis {axis}, {b} has at i what {a} has at {where}"
-            yield Relation("shifted", text, np.moveaxis(x, axis, 0)[first], np.moveaxis(y, axis, 0)[last])
+            parts = np.moveaxis(x, axis, 0)
+            if not np.allclose(parts[first], parts[last]):  # of equal parts, a shift changes nothing
+                yield Relation("shifted", text, parts[first], np.moveaxis(y, axis, 0)[last])
 
 
 def _find_permutations(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:

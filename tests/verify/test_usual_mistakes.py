@@ -98,6 +98,90 @@ def test_what_is_no_usual_mistake_is_none_and_says_what_to_dump_next(tmp_path: P
     assert names == [first.tensor, "last_hidden_state"]
 
 
+LAST = """g (int64[batch, sequence] input_ids) => (float[batch, one, 11] logits)
+<int64[1] start = {-1}, int64[1] end = {99}, int64[1] axis = {1}>
+{ e = Gather (emb, input_ids) l = Slice (e, start, end, axis) logits = MatMul (l, head) }"""
+POOLED = """g (int64[batch, sequence] input_ids) => (float[batch, one] logits)
+{ e = Gather (emb, input_ids) l = ReduceMean <keepdims = 0> (e, axis) logits = MatMul (l, head) }"""
+EACH = """g (int64[batch, sequence] input_ids) => (float[batch, sequence, 11] logits)
+{ e = Gather (emb, input_ids) logits = MatMul (e, head) }"""
+
+
+def run_text(text: str, ids: np.ndarray, **constants: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(model_of(text, **constants).proto.SerializeToString())
+    return session.run(None, {"input_ids": ids})[0]
+
+
+@pytest.mark.parametrize("length", [2, 5])
+@pytest.mark.parametrize("kind", ["last token alone", "pooled", "wrong at the last place alone"])
+def test_tokens_are_not_shifted_where_no_place_tells_so(tmp_path: Path, kind: str, length: int) -> None:
+    rng = np.random.default_rng(0)
+    text = {"last token alone": LAST, "pooled": POOLED}.get(kind, EACH)
+    emb, head, other = (np.float32(rng.standard_normal(dims)) for dims in ((11, 6), (6, 11), (6, 11)))
+    columns = 1 if text is POOLED else 11
+    weights = {"emb": emb, "head": head[:, :columns]}
+    ids = np.array([[5, 5, 8, 10, 0], [1, 9, 10, 2, 3]])[:, -length:] if text is not EACH else np.full((1, length), 3)
+    more = {"axis": np.array([1])} if text is POOLED else {}
+    wrong = run_text(text, ids, emb=emb, head=other[:, :columns], **more)
+    if text is EACH:
+        wrong[:, :-1] = run_text(text, ids, **weights)[:, :-1]
+    np.savez(tmp_path / "port.npz", input_ids=ids, logits=wrong)
+    assert cause(compare_models(model_of(text, **weights, **more), tmp_path / "port.npz")) == (
+        "no simple relation was found between the two."
+    )
+
+
+def test_tokens_that_come_early_are_named_where_all_places_but_the_last_tell_so(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = {name: np.float32(rng.standard_normal(dims)) for name, dims in {"emb": (11, 6), "head": (6, 11)}.items()}
+    text = EACH.replace("e = Gather (emb, input_ids)", "t = Gather (emb, input_ids) e = CumSum (t, axis)")
+    ids, weights["axis"] = np.array([[5, 7, 8, 10, 0, 4]]), np.array(1)
+    np.savez(tmp_path / "port.npz", input_ids=ids[:, :5], logits=run_text(text, ids[:, 1:], **weights))
+    assert cause(compare_models(model_of(text, **weights), tmp_path / "port.npz")) == (
+        "tokens shifted: A with 'input_ids' one place earlier gives what B has at all places but the last."
+    )
+
+
+CHAIN = """g (float[b, 8] x) => (float[b, 8] logits) {
+a = MatMul (x, w) b = Add (a, first) c = MatMul (b, w2) d = Mul (c, scale) e = Mul (d, gain) logits = Add (e, second)
+}"""
+DOUBLED = (
+    "several causes fit these numbers equally well: either B adds the tensor 'e' of A once more than A, or has it 2 "
+    "times as large; or scale lost: A without 'gain' gives what B has; or scale lost: A without 'scale' gives what B "
+    "has."
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"gain": 1.0}, DOUBLED),
+        ({"w2": 2.0}, DOUBLED),
+        (
+            {"second": 0.0},
+            "several causes fit these numbers equally well: either constant offset: A adds its initializer 'second', "
+            "and B does not; or constant offset: A adds its initializer 'first', and B does not.",
+        ),
+    ],
+)
+def test_of_causes_that_fit_equally_well_none_is_stated_as_the_one(
+    tmp_path: Path, changed: dict[str, float], text: str
+) -> None:
+    rng = np.random.default_rng(0)
+    weights = {name: np.float32(rng.standard_normal((8, 8))) for name in ("w", "w2")}
+    weights |= {"first": np.full(8, 0.3, np.float32), "second": np.full(8, 0.3, np.float32)}
+    weights |= {"scale": np.array(0.5, np.float32), "gain": np.array(0.5, np.float32)}
+    wrong = dict(weights)
+    for name, number in changed.items():
+        wrong[name] = np.full_like(weights[name], number) if name != "w2" else weights[name] * np.float32(number)
+    x = np.float32(rng.standard_normal((3, 8)))
+    session = onnxruntime.InferenceSession(model_of(CHAIN, **wrong).proto.SerializeToString())
+    np.savez(tmp_path / "port.npz", x=x, logits=session.run(None, {"x": x})[0])
+    comparison = compare_models(model_of(CHAIN, **weights), tmp_path / "port.npz")
+    assert cause(comparison) == text
+    assert comparison.next_dumps  # these tell
+
+
 CONV = "g (float[1, 3, h, w] image) => (float[1, 4, h2, w2] y) { c = Conv (image, weight) y = Tanh (c) }"
 
 

@@ -20,24 +20,26 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.matching.value_matching import known_tensor
 from graphkit.matching.value_numbering import default_of, first_difference
+from graphkit.shapes import infer
 from graphkit.verify.cause_search import (
     CLEAR,
     Cause,
     Undo,
     array_relations,
     describe_difference,
-    find_first_cause,
+    find_causes,
     largest_multiple,
     with_attributes,
 )
 from graphkit.verify.comparator import elementwise_difference, largest_magnitude, odd_elements
 from graphkit.verify.layers.compared_model import FLOATS, ArrayFile, Pair, Side, Steps, constant_array
 from graphkit.verify.layers.measuring import FLOOR, plain_array
-from graphkit.verify.layers.usual_mistakes import altered_masks, make_mistakes
+from graphkit.verify.layers.usual_mistakes import BIASES, Mistake, altered_masks, make_mistakes
 
 __all__ = ["find_tensor_cause"]
 
 HOPS = 3
+MAX_CAUSES = 3  # that are named where several fit
 MAX_NEARBY = 24  # tensors whose arrays are looked at
 MAX_ROWS = 32  # rows of a tensor that are looked for in a table
 CHUNK = 1 << 22  # elements of a table
@@ -49,7 +51,10 @@ NOTHING: Feed = MappingProxyType({})
 
 
 def find_tensor_cause(pair: Pair, a: Side, b: Side | ArrayFile, tolerance: float) -> Cause:
-    """Return the cause of the difference of two tensors whose sources agree: the first that mends it when undone."""
+    """Return the cause of the difference of two tensors whose sources agree: what mends it when undone.
+
+    Several may where arrays alone tell: the numbers of a dump, or constants with the same numbers. Then all are named.
+    """
     near_a, near_b = Neighbourhood.of(a, pair.a), None
     right = near_a.arrays[pair.a]
     if isinstance(b, ArrayFile):
@@ -69,8 +74,27 @@ def find_tensor_cause(pair: Pair, a: Side, b: Side | ArrayFile, tolerance: float
     case = TensorCase(
         near_a, near_b, plain_array(right), plain_array(wrong), tolerance, is_integer=right.dtype.kind != "f"
     )
-    causes = itertools.chain.from_iterable(find(case) for find in TABLE)
-    return find_first_cause(case.distances, causes) or unknown
+    fits = list[Cause]()
+    for find in TABLE:
+        if fits and case.b is not None:
+            break
+        found = find_causes(case.distances, find(case))
+        fits += found if case.b is None or find is constant_causes else itertools.islice(found, 1)
+    return _sole_cause(fits) if fits else unknown
+
+
+def _sole_cause(fits: Sequence[Cause]) -> Cause:
+    """Return the cause of which these are names, or one that says that any of them may be."""
+    named = dict[str, Cause]()
+    for cause in fits:
+        if not cause.is_vague:
+            named.setdefault(cause.initializer or cause.text, cause)
+    texts = [cause.text.removesuffix(".") for cause in named.values()]
+    if len(texts) < 2:
+        return next(iter(named.values()), fits[0])
+    more = [f"one of {len(texts) - MAX_CAUSES} more"] if len(texts) > MAX_CAUSES else []
+    either = "; or ".join(texts[:MAX_CAUSES] + more)
+    return Cause("unknown", f"several causes fit these numbers equally well: either {either}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,28 +339,40 @@ def constant_causes(case: TensorCase) -> Iterator[Cause]:
         column = difference.mean(axis=others, keepdims=True)
         if case.x.size == column.size > 1 or np.abs(difference - column).max() > np.abs(difference).max() / CLEAR:
             continue
-        text, name = _added_constant(case, column.ravel())
-        if not text:
+        undo, added = case.compare_arrays(case.x, case.y + column), _added_constants(case, column.ravel())
+        for name, text in added.items():
+            yield Cause("offset", f"constant offset: {text}.", name, undo)
+        if not added:
             mean = float(column.ravel()[0])
             number = f"{abs(mean):g}" if case.is_integer else f"{abs(mean):.4g}"
             text = f"B has {number} {'less' if mean > 0 else 'more'} than A in every element"
             text += "; positions, or a length, are off by one" if case.is_integer and abs(mean) == 1 else ""
-            text += "" if case.is_integer else "; no initializer of either has this value"
+            text += "" if case.is_integer else "; no initializer that is added has this value"
             if kept:
                 text = f"along axis {kept[0]}, B differs from A by the same numbers everywhere; no initializer has them"
-        yield Cause("offset", f"constant offset: {text}.", name, case.compare_arrays(case.x, case.y + column))
+            yield Cause("offset", f"constant offset: {text}.", undo=undo, is_vague=True)
 
 
-def _added_constant(case: TensorCase, column: np.ndarray) -> tuple[str, str]:
-    """Return the constant that has the numbers by which A is larger, or smaller: what is done with it, and its name."""
+def _added_constants(case: TensorCase, column: np.ndarray) -> dict[str, str]:
+    """Return what may be done with constants that have the numbers by which A is larger, or smaller, by their names.
+
+    Of one number, these may also have several elements; but they have to be added, as many constants hold 1.
+    """
+    is_uniform, found = np.allclose(column, column[0], CLOSE), dict[str, str]()
+    sizes = {column.size, *(case.x.shape if is_uniform else ())}
     for owner, part in () if case.is_integer else case.parts:
-        for value, _, array in part.constants(part.side.nodes, column.size):
+        nodes = part.side.nodes[::-1]
+        addends = {node.input(at) for node in nodes for at in BIASES.get(node.op_type, ())}
+        for value, _, array in itertools.chain.from_iterable(part.constants(nodes, size) for size in sizes):
             for sign, more, less in ((1.0, "A", case.b), (-1.0, "B", case.a)):
-                if np.allclose(array.ravel(), sign * column, CLOSE, case.tolerance):
+                numbers = sign * (column[0] if is_uniform else column)
+                if (value in addends or not is_uniform) and np.allclose(array.ravel(), numbers, CLOSE, case.tolerance):
                     is_twice = owner != more or (less is not None and less.reads(value.name))
                     whose = "the" if is_twice else "its"
-                    return _added_text(more, f"{whose} initializer '{value.name}'", is_twice=is_twice), value.name
-    return "", ""
+                    found[value.name] = _added_text(more, f"{whose} initializer '{value.name}'", is_twice=is_twice)
+        if found:
+            break
+    return found
 
 
 def _added_text(more: str, what: str, *, is_twice: bool) -> str:
@@ -364,7 +400,7 @@ def scale_causes(case: TensorCase) -> Iterator[Cause]:
     squares = float((case.x * case.x).sum())
     if squares and (least := float((case.x * case.y).sum()) / squares):
         text = f"scale: B is {least:.6g} times A; no constant nearby has that factor."
-        yield Cause("scale", text, undo=case.compare_arrays(least * case.x, case.y))
+        yield Cause("scale", text, undo=case.compare_arrays(least * case.x, case.y), is_vague=True)
 
 
 def _broadcasts_to(dims: tuple[int, ...], to: tuple[int, ...]) -> bool:
@@ -387,7 +423,7 @@ def row_causes(case: TensorCase) -> Iterator[Cause]:
                 )
                 yield Cause("positions", f"{text}.", name, case.compare_arrays(x, y + sign * table[rows]))
         rows_a, rows_b = _nearest_rows(table, x), _nearest_rows(table, y)
-        if rows_a is not None and rows_b is not None:
+        if rows_a is not None and rows_b is not None and rows_a != rows_b:
             steps = {row_b - row_a for row_a, row_b in zip(rows_a, rows_b, strict=True)}
             text = (
                 f"{'off by one: ' if steps in ({1}, {-1}) else ''}A looks up rows {_numbers_text(rows_a)} of '{name}', "
@@ -443,11 +479,13 @@ def term_causes(case: TensorCase) -> Iterator[Cause]:
                 f"{owner} adds its tensor '{value.name}'{' (a residual)' if is_residual else ''}, and {other} does not."
             )
             yield Cause("term", text, undo=case.compare_arrays(case.x, case.y + sign * term))
-            text = f"{other} adds the tensor '{value.name}' of {owner} once more than {owner}."
+            is_addend = case.b is None and any(node is part.value.producer for node, _ in value.consumers)
+            more = ", or has it 2 times as large" if is_addend else ""
+            text = f"{other} adds the tensor '{value.name}' of {owner} once more than {owner}{more}."
             yield Cause("term", text, undo=case.compare_arrays(case.x, case.y - sign * term))
             if owner == "A" and term.shape == case.y.shape:
                 text = f"B has what A has in '{value.name}': what A computes from that is left out."
-                yield Cause("term", text, undo=case.compare_arrays(term, case.y))
+                yield Cause("term", text, undo=case.compare_arrays(term, case.y), is_vague=True)
 
 
 def order_causes(case: TensorCase) -> Iterator[Cause]:
@@ -455,9 +493,8 @@ def order_causes(case: TensorCase) -> Iterator[Cause]:
     allowed = case.allowed_difference
     for relation in array_relations(case.x, case.y):
         if relation.may_hold(allowed):
-            yield Cause(
-                relation.kind, f"{relation.text}.", undo=case.compare_arrays(relation.expected, relation.actual)
-            )
+            undo = case.compare_arrays(relation.expected, relation.actual)
+            yield Cause(relation.kind, f"{relation.text}.", undo=undo, is_vague=True)
 
 
 def mistake_causes(case: TensorCase) -> Iterator[Cause]:
@@ -466,10 +503,25 @@ def mistake_causes(case: TensorCase) -> Iterator[Cause]:
     if not case.has_floats or not (case.b is None or value in case.a.side.model.graph.outputs):
         return
     for mistake, array in make_mistakes(case.a.side, value):
-        x, y = plain_array(array), case.y
-        if mistake.unknown_places and x.ndim > 1:
-            x, y = x[:, : -mistake.unknown_places], y[:, : -mistake.unknown_places]
-        yield Cause(mistake.kind, f"{mistake.text} gives what B has.", undo=case.compare_arrays(x, y))
+        x, y, where = plain_array(array), case.y, ""
+        if (known := _known_places(case, mistake)) is not None:
+            x, y, where = x[known], y[known], " at all places but the last"
+        read, undo = next(iter(mistake.arrays)), case.compare_arrays(x, y)
+        is_constant = known_tensor(read) is not None
+        name = read.name if is_constant and len(mistake.arrays) == 1 else ""
+        is_vague = not is_constant and read.producer is not None  # an input it depends on says more
+        yield Cause(mistake.kind, f"{mistake.text} gives what B has{where}.", name, undo, is_vague)
+
+
+def _known_places(case: TensorCase, mistake: Mistake) -> tuple[slice, ...] | None:
+    """Return the part of a tensor whose results a mistake leaves known; None for all, or where that tells nothing."""
+    shapes, tokens = infer(case.a.side.model), next(iter(mistake.arrays))
+    length, dims = (shapes[tokens].dims or (None,))[-1], shapes[case.a.value].dims or ()
+    if not mistake.unknown_places or length is None or dims.count(length) != 1:  # which axis has the tokens?
+        return None
+    known = (*[slice(None)] * dims.index(length), slice(-mistake.unknown_places))
+    with case.compare_arrays(case.x[known], case.y[known])():
+        return known if max(case.distances()) > CLEAR else None
 
 
 TABLE: tuple[Callable[[TensorCase], Iterator[Cause]], ...] = (

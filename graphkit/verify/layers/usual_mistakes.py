@@ -20,7 +20,7 @@ from graphkit.verify.cause_search import Kind
 from graphkit.verify.layers.compared_model import FLOATS, Side, Steps, constant_array
 from graphkit.verify.layers.measuring import FLOOR
 
-__all__ = ["Mistake", "altered_masks", "make_mistakes"]
+__all__ = ["BIASES", "Mistake", "altered_masks", "make_mistakes"]
 
 MOST_KINDS = 24  # of constants, those nearest to the end and to the beginning first
 BIASES = {"Add": (0, 1), "Gemm": (2,), "Conv": (2,), "ConvTranspose": (2,), "LayerNormalization": (2,)}
@@ -35,7 +35,7 @@ class Mistake:
     Attributes:
         kind, text: What it is; the text begins with its name.
         arrays: What the original reads instead if it makes it too.
-        unknown_places: How many of the last tokens, along axis 1, have results that are not known then.
+        unknown_places: How many of the last tokens have results that are not known then.
     """
 
     kind: Kind
