@@ -38,7 +38,6 @@ __all__ = [
     "describe_difference",
     "describe_order",
     "find_causes",
-    "find_first_cause",
     "find_sole_cause",
     "first_node",
     "is_mended",
@@ -102,13 +101,8 @@ def find_sole_cause(distances: Distances, *rounds: Iterable[Cause]) -> Cause | N
     return None
 
 
-def find_first_cause(distances: Distances, causes: Iterable[Cause]) -> Cause | None:
-    """Return the first cause whose undoing mends a difference: of several names for one fault, the best comes first."""
-    return next(find_causes(distances, causes), None)
-
-
 def find_causes(distances: Distances, causes: Iterable[Cause]) -> Iterator[Cause]:
-    """Yield the causes whose undoing mends a difference."""
+    """Yield the causes whose undoing mends a difference: of several names for one fault, the best comes first."""
     before = max(distances(), default=0.0)
     yield from (cause for cause in causes if _mends_difference(cause, distances, before)) if before > 1.0 else ()
 
