@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 from onnx import TensorProto
 
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.analysis.sliding_windows import find_windows
+from graphkit.analysis.sliding_windows import cut_caches, find_windows
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.cache_entries import CacheEntry, growing_axis
 from graphkit.graph.declared_types import Dim, TensorType, declared_type, shape_text
@@ -27,7 +27,7 @@ from graphkit.graph.traversal import chain_end, follow_chain, walk_breadth_first
 from graphkit.graph.uses import MOVES, moved_from
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Cell, Prose, line, table
+from graphkit.render.document_blocks import Block, Cell, Prose, line, size_text, table
 from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 
@@ -253,10 +253,12 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
     most = table_positions(model)
     contexts = dict.fromkeys(n if most is None else min(n, most) for n in (context, 4 * context))
     windows = tuple(_sliding_windows(model, growing)) if per_token else ()
+    kept = {**find_windows(model), **cut_caches(model)} if windows else {}
+    sizes = [(kept[entry], layout.bytes_per_token or 0) for entry, layout in growing if entry in kept]
 
     def unused(n: int) -> int:
         """Return the bytes of tokens before the windows, of so many tokens."""
-        return sum(max(n - window.tokens, 0) * window.bytes_per_token for window in windows)
+        return sum(max(n - tokens, 0) * size for tokens, size in sizes)
 
     return KVCache(
         layers=_count_layers(growing),
@@ -282,7 +284,7 @@ def _mebibytes_text(size: int) -> str:
 
 
 def _size_text(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB = {_mebibytes_text(size)} MiB"
+    return size_text(size, "B") + (f" = {_mebibytes_text(size)} MiB" if size >= 1e6 else "")
 
 
 def _sliding_windows(model: Model, growing: Sequence[tuple[CacheEntry, Layout]]) -> Iterator[SlidingWindow]:

@@ -22,10 +22,11 @@ from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.input_dims import input_dims
 
-__all__ = ["find_windows"]
+__all__ = ["cut_caches", "find_windows"]
 
 PAST = 1 << 24  # tokens, more than any window has
 LARGEST = PAST // 4  # of a window
+POWERS = tuple(1 << power for power in range(25))
 MOVED = ("Cast", "Expand", "Identity", "Neg", "Reshape", "Squeeze", "Unsqueeze")
 GUARDING = ("Cast", "Dropout", "Identity", "Mul", "Reshape", "Slice", "Where")  # probabilities, on the way to values
 
@@ -33,25 +34,37 @@ GUARDING = ("Cast", "Dropout", "Identity", "Mul", "Reshape", "Slice", "Where")  
 @lru_cache(maxsize=4)  # the sections of a report ask several times
 def find_windows(model: Model) -> Mapping[CacheEntry, int]:
     """Return the tensors of a cache of which a step reads the last tokens alone, and how many, the new one included."""
-    shapes, sizes = infer(model), _sizes_of_step(model)
+    shapes, cut = infer(model), cut_caches(model)
     found = dict[CacheEntry, int]()
-    bounds = dict[int, _MaskBounds]()
+    bounds = dict[tuple[int, int], _MaskBounds]()
     for past, entry in model.roles.pasts.items():
         if model.roles.is_cross(entry) or entry.axis is None:
             continue
-        before, kept = (_slots(shapes, value, entry.axis, sizes) for value in (past, entry.present))
-        if before == PAST and kept is not None and kept < LARGEST:  # it is cut to its last tokens
-            windows: set[int | None] = {kept}
+        if entry in cut:  # the new one may count beside those that are kept
+            full = _sizes_of_step(model, cut[entry])
+            windows = {None if isinstance(mask, Node) else _slots(shapes, mask, -1, full) for mask in _find_masks(past)}
         else:
-            windows = {_window_of(model, mask, shapes, sizes, bounds) for mask in dict.fromkeys(_find_masks(past))}
+            windows = {_window_of(model, mask, shapes, bounds) for mask in dict.fromkeys(_find_masks(past))}
         if len(windows) == 1 and (window := windows.pop()) is not None:
             found[entry] = window
     return found
 
 
-def _sizes_of_step(model: Model) -> Mapping[str, int]:
-    """Return the sizes of symbols where a token follows so many that no window holds them."""
-    of_axes = {"batch": 1, "sequence": 1, "past": PAST, "total": PAST + 1}
+def cut_caches(model: Model) -> Mapping[CacheEntry, int]:
+    """Return the tensors of a cache that the model itself cuts to their last tokens, and how many it keeps."""
+    shapes, sizes = infer(model), _sizes_of_step(model, PAST)
+    found = dict[CacheEntry, int]()
+    for past, entry in model.roles.pasts.items():
+        if not model.roles.is_cross(entry) and entry.axis is not None:
+            before, kept = (_slots(shapes, value, entry.axis, sizes) for value in (past, entry.present))
+            if before == PAST and kept is not None and kept < LARGEST:
+                found[entry] = kept
+    return found
+
+
+def _sizes_of_step(model: Model, past: int) -> Mapping[str, int]:
+    """Return the sizes of symbols where a token follows so many."""
+    of_axes = {"batch": 1, "sequence": 1, "past": past, "total": past + 1}
     sizes = dict[str, int]()
     for value in model.roles.inputs:
         for at, dim in enumerate(input_dims(model).get(value.name) or ()):
@@ -62,7 +75,7 @@ def _sizes_of_step(model: Model) -> Mapping[str, int]:
 
 def _slots(shapes: Shapes, value: Value | None, axis: int, sizes: Mapping[str, int]) -> int | None:
     dims = (None if value is None else shapes[value].dims) or ()
-    return dims[axis].substitute(sizes).constant if axis < len(dims) else None
+    return dims[axis].substitute(sizes).constant if -len(dims) <= axis < len(dims) else None
 
 
 def _find_masks(past: Value) -> Iterator[Value | Node]:
@@ -111,11 +124,11 @@ def _without_sinks(scores: Value) -> Value:
 
 
 class _MaskBounds(ElementBounds):
-    """Bounds of what masks are made of, where a token follows many, and all keys are some distance before it."""
+    """Bounds of what masks are made of, where a token follows so many, and all keys are some distance before it."""
 
-    def __init__(self, shapes: Shapes, sizes: Mapping[str, int], distance: int) -> None:
+    def __init__(self, model: Model, shapes: Shapes, distance: int, past: int) -> None:
         super().__init__({}, ())
-        self.shapes, self.sizes, self.distance = shapes, sizes, distance
+        self.shapes, self.sizes, self.distance, self.past = shapes, _sizes_of_step(model, past), distance, past
 
     def transfer(self, value: Value) -> Elements:
         """Return bounds of the elements of a value."""
@@ -123,8 +136,8 @@ class _MaskBounds(ElementBounds):
         if node is not None and node.is_op("Range") and len(node.operands) == 3:
             start, end, step = map(self._numbers, node.operands)
             if start and end and step == [1]:
-                is_of_keys = (start[0], end[0]) == (0, PAST + 1)
-                return Elements(start[0], PAST - self.distance if is_of_keys else end[0] - 1)
+                is_of_keys = (start[0], end[0]) == (0, self.past + 1)
+                return Elements(start[0], self.past - self.distance if is_of_keys else end[0] - 1)
         if node is not None and (numbers := self._numbers(value)):
             return Elements(min(numbers), max(numbers))
         return DATA if node is not None and node.is_op("Div", "Mod", "MatMul") else super().transfer(value)
@@ -137,7 +150,7 @@ class _MaskBounds(ElementBounds):
 
 
 def _window_of(
-    model: Model, mask: Value | Node, shapes: Shapes, sizes: Mapping[str, int], bounds: dict[int, _MaskBounds]
+    model: Model, mask: Value | Node, shapes: Shapes, bounds: dict[tuple[int, int], _MaskBounds]
 ) -> int | None:
     """Return how many of the last tokens count for an attention, None for all of them, or where that is unknown."""
     if isinstance(mask, Node):
@@ -147,11 +160,20 @@ def _window_of(
         if bias is None:
             return None
         mask = bias
-    for distance in sorted(_compared_numbers(model, mask)):
-        fact = bounds.setdefault(distance, _MaskBounds(shapes, sizes, distance)).of(mask)
-        if fact.truth is False if is_boolean(mask) else fact.high <= HIDES:
-            return distance
-    return None
+
+    def hides(distance: int, past: int) -> bool:
+        if (distance, past) not in bounds:
+            bounds[distance, past] = _MaskBounds(model, shapes, distance, past)
+        fact = bounds[distance, past].of(mask)
+        return fact.truth is False if is_boolean(mask) else fact.high <= HIDES
+
+    near = _compared_numbers(model, mask)
+    distance = next((each for each in sorted(near) if hides(each, PAST)), None)
+    if distance is None:
+        return None
+    # a mask may be another one where fewer tokens came before
+    pasts = {distance, *(number + more for number in (*near, *POWERS) for more in (0, distance))}
+    return distance if all(hides(distance, past) for past in pasts if distance <= past <= PAST) else None
 
 
 def _compared_numbers(model: Model, mask: Value) -> set[int]:

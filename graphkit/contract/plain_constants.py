@@ -73,7 +73,8 @@ def write_plain(language: str, constants: Constants, *, has_loop: bool = False) 
     if has_loop and (language not in LOOPS or constants.fault):
         raise UsageError(constants.fault or f"there is no loop in {language} - take one of {', '.join(LOOPS)}")
     template, text = PLAIN[language]
-    environment = template_environment("${", "}", {"text": text, "comment": comment_text, "camel": _camel_case})
+    filters = {"text": text, "comment": comment_text, "docstring": _docstring_text, "camel": _camel_case}
+    environment = template_environment("${", "}", filters)
     rows = [row for _, rows in constants.arrays.values() for row in rows]
     known = {
         **vars(constants),
@@ -188,6 +189,11 @@ def bundle_constants(contract: BundleContract) -> Constants:
 def shape_row(name: str, dtype: str, shape: Sequence[object]) -> Row:
     """Return the fields that ports and states begin with."""
     return {"name": name, "dtype": dtype, "shape": ", ".join(map(str, shape))}
+
+
+def _docstring_text(text: str) -> str:
+    """Return text as part of a docstring of Python."""
+    return comment_text(text).replace("\\", r"\\").replace('"', r"\"")
 
 
 def _camel_case(name: str) -> str:

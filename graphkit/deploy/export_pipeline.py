@@ -322,7 +322,7 @@ def _last_dim(value: Value | None) -> Dim:
 
 def folder_models(folder: Path) -> list[Model]:
     """Return the models in a folder that an export is made of."""
-    paths = used_models(sorted(folder.glob("*.onnx")))
+    paths = used_models(sorted(folder.glob("*.[oO][nN][nN][xX]")))
     if not paths:
         raise UsageError(f"{shown_path(folder)}: it holds no .onnx file - name the folder of an export, or a model")
     return [load(path) for path in paths]

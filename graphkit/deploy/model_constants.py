@@ -7,7 +7,7 @@ from pathlib import Path
 
 from graphkit.analysis.kv_cache import kv_cache
 from graphkit.analysis.model_interface import given_states
-from graphkit.analysis.sliding_windows import find_windows
+from graphkit.analysis.sliding_windows import cut_caches, find_windows
 from graphkit.contract.plain_constants import (
     DIMS,
     Constant,
@@ -77,6 +77,9 @@ def model_constants(path: Path) -> Constants:
         arrays["windows"] = "Window", [vars(window) for window in kv_cache(decoder).windows]
         is_static = any(e.is_static and not decoder.roles.is_cross(e) for e in decoder.roles.pasts.values())
         static = f"{path.name}: its caches have all slots from the start - make a bundle of it" if is_static else ""
+        cut = [entry.past.name for entry in cut_caches(decoder) if entry.past is not None]
+        if cut:
+            static = f"{path.name}: its cache '{cut[0]}' keeps the last tokens alone - write the loop of it by hand"
         fault = fault if decoder is models.get("first") else static
     return Constants(path.name, tuple(numbers), arrays, rules_beside(settings.generation), fault)
 
@@ -103,7 +106,10 @@ def _port_row(model: Model, value: Value, role: str, state: int) -> Row:
         source = "zeros"  # nothing is padded
     if is_input and state < 0 and all(node.is_op("Identity") for node, _ in value.consumers):
         source = "zeros"  # nothing reads it
-    return {**_typed_row(model, value, role), "source": "state" if state >= 0 else source, "state": state}
+    row = _typed_row(model, value, role)
+    if of_role == "mask" and role != "encoder" and row["dims"][-2:-1] not in ([], [1], [DIMS["batch"]]):
+        source = "caller"  # it says for each new token what that sees
+    return {**row, "source": "state" if state >= 0 else source, "state": state}
 
 
 def _typed_row(model: Model, value: Value, role: str = "", after: Value | None = None) -> Row:

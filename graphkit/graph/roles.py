@@ -243,7 +243,9 @@ class Roles:
         if role == "positions" and last == 2:  # in planes, as those of pictures are
             return PLANES[at]
         is_named = any("batch" in str(each) for each in dims)
-        if "batch" in str(dim) or (at == 0 and not is_named and not (last == 0 and self._is_sequence(dim))):
+        if "batch" in str(dim) or (
+            at == 0 and not is_named and not ((last == 0 or role == "mask") and self._is_sequence(dim))
+        ):
             return "batch"
         if role == "mask" and at == 0 and any(dim in (_dims(past) or ()) for past in self.pasts):
             return "other"  # slots, which bundles have first

@@ -116,7 +116,7 @@ def fold_folder(
         ['shared.onnx_data', 'decoder_model.onnx', 'decoder_with_past_model.onnx']
     """
     folder, output = Path(folder), Path(output)
-    models = [load(path) for path in sorted(folder.glob("*.onnx"))]
+    models = [load(path) for path in sorted(folder.glob("*.[oO][nN][nN][xX]"))]
     if not models:
         raise UsageError(f"{shown_path(folder)}: it holds no .onnx file - name the folder of an export, or a model")
     share = 1 / len(models)

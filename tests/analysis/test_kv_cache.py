@@ -325,6 +325,6 @@ def test_memory_is_told_for_no_more_tokens_than_the_model_has_positions(real_mod
     model = real_model("marian-tiny/decoder_model_merged")
     assert [row.context for row in kv_cache(model).memory] == [64]
     assert [row.context for row in kv_cache(model, context=20).memory] == [20, 64]
-    assert "1,536 bytes for each token; 64 tokens = 0.1 MB = 0.09 MiB; 64 positions are in its tables." in (
+    assert "1,536 bytes for each token; 64 tokens = 98.3 kB; 64 positions are in its tables." in (
         " ".join(kv_cache(model).to_text().split())
     )

@@ -82,6 +82,27 @@ UNKNOWN: Mapping[str, Mapping[str, str]] = {
         hidden = Or (future, some)"""
     },
     "the distance is not known": {"old = Sub (rows, window)": "old = Sub (rows, input_ids)"},
+    "up to some length, all counts": {
+        "hidden = Or (future, behind)": """most = Constant <value = int64 {1000}> ()
+        long = Greater (keys, most)
+        far = And (behind, long)
+        hidden = Or (future, far)"""
+    },
+    "between two lengths, all counts": {
+        "hidden = Or (future, behind)": """few = Constant <value = int64 {530}> ()
+        most = Constant <value = int64 {600}> ()
+        short = Less (keys, few)
+        long = Greater (keys, most)
+        outside = Or (short, long)
+        far = And (behind, outside)
+        hidden = Or (future, far)"""
+    },
+    "the first tokens are taken for later ones": {
+        "future = Greater (columns, rows)": """eight = Constant <value = int64 {8}> ()
+        late = Max (columns, eight)
+        future = Greater (columns, rows)""",
+        "LessOrEqual (columns, old)": "LessOrEqual (late, old)",
+    },
     "it is a chunk, which begins anew": {
         "old = Sub (rows, window)": "chunk = Div (rows, window)\n        old = Mul (chunk, window)"
     },
@@ -95,7 +116,10 @@ def test_what_does_not_hide_for_sure_is_no_window(changes: Mapping[str, str]) ->
     assert graphkit.kv_cache(Model.from_proto(proto)).windows == ()
 
 
-def test_a_cache_that_is_cut_to_its_last_tokens_has_as_many() -> None:
+@pytest.mark.parametrize(("read", "window"), [("present_key", 7), ("joined", 8)])
+def test_a_step_sees_what_a_cut_cache_keeps_and_the_new_token_too_where_it_reads_it_before(
+    read: str, window: int
+) -> None:
     graph = """
     (float[B, 1, 4] q, float[B, P, 4] past_key, float[B, 1, 4] k) => (float[B, 1, 4] y, float[B, M, 4] present_key) {
         joined = Concat <axis = 1> (past_key, k)
@@ -103,12 +127,15 @@ def test_a_cache_that_is_cut_to_its_last_tokens_has_as_many() -> None:
         end = Constant <value = int64[1] {9223372036854775807}> ()
         axis = Constant <value = int64[1] {1}> ()
         present_key = Slice (joined, start, end, axis)
-        turned = Transpose <perm = [0, 2, 1]> (present_key)
+        turned = Transpose <perm = [0, 2, 1]> (%READ%)
         scores = MatMul (q, turned)
         p = Softmax <axis = -1> (scores)
-        y = MatMul (p, present_key)
+        y = MatMul (p, %READ%)
     }"""
-    assert windows(model_of(graph)) == {"past_key": 7}
+    model = model_of(graph.replace("%READ%", read))
+    assert windows(model) == {"past_key": window}
+    bytes_per_token = 4 * 4  # four floats
+    assert [memory.windowed for memory in graphkit.kv_cache(model).memory] == [7 * bytes_per_token] * 2
 
 
 def test_an_attribute_says_the_window_of_grouped_query_attention() -> None:

@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import onnx
 import pytest
+from bundles import decoder
 from real_models import export_cases, unpacked, unpacked_export
 
 import graphkit
@@ -170,6 +172,13 @@ def test_code_is_ascii_with_brackets_in_pairs_and_no_name_outside_of_a_literal_o
             assert bare.count(opening) == bare.count(closing), (language, name)
 
 
+def test_python_takes_any_name_and_any_rule(every: dict[str, Constants]) -> None:
+    hostile = replace(every["pair"], title='a"""\\x\\N".onnx', rules=('b"""', "\\x", '"', "\\"))
+    made = module_of(hostile, has_loop=True)
+    assert 'a"""\\x\\N".onnx' in (made.__doc__ or "")
+    assert 'b""", \\x, ", ' in made.Loop.__doc__
+
+
 # The loop in Python
 
 
@@ -236,6 +245,58 @@ def test_a_loop_says_which_rules_it_does_not_follow_and_what_it_cannot_run(tmp_p
     static = unpacked_export("llama-static", tmp_path / "static")
     with pytest.raises(UsageError, match="its caches have all slots from the start - make a bundle of it"):
         write_plain("python", model_constants(static), has_loop=True)
+
+
+@pytest.mark.parametrize("dims", ["batch, 1, seq, total", "batch, seq, total", "seq, total"])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_what_each_new_token_sees_is_for_the_caller_to_say(dims: str, kind: str, tmp_path: Path) -> None:
+    is_deep = dims == "batch, seq, total"
+    mask = "wide" if is_deep else "attention_mask"
+    changes = {
+        "int64[batch, total] attention_mask": f"{kind}[{dims}] attention_mask",
+        "counts = Cast <to = 9> (attention_mask)\n": "",
+        "padding = Not (counts)\n": "",
+        "wide = Unsqueeze (padding, mask_axes)\n": "wide = Unsqueeze (attention_mask, one)\n" if is_deep else "",
+        "none = Or (hidden, wide)\n": "",
+        "Where (none, lowest, scores)": f"Where ({mask}, scores, lowest)"
+        if kind == "bool"
+        else f"Add (scores, {mask})",
+    }
+    onnx.save(decoder("causal", changes=changes), tmp_path / "model.onnx")
+    made = module_of(model_constants(tmp_path / "model.onnx"), has_loop=True)
+    with pytest.raises(SystemExit, match=r"'attention_mask' \(.*total\) is yours to make: add it to `feed`"):
+        made.Loop(tmp_path).generate([5, 7, 2], [], 2)
+
+
+def test_there_is_no_loop_over_a_cache_that_the_model_cuts(tmp_path: Path) -> None:
+    changes = {
+        '"present.0.key" = Concat <axis = 2> ("past_key_values.0.key", k)': """
+        all_keys = Concat <axis = 2> ("past_key_values.0.key", k)
+        start = Constant <value = int64[1] {-4}> ()
+        end = Constant <value = int64[1] {9223372036854775807}> ()
+        "present.0.key" = Slice (all_keys, start, end, two)""",
+        'Transpose <perm = [0, 1, 3, 2]> ("present.0.key")': "Transpose <perm = [0, 1, 3, 2]> (all_keys)",
+        'all, 4] "present.0.key"': 'kept, 4] "present.0.key"',
+    }
+    onnx.save(decoder("causal", changes=changes), tmp_path / "model.onnx")
+    with pytest.raises(UsageError, match=r"its cache 'past_key_values\.0\.key' keeps the last tokens alone - write"):
+        write_plain("python", model_constants(tmp_path / "model.onnx"), has_loop=True)
+
+
+def test_decoding_starts_with_no_token_that_nothing_says_and_no_steps_give_no_token(tmp_path: Path) -> None:
+    onnx.save(decoder("causal"), tmp_path / "model.onnx")
+    constants = model_constants(tmp_path / "model.onnx")
+    (tmp_path / "loop.py").write_text(write_plain("python", constants, has_loop=True))
+
+    def output(*words: str) -> tuple[int, str, str]:
+        command = [sys.executable, str(tmp_path / "loop.py"), str(tmp_path), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+    said = "nothing says with which token decoding starts: PROMPT has to have one"
+    assert output("5", "") == (1, "", said)
+    assert output("0", "5,7")[:2] == (0, "")
+    assert all(said in write_plain(language, constants, has_loop=True) for language in ("c", "kotlin"))
 
 
 def test_the_command_takes_models_folders_and_bundles_and_never_writes_over_them(

@@ -68,6 +68,12 @@ def test_a_symbol_of_one_half_is_frozen_there_and_one_of_neither_is_an_error(pai
     assert not (tmp_path / "other").exists()
 
 
+def test_a_model_whose_suffix_is_in_capitals_is_folded_too(pair: Path, tmp_path: Path) -> None:
+    (pair / "decoder_model.onnx").rename(pair / "B.ONNX")
+    graphkit.fold_folder(pair, tmp_path / "out", graphkit.FoldOptions(verify=False))
+    assert (tmp_path / "out" / "B.ONNX").is_file()
+
+
 def test_where_one_model_lacks_its_weights_none_is_written(tmp_path: Path) -> None:
     export = unpacked_export("llama-static", tmp_path / "export")
     (export / "prefill.onnx.data").unlink()
