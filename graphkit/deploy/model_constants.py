@@ -107,8 +107,10 @@ def _port_row(model: Model, value: Value, role: str, state: int) -> Row:
     if is_input and state < 0 and all(node.is_op("Identity") for node, _ in value.consumers):
         source = "zeros"  # nothing reads it
     row = _typed_row(model, value, role)
-    if of_role == "mask" and role != "encoder" and row["dims"][-2:-1] not in ([], [1], [DIMS["batch"]]):
-        source = "caller"  # it says for each new token what that sees
+    dims = row["dims"]
+    if of_role == "mask" and role != "encoder" and isinstance(dims, list):
+        is_by_token = dims[-2:-1] not in ([], [1], [DIMS["batch"]])  # it says what each new token sees
+        source = "caller" if is_by_token else source
     return {**row, "source": "state" if state >= 0 else source, "state": state}
 
 
