@@ -155,7 +155,7 @@ def test_the_list_names_versions_and_licences(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "webgpu" / "lib" / "python3" / "site-packages" / "onnxruntime_ep_webgpu-0.4.0.dist-info").mkdir(
         parents=True
     )
-    code, out, _ = run("judges")
+    code, out, _ = run("judges", "--full")
     assert code == 0
     assert "qnn       not installed" in out
     assert "webgpu    0.4.0" in out

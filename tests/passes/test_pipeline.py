@@ -22,7 +22,7 @@ def test_an_integer_option() -> None:
     ("text", "message"),
     [
         ("", "the pipeline is empty - choose from inline-functions"),
-        ("no-such-pass", "no pass 'no-such-pass' - `graphkit explain` lists them"),
+        ("no-such-pass", "no pass 'no-such-pass' - `graphkit explain passes` lists them"),
         ("eliminate-dead-code{x=1}", "eliminate-dead-code: has no option 'x' - there are none"),
         ("specialize-input{input=a}", r"specialize-input: option 'value' is missing"),
         ("specialize-input{input=a,value=maybe}", "option 'value' is 'maybe' - it takes bool or int"),

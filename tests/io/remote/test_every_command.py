@@ -26,7 +26,6 @@ WORDS: dict[str, tuple[str, ...]] = {  # after the model, which is a merged deco
     "nodes": (),
     "weights": (),
     "costs": (),
-    "view": ("--export", "out.json"),
     "program": (),
     "fold": (*OUT, PROOF),
     "split-merged": ("-o", "out", PROOF),
