@@ -80,6 +80,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "bundle": "deploy_commands",
         "genai": "deploy_commands",
         "transformers-js": "deploy_commands",
+        "contract": "deploy_commands",
     },
     "Check": {"verify": "proof_commands", "compare": "proof_commands", "diff": "proof_commands"},
     "More": {
@@ -88,7 +89,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "targets": "list_commands",
         "providers": "list_commands",
         "judges": "list_commands",
-        "contract": "deploy_commands",
         "program": "read_commands",
         "rewrite": "rewrite_commands",
         "schema": "list_commands",

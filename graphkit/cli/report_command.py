@@ -264,6 +264,7 @@ def _show_report(
     On a terminal also say how to read the pages of the findings; a pipe gets the report alone.
     """
     from graphkit.analysis.findings import Judged
+    from graphkit.analysis.report import Overview, Report
 
     if output is not None or chosen is not Format.text:
         text = _findings_text(result, chosen) if chosen in FINDINGS else render_result(result, chosen)
@@ -271,7 +272,11 @@ def _show_report(
         if output is None:
             return
     click.get_current_context().meta[FULL] = is_full
-    show_result(shown, Format.text, has_lines=has_lines)
+    commands: Iterable[str] = ()
+    if isinstance(shown, Report) and isinstance(last := shown.sections.get("sections"), Overview) and not last.rows:
+        commands = last.commands  # what fills the screen does not push them off it
+        shown = replace(shown, sections={name: each for name, each in shown.sections.items() if each is not last})
+    show_result(shown, Format.text, *(shlex.split(line)[1:] for line in commands), has_lines=has_lines)
     if output is not None:
         print_line(f"Wrote {output}.")
     elif sys.stdout.isatty() and isinstance(result, Judged) and (kinds := result.kinds()):

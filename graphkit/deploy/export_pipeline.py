@@ -25,7 +25,7 @@ from graphkit.ops.tensor import Array, element_number
 from graphkit.passes.control_flow.split_merged import split_merged
 from graphkit.passes.npu.host_inputs import id_input, is_unmasked_product
 from graphkit.passes.state.join_encoder import chain_models
-from graphkit.passes.state.static_cache import find_slot_axes, has_static_cache
+from graphkit.passes.state.static_cache import count_slots, find_slot_axes, has_static_cache
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_interface, with_names
@@ -61,6 +61,7 @@ SOURCES: tuple[Role, ...] = ("encoder tokens", "audio", "image")  # roles of wha
 MASK_LENGTH = "source_mask_length"  # the dim of a decoder's mask that counts what the encoder's input does
 TRIED = (61, 7)  # lengths of a mask and of an output that are not equal, and no multiple of each other
 PLAIN = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx")
+WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size", "window_size")
 ROLES = {
     "encoder": "encoder",
     "vision": "encoder",
@@ -202,7 +203,7 @@ def find_pipeline(path: Path) -> Pipeline:
     return Pipeline(encoder, first or step, step, merged is not None, settings, *split)
 
 
-def check_static_cache(path: Path, step: Model) -> None:
+def check_static_cache(path: Path, step: Model, first: Model | None = None) -> None:
     """Check that a mask over the slots of a static cache hides those that are still to come, and no others.
 
     Raises:
@@ -213,23 +214,25 @@ def check_static_cache(path: Path, step: Model) -> None:
         return
     masks = [value for value in step.roles.all("mask") if declared_rank(value) == 4]
     settings = decoder_settings(read_settings((path if path.is_dir() else path.parent) / "config.json"))
-    windows = [settings.get(name) for name in ("sliding_window", "attention_chunk_size")]
-    if masks and any(windows) and settings.get("use_sliding_window") is not False:
+    slots, is_used = count_slots(step, first or step), settings.get("use_sliding_window") is not False
+    windows = [size for name in WINDOWS if type(size := settings.get(name)) is int]
+    if masks and is_used and any(slots is None or size < slots for size in windows):
         raise UsageError(
             f"{step.name}: '{masks[0].name}' is made by the caller, and config.json has a window that it may hide more "
             "by - export it with a cache that grows"
         )
     shapes = infer(step)
     known = find_dependences(step, shapes)
-    slots = {(shapes[past].dims or ())[axis] for past, axis in find_slot_axes(step).items()}
+    lengths = {(shapes[past].dims or ())[axis] for past, axis in find_slot_axes(step).items()}
     for node in step.graph.nodes:
         scores = node.input(0) if node.is_op("Softmax") else None
-        if scores is None or not slots & {*(shapes[scores].dims or ())[-1:]} or not known[scores].data:
+        if scores is None or not lengths & {*(shapes[scores].dims or ())[-1:]} or not known[scores].data:
             continue
         if is_unmasked_product(scores, known, by_symbols=False):
             raise UsageError(
-                f"{step.name}: '{node.label}' (Softmax) reads the same slots at each position, also those that hold "
-                "nothing yet, as the exporter froze its mask - export it with a cache that grows"
+                f"{step.name}: '{node.label}' (Softmax) reads the same slots at each position: nothing that is added "
+                "to its scores follows the position, as where an exporter froze a mask - export it with a cache that "
+                "grows"
             )
 
 

@@ -191,7 +191,7 @@ def lower_folder(
     progress("reading")
     export = find_pipeline(path)
     if export.step is not None:
-        check_static_cache(path, export.step)
+        check_static_cache(path, export.step, export.first)
     changes = asked_changes(export.from_steps(), options)
     with run_isolated(options.limits):
         if options.verify:

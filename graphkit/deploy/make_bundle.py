@@ -394,7 +394,7 @@ class BundleExport:
                 f"{shown_path(path)}: it has no decoder with a cache, so that there is no state to share - "
                 "export one with a past"
             )
-        check_static_cache(path, pipeline.step)
+        check_static_cache(path, pipeline.step, pipeline.first)
         return cls(pipeline, (), pipeline.settings)
 
     @property

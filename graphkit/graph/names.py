@@ -97,7 +97,7 @@ def paths_below(paths: Iterable[str]) -> dict[str, str]:
     parts = {path: PurePath(path).parts for path in paths}
     levels = zip(*(path_parts[:-1] for path_parts in parts.values()), strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda names: len(set(names)) == 1, levels))
-    return {path: "/".join(path_parts[shared:]) for path, path_parts in parts.items()}
+    return {path: PurePath(*path_parts[shared:]).as_posix() for path, path_parts in parts.items()}
 
 
 def name_of(path: Path) -> str:

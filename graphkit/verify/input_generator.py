@@ -362,7 +362,7 @@ class InputGenerator:
             return ids if draw is USUAL else with_specials(ids, usual_specials(high, self.marks.integers), draw)
         high = DRAWN[declared.dtype] if bound is None else bound
         if bound is not None and self.has_edges(value, draw):  # from the end too, which Gather allows
-            return rng.choice(np.array([0, bound - 1, -1, -bound]), shape)
+            return rng.choice(np.array([0, bound // 2, bound - 1, -1, -((bound + 1) // 2), -bound]), shape)
         return rng.integers(0, high, shape)
 
 

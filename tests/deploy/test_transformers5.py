@@ -360,6 +360,10 @@ def test_a_static_cache_whose_mask_may_hide_the_past_is_declined(tmp_path: Path)
     for deploy in (graphkit.bundle_folder, graphkit.lower_folder):
         with pytest.raises(UsageError, match=r"config\.json has a window that it may hide more by"):
             deploy(export, tmp_path / "out")
+    (export / "config.json").write_text(json.dumps({**settings, "sliding_window": 40}))
+    report = graphkit.lower_folder(export, tmp_path / "out")  # it hides nothing of 40 slots
+    assert report.proof is not None
+    assert "'attention_mask' is taken to hide tokens that are still to come, and no others." in report.proof.proven()
 
 
 def test_a_lowered_static_cache_has_one_slot_less_and_the_new_token_beside(tmp_path: Path) -> None:

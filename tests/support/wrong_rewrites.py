@@ -398,6 +398,7 @@ ROWS = {
 
 CHOSEN = {
     "Gather": "g (float[n, 4] x, int64[k] i) => (float[k, 4] y)",
+    "Gather of elements": "g (float[n] x, int64[k] i) => (float[k] y)",
     "Gather <axis = 1>": "g (float[n, 4] x, int64[k] i) => (float[n, k] y)",
     "GatherElements": "g (float[n, 4] x, int64[n, 4] i) => (float[n, 4] y)",
     "GatherND": "g (float[n, 4] x, int64[k, 1] i) => (float[k, 4] y)",
@@ -407,7 +408,8 @@ CHOSEN = {
 def indices_from_the_end() -> Iterator[Pair]:
     """Yield pairs of which the second one takes indices from the end of an input for others."""
     for operator, interface in CHOSEN.items():
-        right, wrong = f"y = {operator} (x, i)", f"j = Max (i, zero) y = {operator} (x, j)"
+        node = operator.removesuffix(" of elements")
+        right, wrong = f"y = {node} (x, i)", f"j = Max (i, zero) y = {node} (x, j)"
         yield Pair(
             f"from the end: {operator}", *(f"{interface} {{ {body} }}" for body in (right, wrong)), EDGES,
             {"zero": np.int64(0)},

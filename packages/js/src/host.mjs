@@ -49,7 +49,10 @@ export class Host {
   /** Release the sessions, and with them those of every fork. */
   async release() { for (const session of this.#sessions.values()) await session.release(); }
   fork() { return new Host(this.#ort, this.contract, this.#sessions, this.#tables); }
-  start(source = [], inputs = {}) { return this.#alone(() => this.#start(source, inputs)); }
+  start(source = [], inputs = {}) {
+    const isNamed = source !== null && Object.getPrototypeOf(source) === Object.prototype; // inputs alone, as in Python
+    return this.#alone(() => (isNamed ? this.#start([], source) : this.#start(source, inputs)));
+  }
   step(tokens) { return this.#alone(() => this.#step(listOf(tokens))); }
   generate(source = [], options = {}) { return this.#alone(() => this.#generate(source, options)); }
   snapshot() {

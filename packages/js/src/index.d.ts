@@ -185,6 +185,8 @@ export class Host {
    * @param inputs Inputs that the caller makes, by name.
    */
   start(source?: Value, inputs?: Readonly<Record<string, Value>>): Promise<Record<string, TensorLike>>;
+  /** The same of a model that reads no text: its inputs alone. */
+  start(inputs: Readonly<Record<string, Value>>): Promise<Record<string, TensorLike>>;
   /** Run a token of each sequence, and return the logits of each. */
   step(tokens: number | readonly number[]): Promise<TensorData[]>;
   /** Return a copy of the state. */
