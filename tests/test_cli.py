@@ -965,7 +965,7 @@ def test_a_report_shows_the_sections_that_its_options_are_about(run: Run) -> Non
     out = run("report", "example:encoder", "--target", "mt8371").out
     assert "\nBlockers for mt8371\n" in out
     assert "\nHazards\n" not in out
-    assert "512 tokens = 0.1 MB" in run("report", "example:sliding-window", "--context", "512").out
+    assert "512 tokens = 65.5 kB" in run("report", "example:sliding-window", "--context", "512").out
     assert "MACs 87.8 k" in run("report", "example:decode", "--dim", "s54=511", "--dim", "s53=512").out
 
 

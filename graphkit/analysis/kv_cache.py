@@ -160,6 +160,14 @@ class KVCache(Judged):
     def found(self) -> tuple[Finding, ...]:
         return self.warnings
 
+    def in_short(self) -> str:
+        if not (self.memory and self.bytes_per_token):
+            return super().in_short()
+        first = self.memory[0]
+        inside = f", in windows {size_text(first.windowed, 'B')}" if self.windows else ""
+        size = f"{first.context:,} tokens {size_text(first.bytes, 'B')}{inside}"
+        return f"{self.bytes_per_token:,} B a token; {size}"
+
     def blocks(self) -> Iterator[Block]:
         if not self.feeds:
             yield Prose("None: no input or output of this model is a KV cache.")
@@ -169,15 +177,15 @@ class KVCache(Judged):
         parts = [count_things(size, name) for size, name in sizes if size is not None]
         known = ", ".join([*parts, f"head dim {self.head_dim}"] if self.head_dim is not None else parts)
         yield Prose(f"{known or 'Sizes unknown'}; {self.dtype}, each tensor {shape_text(self.layout)}.")
+        if self.bytes_per_token is None:
+            yield Prose("Memory per token: unknown, because a dim besides batch and sequence is symbolic.")
+        elif self.bytes_per_token:
+            yield from self._growth(self.bytes_per_token)
         yield table(
             "Past:code | Present:note | Rule:note | Tensors:number",
             [(f.past or "(none)", f"from {f.present or 'no output'}", f.rule, len(f.pairs)) for f in self.feeds],
             title="Contract: each past takes the present of the step before",
         )
-        if self.bytes_per_token is None:
-            yield Prose("Memory per token: unknown, because a dim besides batch and sequence is symbolic.")
-        elif self.bytes_per_token:
-            yield from self._growth(self.bytes_per_token)
         if self.bytes_per_encoder_token:
             yield Prose(f"{self.bytes_per_encoder_token:,} more bytes for each encoder token, constant after step 1.")
         if self.fixed_bytes:
