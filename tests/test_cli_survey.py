@@ -69,6 +69,8 @@ def test_a_survey_ends_with_the_kinds_of_findings_and_the_next_command(run: Run,
         "- 1 of 2: fails where dims do not fit together (dims-apart)",
         "$ graphkit survey --show 'my table.parquet'",
     ]
+    _, out, _ = run("decode.onnx", "-o", "other.parquet", "--jobs", "1", "--target", "mt8371")
+    assert "! 1 of 1: mt8371 refuses nodes (blockers_mt8371)" in out.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,8 @@ def survey_table(
     order = [_sort_key(word, every) for word in sort] or list(WORST)
     first = chosen.sort_by(order).slice(0, most)
     asked = {*(key for key, _ in order), *(match[1] for match in map(CONDITION.fullmatch, where) if match)}
-    names = sorted(every.column_names, key="error".__eq__)  # a sentence, which comes last
+    order_of = {name: place for place, name in enumerate(SHOWN)}
+    names = sorted(every.column_names, key=lambda name: (name == "error", order_of.get(name, len(SHOWN))))
     shown = [name for name in names if name in (*(FEW if is_narrow else SHOWN), *asked) or name.startswith(BLOCKERS)]
     values = {name: first[name].to_pylist() for name in shown}
     if is_narrow:
@@ -123,12 +124,21 @@ def kind_lines(path: str) -> Iterator[str]:
     Raises:
         UsageError: The file is no such table.
     """
-    every = read_table(path)
+    every, lines = read_table(path), list[str]()
     for kind in KINDS:
         name = kind.name.replace("-", "_")
-        models = sum(bool(count) for count in every[name].to_pylist()) if name in every.column_names else 0
-        if models:
-            yield f"{'!' if kind.is_fault else '-'} {models:,} of {every.num_rows:,}: {kind.says} ({kind.name})"
+        if models := _count_models(every, name):
+            lines.append(f"{'!' if kind.is_fault else '-'} {models}: {kind.says} ({kind.name})")
+    for name in (each for each in every.column_names if each.startswith(BLOCKERS)):
+        if models := _count_models(every, name):
+            lines.append(f"! {models}: {name.removeprefix(BLOCKERS)} refuses nodes ({name})")
+    yield from sorted(lines, key=lambda line: line.startswith("-"))
+
+
+def _count_models(table: pa.Table, name: str) -> str:
+    """Return how many models of a table have any of what a column counts, "" for none."""
+    models = sum(bool(count) for count in table[name].to_pylist()) if name in table.column_names else 0
+    return f"{models:,} of {table.num_rows:,}" if models else ""
 
 
 def _report_address(report: str, table: str, page: str) -> str:
