@@ -21,7 +21,7 @@ from graphkit.contract.plain_constants import (
 )
 from graphkit.deploy.export_pipeline import folder_models, models_by_role, pipeline_role, read_token_settings
 from graphkit.dtypes import dtype_name
-from graphkit.graph.declared_types import hinted_type
+from graphkit.graph.declared_types import Dim, declared_dims, hinted_type
 from graphkit.graph.roles import Axis
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
@@ -120,11 +120,25 @@ def _typed_row(model: Model, value: Value, role: str = "", after: Value | None =
     numbers = (following.dims if following is not None else None) or shape
     dims = []
     for at, (dim, number) in enumerate(zip(shape, numbers, strict=False)):
-        axis = model.roles.axis(value, at) if value in model.roles.inputs else "other"
+        axis = model.roles.axis(value, at) if value in model.roles.inputs else _axis_of_output(model, value, at, dim)
         name = "source" if role == "encoder" and axis in ("sequence", "total") else OF_AXES.get(axis, axis)
         known = number if name not in DIMS or name == "other" else None  # exporters call numbers by names, as '8'
         dims.append(dim if isinstance(dim, int) else known if isinstance(known, int) else DIMS.get(name, DIMS["other"]))
     return {**shape_row(value.name, dtype_name(declared.dtype) if declared else "", shape), "dims": dims}
+
+
+def _axis_of_output(model: Model, value: Value, at: int, dim: Dim) -> Axis:
+    """Return what a dim of an output counts: what that of an input of the same name does."""
+    roles = model.roles
+    if any(entry.present is value and entry.past is not None and entry.axis == at for entry in roles.cache):
+        return "total"
+    axes = (
+        roles.axis(each, place)
+        for each in roles.inputs
+        for place, name in enumerate(declared_dims(each) or ())
+        if name == dim
+    )
+    return next(axes, "other") if isinstance(dim, str) else "other"
 
 
 def _state_row(model: Model, value: Value) -> Row:

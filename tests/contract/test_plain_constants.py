@@ -69,6 +69,15 @@ def test_a_pair_says_what_goes_round_and_what_stays(pair: Path) -> None:
     }
 
 
+def test_a_dim_of_an_output_counts_what_that_of_an_input_of_its_name_does() -> None:
+    made = module_of(model_constants(Path(graphkit.load("example:decode").path or "")))
+    past = next(port for port in made.INPUTS if port.name == "input.cache.layers.0.keys")
+    present = next(port for port in made.OUTPUTS if port.name == "output.cache.layers.0.keys")
+    assert list(past.dims) == [made.DIM_BATCH, 2, made.DIM_PAST, 8]
+    assert list(present.dims) == [made.DIM_BATCH, 2, made.DIM_TOTAL, 8]
+    assert list(made.OUTPUTS[0].dims)[0] == made.DIM_BATCH
+
+
 def test_gemma_has_its_layers_heads_and_bytes_in_full_and_in_windows(model_file: Callable[[str], Path]) -> None:
     made = module_of(model_constants(model_file("gemma-270m/model")))
     assert (made.KV_LAYERS, made.KV_HEADS, made.KV_HEAD_DIM, made.KV_BYTES_PER_TOKEN) == (18, 1, 256, 36_864)
