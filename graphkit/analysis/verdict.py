@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from graphkit.analysis.architecture import Architecture
 from graphkit.analysis.costs.model_costs import Costs, Quantity
+from graphkit.analysis.costs.typical_sizes import TYPICAL
 from graphkit.analysis.findings import Finding, Judged, Kind, in_order, worst_first
 from graphkit.analysis.kv_cache import KVCache
 from graphkit.analysis.model_interface import ENCODERS
@@ -38,6 +39,7 @@ from graphkit.render.document_blocks import (
     size_text,
 )
 from graphkit.render.result import Result, Sizes
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 
 if TYPE_CHECKING:
     from graphkit.analysis.blockers import Blockers
@@ -338,6 +340,9 @@ def _lower_commands(name: str, stem: str, models: Sequence[Facts]) -> Iterator[s
         return
     lengths = [*_length_options(models, "--src-len", "--max-cache-len", LOWERED, LOWERED)]
     asked = [word for name, option in asked_options(targets[0]).items() if name in passes for word in option.split()]
+    roles = {symbol: role for facts in models for symbol, role in symbol_roles(facts.model).items()}
+    pixels = [f"{symbol}={TYPICAL['space']}" for symbol, role in roles.items() if role == "space"]
+    asked += [word for size in pixels for word in ("--dim", size)]
     yield _command_text(
         "lower", name, "-o", _output_name(stem, ".lowered"), "--target", targets[0].target, *lengths, *asked
     )
