@@ -22,7 +22,16 @@ from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import MAX_TIMEOUTS, RunError, as_provider, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
-from graphkit.verify.layers.compared_model import ArrayFile, Pair, Reader, Side, check_given, legal_feeds, rename_feed
+from graphkit.verify.layers.compared_model import (
+    ArrayFile,
+    Pair,
+    Reader,
+    Side,
+    check_given,
+    legal_feeds,
+    rename_feed,
+    widen_integers,
+)
 from graphkit.verify.layers.comparison import ComparedTensor, Divergence, ModelComparison, NextDump
 from graphkit.verify.layers.measuring import (
     Measured,
@@ -136,7 +145,7 @@ class _Comparison:
         if isinstance(self.inputs, Mapping):
             arrays = {name: np.asarray(array) for name, array in self.inputs.items()}
             check_given(arrays, self.model, b)
-            return arrays
+            return {name: widen_integers(array, self.model.graph.values.get(name)) for name, array in arrays.items()}
         file = self._dumped_arrays if self.inputs is None else ArrayFile(self.inputs, self.options.limits)
         names = tuple(fed_inputs(self.model)) if self.inputs is None else file.names
         if missing := [name for name in names if name not in file.names]:
@@ -148,7 +157,7 @@ class _Comparison:
         known = {name: declared_type(values[name]) for name in names if name in values}
         file.find_layouts({name: known_type.dims for name, known_type in known.items() if known_type is not None})
         check_given({name: file.claimed_array(name) for name in names}, self.model, b)
-        return {name: file.read(name) for name in names}
+        return {name: widen_integers(file.read(name), values.get(name)) for name in names}
 
     def _compare_pair(self, a: Side, b: Side | None, names: Mapping[str, str]) -> ModelComparison:
         if b is None:

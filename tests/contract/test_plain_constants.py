@@ -75,7 +75,7 @@ def test_a_dim_of_an_output_counts_what_that_of_an_input_of_its_name_does() -> N
     present = next(port for port in made.OUTPUTS if port.name == "output.cache.layers.0.keys")
     assert list(past.dims) == [made.DIM_BATCH, 2, made.DIM_PAST, 8]
     assert list(present.dims) == [made.DIM_BATCH, 2, made.DIM_TOTAL, 8]
-    assert list(made.OUTPUTS[0].dims)[0] == made.DIM_BATCH
+    assert made.OUTPUTS[0].dims[0] == made.DIM_BATCH
 
 
 def test_gemma_has_its_layers_heads_and_bytes_in_full_and_in_windows(model_file: Callable[[str], Path]) -> None:

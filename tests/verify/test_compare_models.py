@@ -582,6 +582,11 @@ def test_inputs_of_another_dtype_or_name_are_errors() -> None:
         compare_models(layer(), layer(), inputs={"input_ids": np.zeros((1, 1))})
 
 
+def test_ids_may_be_of_fewer_bits() -> None:
+    given = {"input_ids": np.array([[1, 2]], np.int32), "attention_mask": np.ones((1, 2), np.int32)}
+    assert compare_models(layer(), layer(), inputs=given).passed
+
+
 def test_the_command_line_says_where_models_part(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

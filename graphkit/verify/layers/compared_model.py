@@ -50,6 +50,7 @@ __all__ = [
     "constant_array",
     "legal_feeds",
     "rename_feed",
+    "widen_integers",
 ]
 
 
@@ -420,7 +421,10 @@ def check_given(arrays: Feed, a: Model, b: Model | None) -> None:
             declared = declared_type(value)
             if declared is None:
                 continue
-            if declared.dtype and declared.numpy_dtype != array.dtype:
+            if (
+                declared.dtype
+                and widen_integers(array[:0] if array.ndim else array, value).dtype != declared.numpy_dtype
+            ):
                 want = dtype_name(declared.dtype)
                 raise UsageError(f"--inputs: '{name}' is {array.dtype}, and the model takes {want} - convert it")
             if declared.dims is None:
@@ -430,6 +434,14 @@ def check_given(arrays: Feed, a: Model, b: Model | None) -> None:
                 raise UsageError(f"--inputs: '{name}' has dims {have}, and the model takes {len(declared.dims)} dims")
             if any(isinstance(dim, int) and dim != size for dim, size in zip(declared.dims, have, strict=True)):
                 raise UsageError(f"--inputs: '{name}' has dims {have}, and the model takes {shape_text(declared.dims)}")
+
+
+def widen_integers(array: np.ndarray, value: Value | None) -> np.ndarray:
+    """Return an array in the integers that an input takes, where these hold more than its own: int32 ids as int64."""
+    declared = declared_type(value) if value is not None else None
+    kind = declared.numpy_dtype if declared is not None and declared.dtype else array.dtype
+    is_wider = {kind.kind, array.dtype.kind} <= {"i", "u"} and np.can_cast(array.dtype, kind, "safe")
+    return array.astype(kind, copy=False) if is_wider else array
 
 
 KINDS = "biufU"
