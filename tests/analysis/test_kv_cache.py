@@ -65,13 +65,6 @@ KV cache
 18 layers, 1 KV head, head dim 256; float32, each tensor [batch_size, 1,
 past_sequence_length, 256].
 
-Contract: each past takes the present of the step before
-Past                                Tensors
-────────────────────────────────────────────
-past_key_values.{0-17}.{key|value}       36
-  from present.{0-17}.{key|value}
-  decoder KV: changes with every step, feed it back
-
 36,864 bytes for each token; 2,048 tokens = 75.5 MB = 72 MiB; no table of
 positions was found.
 
@@ -83,6 +76,13 @@ Context        Bytes     MB  MiB  Bytes in windows  MB in windows
 ──────────────────────────────────────────────────────────────────
   2,048   75,497,472   75.5   72        28,311,552           28.3
   8,192  301,989,888  302.0  288        66,060,288           66.1
+
+Contract: each past takes the present of the step before
+Past                                Tensors
+────────────────────────────────────────────
+past_key_values.{0-17}.{key|value}       36
+  from present.{0-17}.{key|value}
+  decoder KV: changes with every step, feed it back
 
 """
     )
