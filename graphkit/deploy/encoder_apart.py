@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import networkx as nx
 
@@ -10,6 +10,7 @@ from graphkit.equivalence.result import GRADES
 from graphkit.equivalence.stages import Stage, prove_stages
 from graphkit.errors import UsageError
 from graphkit.graph.operator_traits import MEASURING
+from graphkit.graph.roles import Role
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Value
 from graphkit.model import Model
@@ -23,16 +24,20 @@ __all__ = ["take_encoder_apart"]
 STATES, READS = "last_hidden_state", "encoder_hidden_states"
 
 
-def take_encoder_apart(first: Model) -> tuple[Model, Model]:
+def take_encoder_apart(first: Model, sources: Sequence[Role]) -> tuple[Model, Model]:
     """Return the encoder in a first step, and what is left of that, which reads the encoder's states.
 
     The states are the last value [batch, length, width] through which all goes that the decoder and its caches get of
     the source, but for its shape and its mask. One model behind the other is proven to be the first step bit for bit.
 
+    Args:
+        first: The first step.
+        sources: The roles of what an encoder reads.
+
     Raises:
         UsageError: There is no such value, or the proof fails.
     """
-    source, states = first.roles.all("encoder tokens", "audio", "image")[0], _find_states(first)
+    source, states = first.roles.all(*sources)[0], _find_states(first, sources)
     hint = f"export the encoder beside it as encoder.onnx, or bundle {first.name} as it is"
     if states is None:
         raise UsageError(
@@ -58,18 +63,18 @@ def take_encoder_apart(first: Model) -> tuple[Model, Model]:
     return encoder, rest
 
 
-def _find_states(first: Model) -> Value | None:
+def _find_states(first: Model, sources: Sequence[Role]) -> Value | None:
     """Return the last value through which all goes that the decoder and the outputs get of the source."""
     roles, shapes = first.roles, infer(first)
-    sources, tokens = roles.all("encoder tokens", "audio", "image"), roles.all("tokens", "embeddings")
+    given, tokens = roles.all(*sources), roles.all("tokens", "embeddings")
 
     def made_of(value: Value) -> Iterator[Value | None]:
         return (out for node, _ in value.consumers if not node.is_op(*MEASURING) for out in node.outputs)
 
-    decoded, encoded = set(walk_breadth_first(tokens, made_of)), set(walk_breadth_first(sources, made_of))
+    decoded, encoded = set(walk_breadth_first(tokens, made_of)), set(walk_breadth_first(given, made_of))
     flow: nx.DiGraph[Value | str] = nx.DiGraph()
     begin, end = "begin", "end"
-    flow.add_edges_from((begin, value) for value in sources)
+    flow.add_edges_from((begin, value) for value in given)
     for value in encoded - decoded:
         if value in first.graph.outputs:
             flow.add_edge(value, end)

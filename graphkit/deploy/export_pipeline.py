@@ -124,7 +124,7 @@ class Pipeline:
         if _has_encoder(self.first, self.step):
             from graphkit.deploy.encoder_apart import take_encoder_apart  # networkx is slow to import
 
-            encoder, rest = take_encoder_apart(self.first)
+            encoder, rest = take_encoder_apart(self.first, SOURCES)
             return replace(self, encoder=encoder, first=rest)
         if not (self.step.roles.states or self.halves or has_fixed_prompt(self.first)):
             return self

@@ -20,13 +20,13 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
 from graphkit.graph.mask_polarity import mask_elements
 from graphkit.graph.operator_traits import MEASURING, value_inputs
-from graphkit.graph.roles import MASKS, Role, declared_rank
+from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import find_lookups, find_readers, lookup_axis, moves_elements, table_entries
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.limits import DEFAULT_LIMITS
-from graphkit.shapes import declarations, infer
+from graphkit.shapes import Expr, declarations, infer
 from graphkit.shapes.constraints.symbol_sizes import Sizes as Sizes
 from graphkit.shapes.constraints.symbol_sizes import input_shapes, symbol_roles
 from graphkit.verify.input_elements import (
@@ -101,7 +101,7 @@ class InputGenerator:
         self.model, self.seed, self.is_unpadded = declarations(model).model, seed, is_unpadded
         self.vocabulary = architecture(model).vocabulary or SMALL_VOCABULARY
         self.bounds = {value.name: index_bound(value, self.model) for value in self.model.graph.inputs}
-        self.tables = {value.name: [*_input_tables(value)] for value in self.model.graph.inputs}
+        self.tables = {value.name: [*_table_lengths(value, self.model)] for value in self.model.graph.inputs}
         self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(self.model.scopes))
         self._others, self._most = tuple(others), most
 
@@ -214,7 +214,9 @@ class InputGenerator:
             if known is not None:
                 feed[value.name] = known
                 continue
-            rows = [min(shape[at]) for table, at in self.tables[value.name] if (shape := shapes.get(table))]
+            lengths = self.tables[value.name]
+            sizes = self._symbol_sizes(shapes) if lengths else {}
+            rows = [int(length.evaluate(sizes)) for length in lengths if length.symbols <= sizes.keys()]
             bounds = [*rows, *filter(None, [self.bounds[value.name]])]
             bound = max(min(bounds), 1) if bounds else None
             feed[value.name] = self.array(value, shapes.get(value.name), rng, past=past, draw=draw, bound=bound)
@@ -248,6 +250,12 @@ class InputGenerator:
         if self.has_edges(value, draw) and bound is None and not self._is_index(value):
             array = draw_array(array, edges_of(array.dtype, draw, self.marks), rng, draw)
         return array
+
+    def _symbol_sizes(self, shapes: Mapping[str, tuple[int, ...] | None]) -> dict[str, int]:
+        """Return the sizes of symbols where inputs have these shapes."""
+        inferred, values = infer(self.model), self.model.graph.values
+        dims = ((inferred[values[name]].dims or (), shape) for name, shape in shapes.items() if shape is not None)
+        return {dim.name: size for pair in dims for dim, size in zip(*pair, strict=False) if dim.name is not None}
 
     def _is_bounded(self, value: Value) -> bool:
         return self.bounds[value.name] is not None or bool(self.tables[value.name])
@@ -447,14 +455,14 @@ def index_bound(value: Value, model: Model) -> int | None:
     return min((size for size in sizes if size is not None), default=None)
 
 
-def _input_tables(value: Value) -> Iterator[tuple[str, slice]]:
-    """Yield the inputs whose elements an input chooses, whatever sizes they have, with the axes along which it does."""
+def _table_lengths(value: Value, model: Model) -> Iterator[Expr]:
+    """Yield the lengths of what an input's elements choose from, along the axes where they do."""
     for node, index in find_readers(value, moves_elements):
         table = node.input(0)
-        if index == 1 and table is not None and table.kind == "input" and node.is_op(*CHOOSING):
-            axis = node.axis(declared_rank(table) or 0) if not node.is_op("GatherND") else None
-            if declared_rank(table):
-                yield table.name, slice(None) if axis is None else slice(axis, axis + 1)
+        if index == 1 and table is not None and node.is_op(*CHOOSING):
+            dims = infer(model)[table].dims or ()
+            axis = None if node.is_op("GatherND") else node.axis(len(dims))
+            yield from dims if node.is_op("GatherND") else () if axis is None else dims[axis : axis + 1]
 
 
 CHOOSING = ("Gather", "GatherElements", "GatherND")

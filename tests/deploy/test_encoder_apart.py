@@ -8,6 +8,7 @@ from rewriting import model_of
 from sessions import run
 
 from graphkit.deploy.encoder_apart import take_encoder_apart
+from graphkit.deploy.export_pipeline import SOURCES
 from graphkit.errors import UsageError
 from graphkit.model import Model
 
@@ -35,7 +36,7 @@ def first_step(values: str = "states") -> Model:
 
 def test_the_states_are_all_that_the_decoder_reads_of_the_source() -> None:
     first = first_step()
-    encoder, rest = take_encoder_apart(first)
+    encoder, rest = take_encoder_apart(first, SOURCES)
     assert [value.name for value in encoder.graph.outputs] == ["last_hidden_state"]
     rng = np.random.default_rng(0)
     feed = {"encoder_input_ids": rng.integers(0, 9, (2, 5)), "decoder_input_ids": rng.integers(0, 9, (2, 1))}
@@ -47,7 +48,7 @@ def test_the_states_are_all_that_the_decoder_reads_of_the_source() -> None:
 
 
 def test_a_decoder_that_reads_a_layer_before_the_last_one_as_well_gets_the_first_value_of_both() -> None:
-    encoder, _ = take_encoder_apart(first_step("squashed"))
+    encoder, _ = take_encoder_apart(first_step("squashed"), SOURCES)
     assert [node.op_type for node in encoder.graph.nodes] == ["Gather", "Identity"]
 
 
@@ -55,4 +56,4 @@ def test_a_source_that_reaches_the_decoder_in_two_ways_is_declined() -> None:
     both = "states = Gather (table, encoder_input_ids) other = Gather (wk, encoder_input_ids)"
     model = model_of(f"first ({INPUTS}) => ({OUTPUTS}) {{ {both} {DECODER.format(values='other')} }}")
     with pytest.raises(UsageError, match=r"no one value \[batch, length, width\] is all that its decoder reads of it"):
-        take_encoder_apart(model)
+        take_encoder_apart(model, SOURCES)

@@ -409,6 +409,11 @@ def indices_from_the_end() -> Iterator[Pair]:
     """Yield pairs of which the second one takes indices from the end of an input for others."""
     for operator, interface in CHOSEN.items():
         node = operator.removesuffix(" of elements")
+        right, wrong = f"t = Relu (x) y = {node} (t, i)", f"t = Relu (x) j = Max (i, zero) y = {node} (t, j)"
+        yield Pair(
+            f"from the end of what is computed: {operator}", *(f"{interface} {{ {body} }}" for body in (right, wrong)),
+            EDGES, {"zero": np.int64(0)},
+        )  # fmt: skip
         right, wrong = f"y = {node} (x, i)", f"j = Max (i, zero) y = {node} (x, j)"
         yield Pair(
             f"from the end: {operator}", *(f"{interface} {{ {body} }}" for body in (right, wrong)), EDGES,

@@ -40,6 +40,7 @@ from graphkit.rewrite.pattern import Op, Pattern, nodes_of
 from graphkit.shapes import Expr, Shapes, const, infer
 
 __all__ = [
+    "SCORES",
     "DequantizeAfterGather",
     "ExtractEmbedding",
     "ExtractHostValues",
@@ -339,7 +340,7 @@ def freezable_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
     return frozenset(others - growing)
 
 
-SCORES = ("Add", "Mul", "Div", "Sub", "Reshape", "Cast", "Identity", "Where", "Tanh")
+SCORES = ("Add", "Mul", "Div", "Sub", "Reshape", "Cast", "Identity", "Where", "Tanh", "Expand")
 Over = Literal["slots", "source"]
 
 

@@ -15,6 +15,7 @@ from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
 from graphkit.passes.npu.cache_interface import Growth
+from graphkit.passes.npu.host_inputs import SCORES
 from graphkit.passes.state.update_cache_in_place import LENGTH, Slots
 from graphkit.rewrite import Declined, Editor, Matched, NewNode, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code
@@ -32,7 +33,6 @@ __all__ = [
 ]
 
 
-SCORES = ("Add", "Sub", "Mul", "Div", "Cast", "Identity", "Where", "Reshape", "Expand")
 WRITES = {"ScatterND": (0, 2), "ScatterElements": (0, 2), "TensorScatter": (0, 1), "Where": (2, 1)}
 """The inputs of nodes that write slots: the slots, and what is new."""
 

@@ -421,10 +421,7 @@ def check_given(arrays: Feed, a: Model, b: Model | None) -> None:
             declared = declared_type(value)
             if declared is None:
                 continue
-            if (
-                declared.dtype
-                and widen_integers(array[:0] if array.ndim else array, value).dtype != declared.numpy_dtype
-            ):
+            if declared.dtype and declared.numpy_dtype not in (array.dtype, _wider_integers(array.dtype, value)):
                 want = dtype_name(declared.dtype)
                 raise UsageError(f"--inputs: '{name}' is {array.dtype}, and the model takes {want} - convert it")
             if declared.dims is None:
@@ -438,10 +435,13 @@ def check_given(arrays: Feed, a: Model, b: Model | None) -> None:
 
 def widen_integers(array: np.ndarray, value: Value | None) -> np.ndarray:
     """Return an array in the integers that an input takes, where these hold more than its own: int32 ids as int64."""
+    return array.astype(_wider_integers(array.dtype, value), copy=False)
+
+
+def _wider_integers(dtype: np.dtype, value: Value | None) -> np.dtype:
     declared = declared_type(value) if value is not None else None
-    kind = declared.numpy_dtype if declared is not None and declared.dtype else array.dtype
-    is_wider = {kind.kind, array.dtype.kind} <= {"i", "u"} and np.can_cast(array.dtype, kind, "safe")
-    return array.astype(kind, copy=False) if is_wider else array
+    kind = declared.numpy_dtype if declared is not None and declared.dtype else dtype
+    return kind if {kind.kind, dtype.kind} <= {"i", "u"} and np.can_cast(dtype, kind, "safe") else dtype
 
 
 KINDS = "biufU"
