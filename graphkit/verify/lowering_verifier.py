@@ -14,9 +14,7 @@ from graphkit.contract import Contract
 from graphkit.contract.host_contract import FIXED
 from graphkit.equivalence.originals import Originals
 from graphkit.graph.names import join_words
-from graphkit.graph.roles import declared_rank
 from graphkit.options import DeploymentProofOptions
-from graphkit.passes.state.static_cache import has_static_cache
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import as_provider
 from graphkit.suggest import count_things
@@ -28,7 +26,7 @@ from graphkit.verify.input_elements import Draw, place_token, special_tokens, to
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_case import AlteredHost, IsolatedMethods, LoweringCase, find_leaks, sound_lengths
 from graphkit.verify.lowering_causes import facts_of, find_lowering_causes
-from graphkit.verify.oracle import OneSequence
+from graphkit.verify.oracle import OneSequence, assumed_masks
 from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half, level_tolerance
@@ -175,10 +173,7 @@ class _Proof:
         steps = (method.outputs for method in self.contract.methods if method.when == "step")
         if others := [f"'{port.name}'" for ports in steps for port in ports if not port.writes][1:]:
             yield f"Of a step, logits alone are compared, not {join_words(others)}."
-        step = self.reference.originals.step
-        masks_of_slots = step.roles.all("mask") if step is not None and has_static_cache(step) else []
-        if names := [f"'{mask.name}'" for mask in masks_of_slots if declared_rank(mask) == 4]:
-            yield f"The mask {join_words(names)} is taken to hide tokens that are still to come, and no others."
+        yield from assumed_masks(self.reference.originals.step)
         if self._pads_with_tokens and self.contract.takes_text:
             yield f"Shorter texts are padded with token {self.reference.pad}, which no mask hides."
         sound = self.contract.sizes.get("sound", 0)

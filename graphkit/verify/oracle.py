@@ -9,7 +9,7 @@ would prove itself. A test keeps it so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +29,7 @@ from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.verify.decoding import Decoder
 from graphkit.verify.probe_inputs import KEEPING, InputProbe, fixed_length, nearest_length
 
-__all__ = ["OneSequence", "Oracle", "Originals", "with_logits_choice"]
+__all__ = ["OneSequence", "Oracle", "Originals", "assumed_masks", "with_logits_choice"]
 
 
 Arrays = dict[str, np.ndarray]
@@ -273,6 +273,14 @@ class Oracle:
         if decoder is None or mask is None:
             return KEEPING
         return InputProbe(decoder.first, lambda feed: decoder.start(feed)[0]).elements(mask)
+
+
+def assumed_masks(step: Model | None) -> Iterator[str]:
+    """Yield what the oracle takes for granted of a mask over static slots, which the caller of an export makes."""
+    own = [] if step is None else [e for e in step.roles.pasts.values() if not step.roles.is_cross(e)]
+    masks = step.roles.all("mask") if step is not None and any(entry.is_static for entry in own) else []
+    if masks:
+        yield f"'{masks[0].name}' of the export is the caller's: it is taken to hide nothing but what is to come."
 
 
 def _encoder_feed(known: InputProbe, inputs: Mapping[str, np.ndarray]) -> Arrays:

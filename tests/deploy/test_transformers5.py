@@ -363,7 +363,7 @@ def test_a_static_cache_whose_mask_may_hide_the_past_is_declined(tmp_path: Path)
     (export / "config.json").write_text(json.dumps({**settings, "sliding_window": 40}))
     report = graphkit.lower_folder(export, tmp_path / "out")  # it hides nothing of 40 slots
     assert report.proof is not None
-    assert "'attention_mask' is taken to hide tokens that are still to come, and no others." in report.proof.proven()
+    assert "'attention_mask' of the export is the caller's: it is taken to hide nothing but" in report.proof.proven()
 
 
 def test_a_lowered_static_cache_has_one_slot_less_and_the_new_token_beside(tmp_path: Path) -> None:
