@@ -169,6 +169,41 @@ def test_a_model_that_is_new_fails_with_its_name_and_how_to_accept_it(
     assert run("m", *VERDICT, "--baseline", option.split()[1])[::2] == (0, "")
 
 
+def test_models_that_are_gone_or_changed_role_do_not_hide_the_others(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("m", "m/sub"):
+        Path(folder).mkdir()
+    for name in ("m/a", "m/b", "m/sub/c"):
+        saved(Path(f"{name}.onnx"), "y = Relu(x)")
+    assert run("m", "-r", *VERDICT, "--lock", "lock")[0] == 0
+    Path("m/b.onnx").rename("m/one.onnx")
+    Path("m/sub/c.onnx").unlink()
+    saved(Path("m/a.onnx"), "z = Relu(x) y = Relu(z)")
+    code, _, err = run("m", "-r", *VERDICT, "--baseline", "lock")
+    accept = "Accept it with: graphkit report m -r --only verdict --lock lock"
+    new, changed = Path("m") / "one.onnx", Path("m") / "a.onnx"
+    first = [f"New model: {new}", "Gone: b.onnx, which lock has", "Gone: sub/c.onnx, which lock has"]
+    assert (code, err.splitlines()[:4], err.splitlines()[-1]) == (
+        1,
+        [*first, f"Grown: {changed}: nodes: from 1 to 2"],
+        accept,
+    )
+    new.write_bytes(b"broken")  # what cannot be read is an error, and not gone as well
+    code, _, err = run("m", "-r", *VERDICT, "--baseline", "lock")
+    assert (code, [line.split(":")[0] for line in err.splitlines()]) == (
+        2,
+        ["Error", "Gone", "Gone", "Grown", "Grown", "Accept it with"],
+    )
+    plain = json.loads(Path("lock").read_text())
+    for model in plain["models"]:
+        model["role"] = "vision"
+    Path("lock").write_text(json.dumps(plain))
+    code, _, err = run("m/a.onnx", *VERDICT, "--baseline", "lock")
+    assert (code, err.splitlines()[-2].split(" from ")[0]) == (1, f"Other role: {changed}:")
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
@@ -214,21 +249,12 @@ def of_version_2(plain: Any) -> None:
     plain["schema"] = "report/2"
 
 
-def of_another_role(plain: Any) -> None:
-    plain["models"][0]["sections"]["verdict"]["role"] = "vision"
-
-
 def without_hazards(plain: Any) -> None:
     plain["models"][0]["sections"]["verdict"]["sections"].remove("hazards")
 
 
 def for_a_target(plain: Any) -> None:
     plain["models"][0]["sections"]["verdict"]["target"] = "mt8371"
-
-
-def of_two_models(plain: Any) -> None:
-    (one,) = plain["models"]
-    plain["models"] = [{**one, "model": f"{folder}/model.onnx"} for folder in "ab"]
 
 
 def with_a_count_in_words(plain: Any) -> None:
@@ -252,10 +278,8 @@ def with_odd_findings(plain: Any) -> None:
     [
         (without_verdict, "it has no verdict, or is no whole report - write it with `graphkit report MODEL -o"),
         (of_version_2, "it is no report of the version report/1, but 'report/2' - write it with"),
-        (of_another_role, "it is of a model that is 'vision', and example:causal-attention is 'decoder-only'"),
         (without_hazards, "it was written without hazards - write it with the same options"),
         (for_a_target, "it is for mt8371, and this report for none - write it with the same options"),
-        (of_two_models, "it has 2 models like example:causal-attention - write the baseline anew, of the same models"),
         (with_a_count_in_words, "it has no verdict, or is no whole report"),
         (with_nodes_in_words, "it has no verdict, or is no whole report"),
         (without_a_target, "it has no verdict, or is no whole report"),

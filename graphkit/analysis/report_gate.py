@@ -23,15 +23,15 @@ from graphkit.analysis.node_placement import NodePlacement
 from graphkit.analysis.report import PLACEMENT, VERDICT, Comparison, Report
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import UsageError
-from graphkit.graph.names import count_things, paths_below
+from graphkit.graph.names import paths_below
 from graphkit.render.result import Result, tabled, versioned_schema
 
 __all__ = [
-    "MEASURES", "NEW_MODEL", "Baseline", "Gate", "LockedFinding", "LockedModel", "Measure", "VerdictLock",
+    "MEASURES", "OTHER_MODELS", "Baseline", "Gate", "LockedFinding", "LockedModel", "Measure", "VerdictLock",
     "read_baseline", "read_kinds", "read_partitions", "verdict_lock",
 ]  # fmt: skip
 
-NEW_MODEL = "New model: "
+NEW_MODEL, GONE, OTHER_ROLE = OTHER_MODELS = ("New model: ", "Gone: ", "Other role: ")
 FOLDER = "fit"  # no section: part of the report of several models
 SLACK = 0.01  # part by which nodes and bytes may grow: exporters note their version and change a node here and there
 MEASURED = {"shape-chains"}  # kinds of findings that a measure tells of
@@ -192,48 +192,51 @@ class Baseline:
     lock: VerdictLock
 
     def regressions(self, made: Report | Comparison) -> Iterator[str]:
-        """Yield the findings and counts that are new or have grown in a report, a line each.
+        """Yield the models that are new, gone or in another role, and what is new or has grown in the others, a line each.
 
         Raises:
-            UsageError: The baseline is one of other models, or was written with other options.
+            UsageError: The baseline was written with other options.
         """
-        pairs = self._pair_models(made.reports)
+        pairs, gone = self._pair_models(made)
         known = {id(report) for report, _ in pairs}
         yield from (f"{NEW_MODEL}{report.model}" for report in made.reports if id(report) not in known)
+        yield from (f"{GONE}{earlier.model}, which {self.file} has" for earlier in gone)
         yield from _grown_findings(self.lock.fit, [finding for finding in made.found() if not finding.model])
         for report, earlier in pairs:
             verdict = cast(Verdict, report.sections[VERDICT.name])
-            self._check_options(report.model, verdict, earlier)
+            self._check_options(verdict, earlier)
+            if earlier.role != verdict.role:
+                yield f"{OTHER_ROLE}{report.model}: from '{earlier.role}' to '{verdict.role}'"
+                continue
             yield from _grown_findings(earlier.findings, report.found())
             for measure in MEASURES:
                 before, now = getattr(earlier, measure.field), getattr(verdict, measure.field)
                 if before is not None and now is not None and now > before * (1 + measure.slack):
                     yield f"Grown: {report.model}: {measure.says}: from {before:,} to {now:,}"
 
-    def _pair_models(self, reports: Sequence[Report]) -> list[tuple[Report, LockedModel]]:
-        """Return the reports of models that the baseline knows, each with its record."""
-        models = self.lock.models
-        if len(reports) == len(models) == 1:
-            return [(reports[0], models[0])]
-        now, before = paths_below(report.model for report in reports), paths_below(model.model for model in models)
+    def _pair_models(self, made: Report | Comparison) -> tuple[list[tuple[Report, LockedModel]], list[LockedModel]]:
+        """Return the reports of models that the baseline knows, each with its record, and the records of no model."""
+        reports, models, broken = made.reports, self.lock.models, [failure.model for failure in made.failures]
+        if len(reports) + len(broken) == len(models) == 1:
+            return [(report, models[0]) for report in reports], []
+        now = paths_below([*(report.model for report in reports), *broken])
+        before = paths_below(model.model for model in models)
         by_path = {before[earlier.model]: earlier for earlier in reversed(models)}
         first = {now[report.model]: report for report in reversed(reports)}
         pairs = [(report, by_path[path]) for path, report in reversed(first.items()) if path in by_path]
         paired = {id(thing) for pair in pairs for thing in pair}
-        unmatched = [earlier for earlier in models if id(earlier) not in paired]
+        unseen = {now[model] for model in broken}
+        unmatched = [each for each in models if id(each) not in paired and before[each.model] not in unseen]
         for report in (report for report in reports if id(report) not in paired):
             if (earlier := self._most_alike(report, unmatched)) is not None:
                 unmatched.remove(earlier)
                 pairs.append((report, earlier))
-        if unmatched:
-            problem = f"it has a model {unmatched[0].model}, and this report has none"
-            raise UsageError(f"{self.file}: {problem} - write it anew")
-        return pairs
+        return pairs, unmatched
 
     def _most_alike(self, report: Report, unmatched: Sequence[LockedModel]) -> LockedModel | None:
         """Return the baseline's record of a report's model: of those of its name, the one whose folders agree.
 
-        None for a model that is new.
+        None for a model that is new, or like several.
         """
         parts = PurePath(report.model).parts[::-1]
         shared = {
@@ -244,17 +247,9 @@ class Baseline:
         named = [record for record in unmatched if most and shared[id(record)] == most]
         role = cast(Verdict, report.sections[VERDICT.name]).role
         alike = named if len(named) == 1 else [record for record in named or unmatched if record.role == role]
-        if not alike:
-            return None
-        if len({record.model for record in alike}) != 1:  # one that is reported on twice is in it twice
-            problem = f"it has {count_things(len(alike), 'model(s)')} like {report.model}"
-            hint = "write the baseline anew, of the same models in folders of the same names"
-            raise UsageError(f"{self.file}: {problem} - {hint}")
-        return alike[0]
+        return alike[0] if len({record.model for record in alike}) == 1 else None  # reported on twice, it is in it twice
 
-    def _check_options(self, model: str, verdict: Verdict, earlier: LockedModel) -> None:
-        if earlier.role != verdict.role:
-            raise UsageError(f"{self.file}: it is of a model that is '{earlier.role}', and {model} is '{verdict.role}'")
+    def _check_options(self, verdict: Verdict, earlier: LockedModel) -> None:
         missing = [name for name in verdict.sections if name not in earlier.sections]
         if missing:
             raise UsageError(f"{self.file}: it was written without {missing[0]} - write it with the same options")

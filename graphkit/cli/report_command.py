@@ -206,16 +206,16 @@ def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
 def _exit_on_failures(result: Report | Comparison, gate: Gate, asked: ReportFlags, words: Sequence[str]) -> None:
     """Name the models without a report and the failures of the gate; exit with 2 or 1 where there are any.
 
-    Where a model is new to the baseline, name the command that takes it in.
+    Where the baseline is of other models, name the command that accepts these.
     """
-    from graphkit.analysis.report_gate import NEW_MODEL
+    from graphkit.analysis.report_gate import OTHER_MODELS
 
     for failure in result.failures:
         print_line(f"Error: {failure.problem}", is_error=True)
     reasons = list(gate.failures(result))
     for reason in reasons:
         print_line(reason, is_error=True)
-    if any(reason.startswith(NEW_MODEL) for reason in reasons):
+    if any(reason.startswith(OTHER_MODELS) for reason in reasons):
         file = str(asked.baseline)
         option = ("-o", file) if file.endswith(".json") else ("--lock", file)
         options: list[tuple[str, ...]] = [("-r",)] if asked.recursive else []

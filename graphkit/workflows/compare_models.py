@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import TensorProto
+from onnx.helper import make_node, make_tensor
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import declared_type
@@ -160,8 +164,9 @@ class _Comparison:
         return {name: widen_integers(file.read(name), values.get(name)) for name in names}
 
     def _compare_pair(self, a: Side, b: Side | None, names: Mapping[str, str]) -> ModelComparison:
+        rows = dict[str, str]()
         if b is None:
-            pairs = match_dumps(a, self._dumped_arrays, names)
+            a, pairs, rows = self._match_dumps(a, names)
         else:
             matched = match_models(a, b, names, by_order=self.options.by_order)
             pairs = [pair for pair in matched if pair.a.producer or (isinstance(pair.b, Value) and pair.b.producer)]
@@ -190,13 +195,56 @@ class _Comparison:
             tensors=tuple(_compare_tensor(measured_tensor, a) for measured_tensor in measured),
             divergences=tuple(divergences),
             matched=len(pairs),
-            unmatched_a=unmatched_a,
+            unmatched_a=tuple(name for name in unmatched_a if name not in rows.values()),
             unmatched_b=unmatched_b,
             next_dumps=self._find_next_dumps(measured, divergences, a),
             exporter=as_text(self.model.proto.producer_name),
-            notes=tuple(self._pair_notes(pairs, a, b)),
-            models=(self.model, *([self.other] if isinstance(self.other, Model) else [])),
+            notes=tuple(self._pair_notes(pairs, a, b, rows)),
+            models=(a.model, *([self.other] if isinstance(self.other, Model) else [])),
         )
+
+    def _match_dumps(self, a: Side, names: Mapping[str, str]) -> tuple[Side, list[Pair], dict[str, str]]:
+        """Return A with its pairs; dumps of the last token alone are paired with the last rows of its tensors.
+
+        The tensors that these are rows of come by the names of the rows.
+
+        Raises:
+            UsageError: No array is one of a tensor that A computes.
+        """
+        dumps = self._dumped_arrays
+        pairs = match_dumps(a, dumps, names)
+        if not any(pair.a.producer for pair in pairs):
+            arrays = [name for name in dumps.names if name not in fed_inputs(a.model)]
+            outputs = [value for value in a.model.graph.outputs if value not in a.unholdable]
+            if not (arrays and outputs):
+                return a, pairs, {}
+            sizes = {name: dumps.claimed_array(name).shape for name in arrays}
+            alike = ((value, name) for value in outputs for name in arrays if known_dims(a, value) == sizes[name])
+            value, name = next(alike, (outputs[0], arrays[0]))
+            hint = f"tell which is which with --map A_NAME=B_NAME, such as --map {shlex.quote(f'{value.name}={name}')}"
+            have = family_labels(arrays)
+            raise UsageError(f"{dumps.label}: none of its arrays has the name of a tensor of A: {have} - {hint}")
+        proto, rows = onnx.ModelProto(), dict[str, str]()
+        for pair in pairs:
+            dims, shape = known_dims(a, pair.a), dumps.claimed_array(pair.theirs).shape
+            if pair.a.producer is None or len(dims) != 3 or shape not in ((dims[0], dims[2]), (dims[0], 1, dims[2])):
+                continue
+            if dims[1] < 1 or shape == dims:
+                continue
+            if not rows:
+                proto.CopyFrom(a.model.proto)
+            name = f"{pair.a.name}[:, -1{':' * (len(shape) == 3)}]"
+            last = [1] if len(shape) == 3 else []
+            proto.graph.initializer.append(make_tensor(f"{name} index", TensorProto.INT64, last, [dims[1] - 1]))
+            proto.graph.node.append(make_node("Gather", [pair.a.name, f"{name} index"], [name], name, axis=1))
+            proto.graph.output.append(onnx.ValueInfoProto(name=name))
+            rows[name] = pair.a.name
+        if not rows:
+            return a, pairs, rows
+        told = {name: pair.theirs for name, row in rows.items() for pair in pairs if pair.a.name == row}
+        rest = {name: name_in_b for name, name_in_b in names.items() if name not in rows.values()}
+        a = Side(a.model.with_proto(proto), a.feed, a.provider, a.placed)
+        return a, match_dumps(a, dumps, {**rest, **told}), rows
 
     def _side_label(self, side: str, label: str) -> str:
         provider = self._providers[side]
@@ -260,7 +308,14 @@ class _Comparison:
             return unmatched_a, tuple(name for name in self._dumped_arrays.names if name not in known)
         return unmatched_a, tuple(value.name for value in b.place if value.producer is not None and value not in theirs)
 
-    def _pair_notes(self, pairs: Sequence[Pair], a: Side, b: Side | None) -> Iterator[str]:
+    def _pair_notes(
+        self, pairs: Sequence[Pair], a: Side, b: Side | None, rows: Mapping[str, str]
+    ) -> Iterator[str]:
+        if rows:
+            yield (
+                f"B has one row of {family_labels([*rows.values()])}, which is compared with that of the last token, "
+                "padding or not."
+            )
         for name, side in (("A", a), ("B", b)):
             if side is not None and side.placed:
                 yield f"Nodes of {name} that ran, in all steps: {placed_text(side.placed)}."
@@ -271,8 +326,8 @@ class _Comparison:
                 )
         if b is None and (last := [pair.theirs for pair in pairs if pair.theirs in self._dumped_arrays.channels_last]):
             yield f"These arrays have their channels last (NHWC), and are compared as NCHW: {family_labels(last)}."
-        mine = {pair.a for pair in pairs}
-        lost = [value.name for value in a.model.graph.outputs if value not in mine]
+        mine = {rows.get(pair.a.name, pair.a.name) for pair in pairs}
+        lost = [value.name for value in self.model.graph.outputs if value.name not in mine]
         if lost:
             yield f"Outputs of A that are not compared: {', '.join(lost[:6])}{' ...' if len(lost) > 6 else ''}."
 

@@ -12,7 +12,9 @@ import pytest
 from builders import model_of
 from onnx import helper, numpy_helper
 
+from graphkit.errors import UsageError
 from graphkit.examples import resolve
+from graphkit.options import CompareOptions
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.workflows.compare_models import compare_models
 
@@ -140,6 +142,38 @@ def test_tokens_that_come_early_are_named_where_all_places_but_the_last_tell_so(
     assert cause(compare_models(model_of(text, **weights), tmp_path / "port.npz")) == (
         "tokens shifted: A with 'input_ids' one place earlier gives what B has at all places but the last."
     )
+
+
+@pytest.mark.parametrize("dims", [(2, 11), (2, 1, 11)])
+def test_logits_of_the_last_token_alone_are_compared_with_the_last_row(tmp_path: Path, dims: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"emb": (11, 6), "head": (6, 11), "bias": (11,)}
+    weights = {name: np.float32(rng.standard_normal(each)) for name, each in sizes.items()}
+    text = EACH.replace("logits =", "l =").replace(" }", " logits = Add (l, bias) }")
+    ids = np.array([[5, 7, 8, 10, 0], [1, 4, 2, 2, 9]])
+    for bias, expected in ((1, None), (0, "constant offset: A adds its initializer 'bias', and B does not.")):
+        logits = run_text(text, ids, **{**weights, "bias": weights["bias"] * bias})[:, -1].reshape(dims)
+        np.savez(tmp_path / "port.npz", input_ids=ids, logits=logits)
+        comparison = compare_models(model_of(text, **weights), tmp_path / "port.npz")
+        assert comparison.notes == (
+            "B has one row of logits, which is compared with that of the last token, padding or not.",
+        )
+        assert comparison.tensors[-1].agrees == (expected is None)
+        assert expected is None or expected in cause(comparison)
+
+
+def test_arrays_of_other_names_are_refused_with_an_example_of_how_to_name_them(tmp_path: Path) -> None:
+    arrays = {"output_1": np.zeros((1, 3)), **{f"output_{at}": rows for at, rows in enumerate(port_outputs().values())}}
+    np.savez(tmp_path / "port.npz", **arrays)
+    with pytest.raises(UsageError) as error:
+        compare_models("example:encoder", tmp_path / "port.npz", inputs=FEED)
+    assert "such as --map last_hidden_state=output_0" in str(error.value)
+    assert compare_models(
+        "example:encoder",
+        tmp_path / "port.npz",
+        options=CompareOptions(names={"last_hidden_state": "output_0"}),
+        inputs=FEED,
+    ).passed
 
 
 CHAIN = """g (float[b, 8] x) => (float[b, 8] logits) {
