@@ -247,7 +247,9 @@ class Baseline:
         named = [record for record in unmatched if most and shared[id(record)] == most]
         role = cast(Verdict, report.sections[VERDICT.name]).role
         alike = named if len(named) == 1 else [record for record in named or unmatched if record.role == role]
-        return alike[0] if len({record.model for record in alike}) == 1 else None  # reported on twice, it is in it twice
+        return (
+            alike[0] if len({record.model for record in alike}) == 1 else None
+        )  # reported on twice, it is in it twice
 
     def _check_options(self, verdict: Verdict, earlier: LockedModel) -> None:
         missing = [name for name in verdict.sections if name not in earlier.sections]

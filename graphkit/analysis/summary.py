@@ -432,7 +432,7 @@ def _model_problems(model: Model) -> Iterator[Finding]:
     for data in model.source.data_files:
         if data.size is None:
             text = f"The data file '{data.location}' is missing: the model cannot run, and its weights cannot be read."
-            yield Finding("missing-data", f"'{data.location}' goes beside it", text, data.location)
+            yield Finding("missing-data", f"first put '{data.location}' beside it", text, data.location)
     for scope in all_scopes(model.scopes):
         where = f" in {scope.path}" if scope.path else ""
         if scope.problems:

@@ -365,7 +365,7 @@ def output_destination(output: Path, weights: Placement) -> tuple[Path, Placemen
 
 
 def finish_rewrite(result: Result, format: str, files: str, *commands: Sequence[str]) -> None:
-    """Show the result; where its proof failed, say that the files are kept, and exit with 1.
+    """Show the result; where its proof does not hold, say that the files are kept, and exit with 1.
 
     A model for standard output goes there at the very end, where nothing has failed, and its report to standard error.
 
@@ -379,7 +379,9 @@ def finish_rewrite(result: Result, format: str, files: str, *commands: Sequence[
         show_result(result, format, *(() if path is not None or result.findings() else commands))
     if result.findings():
         outcome = f"{files} kept, unverified" if path is None else f"Nothing is written to {OUTPUT}"
-        print_line(f"The proof failed. {outcome}.", is_error=True)
+        proof = getattr(result, "proof", None)
+        denied = proof.denied() if proof is not None and not proof.passed else "The proof failed."
+        print_line(f"{denied} {outcome}.", is_error=True)
         raise SystemExit(1)
     if path is not None:
         sys.stdout.flush()

@@ -67,7 +67,7 @@ class Brief:
         return [table("Section | What it says", [*rows, *more])] if rows and most else []
 
     def _fitting(self, blocks: Sequence[Block], room: int) -> Iterator[Block]:
-        """Yield the first blocks that there is room for, a table with fewer rows, and every warning.
+        """Yield the first blocks that there is room for, a table with fewer rows, every proof and warning.
 
         Where sections have a line each, what is left are texts that belong together, for which tables make room, and
         the last of which is what comes of them.
@@ -80,7 +80,7 @@ class Brief:
             kept = texts if isinstance(block, Table) else texts[-1:]
             free = room - self._height(kept)
             part = block if self._height(needed) <= free else self._shortened(block, free)
-            if isinstance(block, Prose) and block.tone == "warning":
+            if isinstance(block, Lines) or (isinstance(block, Prose) and block.tone == "warning"):
                 part = block
             elif (is_cut and block is not last) or part is None:
                 is_cut = is_cut or not (self.has_lines and isinstance(block, Table))

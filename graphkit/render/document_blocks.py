@@ -297,7 +297,6 @@ def cell_text(cell: Cell) -> str:
 
 
 ROWS, WIDTH = 8, 80
-MOST = 4  # rows of a sentence
 MARK = 2  # columns of the mark that a line begins with
 Line = tuple[str, Literal["plain", "note", "warning", "command"]]
 
@@ -317,8 +316,8 @@ def rows(text: str) -> int:
 
 
 def outcome(done: Sequence[str], faults: Sequence[str]) -> Lines:
-    """Return the actions done, in sentences, and the first faults, each in one line."""
-    lines: list[Line] = [(cut(text, MOST * WIDTH), "plain") for text in done]
+    """Return the actions done and what is proven, in whole sentences, and the first faults, each in one line."""
+    lines: list[Line] = [(text, "plain") for text in done]
     room = max(ROWS - sum(rows(text) for text, _ in lines), 1)
     shown = faults if len(faults) <= room else faults[: room - 1]
     lines += [(cut(text), "warning") for text in shown]

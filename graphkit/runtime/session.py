@@ -40,6 +40,7 @@ __all__ = [
     "SmallModel",
     "as_provider",
     "check_files",
+    "is_timeout",
     "load_error",
     "model_content",
     "place_model",
@@ -105,6 +106,11 @@ def load_error(message: str, label: str, hint: str = "") -> ModelError:
         return ModelError(problem, file=label, hint=remedy)
     hint = hint or next((text for part, text in HINTS.items() if part in message), LOADING)
     return ModelError(f"onnxruntime does not load it: {_short_message(message)}", file=label, hint=hint)
+
+
+def is_timeout(error: Exception) -> bool:
+    """Whether a model was not loaded, or not run, because that took too long."""
+    return (isinstance(cause := error.__cause__, DiedError) and cause.timed_out) or getattr(error, "is_final", False)
 
 
 class Runner(Protocol):

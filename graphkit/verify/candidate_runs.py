@@ -19,7 +19,7 @@ import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.graph.names import join_words
-from graphkit.runtime.session import Runner
+from graphkit.runtime.session import Runner, is_timeout
 from graphkit.verify.comparator import Difference, Output, element_counts
 from graphkit.verify.feeder import Run
 from graphkit.verify.original_runs import LevelRuns
@@ -82,7 +82,7 @@ def compare_runs(
         rounding: Judges what exceeds the tolerance.
     """
     tallies = {name: _Tally() for name in outputs}
-    results, at_zero, refused = list[RunProof](), dict[str, None](), dict[str, None]()
+    results, at_zero, refused, timeouts = list[RunProof](), dict[str, None](), dict[str, None](), 0
     repeated = yield_outcomes(repeat_calls(runs, lambda run: session.run(feed(run)), tallies))
     for number, outcome in enumerate(repeated, start=1):
         run, differences = outcome.call, outcome.differences
@@ -101,6 +101,7 @@ def compare_runs(
         else:
             failure = f"{failing[0].output} {failing[0]}" if failing else outcome.failure
             failure += f", and {len(failing) - 1} more outputs" if len(failing) > 1 else ""
+            timeouts += outcome.error is not None and is_timeout(outcome.error)
             numbers = (None, None) if outcome.failure else _largest_numbers(differences)
             results.append(RunProof(run.dims, run.flags, run.seed, *numbers, failure, elements=run.elements))
     before, after = list(tallies), list(session.outputs)
@@ -110,7 +111,8 @@ def compare_runs(
     if not failures and before != after:
         failures.append(f"the outputs come in another order: {', '.join(after)}")
     if failed := [run for run in results if run.failure]:
-        count = f"{len(failed)} of {len(results)} runs differ"
+        how = "do not end in time" if timeouts == len(failed) else "differ"
+        count = f"{len(failed)} of {len(results)} runs {how}"
         failures.append(f"{count}, the first at {failed[0]}: {failed[0].failure}")
     proof = with_zeros(proof, at_zero, refused)
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
@@ -122,6 +124,7 @@ def compare_runs(
         runs=tuple(results),
         outputs=tuple(tally.proof(name, name in session.outputs) for name, tally in tallies.items()),
         failures=tuple(failures),
+        is_unrun=0 < timeouts == len(results) and len(failures) == 1,
     )
 
 

@@ -51,6 +51,10 @@ class Proof(Result):
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
 
+    def denied(self) -> str:
+        """Return what to say of a proof that does not hold, a sentence: that it failed, or that it did not run."""
+        return "The proof failed."
+
 
 def placed_text(placed: Mapping[str, int]) -> str:
     """Return how many nodes are on each provider, in words."""
@@ -77,7 +81,7 @@ def proof_outcome(done: str, proof: Proof | None, *, faults: Sequence[str] = (),
         return outcome([done], (*faults, f"not proven: {unproven or 'the proof was not run'}"))
     if proof.passed:
         return outcome([done, proof.proven()], faults)
-    return outcome([f"{done} The proof failed."], (*faults, *(proof.findings() or ("nothing was run",))))
+    return outcome([f"{done} {proof.denied()}"], (*faults, *(proof.findings() or ("nothing was run",))))
 
 
 class ProvenReport(Result):
@@ -259,6 +263,7 @@ class RewriteProof(Proof):
         provider: Where the rewritten model ran; the original ran on the CPU.
         placed: How many of its nodes were on each provider, where that is not the CPU and onnxruntime says so.
         is_rounded: Whether the tolerance is that of rounding, as measured on the original.
+        is_unrun: Whether it could not be run, which `failures` say why, so that nothing is wrong either.
     """
 
     original: str
@@ -280,6 +285,7 @@ class RewriteProof(Proof):
     provider: str = "cpu"
     placed: dict[str, int] = field(default_factory=dict)
     is_rounded: bool = field(default=False, metadata={"in_json": False})
+    is_unrun: bool = field(default=False, metadata={"in_json": False})
 
     @property
     def largest(self) -> tuple[float | None, float | None]:
@@ -299,6 +305,9 @@ class RewriteProof(Proof):
     def findings(self) -> tuple[str, ...]:
         return self.failures
 
+    def denied(self) -> str:
+        return "The proof did not run." if self.is_unrun else super().denied()
+
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
         inexact = [output for output in self.outputs if output.worst]
@@ -313,7 +322,7 @@ class RewriteProof(Proof):
 
     def blocks(self) -> Iterator[Block]:
         why = () if self.passed else self.failures or ("nothing was run",)
-        yield outcome([self.proven() if self.passed else "The proof failed."], why)
+        yield outcome([self.proven() if self.passed else self.denied()], why)
         fixed = f", at {_dims_text(self.fixed)}" if self.fixed else ""
         measure = " of the largest magnitude" if self.of_magnitude else ""
         if self.provider != "cpu":
@@ -435,6 +444,10 @@ class SplitProof(Proof):
         failures = [f"{branch.rewritten}: {failure}" for branch in self.branches for failure in branch.failures]
         return (*failures, *([f"decoding loop: {self.loop.failure}"] if self.loop.failure else []))
 
+    def denied(self) -> str:
+        wrong = any(not (branch.passed or branch.is_unrun) for branch in self.branches) or self.loop.failure
+        return super().denied() if wrong else "The proof did not run."
+
     def proven(self) -> str:
         """Return the proven statement, a sentence for each model and one for the loop."""
         sentences = [(branch.rewritten, branch.proven()) for branch in self.branches]
@@ -443,7 +456,7 @@ class SplitProof(Proof):
         return " ".join([*texts, *([f"The two decode {steps} as the merged decoder does."] if self.loop.steps else [])])
 
     def blocks(self) -> Iterator[Block]:
-        yield outcome([self.proven() if self.passed else "The proof failed."], self.findings())
+        yield outcome([self.proven() if self.passed else self.denied()], self.findings())
         for branch in self.branches:
             if branch.coverage:
                 yield Prose(f"Covered of {branch.rewritten}: {branch.coverage}.")

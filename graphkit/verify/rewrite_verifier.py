@@ -38,7 +38,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion_of, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
-from graphkit.runtime.session import RunError, Runner, as_provider, check_files
+from graphkit.runtime.session import RunError, Runner, as_provider, check_files, is_timeout
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve_dims
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
@@ -251,12 +251,10 @@ class RewriteVerifier:
     def run(self) -> RewriteProof:
         """Run both models, and compare."""
         part, (before, after) = self.two.part, self.two.models
-        if (
-            reason := _unprovable_reason(before, after)
-            if part is None
-            else part.fault(after) or _unprovable_reason(after, after)
-        ):
-            return replace(self.blank, failures=(reason,))
+        if part is not None and (fault := part.fault(after)):
+            return replace(self.blank, failures=(fault,))
+        if reason := _unprovable_reason(before if part is None else after, after):
+            return replace(self.blank, failures=(reason,), is_unrun=True)
         if not self.two.provider.is_cpu:  # what normal forms say of the models is not what a device makes of them
             return self._test_runs(self.options.runs)
         forms = self.forms
@@ -280,7 +278,7 @@ class RewriteVerifier:
         try:
             session = two.rewritten_session(optimize=True)
         except ModelError as error:
-            return replace(self.blank, failures=(error.problem,))
+            return replace(self.blank, failures=(error.problem,), is_unrun=is_timeout(error))
         self._tell_step(0.85, "running it once")
         record = run_original(session, feeder, 1, has_edges=False)
         del session  # so that the two are not in memory at once
@@ -350,7 +348,8 @@ class RewriteVerifier:
         if not record.runs:
             for run, problem in record.fatal:
                 raise fatal_error(two.models[0], two.feed(run), problem)
-            return replace(proof, failures=("the original runs at no sizes that were tried, so nothing is proven",))
+            reason = "the original runs at no sizes that were tried, so nothing is proven"
+            return replace(proof, failures=(reason,), is_unrun=True)
         self._tell_step(0.6, "loading the rewritten model")
         return self._compare_models(proof, [*record.runs, *record.empty], changes)
 
@@ -485,7 +484,7 @@ class RewriteVerifier:
         try:
             session = two.rewritten_session()
         except ModelError as error:
-            return replace(proof, failures=(f"the rewritten model: {error.problem}",))
+            return replace(proof, failures=(f"the rewritten model: {error.problem}",), is_unrun=is_timeout(error))
         progress = portion_of(self.progress, 0.65, 0.8)
         counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
         proven = [output.name for output in self.forms.proven] if self.two.provider.is_cpu else []

@@ -308,9 +308,7 @@ class _Comparison:
             return unmatched_a, tuple(name for name in self._dumped_arrays.names if name not in known)
         return unmatched_a, tuple(value.name for value in b.place if value.producer is not None and value not in theirs)
 
-    def _pair_notes(
-        self, pairs: Sequence[Pair], a: Side, b: Side | None, rows: Mapping[str, str]
-    ) -> Iterator[str]:
+    def _pair_notes(self, pairs: Sequence[Pair], a: Side, b: Side | None, rows: Mapping[str, str]) -> Iterator[str]:
         if rows:
             yield (
                 f"B has one row of {family_labels([*rows.values()])}, which is compared with that of the last token, "

@@ -213,10 +213,10 @@ def test_a_model_can_be_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert run(made.commands[0], monkeypatch) == 0
 
 
-def test_missing_weights_have_a_place_and_a_command_for_then(real_model: RealModel) -> None:
+def test_missing_weights_have_a_place_and_commands_for_now_and_then(real_model: RealModel) -> None:
     made = verdict(real_model("gemma-270m/model"))
-    assert "! weights are missing: 'model.weights' goes beside it (summary)" in made.to_text()
-    assert [command.split()[1] for command in made.commands] == ["fold", "bundle"]
+    assert "! weights are missing: first put 'model.weights' beside it (summary)" in made.to_text()
+    assert [command.split()[1] for command in made.commands] == ["fold", "bundle", "costs"]
 
 
 def test_what_a_folder_can_become(real_model: RealModel) -> None:

@@ -60,8 +60,11 @@ def test_cell_text(cell: Cell, shown: str) -> None:
     assert cell_text(cell) == shown
 
 
-def test_an_outcome_takes_eight_lines_at_most() -> None:
-    made = outcome(["Done.", "word " * 200], [f"fault {number}: {'word ' * 50}" for number in range(9)]).rows
+def test_an_outcome_takes_eight_lines_at_most_and_a_proof_is_whole() -> None:
+    proven = "word " * 200
+    long = outcome(["Done.", proven], ["a fault"]).rows
+    assert [text for text, _ in long] == ["Done.", proven, "a fault"]
+    made = outcome(["Done.", "word " * 64], [f"fault {number}: {'word ' * 50}" for number in range(9)]).rows
     assert sum(rows(text) for text, _ in made) <= ROWS
     assert [role for _, role in made] == ["plain", "plain", "warning", "warning"]
     assert made[-1][0] == "and 8 more"

@@ -16,9 +16,12 @@ from small_models import CONV, KERNEL, model
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.options import RewriteProofOptions
+from graphkit.runtime.isolation import DiedError
 from graphkit.runtime.limits import Limits
+from graphkit.runtime.session import RunError
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.verify import original_runs
+from graphkit.verify.candidate_sessions import TwoModels
 from graphkit.verify.feeder import Run
 from graphkit.verify.original_runs import unsteady_runs
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, SkippedRun, WeightProof
@@ -280,8 +283,34 @@ def test_outputs_are_the_same(outputs: str, failure: str) -> None:
 )
 def test_what_is_random_is_not_proven(node: str, operator: str) -> None:
     found = model(f"g (float[n, 2] x) => (float[n, m] y) {{ {node} }}", ratio=0.5, training=True)
-    (failure,) = proof(found, found).failures
+    result = proof(found, found)
+    (failure,) = result.failures
     assert failure.endswith(f"is random ({operator}), so nothing can be proven")
+    assert result.denied() == "The proof did not run."
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_result_that_takes_too_long_is_not_called_wrong(loads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        label, inputs, outputs = "slow", ("x",), ("y", "z")
+
+        def __init__(self, *_: object, **__: object) -> None:
+            if not loads:
+                self.run({})
+
+        def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            raise RunError("it does not finish in 1 s") from DiedError("it does not finish in 1 s", timed_out=True)
+
+    one = model(LINEAR, w=WEIGHT)
+    two = model("g (float[batch, 3] x) => (float[batch, 2] y, float[batch, 3] z) {"
+                "y = MatMul (x, w) q = Mul (x, two) z = Sub (x, q) }", w=WEIGHT, two=2.0)  # fmt: skip
+    monkeypatch.setattr(TwoModels, "rewritten_session", Slow)
+    found = proof(one, two)
+    assert not found.passed
+    assert found.denied() == "The proof did not run."
+    assert "The proof did not run.\n! " in found.to_text()
+    says = "18 of 18 runs do not end in time, the first at batch=" if loads else "the rewritten model: it does not finish"
+    assert found.failures[0].startswith(says)
 
 
 def test_the_dropouts_of_onnxruntime_are_random_in_training() -> None:
