@@ -92,7 +92,8 @@ def baseline(run: Run, path: Path, *models: object, options: tuple[object, ...] 
 def test_nothing_is_worse_than_before(run: Run, tmp_path: Path) -> None:
     for model in (MERGED, CAUSAL):
         written = baseline(run, tmp_path / "base.json", model)
-        assert run(model, *VERDICT, "--baseline", written)[::2] == (0, "")
+        code, out, err = run(model, *VERDICT, "--baseline", written)
+        assert (code, err, out.splitlines()[-1]) == (0, "", f"Nothing is worse than in {written}.")
 
 
 def test_a_baseline_is_that_of_a_file_wherever_it_lies(run: Run, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from graphkit.analysis.architecture import Architecture, architecture
@@ -545,7 +546,10 @@ def compare(
     comparison = Comparison(rows, together, reports, (), tuple(failures))
     if any(finding.kind == "fit" for finding in comparison.found()):
         return comparison
-    return replace(comparison, commands=folder_steps(facts))
+    folders: dict[Path | None, list[Facts]] = {}
+    for each in facts:
+        folders.setdefault(each.model.path and each.model.path.parent, []).append(each)
+    return replace(comparison, commands=tuple(step for group in folders.values() for step in folder_steps(group)))
 
 
 ROW_SECTIONS = ("summary", "architecture", "interface", "shape-ops")

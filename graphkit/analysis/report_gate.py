@@ -192,7 +192,7 @@ class Baseline:
     lock: VerdictLock
 
     def regressions(self, made: Report | Comparison) -> Iterator[str]:
-        """Yield the models that are new, gone or in another role, and what is new or has grown in the others, a line each.
+        """Yield the models that are new, gone or in another role, and what has grown in the others, a line each.
 
         Raises:
             UsageError: The baseline was written with other options.

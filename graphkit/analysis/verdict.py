@@ -308,8 +308,6 @@ def _command_steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
     cause = next(iter(facts.unknown.causes), None)
     if cause is not None and _is_word(cause.name) and not (cause.op == "If" and "merged-if" in facts.kinds):
         yield _command_text("shapes", name, "--why", cause.name)
-    if "missing-data" in facts.kinds:  # this needs no weights
-        yield _command_text("costs", name)
 
 
 def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:

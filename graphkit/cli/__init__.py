@@ -1,7 +1,8 @@
 """The command line, the only part of graphkit that prints.
 
 Exit codes: 0 for success; 1 for findings with `--strict` or `--fail-on`, what is worse than a `--baseline`, or a failed
-proof; 2 for bad input or an output that cannot be written; 130 and 143 when SIGINT or SIGTERM stops the process.
+proof; 2 for bad input or an output that cannot be written; 130 and 143 when SIGINT or SIGTERM stops the process, 141
+without a word where nobody reads its output any more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import signal
 import sys
 
 __all__ = ["app", "main"]
+
+BROKEN_PIPE = 128 + 13  # the code of a process that SIGPIPE ends
 
 
 def __getattr__(name: str) -> object:
@@ -56,6 +59,8 @@ def _run_app() -> None:
         with raise_signals(), written_out():
             app(prog_name="graphkit")
     except GraphkitError as error:
+        if isinstance(error.__cause__, BrokenPipeError):  # whoever reads it has enough, as `head` does
+            raise SystemExit(BROKEN_PIPE) from None
         print_line(f"Error: {error}", is_error=True)
         raise SystemExit(2) from error
     except StoppedError as error:

@@ -278,8 +278,7 @@ def _failing_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = "its reader has closed it" if isinstance(error, BrokenPipeError) else "check where it goes"
-        raise OutputError(f"the output cannot be written: {error.strerror} - {hint}") from error
+        raise OutputError(f"the output cannot be written: {error.strerror} - check where it goes") from error
 
 
 def _discard_buffer(stream: TextIO) -> None:

@@ -154,6 +154,8 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         if asked.lock is not None:
             _write_lock(result, asked.lock, read)
     _exit_on_failures(result, gate, asked, models)
+    if baseline is not None and (output is not None or chosen is Format.text):
+        print_line(f"Nothing is worse than in {baseline.file}.")
 
 
 def _brief(result: Report | Comparison, asked: ReportFlags) -> Report | Comparison:

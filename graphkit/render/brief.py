@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from os.path import commonprefix
 
 from graphkit.render.document_blocks import Block, Document, Heading, Lines, Prose, Table, table
 from graphkit.render.terminal import block_lines
@@ -57,7 +58,12 @@ class Brief:
 
     def _overview(self, sections: Sequence[tuple[str, Sequence[Block]]], most: int) -> list[Block]:
         """Return a table of the first sections, a line for each."""
-        said = {name.rpartition("/")[2]: text for name, blocks in sections if (text := _first_words(blocks))}
+        paths = [name.split("/") for name, _ in sections if "/" in name]
+        folder = len(commonprefix([path[:-1] for path in paths]))  # noqa: RUF071 - of parts
+        shorter = ("/".join(name.split("/")[folder * ("/" in name) :]) for name, _ in sections)
+        said = {
+            name: text for name, (_, blocks) in zip(shorter, sections, strict=True) if (text := _first_words(blocks))
+        }
         room = self.width - max(map(len, ("Section", *said))) - len("  ")
         rows = [
             (name, text if len(text) <= room else f"{text[: room - 3].rsplit(' ', 1)[0]} ...")

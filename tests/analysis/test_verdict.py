@@ -213,10 +213,10 @@ def test_a_model_can_be_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert run(made.commands[0], monkeypatch) == 0
 
 
-def test_missing_weights_have_a_place_and_commands_for_now_and_then(real_model: RealModel) -> None:
+def test_missing_weights_have_a_place_and_a_command_for_then(real_model: RealModel) -> None:
     made = verdict(real_model("gemma-270m/model"))
     assert "! weights are missing: first put 'model.weights' beside it (summary)" in made.to_text()
-    assert [command.split()[1] for command in made.commands] == ["fold", "bundle", "costs"]
+    assert [command.split()[1] for command in made.commands] == ["fold", "bundle"]
 
 
 def test_what_a_folder_can_become(real_model: RealModel) -> None:
@@ -234,6 +234,17 @@ Comparison
 - shapes computed at run time: encoder_model, decoder_model_merged (shape-ops)
 """
     )
+
+
+def test_each_of_several_folders_has_its_command(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        for name in ("prefill", "decode"):
+            (tmp_path / folder / f"{name}.onnx").write_bytes(Path(resolve(f"example:{name}")).read_bytes())
+    made = compare(sorted(tmp_path.glob("*/*.onnx")), ONLY)
+    assert [command.split()[1:3] for command in made.commands] == [
+        ["bundle", str(tmp_path / folder)] for folder in ("one", "two")
+    ]
 
 
 def test_a_bundle_is_to_have_as_many_slots_as_the_model_has_positions(tmp_path: Path) -> None:

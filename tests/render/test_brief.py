@@ -53,6 +53,12 @@ def test_sections_that_do_not_fit_are_a_line_each() -> None:
     ]
 
 
+def test_sections_are_named_by_their_paths_below_a_common_folder() -> None:
+    long = table("Name:code | Count:number", ROWS, "Rows")
+    lines = brief_lines(Prose("Said."), Heading("How"), long, Heading("m/a/x.onnx"), long, Heading("m/b/x.onnx"), long)
+    assert [line.split("  ")[0] for line in lines if "Rows: " in line] == ["How", "a/x.onnx", "b/x.onnx"]
+
+
 def test_a_main_section_is_shown_and_a_warning_always_is() -> None:
     long = Prose("word " * 200)
     lines = brief_lines(

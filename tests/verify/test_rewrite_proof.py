@@ -298,7 +298,7 @@ def test_a_result_that_takes_too_long_is_not_called_wrong(loads: bool, monkeypat
             if not loads:
                 self.run({})
 
-        def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        def run(self, _: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             raise RunError("it does not finish in 1 s") from DiedError("it does not finish in 1 s", timed_out=True)
 
     one = model(LINEAR, w=WEIGHT)
@@ -309,7 +309,9 @@ def test_a_result_that_takes_too_long_is_not_called_wrong(loads: bool, monkeypat
     assert not found.passed
     assert found.denied() == "The proof did not run."
     assert "The proof did not run.\n! " in found.to_text()
-    says = "18 of 18 runs do not end in time, the first at batch=" if loads else "the rewritten model: it does not finish"
+    says = (
+        "18 of 18 runs do not end in time, the first at batch=" if loads else "the rewritten model: it does not finish"
+    )
     assert found.failures[0].startswith(says)
 
 
