@@ -314,6 +314,9 @@ class BundleOptions(DeployOptions):
         "the model.",
     )
     max_source: int = option(SOURCE, "The longest source, as the encoder's input counts it.")
+    encode_apart: bool = option(
+        False, "Make the encoder a method of its own, whose states your program gives to the first step.", is_rare=True
+    )
     update: Update = option(
         "scatter-nd",
         "The operator that writes into the state. scatter-nd (opset 16): slots come first, a step takes those in use. "

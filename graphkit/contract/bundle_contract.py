@@ -222,7 +222,7 @@ class BundledWith:
     """The options of `graphkit bundle` that gave these methods; None, or the default, where one changes nothing.
 
     Attributes:
-        batch, update, copy_host: As they were given.
+        batch, update, encode_apart, copy_host: As they were given.
         max_cache, max_source: As they were given, or the defaults for these models.
         dims: The sizes that were given by name.
     """
@@ -231,6 +231,7 @@ class BundledWith:
     max_cache: Count | None = None
     max_source: Count | None = None
     update: Literal["tensor-scatter", "scatter-nd"] = "scatter-nd"
+    encode_apart: bool = False
     copy_host: bool = False
     dims: Sizes = field(default_factory=dict)
 

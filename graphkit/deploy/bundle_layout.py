@@ -146,7 +146,8 @@ class _Part:
             for axis, dim in enumerate(self.shapes[value].dims or ()):
                 own = dim.declared
                 if dim.constant is None and dim.atom is not None and own not in names:
-                    of_encoder = self.method.when == "once" and self.method.kinds.get(value.name) is None
+                    kind = self.method.kinds.get(value.name)
+                    of_encoder = kind == "source" or (self.method.when == "once" and kind is None)
                     name = SIZE_NAMES.get(roles.axis(value, axis), own)
                     if name == "source" and not of_encoder and has_own and own != MASK_LENGTH:
                         name = own  # the output of the encoder, which is shorter than its mask

@@ -50,10 +50,11 @@ class MethodModel:
         file: The file that the model goes to.
         reads: The state that each input is, by the name of the input.
         writes: The state that each output is, by the name of the output.
-        kinds: What other inputs are: `tokens`, `mask`, `length` or `kept`; the others are the user's.
+        kinds: What other inputs are: `tokens`, `mask`, `length`, `kept`, `source` of an encoder; the others are the user's.
         whole: The states that it replaces as a whole.
         changes: What was done, a sentence each.
         length: What the number of slots in use is called.
+        part: The model of the export that it is, where that has no state, such as an encoder of pictures.
         is_exact: Whether its results are those of the export to the last bit, where onnxruntime fuses nothing.
     """
 
@@ -67,6 +68,7 @@ class MethodModel:
     whole: frozenset[str] = frozenset()
     changes: tuple[str, ...] = field(default=())
     length: str = LENGTH
+    part: Model | None = None
     is_exact: bool = True
 
 
@@ -88,6 +90,8 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
         return (*_method_pair(first, step, slots, update), *map(_part_method, pipeline.parts))
     if pipeline.encoder is None:
         return _method_pair(first, step, slots, update) if _takes_one(step) else _decoder_only(step, slots, update)
+    if pipeline.is_apart:
+        return (*_method_pair(first, step, slots, update), _part_method(pipeline.encoder, "encoder"))
     return _encoder_decoder(pipeline.encoder, first, step, slots, update)
 
 
@@ -97,12 +101,22 @@ def method_name(model: Model, taken: Collection[str]) -> str:
     return name if name.isidentifier() and name not in taken else f"run_{name}"
 
 
-def _part_method(model: Model) -> MethodModel:
-    """Return the method of a model that has no state, such as an encoder of pictures."""
-    name = method_name(model, USUAL)
+def _part_method(model: Model, encoder: str = "") -> MethodModel:
+    """Return the method of a model that has no state, such as an encoder of pictures; of an encoder, with its name."""
+    name = encoder or method_name(model, USUAL)
     made, changes = fold_changes(share_dim_names(model))
-    kinds = {value.name: "user" for value in made.graph.inputs if value.tensor is None}
-    return MethodModel(name, "step", made, f"{name}.onnx", {}, writes={}, kinds=kinds, changes=tuple(changes))
+    kinds = {value.name: "source" if encoder else "user" for value in made.graph.inputs if value.tensor is None}
+    return MethodModel(
+        name=name,
+        when="step",
+        model=made,
+        file=f"{name}.onnx",
+        reads={},
+        writes={},
+        kinds=kinds,
+        changes=tuple(changes),
+        part=model,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,12 +157,13 @@ def _method_pair(first: Model, step: Model, slots: int, update: Update) -> tuple
     later, after = _later_method(step, slots, update)
     prompt, kept = _with_kept_masks(_prepare_model(first, update), step)
     start = _starting_method(_last_logits(_start_in_place(prompt, later, slots, update)), prompt.model, step, kept)
-    source = {value.name for value in first.roles.all("encoder mask", *SOURCES)}
+    source = {value.name for value in first.roles.all("encoder mask", "encoder state", *SOURCES)}
     placed = {value.name for value in first.roles.all("positions", "mask")} if takes_positions(first) else set()
     known = {*start.reads, *start.kinds, *source, *placed}
     if unknown := [value.name for value in start.model.graph.inputs if value.name not in known]:
         raise UsageError(f"{first.label}: it is not known what '{unknown[0]}' is for - name it in a bundle.toml")
-    return start if source else replace(start, name="prefill", file="prefill.onnx"), after
+    has_encoder = bool(first.roles.all(*SOURCES))
+    return start if has_encoder else replace(start, name="prefill", file="prefill.onnx"), after
 
 
 def _with_kept_masks(first: _Draft, step: Model) -> tuple[_Draft, dict[str, str]]:

@@ -127,9 +127,12 @@ def _original_models(method: MethodModel, sources: Pipeline | Sequence[Chain]) -
     """Return the models of an export that a method replaces."""
     if not isinstance(sources, Pipeline):
         return [model for chain in sources if chain.name == method.name for model in chain.models]
+    originals = sources.originals
+    if method.part is not None:
+        return [method.part]
     if method.when == "step":
-        return [sources.step] if sources.step is not None else []
-    return [model for model in (sources.encoder, sources.first) if model is not None]
+        return [originals.step] if originals.step is not None else []
+    return [model for model in (originals.encoder, originals.first) if model is not None]
 
 
 def _spec_of_sizes(model: Model, dims: Mapping[str, int]) -> DimSpec:

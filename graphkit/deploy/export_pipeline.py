@@ -87,6 +87,7 @@ class Pipeline:
         settings: What the export says of tokens.
         halves: The two models that `first` is composed of, where the logits have a model of their own.
         parts: Models that a caller runs beside, such as the encoder of pictures and the table of embeddings.
+        is_apart: Whether a caller runs the encoder too, and gives its states to `first`.
     """
 
     encoder: Model | None
@@ -96,6 +97,7 @@ class Pipeline:
     settings: TokenSettings
     halves: tuple[Model, ...] = ()
     parts: tuple[Model, ...] = ()
+    is_apart: bool = False
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -106,7 +108,25 @@ class Pipeline:
     def originals(self) -> Originals:
         """Its models, to compare with."""
         first, head = self.halves or (self.first, None)
-        return Originals(self.encoder, first, self.step, head=head, parts=self.parts)
+        encoder, parts = (
+            (None, (self.encoder,)) if self.is_apart and self.encoder is not None else (self.encoder, self.parts)
+        )
+        return Originals(encoder, first, self.step, head=head, parts=parts)
+
+    def with_encoder_apart(self) -> Pipeline:
+        """Return the pipeline with an encoder that its caller runs, and whose states the first step reads.
+
+        Raises:
+            UsageError: There is no encoder, or the one in the first step is not to be told from it.
+        """
+        encoder, first, step = self.encoder, self.first, self.step
+        if encoder is None and _has_encoder(first, step) and first is not None:
+            from graphkit.deploy.encoder_apart import take_encoder_apart  # networkx is slow to import
+
+            encoder, first = take_encoder_apart(first, SOURCES)
+        if encoder is None or first is None or first is step:
+            raise UsageError("--encode-apart: it has no encoder, whose states a first step would read")
+        return replace(self, encoder=encoder, first=first, is_apart=True)
 
     def from_steps(self) -> Pipeline:
         """Return the pipeline without a first step that only reads what later ones can read token by token.
@@ -122,10 +142,7 @@ class Pipeline:
         if self.encoder is not None or self.first is None or self.step is None or self.step is self.first:
             return self
         if _has_encoder(self.first, self.step):
-            from graphkit.deploy.encoder_apart import take_encoder_apart  # networkx is slow to import
-
-            encoder, rest = take_encoder_apart(self.first, SOURCES)
-            return replace(self, encoder=encoder, first=rest)
+            return replace(self.with_encoder_apart(), is_apart=False)
         if not (self.step.roles.states or self.halves or has_fixed_prompt(self.first)):
             return self
         if takes_positions(self.first):

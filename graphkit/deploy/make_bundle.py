@@ -276,7 +276,7 @@ def bundle_folder(
     path, output = Path(path), Path(output)
     check_request(path, output, options, [] if options.dry_run else [BundleContract.FILE])
     progress("reading")
-    export = BundleExport.of(path)
+    export = BundleExport.of(path, apart=options.encode_apart)
     progress("making the methods")
     if options.verify and not options.dry_run:
         check_dtypes(export.models)
@@ -350,6 +350,7 @@ def _draft_bundle(export: BundleExport, options: BundleOptions) -> BundleDraft:
         max_cache=sizes.slots if contract.lengths or not {"tokens", "slots"}.isdisjoint(contract.sizes) else None,
         max_source=sizes.source if "source" in contract.sizes else None,
         update=options.update if has_slots else BundledWith().update,
+        encode_apart=options.encode_apart,
         copy_host=options.copy_host,
         dims=dict(sizes.dims),
     )
@@ -378,8 +379,8 @@ class BundleExport:
     initial: Initial = field(default_factory=dict)
 
     @classmethod
-    def of(cls, path: Path) -> BundleExport:
-        """Read an export.
+    def of(cls, path: Path, *, apart: bool = False) -> BundleExport:
+        """Read an export; with its encoder apart, where that is asked for.
 
         Raises:
             UsageError: It has no state to share, or its description is wrong.
@@ -395,7 +396,7 @@ class BundleExport:
                 "export one with a past"
             )
         check_static_cache(path, pipeline.step, pipeline.first)
-        return cls(pipeline, (), pipeline.settings)
+        return cls(pipeline.with_encoder_apart() if apart else pipeline, (), pipeline.settings)
 
     @property
     def models(self) -> Sequence[Model]:
@@ -450,6 +451,8 @@ def _make_contract(methods: Sequence[MethodModel], export: BundleExport, sizes: 
     if (prompt := _legal_prompt(export, contract)) is not None:
         legal["tokens"] = prompt
     loop = [*contract.loop]
+    if pipeline is not None and pipeline.is_apart:
+        loop.append("What encoder gives of the source is what prefill reads of it, with the mask of the source.")
     if pipeline is not None and pipeline.parts:
         image, names = contract.tokens.get("image"), [model.name.removesuffix(".onnx") for model in pipeline.parts]
         where = f" at tokens equal to {image}" if image is not None else ""
@@ -481,7 +484,7 @@ def _legal_prompt(export: BundleExport, contract: BundleContract) -> LegalSize |
 
 def _legal_inputs(encoder: Model, contract: BundleContract) -> Iterator[tuple[str, LegalSize]]:
     """Yield the legal sizes of an encoder's inputs, by their names in the contract, where not all sizes are legal."""
-    method, shapes = contract.method("once"), infer(encoder)
+    method, shapes = contract.method("encoder") or contract.method("once"), infer(encoder)
     rules = {rule.name: rule for rule in find_triggers(shapes).rules if rule.is_exact}
     ports = {port.name: port for port in method.inputs} if method is not None and rules else {}
     for value in encoder.graph.inputs:

@@ -229,7 +229,7 @@ def _rate_fault(equal: int, tried: int, rate: float) -> str:
 def _bundle_proof(
     export: Path, folder: Path, contract: BundleContract, options: FolderOptions, progress: Callable[[str], None]
 ) -> BundleProof:
-    rate, source = options.tokens_rate, BundleExport.of(export)
+    rate, source = options.tokens_rate, BundleExport.of(export, apart=contract.options.encode_apart)
     if source.pipeline is None and rate is not None:
         file = export / BUNDLE_TOML if (export / BUNDLE_TOML).is_file() else export
         raise UsageError(f"{shown_path(file)}: its methods choose no tokens - give --tolerance alone")

@@ -14,6 +14,7 @@ from graphkit.equivalence.originals import Originals
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.hosts.token_search import BeamOptions, Stepper, beam_search, greedy_search
 from graphkit.model import Model
+from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.decoding import decode_greedily
@@ -179,16 +180,18 @@ class _Maker:
         self.later = next((port for port in ports if port.takes_tokens), self.tokens)
         self.legal = contract.legal.get("tokens")
         self.fixed = last if isinstance(last, int) else 0  # how many tokens it takes, 0 for any number
-        if originals.encoder is not None:  # an image may have to have certain sizes
-            dims = {dim for port in self.ports for dim in port.shape if isinstance(dim, str)}
-            self.sizes = {**sizes_that_run(originals.encoder, dims - self.sizes.keys()), **self.sizes}
+        self.apart = _EncoderApart(contract, originals) if contract.options.encode_apart else None
+        encoder = originals.encoder if self.apart is None else self.apart.model
+        if encoder is not None:  # an image may have to have certain sizes
+            read = self.ports if self.apart is None else self.apart.ports
+            dims = {dim for port in read for dim in port.shape if isinstance(dim, str)}
+            self.sizes = {**sizes_that_run(encoder, dims - self.sizes.keys()), **self.sizes}
         most = contract.sizes.get("source", 1) if any("source" in port.shape for port in self.ports) else 0
         lengths = {most, (most + 1) // 2, min(2, most)}
-        if originals.encoder is not None and most:
-            nearest = {nearest_length(originals.encoder, length) for length in lengths}
+        if encoder is not None and most:
+            nearest = {nearest_length(encoder, length) for length in lengths}
             lengths = {length for length in nearest if length is not None and length <= most} or {most}
         self.sources = sorted(lengths, reverse=True)
-        encoder = originals.encoder
         self.ids = [] if encoder is None else [value.name for value in encoder.roles.all("tokens")]
         logits = next(port for port in method.outputs if not port.writes)
         self.logit_bytes = (logits_of(method) or 1) * np.dtype(logits.dtype).itemsize
@@ -248,13 +251,38 @@ class _Maker:
 
     def _inputs(self, rows: int, length: int, source: int, is_padded: bool) -> dict[str, np.ndarray]:
         sizes = {**self.sizes, "batch": rows, "source": source, "tokens": length}
-        arrays: dict[str, np.ndarray] = {}
-        for port in self.ports:
-            shape = [dim if isinstance(dim, int) else sizes.get(dim, 2) for dim in port.shape]
-            padding: list[Padding] = ["full"] * (rows - 1)
-            draw = replace(UNPADDED, padding=(*padding, "right")) if is_padded else UNPADDED
-            arrays[port.name] = self.inputs.array(InputSpec(port.name, port.dtype), shape, draw)
-        return arrays
+        padding: list[Padding] = ["full"] * (rows - 1)
+        draw = replace(UNPADDED, padding=(*padding, "right")) if is_padded else UNPADDED
+
+        def drawn(ports: Sequence[BundlePort]) -> dict[str, np.ndarray]:
+            shapes = ([dim if isinstance(dim, int) else sizes.get(dim, 2) for dim in port.shape] for port in ports)
+            specs = (InputSpec(port.name, port.dtype) for port in ports)
+            return {spec.name: self.inputs.array(spec, shape, draw) for spec, shape in zip(specs, shapes, strict=True)}
+
+        return drawn(self.ports) if self.apart is None else self.apart.states(drawn)
+
+
+class _EncoderApart:
+    """An encoder that the caller runs, and whose states the first step reads."""
+
+    def __init__(self, contract: BundleContract, originals: Originals) -> None:
+        assert originals.first is not None
+        (self.model,), first = originals.parts, originals.first
+        method = contract.method("once")
+        self.first = [port for port in (method.inputs if method is not None else ()) if port.kind == "user"]
+        self.ports = next(each for each in contract.methods if each.name == "encoder").inputs
+        self.reads = first.roles.all("encoder state")[0].name
+        self.masks = first.roles.first("encoder mask"), self.model.roles.first("mask")
+        self.session = IsolatedSession(self.model, optimize=False)
+
+    def states(self, draw: Callable[[Sequence[BundlePort]], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Return inputs of the first step: the states of a source that is drawn, and its mask."""
+        source = draw(self.ports)
+        arrays = draw([port for port in self.first if port.name != self.reads])
+        read, own = self.masks
+        if read is not None and own is not None:
+            arrays[read.name] = source[own.name].astype(arrays[read.name].dtype)
+        return {**arrays, self.reads: self.session.run(source)[self.model.graph.outputs[0].name]}
 
 
 class Decoding(Protocol):

@@ -78,15 +78,7 @@ def test_steps_read_the_tokens_that_the_first_step_does_not_take(tmp_path: Path)
 
 def test_a_first_step_that_has_the_encoder_in_it_gives_the_tokens_of_pytorch(tmp_path: Path) -> None:
     export = unpacked_export("marian-multi", tmp_path / "export")
-    encoder = with_names(graphkit.load(export / "encoder.onnx"), {"attention_mask": "mask"})
-    prefill = graphkit.load(export / "prefill.onnx")
-    link = {prefill.roles.all("encoder state")[0].name: encoder.graph.outputs[0].name}
-    both = with_names(chain_models("prefill", (encoder, prefill), link), {"mask": "attention_mask"})
-    told_apart = {name for dims in input_dims(both).values() for dim in dims or () for name in dim.symbols}
-    both = with_symbols(both, {name: symbol(name.removeprefix("0/")) for name in told_apart})
-    (tmp_path / "inside").mkdir()
-    both.save(tmp_path / "inside" / "prefill.onnx")
-    graphkit.load(export / "decode.onnx").save(tmp_path / "inside" / "decode.onnx")
+    inside_export(export, tmp_path / "inside")
     options = graphkit.LowerOptions(src_len=16, max_cache_len=32)
     report = graphkit.lower_folder(tmp_path / "inside", tmp_path / "lowered", options)
     assert report.proof is not None
@@ -109,6 +101,51 @@ def test_a_first_step_that_has_the_encoder_in_it_gives_the_tokens_of_pytorch(tmp
         assert [cut(np.array(row[: len(cut(want))])) for row, want in zip(given, case["tokens"], strict=True)] == [
             cut(row) for row in case["tokens"]
         ]
+
+
+def inside_export(export: Path, folder: Path) -> Path:
+    """Write an export whose first step has the encoder in it."""
+    encoder = with_names(graphkit.load(export / "encoder.onnx"), {"attention_mask": "mask"})
+    prefill = graphkit.load(export / "prefill.onnx")
+    link = {prefill.roles.all("encoder state")[0].name: encoder.graph.outputs[0].name}
+    both = with_names(chain_models("prefill", (encoder, prefill), link), {"mask": "attention_mask"})
+    told_apart = {name for dims in input_dims(both).values() for dim in dims or () for name in dim.symbols}
+    both = with_symbols(both, {name: symbol(name.removeprefix("0/")) for name in told_apart})
+    folder.mkdir()
+    both.save(folder / "prefill.onnx")
+    graphkit.load(export / "decode.onnx").save(folder / "decode.onnx")
+    return folder
+
+
+@pytest.mark.parametrize("is_inside", [False, pytest.param(True, marks=slow)])
+def test_a_bundle_has_the_encoder_apart_where_that_is_asked_for(is_inside: bool, tmp_path: Path) -> None:
+    export = unpacked_export("marian-multi", tmp_path / "export")
+    source = inside_export(export, tmp_path / "inside") if is_inside else export
+    options = graphkit.BundleOptions(batch=2, encode_apart=True, verify=False)
+    graphkit.bundle_folder(source, tmp_path / "bundle", options)
+    bundle = graphkit.Bundle(tmp_path / "bundle", unchecked=True)
+    assert [method.name for method in bundle.contract.methods][:3] == ["prefill", "step", "encoder"]
+    for case in [*export_cases(export)][-1:]:
+        ids, mask = (case["inputs"][key] for key in ("input_ids", "attention_mask"))
+        states = bundle.run("encoder", input_ids=ids, attention_mask=mask)["last_hidden_state"]
+        prompt = [case["prompt"]] * len(ids)
+        given = bundle.generate(states, mask=mask, prompt=prompt, max_new_tokens=case["tokens"].shape[1])
+        assert [cut(np.array(row[: len(cut(want))])) for row, want in zip(given, case["tokens"], strict=True)] == [
+            cut(row) for row in case["tokens"]
+        ]
+
+
+@slow
+def test_a_bundle_with_the_encoder_apart_is_verified_again_with_its_options(tmp_path: Path) -> None:
+    export = unpacked_export("marian-multi", tmp_path / "export")
+    graphkit.bundle_folder(export, tmp_path / "bundle", graphkit.BundleOptions(encode_apart=True))
+    assert graphkit.verify_folder(export, tmp_path / "bundle").passed
+
+
+def test_a_decoder_without_an_encoder_has_none_to_take_apart(tmp_path: Path) -> None:
+    export = unpacked_export("qwen3-padded", tmp_path / "export")
+    with pytest.raises(UsageError, match="--encode-apart: it has no encoder"):
+        graphkit.bundle_folder(export, tmp_path / "bundle", graphkit.BundleOptions(encode_apart=True))
 
 
 def planes(ids: np.ndarray) -> np.ndarray:
