@@ -50,7 +50,7 @@ class MethodModel:
         file: The file that the model goes to.
         reads: The state that each input is, by the name of the input.
         writes: The state that each output is, by the name of the output.
-        kinds: What other inputs are: `tokens`, `mask`, `length`, `kept`, `source` of an encoder; the others are the user's.
+        kinds: What other inputs are: `tokens`, `mask`, `length`, `kept`, or `source` of an encoder; else the user's.
         whole: The states that it replaces as a whole.
         changes: What was done, a sentence each.
         length: What the number of slots in use is called.

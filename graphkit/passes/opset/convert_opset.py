@@ -31,7 +31,7 @@ __all__ = ["NEWEST", "ConvertOpset", "Step", "conversion_steps", "converted_by_o
 
 NEWEST = 24  # the newest version whose steps were read
 OLDEST = 7  # before it, operators broadcast otherwise
-REORDERED = 19  # the version of AveragePool that onnxruntime has another kernel for
+REORDERED = {"AveragePool": 19, "Gelu": 20}  # versions from which onnxruntime adds up otherwise
 ALWAYS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})  # onnxruntime's own in every older version
 OPTIONAL = OpSchema.FormalParameterOption.Optional
 Formals = Sequence[OpSchema.FormalParameter]
@@ -155,10 +155,10 @@ class ConvertOpset(Pass):
         return Outcome(model.with_proto(proto), changes)
 
     def error_for(self, model: Model) -> float:
-        """Return how far results can be off: onnxruntime adds up windows in another order from version 19 on."""
-        versions = sorted((model.graph.opset(), self.version))
-        crosses = versions[0] < REORDERED <= versions[1]
-        return ROUNDING if crosses and any(node.is_op("AveragePool") for node in all_nodes(model.scopes)) else 0.0
+        """Return how far results can be off: onnxruntime adds up otherwise from a version on."""
+        old, new = sorted((model.graph.opset(), self.version))
+        moved = [op_type for op_type, since in REORDERED.items() if old < since <= new]
+        return ROUNDING if any(node.is_op(*moved) for node in all_nodes(model.scopes) if moved) else 0.0
 
     def _convert_nodes(self, editor: Editor) -> Iterator[Declined]:
         """Edit each node that has to change, and yield those that cannot."""
@@ -204,10 +204,13 @@ def _spell_older(draft: Draft, version: int) -> None:
         since = after.since_version
         if since <= draft.version:
             return
-        before = _operator_schema(draft.op_type, since - 1)
+        before, adapter = _operator_schema(draft.op_type, since - 1), OLDER.get((draft.op_type, since))
+        if before is None and adapter is not None:
+            adapter(draft)  # which spells it by other operators
+            version = since - 1
+            continue
         if before is None:
             raise MatchFailure(f"onnx has no {draft.op_type} before opset {since}")
-        adapter = OLDER.get((draft.op_type, since))
         if adapter is not None:
             adapter(draft)
         elif (draft.op_type, since) in NEWER or _schema_obstacle(before, after):

@@ -28,6 +28,7 @@ MAX_SCALES = 1 << 10  # bytes
 MAX_CONSTANT = 1 << 20  # bytes of an input that becomes an attribute
 NUMBERS = {"k", "max", "min", "ratio", "value"}  # attributes of one number
 AXES_FROM_THE_BACK = 11  # since when an axis may be negative
+ROOT, CUBIC = (2 / np.pi) ** 0.5, 0.044715  # of the tanh that is nearly a Gelu
 OPTIONS = OpSchema.FormalParameterOption
 # Values of attributes that are younger than the attribute.
 NEW_VALUES: Mapping[tuple[str, str, bytes], int] = {
@@ -481,6 +482,33 @@ def _require(reason: str, holds: Callable[[Draft], bool], drop: str = "") -> Ada
     return adapt
 
 
+def _spell_gelu(draft: Draft) -> None:
+    """There was no Gelu: it is x (1 + erf(x / sqrt(2))) / 2, as compilers look for it, or by the tanh of a cubic."""
+    x, dtype = draft.first(), FLOATS.get(_first_dtype(draft))
+    if dtype is None:
+        raise MatchFailure("it is not known to be of a float dtype")
+
+    def add(op_type: str, name: str, data: NodeInput, number: float | None = None) -> str:
+        scalar = [] if number is None else [draft.editor.constant(np.array(number, dtype), f"gelu_{name}")]
+        draft.before.append(NewNode(op_type, [data, *scalar], [made := draft.name(name)]))
+        return made
+
+    if draft.node.attr("approximate", "none") == "tanh":
+        square = draft.name("square")
+        draft.before.append(NewNode("Mul", [x, x], [square]))
+        factor = add("Add", "factor", add("Mul", "scaled", square, ROOT * CUBIC), ROOT)
+        inner = draft.name("inner")
+        draft.before.append(NewNode("Mul", [x, factor], [inner]))
+        squashed = add("Tanh", "tanh", inner)
+    else:
+        squashed = add("Erf", "erf", add("Div", "divided", x, 2**0.5))
+    weighted, shifted = draft.name("weighted"), add("Add", "shifted", squashed, 1)
+    draft.before.append(NewNode("Mul", [x, shifted], [weighted]))
+    draft.begin()
+    draft.take_attribute("approximate")
+    draft.op_type, draft.inputs = "Mul", [weighted, draft.editor.constant(np.array(0.5, dtype), "gelu_half")]
+
+
 def _pixel_corner(draft: Draft) -> None:
     draft.begin()
     draft.attributes.setdefault("coordinate_transformation_mode", "output_half_pixel")
@@ -559,6 +587,7 @@ OLDER: Mapping[tuple[str, int], Adapter] = {
     ("Dropout", 10): _keep_first_output,
     ("Dropout", 12): _ratio_to_attribute,
     ("Erf", 13): _in_turn(),
+    ("Gelu", 20): _spell_gelu,
     ("GridSample", 20): _rename_modes("linear", {"linear": "bilinear", "cubic": "bicubic"}),
     ("Pad", 11): _inputs_to_attributes("pads", "value"),
     ("Resize", 13): _empty_inputs,
