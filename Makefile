@@ -3,7 +3,7 @@
 # make test-slow             run those that repeat them on larger models and on all cases (PART=N: a sixth of them)
 # make browser-test          try the page of a report in a Chromium, where one is on PATH
 # make check                 format, lint, types and tests, as CI does
-# make npu-gate              set up the compilers too (Python 3.11, 2.6 GB), ask them whether lowered models run on an NPU
+# make npu-gate              install the judge vela (Python 3.11, 2.6 GB), ask it and others whether lowered models run on an NPU
 # make reports               write the example reports in reports/ anew
 # make docs                  build the site of docs/ into docs/_build, every warning an error
 # make release-check         build sdist and wheel, and try each in an empty environment
@@ -12,7 +12,6 @@ PYTHON ?= python3
 VENV ?= .venv
 MODEL ?= example:merged-decoder
 NPU_PYTHON ?= python3.11
-NPU_VENV ?= .venv-npu
 BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -55,8 +54,9 @@ docs: $(VENV)/.runtime
 release-check:
 	.ci/release-check $(PYTHON)
 
-npu-gate: $(VENV)/.runtime $(NPU_VENV)/.done
-	$(BIN)/python benchmarks/npu_gate/gate.py --tools $(NPU_VENV)/bin
+npu-gate: $(VENV)/.runtime
+	$(BIN)/graphkit judges --full | grep -q 'vela *[0-9]' || $(BIN)/graphkit judges install vela --yes --python $(NPU_PYTHON)
+	$(BIN)/python benchmarks/npu_gate/gate.py
 
 $(VENV)/.runtime: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -68,10 +68,5 @@ $(VENV)/.dev: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.runtime
 
-$(NPU_VENV)/.done: benchmarks/npu_gate/requirements.txt
-	$(NPU_PYTHON) -m venv $(NPU_VENV)
-	$(NPU_VENV)/bin/python -m pip install --quiet --requirement benchmarks/npu_gate/requirements.txt
-	touch $@
-
 clean:
-	rm -rf $(VENV) $(NPU_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

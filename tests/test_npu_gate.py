@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-import types
 from pathlib import Path
 
 import gate
@@ -143,23 +141,3 @@ def test_too_few_sources_and_bounds_that_are_none_are_refused(
 def test_what_vela_made_is_told_in_words() -> None:
     assert judged(Ended("", VELA.format(0)), {"ethos-u": 1}).told() == "0 on the CPU, 1 ethos-u"
     assert judged(Ended("", VELA.format(12)), {"GATHER": 1}).told() == "12 CPU operators: GATHER 1"
-
-
-def test_onnx2tf_is_stopped_once_the_saved_model_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    converter = types.SimpleNamespace(from_keras_model=lambda _: None)
-    done: list[str] = []
-
-    def convert(*, output_folder_path: str, **_: object) -> None:
-        Path(output_folder_path).write_text("a SavedModel")
-        try:
-            converter.from_keras_model("the model")
-        except Exception:  # as onnx2tf does, which has a second way to go on
-            done.append("caught")
-        done.append("wrote TFLite")
-
-    lite = types.SimpleNamespace(TFLiteConverter=converter)
-    monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(lite=lite))
-    monkeypatch.setitem(sys.modules, "onnx2tf", types.SimpleNamespace(convert=convert))
-    importlib.import_module("in_onnx2tf").main("m.onnx", str(tmp_path / "saved"), ["x"])
-    assert (tmp_path / "saved").read_text() == "a SavedModel"
-    assert not done

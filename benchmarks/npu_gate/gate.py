@@ -28,11 +28,12 @@ import numpy as np
 from cases import Case, frozen, graphkit, lowered, unpacked
 from tools import Ended, Tools, Vela
 
-from graphkit.judges import JUDGES, ask_judge
+from graphkit.judges import JUDGES, ask_judge, find_judge
+from graphkit.judges.adapters.ask_vela import ACCELERATORS
 from graphkit.targets import Target, load_target
 
 MODELS = Path(__file__).parents[2] / "tests" / "models"
-ACCELERATORS = ("ethos-u65-256", "ethos-u85-256")
+VELA = "vela"  # the judge whose environment has the compilers
 OF_INT16 = "ethos-u85-256"  # on U65, products of matrices are of int8 alone
 TARGETS = ("mt8371", "mediatek-litert")
 LEAST_SOURCES = 16  # with fewer, ranges of int8 miss what other sources need
@@ -75,7 +76,7 @@ class Bounds:
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("folder", nargs="?", type=Path, default=MODELS / "marian-tiny", help="the folder of an export")
-    words.add_argument("--tools", type=Path, required=True, help="executables of the environment of the compilers")
+    words.add_argument("--tools", type=Path, help="executables of the compilers, those of the judge vela by default")
     words.add_argument("--work", type=Path, help="keep what is made here, and do no conversion twice")
     words.add_argument("--src-len", type=int, default=16)
     words.add_argument("--max-cache-len", type=int, default=16)
@@ -99,7 +100,8 @@ def main() -> None:
         cases += frozen(source, work / "frozen", dims, host, given.sources)
         chosen = [case for case in cases if not given.only or case.name in given.only]
         bounds = Bounds(given.least_cosine, given.least_tokens)
-        rows = [told(judge(case, Tools(given.tools.absolute()), work, bounds)) for case in chosen]
+        tools = Tools((given.tools or find_judge(VELA).python.parent).absolute())
+        rows = [told(judge(case, tools, work, bounds)) for case in chosen]
     status = verdict(chosen, rows)
     findings = (*findings, *refused_by_judges([case for case in chosen if not case.is_control]))
     for finding in findings:  # the compilers are asked all the same: they may know better
@@ -110,7 +112,7 @@ def main() -> None:
 def refused_by_judges(cases: Sequence[Case]) -> Iterator[str]:
     """Yield what the judges that are installed do not take of lowered models."""
     for judge in JUDGES.values() if cases else ():
-        if judge.version:
+        if judge.version and judge.name != VELA:  # which has been asked in more words
             answers = ask_judge(judge, [case.path for case in cases], seconds=600)
             for case, answer in zip(cases, answers, strict=True):
                 print(f"{case.name}: {judge.compiler} {judge.version}: {answer.fault or 'whole'}")

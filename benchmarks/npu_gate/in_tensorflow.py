@@ -1,34 +1,30 @@
-"""Turn a SavedModel of onnx2tf into TFLite, and run it.
+"""Turn an ONNX model into a SavedModel, and that into TFLite, and run it.
 
+    python in_tensorflow.py --saved MODEL FOLDER INPUT...   # write the SavedModel; the axes of the inputs stay in order
     python in_tensorflow.py FOLDER DTYPE...    # in float32, int8, int16; FOLDER has `saved`, the SavedModel, and
                                                # `feeds.npz`: for each input, all runs
     python in_tensorflow.py --operators FILE   # print the operators, the highest rank and the dtypes of a TFLite file
 
-This runs in the environment of the compilers, which has no graphkit. Each stage leaves its files in the folder
-(float32.tflite, float32.npz, ...), so that a crash in a later stage costs no earlier one. In int16, weights are int8.
+This runs in the environment of the judge `vela`, which has no graphkit, and converts as that judge does. Each stage
+leaves its files in the folder (float32.tflite, float32.npz, ...): a crash in a later stage costs no earlier one.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.lite.python import schema_py_generated as schema
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "graphkit" / "judges" / "adapters"))
+import ask_vela
 
 Feed = dict[str, np.ndarray]
-BUILTINS = {number: name for name, number in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
-DTYPES = {number: name.lower() for name, number in vars(schema.TensorType).items() if not name.startswith("_")}
-
-
-QUANTISED = {
-    "int8": (tf.int8, tf.lite.OpsSet.TFLITE_BUILTINS_INT8),
-    "int16": (tf.int16, tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8),
-}
 
 
 def main(folder: Path, dtypes: Sequence[str]) -> None:
@@ -37,26 +33,10 @@ def main(folder: Path, dtypes: Sequence[str]) -> None:
     feeds = [{name: array[run] for name, array in arrays.items()} for run in range(len(next(iter(arrays.values()))))]
     for dtype in dtypes:
         print(f"stage:while converting to {dtype}", flush=True)
-        made = converted(folder / "saved", dtype, feeds)
+        made = ask_vela.converted(folder / "saved", dtype, feeds)
         (folder / f"{dtype}.tflite").write_bytes(made)
         print(f"stage:while running {dtype}", flush=True)
         save_outputs(folder / f"{dtype}.npz", made, feeds)
-
-
-def converted(saved: Path, dtype: str, feeds: list[Feed]) -> bytes:
-    """Return TFLite; where it is quantised, calibrated on all feeds."""
-
-    def calibration() -> Iterator[Feed]:
-        yield from feeds
-
-    converter = tf.lite.TFLiteConverter.from_saved_model(str(saved))
-    if dtype in QUANTISED:
-        kind, operators = QUANTISED[dtype]
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        converter.representative_dataset = calibration
-        converter.target_spec.supported_ops = [operators]
-        converter.inference_input_type = converter.inference_output_type = kind
-    return bytes(converter.convert())
 
 
 def save_outputs(path: Path, model: bytes, feeds: list[Feed]) -> None:
@@ -84,29 +64,18 @@ def to_float(array: np.ndarray, detail: dict[str, Any]) -> np.ndarray:
 
 def operators(content: bytes) -> dict[str, Any]:
     """Return how many of each operator there are, the highest rank, and the dtypes of what is computed."""
-    model = schema.ModelT.InitFromPackedBuf(content, 0)
-    counts: dict[str, int] = {}
-    rank, dtypes = 0, set()
-    for graph in model.subgraphs:
-        for node in graph.operators:
-            name = operator_name(model.operatorCodes[node.opcodeIndex])
-            counts[name] = counts.get(name, 0) + 1
-            for index in node.outputs:
-                tensor = graph.tensors[index]
-                rank = max(rank, len(tensor.shape) if tensor.shape is not None else 0)
-                dtypes.add(DTYPES[tensor.type])
-    return {"operators": counts, "rank": rank, "dtypes": sorted(dtypes)}
-
-
-def operator_name(code: Any) -> str:
-    number = max(code.deprecatedBuiltinCode, code.builtinCode)
-    if BUILTINS[number] == "CUSTOM":
-        return code.customCode.decode() if isinstance(code.customCode, bytes) else str(code.customCode)
-    return BUILTINS[number]
+    found = ask_vela.operators(content)
+    return {
+        "operators": Counter(each.name for each in found),
+        "rank": max((rank for each in found for rank in each.ranks), default=0),
+        "dtypes": sorted({dtype for each in found for dtype in each.dtypes}),
+    }
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--operators":
         print(json.dumps(operators(Path(sys.argv[2]).read_bytes())))
+    elif sys.argv[1] == "--saved":
+        ask_vela.save_model(sys.argv[2], sys.argv[3], sys.argv[4:])
     else:
         main(Path(sys.argv[1]), sys.argv[2:])

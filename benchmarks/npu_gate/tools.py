@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS = 3600
-IN_TENSORFLOW, IN_ONNX2TF = (Path(__file__).with_name(f"in_{name}.py") for name in ("tensorflow", "onnx2tf"))
+from graphkit.judges.adapters.ask_vela import run_program
+
+IN_TENSORFLOW = Path(__file__).with_name("in_tensorflow.py")
 STAGE = "stage:"  # how `in_tensorflow.py` says what it does next
 CPU_OPERATORS = re.compile(r"^CPU operators = ([\d,]+)", re.MULTILINE)
 
@@ -59,8 +58,8 @@ class Tools:
         self.environment["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", "")])
 
     def saved_model(self, model: Path, inputs: Sequence[str], folder: Path) -> Ended:
-        """Write a SavedModel; the order of axes of every input stays. See `in_onnx2tf.py`."""
-        return self._run(["python", str(IN_ONNX2TF), str(model), str(folder), *inputs])
+        """Write a SavedModel; the order of axes of every input stays."""
+        return self._run(["python", str(IN_TENSORFLOW), "--saved", str(model), str(folder), *inputs])
 
     def tflite(self, folder: Path, dtypes: Sequence[str]) -> Ended:
         """Write and run TFLite in these dtypes, of `float32`, `int8` and `int16`; see `in_tensorflow.py`."""
@@ -82,25 +81,9 @@ class Tools:
         return judged(ended, operators)
 
     def _run(self, words: list[str]) -> Ended:
-        program = str(self.programs / words[0])
-        try:
-            ran = subprocess.run(
-                [program, *words[1:]],
-                env=self.environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return Ended(f"{words[0]} does not end in {SECONDS} s", "")
-        printed = ran.stdout.decode("utf-8", "replace")
-        if not ran.returncode:
-            return Ended("", printed)
-        code = ran.returncode
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        failure, printed = run_program([str(self.programs / words[0]), *words[1:]], self.environment)
         stage = next((line for line in reversed(printed.splitlines()) if line.startswith(STAGE)), "")
-        return Ended(f"{words[0]}: {how}{stage.replace(STAGE, ' ')}: {last_words(printed)}", printed)
+        return Ended(failure and failure + stage.replace(STAGE, " "), printed)
 
 
 def judged(ended: Ended, operators: dict[str, int]) -> Vela:
@@ -116,11 +99,3 @@ def judged(ended: Ended, operators: dict[str, int]) -> Vela:
         left = ", ".join(f"{name} {count}" for name, count in sorted(others.items()))
         return Vela(f"{cpu} CPU operators: {left}", cpu, operators)
     return Vela("", cpu, operators)
-
-
-def last_words(printed: str) -> str:
-    """Return the last line that says something."""
-    lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if "Error" in line or "error" in line), lines[-1] if lines else "")[
-        :160
-    ]

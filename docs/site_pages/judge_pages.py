@@ -26,18 +26,20 @@ def pages() -> dict[str, str]:
 
 def _page(judge: Judge) -> str:
     targets = [name for name, (asked, _) in MEASURED.items() if asked == judge.name]
-    return f"""# {judge.name}
-
-{judge.about}. It answers with {judge.says}.
-
-| | |
-|---|---|
-| packages | {", ".join(f"`{package}`" for package in judge.packages)} |
-| licence | {judge.licence} |
-| size | about {judge.megabytes:,} MB |
-| target that it measures | {", ".join(f"[{name}](../targets/{name}.md)" for name in targets)} |
-
-- `graphkit judges install {judge.name}` installs it.
-- `graphkit lower EXPORT -o OUT --target {targets[0]} --judge {judge.name}` asks it about lowered models.
-- `graphkit targets measure {targets[0]}` asks it about every operator.
-"""
+    rows = [
+        ("packages", ", ".join(f"`{package}`" for package in judge.packages)),
+        ("licence", judge.licence),
+        ("size", f"about {judge.megabytes:,} MB"),
+        ("target that it measures", ", ".join(f"[{name}](../targets/{name}.md)" for name in targets) or "none"),
+    ]
+    lines = [
+        f"`graphkit judges install {judge.name}` installs it.",
+        f"`graphkit lower EXPORT -o OUT --target TARGET --judge {judge.name}` asks it about lowered models.",
+        *(f"`graphkit targets measure {name}` asks it about every operator." for name in targets),
+    ]
+    return (
+        f"# {judge.name}\n\n{judge.about}. It answers with {judge.says}.\n\n"
+        + table(("", ""), rows)
+        + "\n"
+        + "".join(f"- {line}\n" for line in lines)
+    )

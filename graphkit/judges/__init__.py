@@ -59,6 +59,7 @@ class Judge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         megabytes: Of the environment, about.
         says: What it answers.
         adapter: The script that asks it, which gets the name.
+        is_alone: Whether pip installs the compiler without what it asks for, which the other packages are.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Judge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     megabytes: int
     says: str
     adapter: str = "ask_provider.py"
+    is_alone: bool = False
 
     @property
     def folder(self) -> Path:
@@ -202,7 +204,9 @@ def install_judge(name: str, python: str = sys.executable) -> Judge:
             new = Path(work, "new")
             pip = [str(new / judge.python.relative_to(folder)), "-m", "pip", "install", "--disable-pip-version-check"]
             _run_step(folder, [python, "-m", "venv", str(new)])
-            _run_step(folder, [*pip, *judge.packages])
+            _run_step(folder, [*pip, *judge.packages[judge.is_alone :]])
+            if judge.is_alone:
+                _run_step(folder, [*pip, "--no-deps", judge.packages[0]])
             if folder.exists():
                 folder.rename(Path(work, "old"))
             new.rename(folder)

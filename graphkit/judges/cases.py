@@ -22,7 +22,7 @@ from graphkit.model import Model
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.shapes import Shapes
 
-__all__ = ["Case", "Observation", "distinct_cases", "kind_of", "library_cases", "model_cases", "varied_cases"]
+__all__ = ["OPSETS", "Case", "Observation", "distinct_cases", "kind_of", "library_cases", "model_cases", "varied_cases"]
 
 NAME = "case"  # of the node that is asked about
 DTYPES: tuple[int, ...] = (
@@ -74,6 +74,7 @@ class Observation(Struct, frozen=True):
         rank: The highest rank of its tensors.
         attributes: Those with one number or text, and defaults.
         is_dynamic: Whether dims are symbols.
+        opset: That of the model.
         readers: The operator of all that read its output, "" where it is alone.
         taken: Whether the device runs it, None where no runtime takes the model.
     """
@@ -85,6 +86,7 @@ class Observation(Struct, frozen=True):
     rank: int
     attributes: dict[str, int | float | str]
     is_dynamic: bool
+    opset: int = 0
     readers: str = ""
     taken: bool | None = None
 
@@ -177,6 +179,7 @@ class Case:
             rank=max([*ranks, *(len(dims) for _, dims in outputs)], default=0),
             attributes=attributes,
             is_dynamic=self.is_dynamic,
+            opset=self.opset,
         )
 
 

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace as replace_case
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from graphkit.judges import Answer, Judge, ask_judge, find_judge
 from graphkit.judges.cases import (
     DTYPES,
     NAME,
+    OPSETS,
     Case,
     Observation,
     distinct_cases,
@@ -39,6 +41,7 @@ __all__ = ["MEASURED", "measure_target", "observe_cases", "target_text"]
 MEASURED: Mapping[str, tuple[str, str]] = {  # the judge of each target, and what the target is
     "qnn-htp": ("qnn", "Qualcomm HTP, by way of ONNX Runtime's QNN execution provider."),
     "webgpu": ("webgpu", "WebGPU, by way of ONNX Runtime's execution provider."),
+    "rk3588": ("rknn", "Rockchip RK3588 in float16, by way of RKNN-Toolkit2."),
     "openvino": ("openvino", "OpenVINO's CPU, by way of ONNX Runtime's execution provider."),
 }
 NO_DEVICE = "CreateProvider"  # in what onnxruntime says where a device is not there any more
@@ -75,6 +78,8 @@ def measure_target(name: str, models: Sequence[Model] = (), *, progress: Callabl
 def _library_variants() -> Iterator[Case]:
     varied = set[str]()
     for case in library_cases():
+        if not varied:
+            yield from (replace_case(case, opset=opset) for opset in OPSETS if opset > case.opset)
         is_first = case.node.op_type not in varied
         yield from varied_cases(case, is_first=is_first)
         if case.model() is not None:
@@ -157,7 +162,9 @@ def target_text(name: str, judge: Judge, observations: Sequence[Observation]) ->
     known = [each for each in observations if each.taken is not None]
     dynamic = [each for each in known if each.is_dynamic]
     is_static = sum(not each.taken for each in dynamic) >= MOST * len(dynamic)
-    fixed = [each for each in known if not (is_static and each.is_dynamic)]
+    opset = max((each.opset for each in known if each.taken), default=0)
+    is_opset = any(each.opset > opset for each in known)
+    fixed = [each for each in known if not (is_static and each.is_dynamic) and each.opset <= opset]
     what = f"{count_things(len(known), 'model(s)')} of one operator and nodes of exports"
     title = f"{judge.compiler} {judge.version}, asked about {what}"
     lines = [
@@ -173,6 +180,7 @@ def target_text(name: str, judge: Judge, observations: Sequence[Observation]) ->
         "[static_shapes]",
         f"value = {'true' if is_static else 'false'}",
         'source = "measured"',
+        *(["", "[max_opset]", f"value = {opset}", 'source = "measured"'] if is_opset else []),
         *_rank_lines(fixed),
         *_operator_lines(fixed),
         *_dtype_lines(fixed),

@@ -194,18 +194,36 @@ def test_what_has_the_place_of_a_judge_stays_where_it_cannot_be_installed(
     assert {path.name for path in tmp_path.iterdir()} == {"webgpu", "no-python"}
 
 
+def fake_python(folder: Path, package: str) -> Path:
+    """Return a Python whose environments have a package, and write down in `said` what pip is told."""
+    path = folder / "python"
+    site = f"$3/lib/python3/site-packages/{package}.dist-info"
+    inner = f"printf '#!/bin/sh\\necho \"$@\" >> {folder}/said\\n' > $3/bin/python && chmod +x $3/bin/python"
+    path.write_text(f"#!/bin/sh\nmkdir -p $3/bin {site} && touch $3/pyvenv.cfg && {inner}\n")
+    path.chmod(0o755)
+    return path
+
+
 @pytest.mark.skipif(os.name == "nt", reason="the Python here is a script")
 def test_a_judge_is_put_in_the_place_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHKIT_JUDGES", str(tmp_path / "judges"))
-    python = tmp_path / "python"
-    package = "$3/lib/python3/site-packages/onnxruntime_ep_webgpu-9.dist-info"
-    python.write_text(f"#!/bin/sh\nmkdir -p $3/bin {package} && touch $3/pyvenv.cfg && ln -s /bin/true $3/bin/python\n")
-    python.chmod(0o755)
+    python = fake_python(tmp_path, "onnxruntime_ep_webgpu-9")
     assert install_judge("webgpu", str(python)).version == "9"
     (tmp_path / "judges" / "webgpu" / "old").touch()
     install_judge("webgpu", str(python))
     assert not (tmp_path / "judges" / "webgpu" / "old").exists()
     assert [path.name for path in (tmp_path / "judges").iterdir()] == ["webgpu"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the Python here is a script")
+def test_a_compiler_that_asks_for_too_old_packages_is_installed_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRAPHKIT_JUDGES", str(tmp_path / "judges"))
+    install_judge("rknn", str(fake_python(tmp_path, "rknn_toolkit2-9")))
+    others, compiler = (line.split()[3:] for line in (tmp_path / "said").read_text().splitlines())
+    assert others[1:] == list(JUDGES["rknn"].packages[1:])
+    assert compiler[1:] == ["--no-deps", JUDGES["rknn"].packages[0]]
 
 
 def ask_installed(name: str) -> Judge:

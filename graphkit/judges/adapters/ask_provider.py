@@ -1,15 +1,12 @@
 """Ask execution providers of onnxruntime which nodes of models they take: ask_provider.py qnn|webgpu|openvino.
 
-It runs in the environment of the judge, with onnxruntime and the provider alone. Each line of the input is a
-JSON object, with the `number` and the `path` of a model; each line of the output is one about a model, in that order.
-See `graphkit.judges.Answer` for its fields.
+It runs in the environment of the judge, with onnxruntime and the provider alone. See `graphkit.judges.Answer` for what
+it answers.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
 import re
 import sys
 import tempfile
@@ -28,7 +25,12 @@ LONGEST = 300  # characters of a reason
 
 def main(judge: str, *words: str) -> None:
     """Answer each line of the input."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    sys.path.insert(0, str(Path(__file__).parent))
+    importlib.import_module("answer_lines").answer_lines(lambda: start(judge, as_it_is="--as-it-is" in words))
+
+
+def start(judge: str, *, as_it_is: bool) -> Any:
+    """Load a provider, and return what asks it about a model."""
     module = importlib.import_module(MODULES[judge])
     onnxruntime.register_execution_provider_library(judge, module.get_library_path())
     names = (judge, module.get_ep_name())
@@ -38,20 +40,13 @@ def main(judge: str, *words: str) -> None:
     if not devices:
         sys.exit("the provider finds no device on this machine")
     options = {"backend_path": module.get_qnn_htp_path(), **HTP} if judge == "qnn" else {}
-    with tempfile.TemporaryFile() as log:
-        for number in (1, 2):  # where compilers write to
-            os.dup2(log.fileno(), number)
-        for line in sys.stdin:
-            log.seek(0)
-            log.truncate()
-            question = json.loads(line)
-            answer = ask_model(question["path"], judge, devices[:1], options, as_it_is="--as-it-is" in words)
-            answer["number"] = question["number"]
-            log.seek(0)
-            add_reasons(answer, log.read().decode("utf-8", "replace"))
-            out.write(f"{json.dumps(answer)}\n")
-            out.flush()
-    os._exit(0)  # some providers crash where they are unloaded
+
+    def ask(model: str, read_log: Any) -> dict[str, Any]:
+        answer = ask_model(model, judge, devices[:1], options, as_it_is=as_it_is)
+        add_reasons(answer, read_log())
+        return answer
+
+    return ask
 
 
 def ask_model(model: str, judge: str, devices: list[Any], options: dict[str, str], *, as_it_is: bool) -> dict[str, Any]:

@@ -1,0 +1,150 @@
+"""Ask Rockchip's RKNN-Toolkit2 which layers of models an NPU takes: ask_rknn.py rknn.
+
+It runs in the environment of the judge, without graphkit. See `graphkit.judges.Answer` for what it answers. A layer has
+the name of the node that it is, or was fused from; one that the compiler put in between has the compiler's name.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import importlib
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+PLATFORM = "rk3588"
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+FUSION = re.compile(r"^D +\w+: remove node = (\[.*?\])(?:, add node = (\[.*\]))?$", re.MULTILINE)
+LAYER = re.compile(r"^D RKNN: \[[\d:.]+\] (\d+) +(\S+) +\S+ +([A-Z]+) +\S+ +\S+ +\S+ +\S+ *(.*?) *$", re.MULTILINE)
+ENDS = ("InputOperator", "OutputOperator")
+SUFFIX = re.compile(r"(_Conv[A-Za-z]+|#\d+|-rs)$")  # of a layer that the compiler changed
+FUSED = re.compile(r"_2[a-z]+$")  # what a rule makes of nodes is called after one; what it puts around is not
+FAULT = re.compile(r"^E (?:\w+: |RKNN: \[[\d:.]+\] )(.+)$", re.MULTILINE)
+REMARK = re.compile(r"^[EW] (?:RKNN: \[[\d:.]+\] |build: )(.+)$", re.MULTILINE)
+LONGEST = 300  # characters of a reason
+DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux, the only system that the compiler runs on
+
+
+def main() -> None:
+    """Answer each line of the input."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    importlib.import_module("answer_lines").answer_lines(start)
+
+
+def start() -> Any:
+    """Load the compiler, and return what asks it about a model, in a process of its own: it crashes often."""
+    onnx, api = importlib.import_module("onnx"), importlib.import_module("rknn.api")
+
+    def ask(path: str, read_log: Any) -> dict[str, Any]:
+        begin, answer = time.monotonic(), dict[str, Any](error="", nodes=[], partitions=0, cpu_partitions=0, files={})
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)  # it writes what it likes
+            try:
+                operators = {node.name: node.op_type for node in onnx.load(path, load_external_data=False).graph.node}
+                size = build(api.RKNN(verbose=True), path, Path(folder, "compiled.rknn"))
+            except Exception as error:  # whatever a compiler raises
+                faults = [text for text in FAULT.findall(COLOURS.sub("", read_log())) if is_said(text)]
+                answer["error"] = [repr(error), *str(error).strip().splitlines(), *faults][-1][:2000]
+            else:
+                answer |= placement(COLOURS.sub("", read_log()), operators)
+                answer["files"] = {"compiled.rknn": size}
+            os.chdir("/")
+        return answer | {"seconds": round(time.monotonic() - begin, 3)}
+
+    return lambda path, read_log: ask_apart(lambda: ask(path, read_log), read_log)
+
+
+def ask_apart(ask: Callable[[], dict[str, Any]], read_log: Callable[[], str]) -> dict[str, Any]:
+    """Ask in a process that has all of this one; where it crashes, that is the answer."""
+    begin = time.monotonic()
+    source, target = os.pipe()
+    process = os.fork()
+    if not process:
+        ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+        with os.fdopen(target, "w") as stream:
+            stream.write(json.dumps(ask()))
+        os._exit(0)
+    os.close(target)
+    with os.fdopen(source) as stream:
+        said = stream.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if code == 0 and said:
+        return dict(json.loads(said))
+    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    last = [line for line in COLOURS.sub("", read_log()).splitlines() if not line.startswith(("D ", "I "))][-1:]
+    error = ": ".join([f"the compiler crashes: {how}", *(line[:LONGEST] for line in last)])
+    return {"error": error, "seconds": round(time.monotonic() - begin, 3)}
+
+
+def build(rknn: Any, path: str, compiled: Path) -> int:
+    """Compile a model in float16, and return the size of the result."""
+    try:
+        rknn.config(target_platform=PLATFORM)
+        if rknn.load_onnx(model=path) or rknn.build(do_quantization=False) or rknn.export_rknn(str(compiled)):
+            raise RuntimeError("it does not build")
+        return compiled.stat().st_size
+    finally:
+        rknn.release()
+
+
+def is_said(text: str) -> bool:
+    """Whether a line says what is wrong."""
+    return not text.startswith(("Traceback", "rknn-toolkit2 version", "Unkown op target"))
+
+
+def placement(log: str, operators: Mapping[str, str]) -> dict[str, Any]:
+    """Return where nodes and layers are, from the log of a build.
+
+    Args:
+        log: What it printed.
+        operators: Of the model, by the name of the node.
+    """
+    places: dict[tuple[str, str], dict[str, Any]] = {}
+    parts, last = {"device": 0, "cpu": 0}, ""
+    origins = fused_nodes(log, operators)
+    remarks = REMARK.findall(log)
+    for number, kind, target, full in LAYER.findall(log):
+        if kind in ENDS:
+            continue
+        name = full.partition(":")[2] or f"layer {number}"
+        on = "cpu" if target == "CPU" else "device"
+        if on != last:
+            parts[on], last = parts[on] + 1, on
+        for node in node_names(name, origins) or [name]:
+            place = {"name": node, "op": operators.get(node, kind), "on": on, "why": ""}
+            if places.setdefault((node, place["op"]), place)["on"] == "device":
+                places[node, place["op"]] = place
+            if on == "cpu":
+                said = [text for text in remarks if name in text or text.startswith(f"{kind}:")]
+                place["why"] = "; ".join(dict.fromkeys(said))[:LONGEST]
+    return {"nodes": list(places.values()), "partitions": parts["device"], "cpu_partitions": parts["cpu"]}
+
+
+def fused_nodes(log: str, operators: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return the nodes of the model that each name stands for; a rule makes one of some others."""
+    origins = {name: {name} for name in operators if name}
+    for removed, added in FUSION.findall(log):
+        made = ast.literal_eval(added) if added else []
+        whole = {node for name in ast.literal_eval(removed) for node in origins.get(name, ())}
+        for name in made if len(made) == 1 else filter(FUSED.search, made):
+            origins.setdefault(name, set()).update(whole)
+    return origins
+
+
+def node_names(name: str, origins: Mapping[str, set[str]]) -> list[str]:
+    """Return the nodes of the model that a layer stands for, none where the log does not say."""
+    while name not in origins and SUFFIX.search(name):
+        name = SUFFIX.sub("", name)
+    return sorted(origins.get(name, ()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Ask Arm's Vela which operators of models an Ethos-U takes: ask_vela.py vela.
+
+It runs in the environment of the judge, without graphkit, and makes int8 TFLite of a model first: by onnx2tf, which
+writes a SavedModel, and by TensorFlow's converter. See `graphkit.judges.Answer` for what it answers. Operators go by
+the name of the tensor that they make, since neither converter says which node one comes from.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ACCELERATORS = ("ethos-u65-256", "ethos-u85-256")
+ON_NPU = "ethos-u"  # the operator that Vela makes of all that it takes
+RUNS = 4  # of random numbers, which calibrate: where operators go does not depend on them
+SECONDS = 3600
+REFUSAL = re.compile(r"^Warning .*operator: \S+, ofm: '(.*)'\n((?: *- ?.*\n|Reason: .*\n)*)", re.MULTILINE)
+ERROR = re.compile(r"^.*\b[Ee]rror: (.+)$", re.MULTILINE)
+LONGEST = 300  # characters of a reason
+
+
+class Operator(NamedTuple):
+    """An operator of a TFLite file: its name, and the name, rank and dtype of each tensor that it makes."""
+
+    name: str
+    tensors: tuple[str, ...]
+    ranks: tuple[int, ...]
+    dtypes: tuple[str, ...]
+
+
+class Written(BaseException):
+    """The SavedModel is complete; not an Exception, which onnx2tf would catch."""
+
+
+def main() -> None:
+    """Answer each line of the input."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    importlib.import_module("answer_lines").answer_lines(start)
+
+
+def start() -> Any:
+    """Load the converters, and return what asks about a model."""
+    programs = Path(sys.executable).parent
+    os.environ["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", "")])  # onnx2tf calls programs
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # else it complains of GPUs that are not there
+    importlib.import_module("onnx2tf")
+
+    def ask(path: str, _: Any) -> dict[str, Any]:
+        begin, answer = time.monotonic(), dict[str, Any](error="", nodes=[], partitions=0, cpu_partitions=0, files={})
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            try:
+                content = quantised(path, folder)
+                (folder / "int8.tflite").write_bytes(content)
+                answer |= placement(operators(content), programs, folder)
+            except Exception as error:  # whatever a converter raises
+                said = ERROR.findall(str(error)) or [str(error).strip() or repr(error)]
+                answer["error"] = f"{type(error).__name__}: {said[0]}"[:2000]
+        return answer | {"seconds": round(time.monotonic() - begin, 3)}
+
+    return ask
+
+
+def quantised(path: str, folder: Path) -> bytes:
+    """Return the int8 TFLite of a model."""
+    numpy, onnx = importlib.import_module("numpy"), importlib.import_module("onnx")
+    model = onnx.load(path)
+    onnx.save(model, folder / "model.onnx")  # onnx2tf writes over what it reads
+    constants, rng = {tensor.name for tensor in model.graph.initializer}, numpy.random.default_rng(0)
+    feeds: list[dict[str, Any]] = [{} for _ in range(RUNS)]
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        if value.name not in constants:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+            for feed in feeds:
+                array = rng.standard_normal([dim.dim_value for dim in tensor.shape.dim])
+                feed[value.name] = array.astype(dtype) if dtype.kind == "f" else (array > 0).astype(dtype)
+    save_model(str(folder / "model.onnx"), str(folder / "saved"), list(feeds[0]))
+    return converted(folder / "saved", "int8", feeds)
+
+
+def save_model(model: str, folder: str, inputs: Sequence[str]) -> None:
+    """Write a SavedModel with onnx2tf, and stop there: the axes of the inputs stay in order.
+
+    It goes on to write float32 and float16 TFLite, and describes the model as JSON, weights included. For a model of
+    75 MB that takes 14 minutes and several GB more, and none of it is needed.
+    """
+    lite, onnx2tf = importlib.import_module("tensorflow").lite, importlib.import_module("onnx2tf")
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise Written
+
+    lite.TFLiteConverter.from_keras_model = stop
+    try:
+        onnx2tf.convert(
+            input_onnx_file_path=model,
+            output_folder_path=folder,
+            keep_shape_absolutely_input_names=list(inputs),
+            output_signaturedefs=True,  # without the description as JSON
+            non_verbose=True,
+        )
+    except Written:
+        return
+
+
+def converted(saved: Path, dtype: str, feeds: Sequence[dict[str, Any]]) -> bytes:
+    """Return TFLite in float32, int8 or int16 with weights of int8; where it is quantised, calibrated on all feeds."""
+    tf = importlib.import_module("tensorflow")
+    kinds = {
+        "int8": (tf.int8, tf.lite.OpsSet.TFLITE_BUILTINS_INT8),
+        "int16": (tf.int16, tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8),
+    }
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(saved))
+    if dtype in kinds:
+        kind, accepted = kinds[dtype]
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = lambda: iter(feeds)
+        converter.target_spec.supported_ops = [accepted]
+        converter.inference_input_type = converter.inference_output_type = kind
+    return bytes(converter.convert())
+
+
+def operators(content: bytes) -> list[Operator]:
+    """Return the operators of a TFLite file."""
+    schema = importlib.import_module("tensorflow.lite.python.schema_py_generated")
+    builtins = {number: name for name, number in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
+    dtypes = {number: name.lower() for name, number in vars(schema.TensorType).items() if not name.startswith("_")}
+    model, found = schema.ModelT.InitFromPackedBuf(content, 0), []
+    for graph in model.subgraphs:
+        for node in graph.operators:
+            code = model.operatorCodes[node.opcodeIndex]
+            name = builtins[max(code.deprecatedBuiltinCode, code.builtinCode)]
+            made = [graph.tensors[index] for index in node.outputs]
+            found.append(
+                Operator(
+                    _text(code.customCode) if name == "CUSTOM" else name,
+                    tuple(_text(each.name) for each in made),
+                    tuple(0 if each.shape is None else len(each.shape) for each in made),
+                    tuple(dtypes[each.type] for each in made),
+                )
+            )
+    return found
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def placement(made: Sequence[Operator], programs: Path, folder: Path) -> dict[str, Any]:
+    """Return where the operators of `int8.tflite` go; those that one of the accelerators leaves go to the CPU."""
+    left: dict[str, str] = {}
+    partitions, files = [], {}
+    for accelerator in ACCELERATORS:
+        failure, printed, compiled = run_vela(programs, folder / "int8.tflite", accelerator, folder / accelerator)
+        if failure:
+            return {"error": f"{accelerator}: {failure}"}
+        reasons = {name: " ".join(re.sub(r"(?m)^(Reason: | *- *)", "", why).split()) for name, why in refusals(printed)}
+        found = operators(compiled.read_bytes())
+        for operator in found:
+            if operator.name != ON_NPU:
+                why = f"{accelerator}: {reasons.get(operator.tensors[0], 'no reason given')}"[:LONGEST]
+                left.setdefault(operator.tensors[0], why)
+        partitions.append(sum(operator.name == ON_NPU for operator in found))
+        files[f"{accelerator}.tflite"] = compiled.stat().st_size
+    names = [operator.tensors[0] for operator in made]
+    parts = sum(name in left and (index == 0 or names[index - 1] not in left) for index, name in enumerate(names))
+    nodes = [
+        {"name": name, "op": operator.name, "on": "cpu" if name in left else "device", "why": left.get(name, "")}
+        for name, operator in zip(names, made, strict=True)
+    ]
+    return {"nodes": nodes, "partitions": max(partitions), "cpu_partitions": parts, "files": files}
+
+
+def refusals(printed: str) -> Iterator[tuple[str, str]]:
+    """Yield the tensor that an operator makes, and why Vela leaves the operator to the CPU."""
+    for match in REFUSAL.finditer(printed):
+        yield match[1], match[2]
+
+
+def run_vela(programs: Path, model: Path, accelerator: str, folder: Path) -> tuple[str, str, Path]:
+    """Compile TFLite; why it fails, "" where it does not, what Vela printed, and the file that it makes."""
+    words = ["--accelerator-config", accelerator, "--show-cpu-operations", str(model), "--output-dir", str(folder)]
+    failure, printed = run_program([str(programs / "vela"), *words])
+    compiled = folder / f"{model.stem}_vela.tflite"
+    return failure or ("" if compiled.exists() else "Vela writes nothing"), printed, compiled
+
+
+def run_program(words: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """Run a program; why it fails, "" where it does not, and what it printed."""
+    name = Path(words[0]).name
+    try:
+        ran = subprocess.run(
+            words,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=SECONDS,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        return f"{name} does not end in {SECONDS} s", ""
+    if not ran.returncode:
+        return "", ran.stdout
+    how = signal.Signals(-ran.returncode).name if ran.returncode < 0 else f"exit status {ran.returncode}"
+    return f"{name}: {how}: {last_words(ran.stdout)}", ran.stdout
+
+
+def last_words(printed: str) -> str:
+    """Return the last line that says something."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "")[:LONGEST]
+
+
+if __name__ == "__main__":
+    main()
