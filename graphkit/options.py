@@ -236,6 +236,7 @@ class DeployOptions(Options):
         1, "Number of sequences, images or sounds at a time. For a bundle, the most rows: sequences or beams."
     )
     dims: tuple[tuple[str, int], ...] = option((), DIM)
+    inputs: tuple[tuple[str, tuple[int, ...]], ...] = option((), INPUT)
     verify: bool = option(True, NO_VERIFY)
     provider: str = option("cpu", PROVIDER)
     overwrite: bool = option(False, OVERWRITE)

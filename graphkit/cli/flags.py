@@ -253,6 +253,8 @@ def _option_value(default: object, flags: tuple[Flag, ...], words: Sequence[Any]
         return read_sizes(*words)
     if flags == SIZES[:1]:
         return read_sizes(*words).dims
+    if flags == SIZES[1:2]:
+        return read_sizes((), *words).inputs
     if flags == (MAP,):
         return tuple(read_pairs(words[0], MAP.name, str))
     return not words[0] if default is True else words[0]

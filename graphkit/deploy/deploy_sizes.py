@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from bisect import bisect_left as bisect
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from onnx import TensorProto
 
@@ -24,10 +24,11 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.state.static_cache import count_slots, has_static_cache
 from graphkit.runtime.session import as_provider
 from graphkit.save import check_targets
-from graphkit.shapes import infer
+from graphkit.shapes import DimSpec, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers, impossible_sizes_error
 from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, tied_symbols
+from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs
 from graphkit.suggest import did_you_mean
 from graphkit.targets import Target, load_target
@@ -48,9 +49,11 @@ __all__ = [
     "most_positions",
     "resolve_sizes",
     "setting_of",
+    "with_input_sizes",
 ]
 
 
+Asked = TypeVar("Asked", LowerOptions, BundleOptions)
 MOST_POSITIONS = 1 << 16  # of a lowering: the host's inputs are computed for each
 
 
@@ -102,6 +105,41 @@ def check_asked_sizes(options: LowerOptions | BundleOptions) -> None:
     for flag, size in (*lengths, ("--batch ", options.batch), *dims):
         if size is not None and size < 1:
             raise UsageError(f"{flag}{size}: give at least 1")
+
+
+def with_input_sizes(options: Asked, models: Sequence[Model]) -> Asked:
+    """Return options in which the shapes of inputs are sizes: of the batch, of a source of text, of other symbols.
+
+    Raises:
+        UsageError: No model has such an input, or its shape contradicts what is declared or asked for.
+    """
+    if not options.inputs:
+        return options
+    inputs = {model: {value.name for value in model.graph.inputs} for model in models}
+    source = "src_len" if isinstance(options, LowerOptions) else "max_source"
+    default, found = type(options)(), dict[str, int]()
+    for name, shape in options.inputs:
+        having = [model for model in models if name in inputs[model]]
+        if not having:
+            raise UsageError(f"--input {name}: no model has it - {did_you_mean(name, set().union(*inputs.values()))}")
+        for model in [each for each in having if not each.roles.cache] or having:  # the encoder's, of its decoders
+            roles, has_tokens = symbol_roles(model), bool(model.roles.all("tokens", "encoder tokens"))
+            for symbol, size in Inputs(model, DimSpec(inputs=((name, shape),))).numbers.items():
+                role = roles.get(symbol)
+                if role == "sequence" and model.roles.cache:
+                    raise UsageError(
+                        f"--input {name}: '{symbol}' counts new tokens, which no option sets - leave it out"
+                    )
+                of_text = has_tokens and role in ("encoder", "sequence", "total") and not model.roles.cache
+                option = "batch" if role == "batch" else source if of_text else symbol
+                asked = {**dict(options.dims), "batch": options.batch, source: getattr(options, source)}.get(
+                    option, size
+                )
+                if found.setdefault(option, size) != size or asked not in (size, getattr(default, option, size)):
+                    others = {found[option], asked} - {size, getattr(default, option, size)}
+                    raise UsageError(f"--input {name}: '{symbol}' is {size} here, and {others.pop()} elsewhere")
+    fields = {name: found.pop(name) for name in ("batch", source) if name in found}
+    return replace(options, inputs=(), dims=tuple({**dict(options.dims), **found}.items()), **fields)
 
 
 def resolve_sizes(

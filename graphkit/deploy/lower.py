@@ -17,7 +17,14 @@ from graphkit.contract import Contract, LoweredWith
 from graphkit.contract.contract_files import record_files
 from graphkit.contract.contract_writers import write_guide
 from graphkit.deploy.deploy_costs import lowering_costs
-from graphkit.deploy.deploy_sizes import LowerSizes, check_asked_sizes, check_dtypes, check_request, resolve_sizes
+from graphkit.deploy.deploy_sizes import (
+    LowerSizes,
+    check_asked_sizes,
+    check_dtypes,
+    check_request,
+    resolve_sizes,
+    with_input_sizes,
+)
 from graphkit.deploy.export_pipeline import Pipeline, changed_by, check_static_cache, find_pipeline, has_shorter_output
 from graphkit.deploy.lower_model import lower_model
 from graphkit.deploy.lower_report import (
@@ -37,7 +44,7 @@ from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.equivalence.originals import Originals
 from graphkit.equivalence.stages import Stage, StageProof, prove_stages
 from graphkit.errors import OutputError, UsageError
-from graphkit.graph.names import name_of
+from graphkit.graph.names import join_words, name_of
 from graphkit.graph.view import all_scopes
 from graphkit.model import Model
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
@@ -192,6 +199,7 @@ def lower_folder(
     export = find_pipeline(path)
     if export.step is not None:
         check_static_cache(path, export.step, export.first)
+    options = with_input_sizes(options, export.models)
     changes = asked_changes(export.from_steps(), options)
     with run_isolated(options.limits):
         if options.verify:
@@ -214,6 +222,7 @@ def lower_folder(
             *changes.notes(output, options, progress),
             *filter(None, [caveat]),
         ),
+        settings=tuple(_told_settings(draft.contract)),
         data=draft.data,
         costs=lowering_costs(draft.parts, draft.contract, output, options),
     )
@@ -225,6 +234,21 @@ def _told_parts(pipeline: Pipeline) -> Iterator[str]:
         names, image = ", ".join(model.name for model in pipeline.parts), pipeline.settings.tokens.get("image")
         rows = f" A row of a picture takes the place of that of token {image}." if image is not None else ""
         yield f"Not lowered: {names}. Lower each by itself.{rows}"
+
+
+def _told_settings(contract: Contract) -> Iterator[str]:
+    """Yield the sizes that options may change, and the tokens that nothing beside the models says."""
+    options = contract.options
+    named = {"--batch": options.batch, "--src-len": options.src_len, "--max-cache-len": options.max_cache_len}
+    sizes = [f"{option} {size}" for option, size in named.items() if size is not None]
+    yield f"The sizes are {join_words([*sizes, *(f'--dim {name}={size}' for name, size in options.dims.items())])}."
+    has_steps = any(method.when == "step" for method in contract.methods)
+    unknown = ["pad (0 is taken)"] if contract.takes_text and contract.tokens.get("pad") is None else []
+    unknown += ["start"] if has_steps and contract.tokens.get("start") is None else []
+    unknown += ["end"] if has_steps and not contract.ends else []
+    if unknown:
+        files = "config.json and generation_config.json beside the models would"
+        yield f"Tokens that the export does not say: {join_words(unknown)}; {files}."
 
 
 @dataclass(frozen=True, eq=False)

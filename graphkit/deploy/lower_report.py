@@ -81,6 +81,7 @@ class LowerReport(ProvenReport):
         proof: None where it was not run.
         judged: What the judges of the user say, None where there are none.
         notes: What else to know, a sentence each.
+        settings: The sizes that it is for, and the tokens that the export does not say, a sentence each.
         data: The file of weights that do not fit into the models, "" for none.
         costs: Costs of each model, before and after.
     """
@@ -94,6 +95,7 @@ class LowerReport(ProvenReport):
     proof: LoweringProof | None
     judged: Judgements | None = None
     notes: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     data: str = ""
     costs: tuple[CostChange, ...] = ()
 
@@ -145,7 +147,7 @@ class LowerReport(ProvenReport):
         )
         if self.state_bytes:
             yield Prose(f"The host keeps {self.state_bytes:,} bytes of state.")
-        yield from map(Prose, self.notes)
+        yield from map(Prose, (*self.settings, *self.notes))
         for file in self.files:
             if file.blockers.blockers or file.blockers.unknown:
                 refused = "refuses" if file.blockers.blockers else "may refuse"

@@ -37,6 +37,7 @@ from graphkit.deploy.deploy_sizes import (
     check_request,
     check_source,
     resolve_sizes,
+    with_input_sizes,
 )
 from graphkit.deploy.export_dims import find_least_prompt
 from graphkit.deploy.export_pipeline import (
@@ -280,6 +281,7 @@ def bundle_folder(
     progress("making the methods")
     if options.verify and not options.dry_run:
         check_dtypes(export.models)
+    options = with_input_sizes(options, export.models)
     draft = _draft_bundle(export, options)
     proof = None
 

@@ -50,6 +50,19 @@ def test_host_and_lowered_models_give_what_the_originals_give(lowered: tuple[Pat
     assert max(run.logits or 0 for run in report.proof.runs) < 1e-5
 
 
+def test_the_report_says_the_sizes_and_the_tokens_that_nobody_does(lowered: tuple[Path, Path, LowerReport]) -> None:
+    source, _, report = lowered
+    has_encoder = len(report.files) > 1
+    source_length = ", --src-len 6" if has_encoder else ""
+    tokens = f"{'pad (0 is taken), ' if has_encoder else ''}start and end"
+    assert report.settings == (
+        f"The sizes are --batch {BATCHES.get(source.name, 1)}{source_length} and --max-cache-len 5.",
+        f"Tokens that the export does not say: {tokens}; config.json and generation_config.json beside the models "
+        "would.",
+    )
+    assert report.settings[0] in " ".join(report.to_text().split())
+
+
 def test_the_proof_says_when_tokens_tell_nothing(lowered: tuple[Path, Path, LowerReport]) -> None:
     source, _, report = lowered
     assert report.proof is not None
