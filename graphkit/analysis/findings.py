@@ -53,6 +53,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("unknown-shapes", "unknown-shapes", "shapes not known before a run"),
     Kind("no-mask", "interface", "takes no mask, so padding counts as tokens", is_fault=False),
     Kind("shape-chains", "shape-ops", "shapes computed at run time", is_fault=False),
+    Kind("stored-twice", "summary", "weights are stored twice", is_fault=False),
     Kind("float16", "float16", "float16 cannot hold constants", is_fault=False),
     Kind("legal-sizes", "hazards", "runs at some sizes only", is_fault=False),
     Kind("size-limit", "hazards", "fails above a size", is_fault=False),

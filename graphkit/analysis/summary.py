@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import onnx
 
 from graphkit.analysis.findings import Finding, Judged
+from graphkit.analysis.stored_twice import find_stored_twice
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import QUANTIZED
@@ -386,7 +387,10 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
             if size
         ),
         tied=_tied_groups(model, tensors) if hash_weights else None,
-        problems=tuple(_model_problems(model)),
+        problems=(
+            *_model_problems(model),
+            *find_stored_twice(model, ((tensor, size) for tensor, _, size in tensors), reads_all=hash_weights),
+        ),
     )
 
 

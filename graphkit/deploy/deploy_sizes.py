@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from onnx import TensorProto
 
@@ -138,7 +138,7 @@ def with_input_sizes(options: Asked, models: Sequence[Model]) -> Asked:
                 if found.setdefault(option, size) != size or asked not in (size, getattr(default, option, size)):
                     others = {found[option], asked} - {size, getattr(default, option, size)}
                     raise UsageError(f"--input {name}: '{symbol}' is {size} here, and {others.pop()} elsewhere")
-    fields = {name: found.pop(name) for name in ("batch", source) if name in found}
+    fields: dict[str, Any] = {name: found.pop(name) for name in ("batch", source) if name in found}
     return replace(options, inputs=(), dims=tuple({**dict(options.dims), **found}.items()), **fields)
 
 

@@ -314,6 +314,32 @@ def test_no_tied_weights_as_text(tmp_path: Path) -> None:
     assert rendered.endswith("\nNo two large tensors have the same bytes.\n\n")
 
 
+@pytest.fixture(scope="module")
+def head_of_embedding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with an embedding, its transpose, one that differs in one element, and two constants, 1.2 MB each."""
+    table = np.random.default_rng(0).standard_normal((600, 500)).astype(np.float32)
+    other, zeros = table.T.copy(), np.zeros((600, 500), np.float32)
+    other[0, 0] += 1
+    arrays = {"embed": table, "head": np.ascontiguousarray(table.T), "other": other, "a": zeros, "b": zeros}
+    return saved(tmp_path_factory.mktemp("tied"), arrays, "w.bin")
+
+
+def test_a_transposed_weight_is_found_by_a_few_elements_and_known_by_all(head_of_embedding: Path) -> None:
+    found = [one for one in summary(load(head_of_embedding)).found() if one.kind == "stored-twice"]
+    assert [(one.where, one.count, one.is_fault) for one in found] == [
+        ("2.4 MB, 'embed' as transposed 'head'", 2, False)  # zeros say nothing
+    ]
+    assert "which takes 2.4 MB (as far as 64 of its elements tell; --hash reads all)." in found[0].text
+    (sure,) = (one for one in summary(load(head_of_embedding), hash_weights=True).found() if one.kind == "stored-twice")
+    assert (sure.where, sure.count) == ("1.2 MB, 'embed' as transposed 'head'", 1)
+    assert sure.text == "The weight 'embed' is stored again as transposed 'head', which takes 1.2 MB."
+
+
+def test_nothing_is_said_of_weights_that_are_not_there(head_of_embedding: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(head_of_embedding.read_bytes())
+    assert [one.kind for one in summary(load(tmp_path / "model.onnx")).found()] == ["missing-data"]
+
+
 def test_weights_that_are_missing_cannot_be_compared(real_model: RealModel) -> None:
     with pytest.raises(ModelError, match="its data file is missing"):
         summary(real_model("gemma-270m/model"), hash_weights=True)
