@@ -167,17 +167,15 @@ def infer(
     """
     model = as_model(model)
     spec = spec | DimSpec.of(dims, inputs, ranges)
-    if spec == AS_DECLARED and not values:
-        return _as_declared(model)
-    return infer_from(model, Inputs(model, spec, values))
+    return infer_from(model, Inputs(model, spec, values)) if values else _infer_spec(model, spec)
 
 
-@lru_cache(maxsize=8)  # an original is asked about again after all rewrites of it
-def _as_declared(model: Model) -> Shapes:
-    return infer_from(model, Inputs(model))
+@lru_cache(maxsize=12)  # an original is asked about again after all rewrites of it, and with an empty past
+def _infer_spec(model: Model, spec: DimSpec) -> Shapes:
+    return infer_from(model, Inputs(model, spec))
 
 
-forget_on_registration(_as_declared.cache_clear)
+forget_on_registration(_infer_spec.cache_clear)
 
 
 def infer_claimed(model: Model, known: Shapes | None = None) -> Shapes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
+from graphkit.ops.registry import forget_on_registration
 from graphkit.shapes import Expr, Relation, const, infer, symbol
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
@@ -98,13 +100,17 @@ def _side_text(row: Row, sign: int) -> str:
     )
 
 
-def _symbols_and_relations(model: Model, spec: DimSpec = AS_DECLARED) -> tuple[Sequence[str], list[Row]]:
+@lru_cache(maxsize=8)  # an oracle asks for each input of each call
+def _symbols_and_relations(model: Model, spec: DimSpec = AS_DECLARED) -> tuple[Sequence[str], Sequence[Row]]:
     """Return the symbols in the order of the inputs, and the relations that hold between them."""
     legal = legal_sizes(model, spec)
     names = dict.fromkeys(
         name for dims in legal.inputs.values() for dim in dims or () for name in (s.name for s in dim.walk_symbols())
     )
-    return list(names), list(_linear_rows(legal.relations))
+    return tuple(names), tuple(_linear_rows(legal.relations))
+
+
+forget_on_registration(_symbols_and_relations.cache_clear)
 
 
 def _linear_rows(relations: Iterable[Relation]) -> Iterator[Row]:
