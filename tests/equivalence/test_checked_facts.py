@@ -75,7 +75,7 @@ def wrong(rule: Rule) -> Rule:
 def forget() -> None:
     """Forget what was confirmed before, and shapes that were inferred."""
     checked_facts._HELD.clear()
-    sys.modules["graphkit.shapes.infer"]._as_declared.cache_clear()
+    sys.modules["graphkit.shapes.infer"]._infer_spec.cache_clear()
 
 
 @pytest.fixture
