@@ -182,6 +182,7 @@ def test_convert_opset_writes_a_newer_version_and_proves_it(run: Run, tmp_path: 
     assert load(tmp_path / "new.onnx").graph.opset() == 21
 
 
+@pytest.mark.slow
 def test_an_older_version_is_proven_too(run: Run, tmp_path: Path) -> None:
     code, out, err = run("convert-opset", MERGED, "--to", 17, "-o", tmp_path / "old.onnx")
     assert (code, err) == (0, "")
@@ -189,6 +190,7 @@ def test_an_older_version_is_proven_too(run: Run, tmp_path: Path) -> None:
     assert load(tmp_path / "old.onnx").graph.opset() == 17
 
 
+@pytest.mark.slow
 def test_an_operator_that_graphkit_does_not_know_comes_from_onnx_where_the_proof_holds(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_rewrite_of_a_model_in_memory_is_that_of_its_file(make: Make, proto: o
     assert (tmp_path / "folded.onnx_data").exists()
 
 
+@pytest.mark.slow
 @KINDS
 def test_a_split_of_a_model_in_memory_is_proven(make: Make, proto: onnx.ModelProto) -> None:
     split = graphkit.split_merged(make(proto))
@@ -131,6 +132,7 @@ def test_weights_of_onnx_ir_are_never_copied(proto: onnx.ModelProto) -> None:
     assert {t.name for t in model.to_proto().graph.initializer} == set(back.graph.initializers)
 
 
+@pytest.mark.slow
 def test_external_data_of_a_proto_lies_in_the_folder_that_is_told(proto: onnx.ModelProto, tmp_path: Path) -> None:
     saved = graphkit.load(EXAMPLE).to_proto()
     onnx.save(saved, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=64)

@@ -58,6 +58,7 @@ def test_rows_of_a_batch_give_what_they_give_alone(export: Path, tmp_path: Path)
     assert max(run.rows for run in report.proof.runs) == 3
 
 
+@pytest.mark.slow
 def test_lowered_models_give_the_tokens_of_pytorch(export: Path, tmp_path: Path) -> None:
     report = lower_folder(export, tmp_path / "out", LowerOptions(max_cache_len=SLOTS))
     assert report.proof is not None
@@ -90,6 +91,7 @@ def test_a_wrong_method_is_caught(file: str, export: Path, tmp_path: Path) -> No
     assert not verify_bundle(originals, tmp_path / "out", exact=False).passed
 
 
+@pytest.mark.slow
 def test_without_a_model_for_the_prompt_steps_read_it(export: Path, tmp_path: Path) -> None:
     bundle_folder(export, tmp_path / "pair", BundleOptions(max_cache=SLOTS, verify=False))
     (export / "decoder_model.onnx").unlink()

@@ -120,13 +120,13 @@ def test_a_bundle_of_many_words_is_proven(words: int, slots: int, tmp_path: Path
     ("command", "says"),
     [
         (("fold", "MODEL", "-o", "OUT"), "Proven bit for bit at every size"),
-        (("fold", "MODEL", "-o", "OUT", "--fuse"), "Proven in exact arithmetic at every size"),
-        (("convert-opset", "MODEL", "-o", "OUT", "--to", "21"), "Proven bit for bit at every size"),
+        slow(("fold", "MODEL", "-o", "OUT", "--fuse"), "Proven in exact arithmetic at every size"),
+        slow(("convert-opset", "MODEL", "-o", "OUT", "--to", "21"), "Proven bit for bit at every size"),
         (("verify", "MODEL", "MODEL"), "Proven bit for bit at every size"),
         (("compare", "MODEL", "MODEL"), "All agree within 0.0001"),
         (("diff", "MODEL", "MODEL"), "Nothing differs"),
         (("report", "MODEL"), "KV cache"),
-        (("lower", "MODEL", "-o", "OUT"), "host and models give what the originals give"),
+        slow(("lower", "MODEL", "-o", "OUT"), "host and models give what the originals give"),
     ],
     ids=lambda value: "-".join(word.strip("-") for word in value if word.islower()) if isinstance(value, tuple) else "",
 )
@@ -139,6 +139,7 @@ def test_a_workflow_takes_many_words(
     assert (code, says in " ".join(out.split())) == (0, True), out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2-tiny", slow("marian-tiny"), slow("t5-tiny")])
 def test_a_merged_decoder_of_many_words_is_split(name: str, enlarged: ExportOf, run: Run, tmp_path: Path) -> None:
     code, out, _ = run(

@@ -266,6 +266,7 @@ int main(int count, char** words) {
 """
 
 
+@pytest.mark.slow
 def test_the_host_in_cpp_checks_files(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     lower_folder(saved(decoder(FILLED), tmp_path / "model"), folder, replace(OPTIONS, verify=False))

@@ -87,6 +87,7 @@ def test_what_belongs_to_the_tokens_is_as_long_as_they_are(size: str, tmp_path: 
         np.testing.assert_allclose(found[0, :valid], expected[:valid], atol=CLOSE, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["size1", "size2"])
 def test_a_mask_of_patches_counts_patches(size: str, tmp_path: Path) -> None:
     """The caller gives it: how many tokens the decoder has says nothing of it."""
@@ -100,6 +101,7 @@ def test_a_mask_of_patches_counts_patches(size: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(found[0, : len(ids)], expected, atol=CLOSE, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_mask_of_patches_that_counts_tokens_fails_the_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The oracle gives the original the mask as its caller does, whatever the rewrite took it for."""
     monkeypatch.setattr(lowering, "kept_inputs", lambda *_, **__: frozenset())
@@ -118,7 +120,9 @@ def test_a_wrong_polarity_fails_the_proof(name: str, monkeypatch: pytest.MonkeyP
     assert not passed(lowered(name, tmp_path))
 
 
-@pytest.mark.parametrize(("name", "strides"), [("parakeet", (1, 2, 4)), ("seamless", (1, 8))])
+@pytest.mark.parametrize(
+    ("name", "strides"), [("parakeet", (1, 2, 4)), pytest.param("seamless", (1, 8), marks=pytest.mark.slow)]
+)
 def test_each_mask_of_a_sound_counts_what_its_strides_leave(
     name: str, strides: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -133,6 +137,7 @@ def test_each_mask_of_a_sound_counts_what_its_strides_leave(
     assert all(len(host.start([n], {"input_features": features})) == 1 for n in (1, 24, 30, 41))
 
 
+@pytest.mark.slow
 def test_a_shorter_sound_gives_what_it_gives_alone_or_is_refused(tmp_path: Path) -> None:
     """The adaptor of 8 frames reads across the end of the sound; zeros make Parakeet NaN in onnxruntime."""
     reports = {name: lowered(name, tmp_path / name, SOUND) for name in ("seamless", "parakeet")}
@@ -432,6 +437,7 @@ def test_an_encoder_inside_of_a_step_is_not_missing(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_pipeline_whose_masks_pad_with_ones_is_lowered(tmp_path: Path) -> None:
     """The decoder gets the mask of the encoder as it is."""
     folder = unpacked("marian-tiny", tmp_path / "export")

@@ -65,6 +65,7 @@ def test_a_lowered_text_encoder_gives_what_pytorch_gives(name: str, tmp_path: Pa
         np.testing.assert_allclose(found, case["embedding"], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_several_texts_at_a_time_have_a_row_each(tmp_path: Path) -> None:
     lower_folder(export("first-eos", tmp_path / "export"), tmp_path / "out", LowerOptions(src_len=16, batch=2))
     host = Host(tmp_path / "out")
@@ -81,6 +82,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path) -> LowerR
     return lower_folder(export(name, tmp_path / "export"), tmp_path / "out", options(name))
 
 
+@pytest.mark.slow
 def test_the_proof_fails_where_the_row_of_the_end_token_is_frozen(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

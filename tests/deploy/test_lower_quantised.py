@@ -43,6 +43,7 @@ def test_ranges_that_count_padding_are_declined_by_name(bert: Path, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_dequantize_lowers_and_measures(bert: Path, tmp_path: Path) -> None:
     report = lower_folder(bert / "dynamic uint8", tmp_path, replace(OPTIONS, dequantize=True))
     assert report.proof is not None

@@ -56,6 +56,7 @@ def test_what_reads_a_whole_prompt_is_left_out(tmp_path: Path) -> None:
     assert [file.name for file in report.files] == ["step.onnx"]
 
 
+@pytest.mark.slow
 def test_state_beside_a_cache_is_kept(tmp_path: Path) -> None:
     report = lowered(hybrid(), tmp_path, max_cache_len=8)
     assert report.proof is not None

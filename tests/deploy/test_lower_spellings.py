@@ -674,7 +674,7 @@ def test_float16_inside_is_too_where_inputs_and_outputs_are_float32(
     assert {state.dtype for state in read_contract(tmp_path / "out" / "contract.json").states} <= {"float32"}
 
 
-@pytest.mark.parametrize("name", ["stacked", "bshd"])
+@pytest.mark.parametrize("name", [pytest.param("stacked", marks=pytest.mark.slow), "bshd"])
 def test_caches_that_are_moved_before_they_grow(name: str, model_file: Callable[[str], Path], tmp_path: Path) -> None:
     """All layers in one tensor of six axes; slots before heads."""
     report = lower_folder(model_file(f"cache-styles/{name}"), tmp_path / "out", OPTIONS)

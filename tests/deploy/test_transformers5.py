@@ -68,6 +68,7 @@ def test_an_encoder_decoder_whose_first_step_takes_one_token_gives_the_tokens_of
         assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
 
 
+@slow
 def test_steps_read_the_tokens_that_the_first_step_does_not_take(tmp_path: Path) -> None:
     bundle = bundled(unpacked_export("marian-multi", tmp_path / "export"), tmp_path / "bundle", batch=1)
     ids, start = np.array([[5, 6, 7]]), [[3, 8, 9]]
@@ -76,6 +77,7 @@ def test_steps_read_the_tokens_that_the_first_step_does_not_take(tmp_path: Path)
     np.testing.assert_array_equal(at_once, np.concatenate([first, bundle.step([8]), bundle.step([9])], 1))
 
 
+@slow
 def test_a_first_step_that_has_the_encoder_in_it_gives_the_tokens_of_pytorch(tmp_path: Path) -> None:
     export = unpacked_export("marian-multi", tmp_path / "export")
     inside_export(export, tmp_path / "inside")
@@ -157,6 +159,7 @@ def planes(ids: np.ndarray) -> np.ndarray:
     return np.stack([np.arange(ids.shape[1]), *places])[:, None]
 
 
+@slow
 def test_positions_count_on_from_a_picture_at_the_end_as_in_pytorch(tmp_path: Path) -> None:
     """The tokens are those of transformers 5.24 for the weights of the export, whose planes go on each by itself."""
     export = unpacked_export("qwen2_vl-one", tmp_path / "export")
@@ -230,7 +233,7 @@ def test_a_bundle_of_several_models_is_proven_against_its_export(name: str, tmp_
 @pytest.mark.parametrize(
     ("name", "slots"),
     [
-        ("gemma3_text", 32),
+        pytest.param("gemma3_text", 32, marks=slow),
         ("llama-builder", 32),
         pytest.param("lfm2", 32, marks=slow),
         ("llama-static", None),
@@ -390,6 +393,7 @@ def test_later_positions_count_on_from_those_of_the_caller(tmp_path: Path) -> No
     assert bundle.state["position_ids"].tolist() == [[11]]
 
 
+@slow
 def test_a_static_cache_whose_mask_may_hide_the_past_is_declined(tmp_path: Path) -> None:
     export = unpacked_export("llama-static", tmp_path / "export")
     settings = json.loads((export / "config.json").read_text())
@@ -425,6 +429,7 @@ def test_a_growing_cache_is_no_static_one_whatever_is_declared(tmp_path: Path) -
     assert not any(entry.is_static for entry in roles.cache)
 
 
+@slow
 def test_a_floor_of_masks_is_as_deep_as_large_scores_need_it(tmp_path: Path) -> None:
     export = unpacked_export("marian-multi", tmp_path / "export")
     report = graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(src_len=16, max_cache_len=32))
@@ -461,6 +466,7 @@ def negate_output(file: Path) -> None:
     onnx.save(proto, file)
 
 
+@slow
 def test_what_a_part_gives_is_compared_where_its_sizes_depend_on_data(tmp_path: Path) -> None:
     export = unpacked_export("qwen2_vl-one", tmp_path / "export")
     bundled(export, tmp_path / "bundle", batch=1)

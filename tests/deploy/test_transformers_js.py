@@ -93,6 +93,7 @@ def expected_tokens(folder: Path) -> list[list[int]]:
     return tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("marian-tiny", marks=pytest.mark.slow), "t5-tiny"])
 @pytest.mark.parametrize("way", [pytest.param("merged", marks=pytest.mark.slow), "split"])
 def test_an_encoder_and_its_decoders_give_the_tokens_of_the_export(name: str, way: str, tmp_path: Path) -> None:

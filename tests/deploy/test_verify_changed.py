@@ -45,6 +45,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("export", "changes"), CASES)
 def test_it_is_proven_without_a_tolerance(export: str, changes: str, folders: Path) -> None:
     recorded = read_contract(folders / changes / "contract.json").proof

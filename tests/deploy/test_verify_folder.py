@@ -211,6 +211,7 @@ def test_texts_for_people_may_be_others_and_nothing_else(bundled: tuple[Path, Pa
             verify_folder(export, out, options)
 
 
+@pytest.mark.slow
 def test_a_guide_may_be_another_text(lowered: tuple[Path, Path]) -> None:
     export, out = lowered
     with (out / "HOST.md").open("a") as file:
@@ -261,6 +262,7 @@ def test_a_described_bundle_is_proven(tmp_path: Path) -> None:
         verify_folder(source, out, FolderOptions(tokens_rate=0.9))
 
 
+@pytest.mark.slow
 def test_a_machine_that_has_no_time_for_normal_forms_refuses_no_record(
     lowered: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,7 +85,7 @@ def test_a_fault_of_a_bundle_is_not_proven(name: str, bundled: Bundled, tmp_path
     assert [*unproven(found)]
 
 
-@pytest.mark.parametrize(("name", "slots"), [("causal", 8), ("gpt2", 64)])
+@pytest.mark.parametrize(("name", "slots"), [("causal", 8), pytest.param("gpt2", 64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("is_added_before", [True, False])
 def test_logits_negated_where_float32_rounds_tokens_are_not_proven(
     name: str, slots: int, is_added_before: bool, tmp_path: Path
@@ -160,6 +160,7 @@ def test_a_past_that_is_never_empty_is_not_proven(bundled: Bundled, tmp_path: Pa
     assert all("which is no dim that may be 0" in reason for reason in reasons), reasons
 
 
+@pytest.mark.slow
 def test_a_step_that_reads_no_length_is_none(bundled: Bundled, tmp_path: Path) -> None:
     originals, folder = bundled("t5-tiny", "scatter-nd")
     shutil.copytree(folder, tmp_path / "out")

@@ -150,6 +150,7 @@ def test_a_gap_of_the_runs_weakens_a_test() -> None:
     )
 
 
+@pytest.mark.slow
 def test_each_branch_of_a_merged_decoder_runs_once() -> None:
     found = verify_rewrite("example:merged-decoder", "example:merged-decoder")
     assert [run.flags["use_cache_branch"] for run in found.runs] == [False, True]

@@ -155,6 +155,7 @@ def test_what_takes_too_long_is_left_to_the_runs(parts_of: Callable[[str], Parts
     assert any("normal forms" in each.unproven and not each.proven for each in found)
 
 
+@pytest.mark.slow
 def test_an_output_is_proven_throughout_where_all_stages_prove_it(parts_of: Callable[[str], Parts]) -> None:
     kinds = "bit for bit", "in exact arithmetic"
     stages = [

@@ -216,6 +216,7 @@ def bundle(exports: Path, tmp_path: Path) -> Iterator[graphkit.Bundle]:
         yield graphkit.Bundle(tmp_path / "bundle")
 
 
+@pytest.mark.slow
 def test_settings_that_are_not_followed_are_said_once(bundle: graphkit.Bundle) -> None:
     with pytest.warns(GenerationWarning, match=r"by repetition_penalty too, which no host follows\. .* with 2 beams"):
         bundle.generate([[8, 9]])
@@ -224,6 +225,7 @@ def test_settings_that_are_not_followed_are_said_once(bundle: graphkit.Bundle) -
         bundle.generate([[8, 9]])
 
 
+@pytest.mark.slow
 def test_a_caller_may_have_other_rules(bundle: graphkit.Bundle) -> None:
     rules = bundle.contract.generation
     first = rules.forced_bos_token_id

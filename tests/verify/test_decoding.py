@@ -89,6 +89,7 @@ def with_input(name: str, dims: list[str], path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dims"),
     [

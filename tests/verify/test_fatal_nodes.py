@@ -76,7 +76,7 @@ def test_a_folder_whose_model_ends_the_process_is_an_error(
     check(run("verify", export, out), file)
 
 
-@pytest.mark.parametrize("part", ["decoder_model", "decoder_with_past_model"])
+@pytest.mark.parametrize("part", ["decoder_model", pytest.param("decoder_with_past_model", marks=pytest.mark.slow)])
 def test_a_split_whose_part_ends_the_process_is_an_error(part: str, run: Run, tmp_path: Path) -> None:
     merged = "example:merged-decoder"
     split_file(merged, tmp_path, SplitOptions(verify=False))
@@ -91,7 +91,7 @@ def test_a_file_that_ends_the_process_is_an_error(command: str, run: Run, tmp_pa
     check(run(command, right, wrong), wrong)
 
 
-@pytest.mark.parametrize("command", ["lower", "bundle"])
+@pytest.mark.parametrize("command", [pytest.param("lower", marks=pytest.mark.slow), "bundle"])
 def test_an_export_that_ends_the_process_is_an_error(command: str, run: Run, tmp_path: Path) -> None:
     export = saved(decoder("causal"), tmp_path / "export")
     spoil(export / "model.onnx")

@@ -50,6 +50,7 @@ def normalised() -> Model:
     return model_of(NORMALISED, opset=17, kernel=KERNEL, **STATISTICS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_weights_that_another_tool_computed_are_equal_up_to_rounding(seed: int) -> None:
     """The kernel is another one of the same name, which each run reads as a whole."""
@@ -89,6 +90,7 @@ def test_what_no_normal_form_proves_is_tested_up_to_rounding() -> None:
     assert re.match(r"Tested in \d+ runs: 1 output equal up to rounding, within [0-9.]+e-0[67] of the", found.proven())
 
 
+@pytest.mark.slow
 def test_a_row_of_a_table_that_no_run_reads_is_found_beside_what_is_rounded() -> None:
     table, weight = (RNG.standard_normal(shape).astype(np.float32) for shape in ((1_000_000, 1), (8, 4)))
     scaled = (weight * np.float32(1 / 3)).astype(np.float32)

@@ -75,6 +75,7 @@ def test_a_window_that_is_off_by_one() -> None:
     assert not any(run.failure for run in found.runs if run.dims["past"] + run.dims["s"] < 50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [pytest.param(0, marks=pytest.mark.slow), 61])
 def test_a_row_of_a_table_that_no_run_reached(row: int, model_file: ModelFile, tmp_path: Path) -> None:
     path, changed = model_file("gpt2-tiny/decoder_model_merged"), tmp_path / "changed.onnx"

@@ -256,6 +256,7 @@ def with_dims(names: dict[str, str]) -> Edit:
     return edit
 
 
+@pytest.mark.slow
 def test_later_steps_that_take_two_dims_for_equal_fail(merged: Model, folder: Path) -> None:
     found = proof(merged, folder, later=with_dims({"encoder_sequence_length": "batch_size"}))
     assert not found.branches[0].failures
@@ -264,6 +265,7 @@ def test_later_steps_that_take_two_dims_for_equal_fail(merged: Model, folder: Pa
     assert not found.branches[1].equivalence.proven
 
 
+@pytest.mark.slow
 def test_dims_may_have_other_names(merged: Model, folder: Path) -> None:
     found = proof(merged, folder, later=with_dims({"encoder_sequence_length": "batch_size", "batch_size": "rows"}))
     assert found.passed
@@ -279,6 +281,7 @@ def test_dims_of_another_model_are_named(merged: Model, folder: Path) -> None:
     assert any("later.onnx: input 'past_key_values.0.decoder.key' is [" in failure for failure in found.findings())
 
 
+@pytest.mark.slow
 def test_a_condition_with_a_default_runs_both_branches(merged: Model, folder: Path) -> None:
     proto = merged.restore()
     proto.graph.initializer.append(numpy_helper.from_array(np.array([True]), "use_cache_branch"))
@@ -289,6 +292,7 @@ def test_a_condition_with_a_default_runs_both_branches(merged: Model, folder: Pa
     assert {run.flags["use_cache_branch"] for run in rewrite.runs} == {False, True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("past", ["past_key_values.0.decoder.key", "past_key_values.0.encoder.key"])
 @pytest.mark.usefixtures("runs_alone")
 def test_what_is_wrong_without_any_past_alone_is_found(past: str, merged: Model, folder: Path) -> None:

@@ -54,6 +54,7 @@ def test_real_splits_are_proven_to_the_last_bit(split: tuple[Model, Model, Model
         assert len(branch.equivalence.proven) == len(branch.outputs)
 
 
+@pytest.mark.slow
 def test_each_model_of_a_split_has_its_headline(tmp_path: Path) -> None:
     merged = load("example:merged-decoder")
     first, later = pair(merged, tmp_path, "inline")
@@ -68,6 +69,7 @@ def test_each_model_of_a_split_has_its_headline(tmp_path: Path) -> None:
     assert "By normal forms of later.onnx, at every legal size and for every input" in text
 
 
+@pytest.mark.slow
 def test_what_normal_forms_do_not_show_of_a_split_is_tested(tmp_path: Path) -> None:
     merged = load("example:merged-decoder")
     first, later = pair(merged, tmp_path, "inline")

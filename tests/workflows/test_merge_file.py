@@ -41,6 +41,7 @@ def with_other_softmax(first: Model, later: Model) -> Merge:
     return replace(made, model=made.model.with_proto(proto))
 
 
+@pytest.mark.slow
 def test_a_merge_that_computes_something_else_fails_its_proof(
     run: Run, model_file: ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
