@@ -216,7 +216,7 @@ def _models_of_export(url: str) -> list[str]:
 def _fetch_model(model: Model, folder: Path) -> Path:
     """Put a model, its data and the configuration beside it into a folder, and return its path there."""
     from graphkit.deploy.bundle_description import BUNDLE_TOML
-    from graphkit.deploy.export_pipeline import CONFIGURATIONS
+    from graphkit.io.export_files import CONFIGURATIONS
 
     assert model.path is not None
     parts = [model.path, *(data.path for data in model.source.data_files if data.size is not None)]

@@ -19,6 +19,7 @@ from graphkit.graph.operator_traits import COMPARING
 from graphkit.graph.roles import Role, declared_rank, dim_at
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.io.export_files import CONFIGURATIONS
 from graphkit.io.stream_files import shown_path
 from graphkit.model import Model, load
 from graphkit.ops.tensor import Array, element_number
@@ -34,7 +35,6 @@ from graphkit.shapes.constraints.failing_sizes import SizeCheck
 from graphkit.shapes.input_dims import input_dims
 
 __all__ = [
-    "CONFIGURATIONS",
     "MASK_LENGTH",
     "SOURCES",
     "Pipeline",
@@ -455,7 +455,6 @@ def _is_looked_for(value: Value | None) -> bool:
     return any(node.is_op("ArgMax") for node, _ in uses)
 
 
-CONFIGURATIONS = ("generation_config.json", "config.json")
 KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id", "first": "bos_token_id", "ends": "eos_token_id"}
 MOST = (1 << 31) - 1  # what every language counts to
 UNSET = (

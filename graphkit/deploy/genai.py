@@ -27,6 +27,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import name_of
 from graphkit.graph.roles import Role
+from graphkit.io.export_files import TOKENIZER, find_beside
 from graphkit.io.stream_files import shown_path
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model
@@ -44,7 +45,7 @@ from graphkit.shapes import Expr, infer
 from graphkit.verify.rewrite_proof import ProvenReport, RewriteProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract
 
-__all__ = ["TOKENIZER", "GenaiReport", "genai_folder"]
+__all__ = ["GenaiReport", "genai_folder"]
 
 FED: Mapping[Role, str] = {"tokens": "input_ids", "mask": "attention_mask", "positions": "position_ids"}
 SIDES = {False: ("past_key_values", "present"), True: ("past_cross", "present_cross")}  # of the cross-attention or not
@@ -58,10 +59,6 @@ SEARCH = (
 IGNORED = (
     "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "forced_decoder_ids",
     "bad_words_ids", "min_new_tokens", "max_new_tokens",
-)  # fmt: skip
-TOKENIZER: tuple[str, ...] = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "chat_template.jinja",
 )  # fmt: skip
 BUNDLE = "graphkit bundle may run it"
 
@@ -123,7 +120,7 @@ def genai_folder(
     draft = _draft_folder(find_pipeline(path), path)
     folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
     config, notes = _make_config(draft.sections, folders, options.max_length)
-    found = {name: place / name for place in reversed(folders) for name in TOKENIZER if (place / name).is_file()}
+    found = find_beside(folder, TOKENIZER)
     if "tokenizer.json" not in found:
         notes.append("No tokenizer.json is beside the export: onnxruntime_genai.Tokenizer needs one, Model does not")
     contents = {name: file.read_bytes() for name, file in found.items()}

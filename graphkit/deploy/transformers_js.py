@@ -19,12 +19,12 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from graphkit.deploy.export_pipeline import find_pipeline, read_settings
-from graphkit.deploy.genai import TOKENIZER
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.declared_types import declared_dims, declared_type
 from graphkit.graph.names import name_of
 from graphkit.graph.roles import Role, dim_at
 from graphkit.graph.view import all_nodes
+from graphkit.io.export_files import TOKENIZER, find_beside
 from graphkit.io.stream_files import name_as_staged, shown_path
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, load
@@ -127,7 +127,7 @@ def transformers_js_folder(
         raise OutputError(f"{output}: exists - name a folder that does not")
     folder = path if path.is_dir() else path.parent
     folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
-    copied = {name: place / name for place in folders[::-1] for name in COPIED if (place / name).is_file()}
+    copied = find_beside(folder, COPIED)
     settings = next((dict(found) for place in folders if (found := read_settings(place / "config.json"))), None)
     if settings is None:
         raise UsageError(f"{shown_path(folder)}: has no config.json, which transformers.js needs - put it there")

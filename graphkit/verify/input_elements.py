@@ -18,6 +18,7 @@ from graphkit.graph.mask_polarity import Polarity, mask_elements
 from graphkit.graph.operator_traits import COMPARING, PICKING, PRESERVING, operator_set, value_inputs
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, all_nodes, unwrap_value
+from graphkit.io.export_files import CONFIGURATIONS
 from graphkit.model import Model
 
 __all__ = [
@@ -339,7 +340,6 @@ def _overriding_array(array: np.ndarray, rng: np.random.Generator) -> np.ndarray
 MOST = 16  # tokens: some tokenizers add hundreds
 MOVES = PRESERVING | PICKING | {"Cast"}
 CHOOSING = ("ArgMax", "ArgMin", "TopK")
-CONFIGURATIONS = ("generation_config.json", "config.json")
 TOKEN_FIELDS = ("_token_id", "_token_index")
 MAX_TOKENIZER_BYTES = 1 << 26  # of a tokenizer's file
 USUAL_SPECIALS = (0, 1, 2, 3)  # padding, start, end, unknown, in one order or another

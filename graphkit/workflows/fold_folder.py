@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from graphkit.errors import UsageError
+from graphkit.io.export_files import find_beside
 from graphkit.io.stream_files import shown_path
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, load
@@ -22,11 +23,10 @@ from graphkit.runtime.session import check_files
 from graphkit.save import check_targets, resolve_placement, save_models, unused_text
 from graphkit.shapes import DimSpec, declarations
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.verify.input_elements import CONFIGURATIONS
 from graphkit.verify.rewrite_proof import RewriteProof
 from graphkit.workflows.file_proof import FileRewrite
 from graphkit.workflows.fold_file import FoldedFile, FoldReport
-from graphkit.workflows.split_decoder_file import SplitFile
+from graphkit.workflows.split_decoder_file import SplitFile, copied_text
 
 __all__ = ["FolderFoldReport", "fold_folder"]
 
@@ -42,6 +42,7 @@ class FolderFoldReport(Result):
         before, after: The models and their data, and the bytes of each.
         models: The report of each model.
         unused: Data files of replaced models that the new ones do not use.
+        copied: The configurations and the files of the tokenizer, which are copied.
     """
 
     title: ClassVar[str] = "Fold"
@@ -50,6 +51,7 @@ class FolderFoldReport(Result):
     after: tuple[SplitFile, ...]
     models: tuple[FoldReport, ...]
     unused: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
 
     def heading(self) -> str:
         return f"{self.title} of {self.source}"
@@ -70,7 +72,7 @@ class FolderFoldReport(Result):
         before, after = (sum(file.bytes or 0 for file in files) for files in (self.before, self.after))
         yield Prose(
             f"Wrote {', '.join(file.name for file in self.after)}: {size_text(after, 'B')}, "
-            f"{size_text(before, 'B')} before."
+            f"{size_text(before, 'B')} before. {copied_text(self.copied)}".rstrip()
         )
         if self.unused:
             yield Prose(unused_text(self.unused))
@@ -93,7 +95,7 @@ def fold_folder(
     Args:
         folder: The folder of the models, such as a split decoder or an export in parts.
         output: The folder to write to; weights that models share are stored once, unless all have their weights inside
-            and keep them there. The configurations that say how to choose tokens are copied.
+            and keep them there. Configurations and files of the tokenizer are copied.
         options: How to fold; a symbol or an input that the `spec` names may be that of some of the models.
         progress: Called with the name of each step before it starts.
 
@@ -137,13 +139,13 @@ def fold_folder(
             check_files(model)
         folds = [FoldedFile.of(rewrite) for rewrite in rewrites]
         proofs: list[RewriteProof | None] = []
-        configurations = [folder / name for name in CONFIGURATIONS if (folder / name).is_file()]
+        copied = find_beside(folder)
         progress("writing")
         written = save_models(
             {folded.rewrite.output: folded.model for folded in folds},
             weights=placement,
             data_name=DATA_NAME,
-            others={output / path.name: path.read_bytes() for path in configurations},
+            others={output / name: path.read_bytes() for name, path in copied.items()},
             overwrite=options.overwrite,
             before=(lambda stage: proofs.extend(each.prove(stage / each.rewrite.output.name) for each in folds))
             if options.verify
@@ -153,12 +155,13 @@ def fold_folder(
     return FolderFoldReport(
         source=shown_path(folder),
         before=tuple(map(SplitFile.of, dict.fromkeys(chain.from_iterable(model.files for model in models)))),
-        after=tuple(SplitFile.of(path) for path in written if path.name not in CONFIGURATIONS),
+        after=tuple(SplitFile.of(path) for path in written if path.name not in copied),
         models=tuple(
             folded.report([*shared, folded.rewrite.output], proof)
             for folded, proof in zip(folds, proofs or [None] * len(folds), strict=True)
         ),
         unused=tuple(path.name for path in written.unused),
+        copied=tuple(copied),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +12,9 @@ from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange, cos
 from graphkit.analysis.costs.typical_sizes import TYPICAL
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.analysis.model_interface import Interface, interface
+from graphkit.graph.names import join_words
 from graphkit.io.byte_source import source_of
+from graphkit.io.export_files import find_beside
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import SplitOptions, SplitProofOptions
@@ -26,7 +28,7 @@ from graphkit.verify.rewrite_proof import ProvenReport, SplitProof, proof_blocks
 from graphkit.verify.split_verifier import verify_split
 from graphkit.workflows.file_proof import WRITTEN
 
-__all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "split_file"]
+__all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "copied_text", "split_file"]
 
 FIRST_NAME, PAST_NAME = "decoder_model.onnx", "decoder_with_past_model.onnx"
 DATA_NAME = "decoder_shared.onnx_data"
@@ -59,6 +61,7 @@ class SplitReport(ProvenReport):
         notes: Declared dims of the source that contradict what its nodes compute, in one sentence.
         proof: The proof, None if it was not run.
         unused: Data files of the replaced models that the new ones do not use.
+        copied: The configurations and the files of the tokenizer, which are copied from beside the merged decoder.
         costs: Costs of the merged decoder and of each of the two, at the sizes of its step.
     """
 
@@ -77,6 +80,7 @@ class SplitReport(ProvenReport):
     notes: tuple[str, ...]
     proof: SplitProof | None
     unused: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
     costs: tuple[CostChange, ...] = ()
 
     def blocks(self) -> Iterator[Block]:
@@ -104,6 +108,8 @@ class SplitReport(ProvenReport):
             yield Prose(f"{after:,} bytes written. The weights stay in the files above: keep them beside the models.")
         elif before:
             yield Prose(f"{after / before:.3f} times the bytes of the merged model.")
+        if self.copied:
+            yield Prose(copied_text(self.copied))
         if self.unused:
             yield Prose(unused_text(self.unused))
 
@@ -119,6 +125,11 @@ class SplitReport(ProvenReport):
                 yield Prose(f"Keep from step 1 for all later steps: {feed.past} comes from {FIRST_NAME}.")
 
 
+def copied_text(names: Sequence[str]) -> str:
+    """Return a sentence about files that are copied, "" for none."""
+    return f"Wrote {join_words(names)} too, copied from beside the source." if names else ""
+
+
 def split_file(
     model: ModelLike,
     folder: str | os.PathLike[str],
@@ -130,7 +141,8 @@ def split_file(
 
     Args:
         model: The merged decoder, or its path.
-        folder: Where `decoder_model.onnx` and `decoder_with_past_model.onnx` go, and the data file beside them.
+        folder: Where `decoder_model.onnx` and `decoder_with_past_model.onnx` go, the data file beside them, and copies
+            of configurations and files of a tokenizer that it does not have.
         options: How to split.
         progress: Called with the name of each step before it starts.
 
@@ -155,14 +167,16 @@ def split_file(
         check_targets([folder / name for name in names], [model], overwrite=options.overwrite)
     progress("splitting")
     split = split_merged(model, condition=options.condition, keep_names=options.keep_names)
-    written, proof = _save_pair(model, split, folder, options, progress)
+    source = model.path.parent if model.path is not None else folder
+    copied = {name: path for name, path in find_beside(source).items() if not (folder / name).exists()}
+    written, proof = _save_pair(model, split, folder, copied, options, progress)
     first, with_past = load(folder / FIRST_NAME), load(folder / PAST_NAME)
     progress("counting costs")
     return SplitReport(
         source=model.name,
         condition=split.condition,
         before=tuple(map(SplitFile.of, model.files)),
-        after=tuple(map(SplitFile.of, written)),
+        after=tuple(SplitFile.of(path) for path in written if path.name not in copied),
         weights=options.weights,
         first=interface(first),
         with_past=interface(with_past),
@@ -173,6 +187,7 @@ def split_file(
         notes=declarations(model).notes,
         proof=proof,
         unused=tuple(path.name for path in written.unused),
+        copied=tuple(copied),
         costs=tuple(
             costs_before_and_after(
                 BeforeAndAfter([model], part, wish={"past": past}),
@@ -187,7 +202,12 @@ def split_file(
 
 
 def _save_pair(
-    model: Model, split: Split, folder: Path, options: SplitOptions, progress: Callable[[str], None]
+    model: Model,
+    split: Split,
+    folder: Path,
+    copied: Mapping[str, Path],
+    options: SplitOptions,
+    progress: Callable[[str], None],
 ) -> tuple[Saved, SplitProof | None]:
     """Write the pair, and prove it before its files get their names."""
     proofs: list[SplitProof] = []
@@ -203,6 +223,11 @@ def _save_pair(
     before = prove if options.verify else None
     with made_folder(folder):
         saved = save_models(
-            models, weights=options.weights, data_name=DATA_NAME, overwrite=options.overwrite, before=before
+            models,
+            weights=options.weights,
+            data_name=DATA_NAME,
+            others={folder / name: path.read_bytes() for name, path in copied.items()},
+            overwrite=options.overwrite,
+            before=before,
         )
     return saved, proofs[0] if proofs else None

@@ -12,6 +12,7 @@ from real_models import export_cases, unpacked_export
 import graphkit
 import graphkit.workflows.fold_file
 from graphkit.errors import OutputError, UsageError
+from graphkit.examples import resolve
 from graphkit.model import load
 from graphkit.rewrite.base import Outcome, copy_proto
 from graphkit.shapes import DimSpec
@@ -38,6 +39,28 @@ def test_a_pair_keeps_its_weights_in_one_file_that_has_each_once(pair: Path, tmp
     for name in ("decoder_model.onnx", "decoder_with_past_model.onnx"):
         assert len(load(tmp_path / "out" / name).graph.nodes) < len(load(pair / name).graph.nodes)
         assert graphkit.verify_rewrite(pair / name, tmp_path / "out" / name).passed
+
+
+def test_configurations_and_tokenizer_come_along_through_split_and_fold(tmp_path: Path) -> None:
+    export = tmp_path / "export" / "onnx"
+    export.mkdir(parents=True)
+    merged = export / "decoder_model_merged.onnx"
+    merged.write_bytes(Path(resolve("example:merged-decoder")).read_bytes())
+    (export.parent / "tokenizer.json").write_text("{}")  # where Hugging Face has it
+    (export / "config.json").write_text('{"pad_token_id": 3}')
+    (export / "README.md").write_text("not copied")
+    pair = tmp_path / "pair"
+    pair.mkdir()
+    (pair / "config.json").write_text("{}")  # the user's own, which stays
+    report = graphkit.split_file(merged, pair, graphkit.SplitOptions(verify=False))
+    assert report.copied == ("tokenizer.json",)
+    assert "Wrote tokenizer.json too, copied from beside the source." in " ".join(report.to_text().split())
+    assert (pair / "config.json").read_text() == "{}"
+    folded = fold_folder(pair, tmp_path / "out", UNPROVEN)
+    assert folded.copied == ("config.json", "tokenizer.json")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        ["config.json", "tokenizer.json", *(file.name for file in folded.after)]
+    )
 
 
 def test_models_that_an_exporter_wrote_with_weights_of_their_own_share_them_and_give_the_tokens_of_pytorch(
