@@ -68,9 +68,14 @@ def test_a_survey_ends_with_the_kinds_of_findings_and_the_next_command(run: Run,
         "- 1 of 2: fails above a size (size-limit)",
         "- 1 of 2: fails where dims do not fit together (dims-apart)",
         "$ graphkit survey --show 'my table.parquet'",
+        "$ graphkit survey --show 'my table.parquet' --where merged-if",
     ]
+    assert run("--show", "my table.parquet", "--where", "merged-if")[1].splitlines()[2] == (
+        "1 of 2 models, 0 errors; 1 shown."
+    )
     _, out, _ = run("decode.onnx", "-o", "other.parquet", "--jobs", "1", "--target", "mt8371")
     assert "! 1 of 1: mt8371 refuses nodes (blockers_mt8371)" in out.splitlines()
+    assert "1 of 1 model, " in run("--show", "other.parquet", "--where", "blockers_mt8371")[1]
 
 
 @pytest.mark.parametrize(

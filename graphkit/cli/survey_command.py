@@ -39,7 +39,9 @@ class SurveyFlags:
     retry: bool = option(False, "Read the models again that were errors in an earlier table.", is_rare=True)
     table: str | None = option(None, "Show a table, the worst first.", name="--show", metavar="TABLE.parquet")
     where: tuple[str, ...] = option(
-        (), "Show only the models that meet a condition, such as nodes>1000; repeatable.", metavar="COND"
+        (),
+        "Show only the models that meet a condition, such as nodes>1000, or have a kind of finding; repeatable.",
+        metavar="COND",
     )
     sort: tuple[str, ...] = option((), "Sort by a column, -COLUMN for the largest first; repeatable.", metavar="COL")
     rows: int = option(16, "Number of rows to show; a file has all of them.", is_rare=True)
@@ -90,9 +92,13 @@ def _run_survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) 
     kept_text = f", {totals.kept:,} of them from an earlier run" if totals.kept else ""
     models_text, errors_text = count_things(totals.models, "model(s)"), count_things(totals.errors, "error(s)")
     print_line(f"{models_text} in {output}{kept_text}, {errors_text}, {totals.seconds:.1f} s.")
-    for line in kind_lines(output):
+    lines = [*kind_lines(output)]
+    for line in lines:
         print_line(line)
-    print_line(f"$ graphkit survey --show {shlex.quote(output)}")
+    show = f"$ graphkit survey --show {shlex.quote(output)}"
+    print_line(show)
+    for line in lines[:1]:  # the models that have what is worst
+        print_line(f"{show} --where {line.rpartition('(')[2].removesuffix(')')}")
 
 
 def _make_executor(asked: SurveyFlags) -> Executor:

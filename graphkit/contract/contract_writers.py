@@ -141,7 +141,7 @@ def write_guide(contract: Contract) -> str:
         "cell": _cell_text,
         "maker_row": lambda port: (
             *(port.name, port.dtype, str(list(port.shape))),
-            f"{_source_words(port.source)}: {port.meaning}",
+            f"{_source_words(port.source)}: {port.meaning}".replace("the floor", f"the floor ({contract.floor:g})"),
         ),
         "output_row": lambda port: (port.name, port.dtype, str(list(port.shape)), port.meaning),
         "state_row": lambda s: (s.name, s.dtype, str(list(s.shape)), "-" if s.axis is None else f"axis {s.axis}"),

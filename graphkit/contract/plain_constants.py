@@ -108,14 +108,17 @@ def model_rows(models: Sequence[ModelPorts]) -> dict[str, tuple[str, list[Row]]]
 
 
 def general_numbers(
-    tokens: Mapping[str, int | None], ends: Sequence[int], prompt: Sequence[int] = ()
+    tokens: Mapping[str, int | None], ends: Sequence[int], prompt: Sequence[int], vocabulary: object
 ) -> list[Constant]:
-    """Return the constants that all have: tokens, and what dims below 0 mean."""
+    """Return the constants that all have: tokens, how many there are, and what dims below 0 mean."""
     start = tokens.get("start")
     return [
         Constant("start_token", -1 if start is None else start, "Decoding starts with it; -1 where nothing says."),
         Constant("prompt_tokens", tuple(prompt), "Behind the start token, decoding begins with these."),
         Constant("end_tokens", tuple(ends), "Decoding stops at any of these."),
+        Constant(
+            "vocabulary", vocabulary if isinstance(vocabulary, int) else -1, "Logits of a token; -1 where nothing says."
+        ),
         *(Constant(f"dim_{name}", size, f"In dims: {DIM_TEXTS[name]}.") for name, size in DIMS.items()),
     ]
 
@@ -145,6 +148,7 @@ def bundle_constants(contract: BundleContract) -> Constants:
             "state": places.get(port.state, -1),
         }
 
+    vocabulary = next((port.shape[-1] for port in logits if port is not None and port.shape), None)
     states = [
         {
             **shape_row(state.name, state.dtype, state.shape),
@@ -178,7 +182,7 @@ def bundle_constants(contract: BundleContract) -> Constants:
             Constant("proven", int(contract.proof.passed), "1 where the proof of the methods passed; 0 where not."),
             Constant("arena_bytes", contract.arena, "Bytes of all states."),
             *(Constant(f"most_{name}", size, "The largest size of this name.") for name, size in sizes.items()),
-            *general_numbers(contract.tokens, contract.ends, contract.generation.prompt),
+            *general_numbers(contract.tokens, contract.ends, contract.generation.prompt, vocabulary),
         ),
         {**model_rows(methods), "states": ("State", states)},
         rules_beside(contract.generation),

@@ -25,6 +25,7 @@ from graphkit.graph.declared_types import Dim, declared_dims, hinted_type
 from graphkit.graph.roles import Axis
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
+from graphkit.shapes import infer
 
 __all__ = ["model_constants"]
 
@@ -69,7 +70,10 @@ def model_constants(path: Path) -> Constants:
         for role, each in models.items()
     ]
     settings = read_token_settings(path, has_encoder="encoder" in models and decoder is not None)
-    numbers = general_numbers(settings.tokens, settings.ends, settings.generation.prompt)
+    logits = decoder.roles.logits if decoder is not None else None
+    dims = infer(decoder)[logits].dims if decoder is not None and logits is not None else None
+    vocabulary = dims[-1].constant if dims else None
+    numbers = general_numbers(settings.tokens, settings.ends, settings.generation.prompt, vocabulary)
     arrays, fault = model_rows(rows), f"{path.name}: it has no decoder of later steps, so that there is no loop"
     if decoder is not None:
         numbers += _cache_numbers(decoder)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from graphkit.analysis.findings import KINDS
+from graphkit.analysis.findings import KIND_NAMES, KINDS
 from graphkit.errors import UsageError
 from graphkit.fleet import storage
 from graphkit.fleet.row_store import read_table
-from graphkit.fleet.survey_task import BLOCKERS, COLUMNS
+from graphkit.fleet.survey_task import BLOCKERS, COLUMNS, found_column
 from graphkit.graph.names import count_things, paths_below
 from graphkit.io.remote.urls import is_url
 from graphkit.render.document_blocks import Block, Cell, Column, Link, Prose, Table
@@ -85,7 +85,8 @@ def survey_table(
 
     Args:
         path: The path or URL of the Parquet file.
-        where: Conditions such as `nodes>1000`, `role=encoder`, `path~marian`; all have to hold.
+        where: Conditions such as `nodes>1000`, `role=encoder`, `path~marian`, or a kind of finding such as `merged-if`
+            for the models that have some; all have to hold.
         sort: Columns to sort by, a `-` before those whose largest values come first.
         most: How many rows to show, None for all.
         folder: The folder of the page that the result is for; "" for the current one.
@@ -126,7 +127,7 @@ def kind_lines(path: str) -> Iterator[str]:
     """
     every, lines = read_table(path), list[str]()
     for kind in KINDS:
-        name = kind.name.replace("-", "_")
+        name = found_column(kind.name)
         if models := _count_models(every, name):
             lines.append(f"{'!' if kind.is_fault else '-'} {models}: {kind.says} ({kind.name})")
     for name in (each for each in every.column_names if each.startswith(BLOCKERS)):
@@ -158,9 +159,15 @@ def _row_mask(table: pa.Table, condition: str) -> Any:
     import pyarrow as pa
     from pyarrow import compute
 
+    counted = [found_column(kind.name) for kind in KINDS]
+    counted += [name for name in table.column_names if name.startswith(BLOCKERS)]
+    asked, column_name = condition, found_column(condition.strip())
+    if column_name in counted:  # the models that have findings of this kind
+        condition = f"{column_name}>0"
     match = CONDITION.fullmatch(condition)
     if match is None:
-        raise UsageError(f"--where {condition}: is no condition - write one such as nodes>1000 or role=encoder")
+        hint = did_you_mean(asked, KIND_NAMES, "write one such as nodes>1000 or role=encoder, or a kind of finding")
+        raise UsageError(f"--where {asked}: is no condition - {hint}")
     name, sign, text = match.groups()
     column = table[_known_name(name, table, f"--where {condition}")]
     if sign == "~":

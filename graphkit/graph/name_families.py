@@ -1,7 +1,7 @@
 """Families of names, each as one label, which says exactly which names there are.
 
 They differ in numbers, or in key and value: `past.{0-17}.{key|value}` stands for 36 names, `h.{0,2,5-7}` for five, and
-`layers.{i=0-3}/attn_{i}` for four, whose numbers vary together.
+`layers.{i=0-3}/attn_{i}` for four, whose numbers vary together, as `{i=key|value}` and `{i}` do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 MAX_DIGITS = 10
 KEY_VALUE = {"key", "value", "keys", "values", "k", "v"}
-LETTERS = ascii_lowercase[8:]  # of numbers that vary together: i, j, ...
+LETTERS = ascii_lowercase[8:]  # of words that vary together: i, j, ...
 SHOWN = 6  # labels in a sentence
 WIDE = 120  # characters of a label in a sentence
 RUN = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
@@ -174,12 +174,9 @@ def _label_pattern(names: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def _tied_columns(columns: Sequence[Words]) -> list[int]:
-    """Return for each column the first one that has the same numbers in every name, mostly itself."""
+    """Return for each column the first one that has the same words in every name, mostly itself."""
     first: dict[Words, int] = {}
-    ties = [
-        first.setdefault(words, column) if is_number(words[0]) and len(set(words)) > 1 else column
-        for column, words in enumerate(columns)
-    ]
+    ties = [first.setdefault(words, column) if len(set(words)) > 1 else column for column, words in enumerate(columns)]
     return ties if len(first) <= len(LETTERS) else list(range(len(columns)))
 
 

@@ -189,7 +189,7 @@ def _members(row: list[str]) -> Iterator[list[str]]:
 
 
 def _expanded(text: str) -> Iterator[str]:
-    """Yield the names of a family: `{0-2}` numbers, `{i=0-2}` those that `{i}` repeats, `{key|value}` words."""
+    """Yield the names of a family: `{0-2}` numbers, `{i=0-2}` what `{i}` repeats, `{key|value}` words."""
     parts = re.split(r"\{(.*?)\}", text)
     named = {part.split("=")[0]: place for place, part in enumerate(parts) if place % 2 and "=" in part}
     choices = [_choices(part) if place % 2 and part not in named else [part] for place, part in enumerate(parts)]
@@ -200,4 +200,4 @@ def _expanded(text: str) -> Iterator[str]:
 def _choices(inside: str) -> list[str]:
     if found := re.fullmatch(r"(?:\w=)?(\d+)-(\d+)", inside):
         return [str(number) for number in range(int(found[1]), int(found[2]) + 1)]
-    return inside.split("|")
+    return inside.partition("=")[2].split("|") if "=" in inside else inside.split("|")

@@ -16,7 +16,7 @@ STEP = Method(
             for state in STATES
         ),
         Port("embeds", "float32", (1, 1, 16), "the rows of 'a|b' at 'ids'", Source("embedding", "words", "token")),
-        Port("mask", "float32", (1, 1, 1, 5), "added to scores", Source("slots_mask", window=3)),
+        Port("mask", "float32", (1, 1, 1, 5), "0 or the floor", Source("slots_mask", window=3)),
     ),
     (
         Port("logits", "float32", (1, 1, 9), "'logits' of the original"),
@@ -30,7 +30,8 @@ STEP = Method(
 TEXT = r"""# Host contract (generic-npu)
 
 This is what a host program does to run these models. `contract.json` says the same as data. A name with
-braces stands for a whole family: `past.{0-5}.{key|value}` for the keys and values of layers 0 to 5.
+braces stands for a whole family: `past.{0-5}.{key|value}` for the keys and values of layers 0 to 5. Behind
+`{i=0-5}`, `{i}` is the same number once more.
 
 ## The loop
 
@@ -51,7 +52,7 @@ The models add positions.
 |---|---|---|---|
 | `past.{0-1}.{key\|value}` | float32 | [1, 2, 4, 8] | state 'past.{i=0-1}.{key\|value}': of layer {i} |
 | `embeds` | float32 | [1, 1, 16] | the row of the token of table 'words': the rows of 'a\|b' at 'ids' |
-| `mask` | float32 | [1, 1, 1, 5] | the mask over the slots, of which the last 3 tokens count: added to scores |
+| `mask` | float32 | [1, 1, 1, 5] | the mask over the slots, of which the last 3 tokens count: 0 or the floor (-1e+09) |
 
 | output | dtype | shape | meaning |
 |---|---|---|---|

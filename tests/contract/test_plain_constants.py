@@ -52,6 +52,7 @@ def test_a_pair_says_what_goes_round_and_what_stays(pair: Path) -> None:
         ("decoder_model.onnx", "first"),
         ("decoder_with_past_model.onnx", "step"),
     ]
+    assert made.VOCABULARY == 64
     step = made.MODELS[2]
     inputs = made.INPUTS[step.inputs : step.inputs + step.input_count]
     outputs = {model.name: made.OUTPUTS[model.outputs : model.outputs + model.output_count] for model in made.MODELS}

@@ -273,6 +273,7 @@ def test_conditions(folder: Path, where: list[str], chosen: int) -> None:
         (["nods>1"], [], "--where nods>1: no column 'nods' - did you mean"),
         ([], ["-nods"], "--sort -nods: no column 'nods' - did you mean"),
         (["nodes"], [], "--where nodes: is no condition - write one such as"),
+        (["merged-iff"], [], "--where merged-iff: is no condition - did you mean 'merged-if'?"),
         (["nodes>many"], [], "--where nodes>many: 'nodes' is a number - compare it with one"),
     ],
 )
