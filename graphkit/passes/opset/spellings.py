@@ -144,11 +144,15 @@ def _over_one_axis(draft: Draft) -> None:
     if axis == -1 or (rank is not None and axis == rank - 1):
         draft.attributes["axis"] = axis
         return
-    if draft.version < ALLOW_ZERO_SINCE:
-        raise MatchFailure(f"it is over several axes, which takes a Reshape of opset {ALLOW_ZERO_SINCE}")
+    takes_zeros = {"allowzero": 1} if draft.version >= ALLOW_ZERO_SINCE else {}
+    dims = draft.editor.shapes[data].dims
+    behind = () if dims is None else dims if axis in (0, -len(dims)) else dims[1:]  # what a 0 there does not stand for
+    if not takes_zeros and (dims is None or not all(dim.constant for dim in behind)):
+        since = f"which takes a Reshape of opset {ALLOW_ZERO_SINCE} where one has no elements"
+        raise MatchFailure(f"it is over several axes, {since}")
     shape, flat, result = draft.name("shape"), draft.name("flat"), draft.name("rows")
     draft.before += [NewNode("Shape", [data], [shape]), NewNode("Flatten", [data], [flat], {"axis": axis})]
-    draft.after.append(NewNode("Reshape", [result, shape], [draft.outputs[0]], {"allowzero": 1}))
+    draft.after.append(NewNode("Reshape", [result, shape], [draft.outputs[0]], takes_zeros))
     draft.inputs, draft.outputs, draft.attributes["axis"] = [flat], [result], -1
 
 

@@ -254,3 +254,24 @@ def test_old_exports_are_converted_without_their_weights(name: str) -> None:
     onnx.checker.check_model(without_weights(outcome.model.proto))
     assert outcome.model.proto.graph.initializer[: len(proto.graph.initializer)] == proto.graph.initializer[:]
     assert {node.name for node in proto.graph.node} <= {node.name for node in outcome.model.proto.graph.node}
+
+
+@pytest.mark.parametrize(("dims", "axis"), [("N, 3, 4", 1), ("N, 3, 4", -2), ("2, 3, 4", 0), ("2, 3, 4", 2)])
+def test_a_softmax_over_several_axes_needs_no_newer_reshape_where_none_of_them_is_empty(dims: str, axis: int) -> None:
+    model = model_of(f"agraph (float[{dims}] x) => (y) {{ y = Softmax <axis = {axis}> (x) }}", 11)
+    outcome = check(ConvertOpset(13), model, [{"N": 2}, {"N": 0}])
+    assert outcome.model.graph.opset() == 13
+
+
+@pytest.mark.parametrize(("dims", "axis"), [("N, L, 4", 1), ("N, 3, 4", 0), ("N, 0, 4", 1)])
+def test_a_softmax_over_several_axes_that_may_be_empty_stays(dims: str, axis: int) -> None:
+    model = model_of(f"agraph (float[{dims}] x) => (y) {{ y = Softmax <axis = {axis}> (x) }}", 11)
+    (declined,) = ConvertOpset(13).run(model).declined
+    assert "a Reshape of opset 14 where one has no elements" in declined.reason
+
+
+def test_a_softmax_in_a_branch_is_spelled_anew() -> None:
+    branches = """then_branch = t () => (float[N, 3, 4] a) { a = Softmax <axis = 1> (x) },
+        else_branch = e () => (float[N, 3, 4] b) { b = Neg (x) }"""
+    model = model_of(f"agraph (bool c, float[N, 3, 4] x) => (y) {{ y = If (c) <{branches}> }}", 11)
+    check(ConvertOpset(13), model, [{"N": 2}])
