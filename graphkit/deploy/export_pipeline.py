@@ -245,7 +245,7 @@ def check_static_cache(path: Path, step: Model, first: Model | None = None) -> N
         scores = node.input(0) if node.is_op("Softmax") else None
         if scores is None or not lengths & {*(shapes[scores].dims or ())[-1:]} or not known[scores].data:
             continue
-        if is_unmasked_product(scores, known, by_symbols=False):
+        if is_unmasked_product(scores, known, shapes, by_symbols=False):
             raise UsageError(
                 f"{step.name}: '{node.label}' (Softmax) reads the same slots at each position: nothing that is added "
                 "to its scores follows the position, as where an exporter froze a mask - export it with a cache that "

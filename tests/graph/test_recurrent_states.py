@@ -47,6 +47,7 @@ X: dict[str, list[int | str]] = {"x": ["batch", 3]}
         ("input_states_1", "output_states_1"),
         ("average", "new_average"),
         ("past_conv.0", "present_conv.0"),
+        ("input.cache.linear_cache.0", "output.cache.linear_cache.0"),
     ],
 )
 def test_names_link(past: str, after: str) -> None:

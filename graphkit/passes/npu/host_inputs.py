@@ -403,7 +403,7 @@ class InsertAttentionMask(Pass):
             axis = node.attr("axis", -1)
             if not dims or axis is None or axis % len(dims) != len(dims) - 1 or dims[-1].constant is not None:
                 continue
-            if not is_unmasked_product(scores, known):
+            if not is_unmasked_product(scores, known, shapes):
                 continue
             over: Over = "source" if dims[-1].symbols <= frozen else "slots"
             if over == "source" and not dims[-1].symbols <= text:
@@ -424,12 +424,17 @@ class InsertAttentionMask(Pass):
         return Matched(with_interface(editor.result(), inputs, {}), changes, matches=tuple(missing))
 
 
-def is_unmasked_product(scores: Value, known: Mapping[Value, Dependence], *, by_symbols: bool = True) -> bool:
+def is_unmasked_product(
+    scores: Value, known: Mapping[Value, Dependence], shapes: Shapes, *, by_symbols: bool = True
+) -> bool:
     """Whether scores come from a MatMul, and nothing is added that depends on valid lengths or masks.
+
+    What is the same for all keys, as a mask of one that an exporter froze, is none.
 
     Args:
         scores: What a Softmax reads.
         known: What each value depends on.
+        shapes: The shapes of the model.
         by_symbols: Whether sizes alone may tell what is valid.
     """
 
@@ -444,7 +449,9 @@ def is_unmasked_product(scores: Value, known: Mapping[Value, Dependence], *, by_
             return True
         if not node.is_op(*SCORES):
             return False
-        facts = [known[operand] for operand in node.operands if operand in known]
+        is_wide = (shapes[value].dims or (1,))[-1] != 1
+        operands = [each for each in node.operands if not is_wide or (shapes[each].dims or (None,))[-1] != 1]
+        facts = [known[operand] for operand in operands if operand in known]
         if node.is_op("Add", "Where", "Sub") and any(
             not f.data and (f.inputs or (by_symbols and f.symbols)) for f in facts
         ):

@@ -268,6 +268,20 @@ def test_no_mask_is_inserted(case: str) -> None:
     assert InsertAttentionMask().run(original).model is original
 
 
+@pytest.mark.parametrize(("keys", "is_mask"), [(1, False), ("all", True)])
+def test_a_mask_of_one_key_that_an_exporter_froze_hides_no_slots(keys: int | str, is_mask: bool) -> None:
+    model = model_of(
+        f"""g (float[1, 2, 1, 4] q, float[1, 2, past, 4] past_key_0, float[1, 2, 1, 4] k,
+               int64[1, 1, 1, {keys}] attention_mask)
+        => (y, float[1, 2, all, 4] present_key_0) <float floor = {{-9.0}}> {{
+            present_key_0 = Concat <axis = 2> (past_key_0, k)
+            keys = Transpose <perm = [0, 1, 3, 2]> (present_key_0) scores = MatMul (q, keys)
+            numbers = Cast <to = 1> (attention_mask) bias = Mul (numbers, floor)
+            masked = Add (scores, bias) y = Softmax (masked) }}"""
+    )
+    assert [match.over for match in InsertAttentionMask().run(model).matches] == ([] if is_mask else ["slots"])
+
+
 def test_a_decoder_without_a_cross_attention_cache_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"gives no cross-attention cache: .* - export it with such a cache, or bundle it"
