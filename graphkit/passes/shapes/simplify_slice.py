@@ -24,7 +24,8 @@ class CanonicalizeSlice(NodeRewrite):
     """Give each Slice of step 1 constant bounds, or remove it if it cuts nothing off.
 
     An end at or after the dim becomes the largest int64, and a bound that is the dim minus a number becomes negative.
-    Legality: the bounds mean the same at all legal input dims; any other bound that depends on them is left.
+    What cuts one whole part out of a Concat, as an assignment to slices of zeros leaves it, is that part. Legality:
+    the bounds mean the same at all legal input dims; any other bound that depends on them is left.
 
     Before:
 
@@ -57,6 +58,9 @@ class CanonicalizeSlice(NodeRewrite):
             if editor.bypass(node, node.operand(0)):
                 editor.note("Slice(s) without effect removed")
             return
+        if (part := _joined_part(editor, node, bounds)) is not None and editor.bypass(node, part):
+            editor.note("Slice(s) of one part of a Concat removed")
+            return
         for index, name in ((1, "starts"), (2, "ends")):
             value, numbers = node.operand(index), [n for pair in bounds if isinstance(n := pair[index - 1], int)]
             if value.is_constant or len(numbers) < len(bounds):
@@ -65,6 +69,29 @@ class CanonicalizeSlice(NodeRewrite):
             array = np.array([min(number, int(np.iinfo(dtype).max)) for number in numbers], dtype)
             editor.set_inputs(node, {index: editor.constant(array, f"{node.result().name}_{name}")})
             editor.note("bound(s) of Slices made constant")
+
+
+def _joined_part(editor: Editor, node: Node, bounds: list[tuple[Expr | int, Expr | int]]) -> Value | None:
+    """Return the part of a Concat that a Slice cuts out, None where it is no whole one."""
+    joined, named = node.operand(0), node.input(3)
+    concat, dims, axes = joined.producer, editor.shapes[joined].dims, editor.shapes[named].elements if named else None
+    if concat is None or not concat.is_op("Concat") or dims is None or len(bounds) != 1 or (named and not axes):
+        return None
+    axis, (first, last) = concat.axis(len(dims)), bounds[0]
+    cut = element_number(axes[0]) if axes else 0
+    if axis is None or cut is None or cut % len(dims) != axis:
+        return None
+    low, high = (dims[axis] + at if isinstance(at, int) and at < 0 else Expr.of(at) for at in (first, last))
+    start = Expr.of(0)
+    for part in concat.operands:
+        sizes = editor.shapes[part].dims
+        if sizes is None or len(sizes) != len(dims):
+            return None
+        end = start + sizes[axis]
+        if start == low and (end == high or (last == INT64_MAX and end == dims[axis])):
+            return part if editor.shapes[part].dims == editor.shapes[node.result()].dims else None
+        start = end
+    return None
 
 
 def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | int]] | None:

@@ -110,3 +110,33 @@ BOUNDS = ["zero", "one", "two", "minus", "much", "l", "p", "m", "h", "n"]
 @given(st.sampled_from(BOUNDS), st.sampled_from(BOUNDS), st.sampled_from(["L", "past"]))
 def test_any_bounds_mean_the_same_afterwards(start: str, end: str, dim: str) -> None:
     check(PASS, model_of(graph(start, end, data=f"float[N, {dim}]")), EVERY)
+
+
+def joined(start: str, end: str, axis: int = 1) -> str:
+    """Return a Slice of three parts joined along the second axis: of L, 3 and L columns."""
+    return f"""g (float[N, L] x, float[N, 3] z) => (y) <int64[1] zero = {{0}}, int64[1] minus = {{-3}},
+        int64[1] last = {{{INT64_MAX}}}, int64[1] three = {{3}}, int64[1] axis = {{{axis}}}> {{
+            l = Shape <start = 1, end = 2> (x) m = Add (l, three) n = Neg (l)
+            a = Abs (x) c = Concat <axis = 1> (a, z, x)
+            s = Slice (c, {start}, {end}, axis) y = Neg (s)
+        }}"""
+
+
+PARTS = {"the first": ("zero", "l", "a"), "a middle one": ("l", "m", "z"), "the last": ("m", "last", "x")}
+
+
+@pytest.mark.parametrize(("start", "end", "part"), PARTS.values(), ids=PARTS)
+def test_one_that_cuts_a_whole_part_out_of_a_concat_is_that_part(start: str, end: str, part: str) -> None:
+    outcome = check(PASS, model_of(joined(start, end)), EVERY)
+    assert lines(outcome.model)[-1] == f"y = Neg ({part})"
+
+
+@pytest.mark.parametrize(("start", "end"), [("zero", "m"), ("zero", "three"), ("three", "last"), ("minus", "last")])
+def test_one_that_cuts_across_the_parts_of_a_concat_stays(start: str, end: str) -> None:
+    outcome = check(PASS, model_of(joined(start, end)), EVERY)
+    assert "Slice" in lines(outcome.model)[-2]
+
+
+def test_one_along_another_axis_than_that_of_a_concat_stays() -> None:
+    outcome = check(PASS, model_of(joined("zero", "l", axis=0)), EVERY)
+    assert "Slice" in lines(outcome.model)[-2]
