@@ -46,8 +46,8 @@ BEFORE_LOOKUPS = (  # operators between a table and its lookup
 )  # fmt: skip
 SHIFTS = ("Add", "Sub", "Clip", "Max", "Min", "Where")  # operators on indices before a lookup
 ROTARY = ("MatMul", "Einsum", "Mul", "Div", "Add")  # between positions and their angles
-PAIRED = ("Equal", "Sub")  # an element of a mask meets a constant here; those of positions and ids meet each other
-COUNTING = (*COMPARING - {"Equal"}, "CumSum", "ArgMax", "Mod")
+PAIRED = (*COMPARING, "Sub")  # an element of a mask meets a constant here; those of positions and ids meet each other
+COUNTING = ("CumSum", "ArgMax", "Mod")
 MIXING = (
     MEASURING
     | RECURRENT

@@ -101,6 +101,14 @@ def test_what_is_counted_before_it_masks_is_no_mask() -> None:
     assert roles_of(graph) == {"arg0": "other", "arg1": "other", "scores": "other"}
 
 
+@pytest.mark.parametrize(("dtype", "name"), [("float", "attention_mask"), ("int64", "arg0")])
+def test_what_is_compared_with_a_number_before_it_masks_is_a_mask(dtype: str, name: str) -> None:
+    graph = f"""g ({dtype}[b, s] {name}, float[b, s] scores) => (float[b, s] y) <{dtype} half = {{0}}> {{
+        kept = Greater ({name}, half)  low = Constant <value = float {{-10000}}> ()
+        masked = Where (kept, scores, low)  y = Softmax (masked) }}"""
+    assert roles_of(graph)[name] == "mask"
+
+
 LOOKUP = "y = Gather (table, {}) }}"
 
 
