@@ -32,6 +32,7 @@ __all__ = ["verify_split"]
 
 BATCH, ENCODER = 2, 5  # of the loop, where nothing fixes them
 NO_FIT = "No greedy loop was run: the pair does not fit the merged decoder."
+SHORTER = "The merged decoder does not run from a prompt of {:,} tokens, so that the loop starts with {:,}: {}."
 ONE_LENGTH = "No greedy loop was run: the decoder of later steps takes a past of one length."
 
 
@@ -155,20 +156,21 @@ def _prove_loop(
     merged, pair = corrected.model, (declarations(pair[0]).model, declarations(pair[1]).model)
     steps = options.steps
     with IsolatedSession(source, prepack=False, known=merged) as session:
-        prompts = _prompt_lengths(first, first_runs, steps)
+        prompts, note = _prompt_lengths(first, first_runs, steps), ""
         for prompt in prompts:
             try:
                 expected = decode(Decoder(merged, merged, session, session), sizes=fit_sizes(prompt), steps=steps)
                 break
-            except RunError:
+            except RunError as error:
                 if prompt == prompts[-1]:
                     raise
+                note = SHORTER.format(prompt, prompts[-1], f"{error.problem}".rstrip("."))
     try:
         sessions = [IsolatedSession(_runtime_source(model), prepack=False, known=model) for model in pair]
         actual = decode(Decoder(*pair, *sessions), sizes=fit_sizes(prompt), steps=steps, like=merged)
     except ModelError as error:
-        return LoopProof(prompt, steps, None, error.problem)
-    return LoopProof(prompt, steps, *_compare_loops(expected, actual, options.tolerance or 0.0))
+        return LoopProof(prompt, steps, None, error.problem, note)
+    return LoopProof(prompt, steps, *_compare_loops(expected, actual, options.tolerance or 0.0), note)
 
 
 def _prompt_lengths(first: Feeder, runs: Sequence[Mapping[str, int]], steps: int) -> list[int]:

@@ -15,9 +15,10 @@ from graphkit.examples import resolve
 from graphkit.model import Model, load
 from graphkit.options import SplitProofOptions
 from graphkit.passes.control_flow.split_merged import split_merged
-from graphkit.runtime.session import Session
+from graphkit.runtime.session import RunError, Session
 from graphkit.save import save_models
 from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.verify import split_verifier
 from graphkit.verify.comparator import compare_outputs
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.split_verifier import verify_split
@@ -67,6 +68,22 @@ def test_each_model_of_a_split_has_its_headline(tmp_path: Path) -> None:
     )
     text = proof.to_text()
     assert "By normal forms of later.onnx, at every legal size and for every input" in text
+
+
+def test_a_loop_that_starts_shorter_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = split_verifier.decode
+
+    def fail_once(*_: object, **_more: object) -> object:
+        monkeypatch.setattr(split_verifier, "decode", decode)
+        raise RunError("onnxruntime fails: no such position.")
+
+    monkeypatch.setattr(split_verifier, "decode", fail_once)
+    monkeypatch.setattr(split_verifier, "_prompt_lengths", lambda *_: [2000, 3])
+    merged = load("example:merged-decoder")
+    proof = verify_split(merged, *pair(merged, tmp_path, "inline"), SplitProofOptions(steps=2))
+    assert proof.passed
+    note = "The merged decoder does not run from a prompt of 2,000 tokens, so that the loop starts with 3: onnxruntime"
+    assert proof.loop.note == f"{note} fails: no such position."
 
 
 @pytest.mark.slow
