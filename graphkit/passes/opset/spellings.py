@@ -487,7 +487,7 @@ def _require(reason: str, holds: Callable[[Draft], bool], drop: str = "") -> Ada
 
 
 def _spell_gelu(draft: Draft) -> None:
-    """There was no Gelu: it is x (1 + erf(x / sqrt(2))) / 2, as compilers look for it, or by the tanh of a cubic."""
+    """There was no Gelu: it is x (1 + erf(x / sqrt(2))) / 2, in onnxruntime's order, or by the tanh of a cubic."""
     x, dtype = draft.first(), FLOATS.get(_first_dtype(draft))
     if dtype is None:
         raise MatchFailure("it is not known to be of a float dtype")
@@ -498,14 +498,13 @@ def _spell_gelu(draft: Draft) -> None:
         return made
 
     if draft.node.attr("approximate", "none") == "tanh":
-        square = draft.name("square")
-        draft.before.append(NewNode("Mul", [x, x], [square]))
-        factor = add("Add", "factor", add("Mul", "scaled", square, ROOT * CUBIC), ROOT)
-        inner = draft.name("inner")
+        square, inner = draft.name("square"), draft.name("inner")
+        draft.before.append(NewNode("Mul", [add("Mul", "cubic", x, ROOT * CUBIC), x], [square]))
+        factor = add("Add", "factor", square, ROOT)
         draft.before.append(NewNode("Mul", [x, factor], [inner]))
         squashed = add("Tanh", "tanh", inner)
     else:
-        squashed = add("Erf", "erf", add("Div", "divided", x, 2**0.5))
+        squashed = add("Erf", "erf", add("Mul", "scaled", x, 0.5**0.5))
     weighted, shifted = draft.name("weighted"), add("Add", "shifted", squashed, 1)
     draft.before.append(NewNode("Mul", [x, shifted], [weighted]))
     draft.begin()
