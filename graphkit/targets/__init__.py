@@ -50,6 +50,8 @@ NAMES = (
     "qnn-htp",
     "webgpu",
     "openvino",
+    "webnn",
+    "coreml",
     "generic-npu",
 )
 FOLDER = Path(__file__).parent
