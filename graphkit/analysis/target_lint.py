@@ -15,7 +15,7 @@ from onnx import TensorProto, defs
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim
-from graphkit.graph.operator_traits import RANDOM, value_inputs
+from graphkit.graph.operator_traits import NORMALIZATIONS, RANDOM, SKIP_NORMALIZATIONS, value_inputs
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, as_text, attribute_value
 from graphkit.ops.tensor import TensorSequence, element_numbers, plain_dims
@@ -104,12 +104,11 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "Erf", "gelu-to-tanh"),
     Remedy("operator", "Gelu", "gelu-to-tanh"),
     Remedy("operator", "Cast", "cast-int64-away", lambda _, node: node.attr("to", 0) == TensorProto.INT64),
-    Remedy("operator", "LayerNormalization", "layer-norm-to-primitives"),
+    *(Remedy("operator", operator, "layer-norm-to-primitives") for operator in NORMALIZATIONS | SKIP_NORMALIZATIONS),
     Remedy("operator", "Neg", "neg-to-mul"),
     Remedy("operator", "SequenceAt", "sequence-to-split", lambda lint, node: node.input(0) in lint.parts),
     Remedy("operator", "SplitToSequence", "sequence-to-split", lambda lint, node: node.outputs[0] in lint.parts),
     Remedy("operator", "Pow", "pow-to-mul", _second_is_static),
-    Remedy("operator", "RMSNormalization", "layer-norm-to-primitives"),
     Remedy("operator", "Reciprocal", "reciprocal-to-div"),
     Remedy("operator", "Sqrt", "reciprocal-to-div", lambda _, node: _is_read_by(node, "Reciprocal")),
     Remedy("operator", "DynamicQuantizeLinear", "dequantize"),

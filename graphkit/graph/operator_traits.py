@@ -144,6 +144,7 @@ VARIADIC = operator_set("Max Mean Min Sum")  # of any number of inputs
 COMMUTATIVE = VARIADIC | operator_set("Add And Equal Mul Or Xor")
 SOFTMAXES = operator_set("Softmax LogSoftmax Hardmax")
 NORMALIZATIONS = operator_set("LayerNormalization RMSNormalization SimplifiedLayerNormalization")
+SKIP_NORMALIZATIONS = operator_set("SkipLayerNormalization SkipSimplifiedLayerNormalization", "com.microsoft")
 RECURRENT = operator_set("GRU LSTM RNN")
 
 REDUCTIONS = operator_set(

@@ -98,8 +98,7 @@ class Editor(Edits):
         nodes: dict[str, list[Node]] = defaultdict(list)
         for scope in self.scopes:
             for node in scope.nodes:
-                if not node.domain:
-                    nodes[node.op_type].append(node)
+                nodes[node.operator].append(node)
         return nodes
 
     @cached_property
@@ -109,10 +108,10 @@ class Editor(Edits):
             operators.update(fused_nodes(scope, lambda value: self.shapes[value].dims))
         return operators
 
-    def nodes(self, *op_types: str) -> Iterator[Node]:
-        """Yield the nodes of these operators of the default domain that an edit may still take."""
-        for op_type in op_types:
-            yield from (node for node in self._by_operator.get(op_type, ()) if self.is_free(node))
+    def nodes(self, *operators: str) -> Iterator[Node]:
+        """Yield the nodes of these operators, with their domain unless it is onnx's, that an edit may still take."""
+        for operator in operators:
+            yield from (node for node in self._by_operator.get(operator, ()) if self.is_free(node))
 
     def is_free(self, node: Node) -> bool:
         """Whether an edit may take a node: no edit has taken it, and no fusion needs it."""

@@ -56,7 +56,7 @@ class NodeRewrite(Rewrite):
     """Base of the rewrites that look at one node after the other, each with its first input and its first output.
 
     Attributes:
-        operators: The operators of the nodes that they look at, of the default domain.
+        operators: The operators of the nodes that they look at, with their domain unless it is onnx's.
     """
 
     operators: ClassVar[tuple[str, ...]]

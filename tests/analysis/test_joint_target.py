@@ -15,7 +15,7 @@ from graphkit.targets import NAMES, load_target
 
 RealModel = Callable[[str], Model]
 Rows = set[tuple[str, str, str]]
-OTHERS = tuple(name for name in NAMES if name not in ("generic-npu", "openvino", "webgpu"))  # which are no NPUs
+OTHERS = tuple(name for name in NAMES if name not in ("generic-npu", "openvino", "webgpu", "webnn", "coreml"))
 MODELS = ("bert-fill-mask/model", "gpt2-tiny/decoder_model_merged", "llama-int4/model", "vit-qdq/model")
 
 

@@ -13,7 +13,7 @@ from onnx.defs import get_schema
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.operator_traits import NORMALIZATIONS
+from graphkit.graph.operator_traits import NORMALIZATIONS, SKIP_NORMALIZATIONS
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import (
     ROUNDING,
@@ -155,8 +155,8 @@ class LayerNormToPrimitives(NodeRewrite):
     """Spell LayerNormalization as Sub, Mul, ReduceMean, Sqrt and Div, for targets without it.
 
     TFLite refuses a LayerNormalization in int16 because of its SQUARED_DIFFERENCE, which this spelling does without.
-    RMSNormalization and SimplifiedLayerNormalization, which subtract no mean, are spelled out in the same way. Results
-    differ in the last digits.
+    RMSNormalization and SimplifiedLayerNormalization, which subtract no mean, are spelled out in the same way. So are
+    those of onnxruntime that add a residual first. Results differ in the last digits.
     Legality: nothing reads the mean or the deviation; the computation is in the dtype of the tensor (`stash_type`), and
     its rank is known.
 
@@ -182,7 +182,7 @@ class LayerNormToPrimitives(NodeRewrite):
     """
 
     largest_error: ClassVar[float] = 1e-5
-    operators: ClassVar[tuple[str, ...]] = tuple(sorted(NORMALIZATIONS))
+    operators: ClassVar[tuple[str, ...]] = tuple(sorted(NORMALIZATIONS | SKIP_NORMALIZATIONS))
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         data = node.operand(0)
@@ -192,7 +192,7 @@ class LayerNormToPrimitives(NodeRewrite):
             raise MatchFailure("the rank of its data is not known")
         if dtype != (node.attr("stash_type", 1) or dtype):
             raise MatchFailure("it computes in another dtype than that of its data")
-        if any(value is not None and (value.consumers or editor.is_output(value)) for value in node.outputs[1:]):
+        if any(value is not None and (value.consumers or editor.is_output(value)) for value in node.outputs[1:3]):
             raise MatchFailure("its mean or deviation is in use")
         builder = Builder(editor, node)
         _spell_normalization(builder, data, list(range(axis - rank, 0)))
@@ -209,16 +209,30 @@ def _spell_normalization(builder: Builder, data: Value, axes: Sequence[int]) -> 
         return add("ReduceMean", source, builder.integers(axes, "axes"), role=role, keepdims=1)
 
     dtype = tensor_dtype_to_np_dtype(builder.editor.shapes[data].dtype)
-    epsilon = builder.constant(np.array([node.attr("epsilon", 1e-5)], dtype), "epsilon")
-    is_centred = node.is_op("LayerNormalization")
-    centred = add("Sub", data, mean(data, "mean"), role="centred") if is_centred else data
+    skips = node.operator in SKIP_NORMALIZATIONS
+    epsilon = builder.constant(np.array([node.attr("epsilon", 1e-12 if skips else 1e-5)], dtype), "epsilon")
+    is_centred = node.op_type in ("LayerNormalization", "SkipLayerNormalization")
+    source = _add_residual(builder, data, node.input(3 + is_centred)) if skips else data
+    centred = add("Sub", source, mean(source, "mean"), role="centred") if is_centred else source
     variance = mean(add("Mul", centred, centred, role="square"), "variance")
     deviation = add("Sqrt", add("Add", variance, epsilon, role="positive"), role="deviation")
     result = add("Div", centred, deviation, role="normal")
-    if (scale := node.input(1)) is not None:
+    if (scale := node.input(1 + skips)) is not None:
         result = add("Mul", result, scale, role="scaled")
-    if is_centred and (bias := node.input(2)) is not None:
+    if is_centred and (bias := node.input(2 + skips)) is not None:
         add("Add", result, bias, role="shifted")
+
+
+def _add_residual(builder: Builder, data: Value, bias: Value | None) -> NodeInput:
+    """Return the sum of the first inputs, and of a bias; it is an output of the node as well."""
+    total = builder.add("Add", data, builder.node.operand(1), role="sum")
+    if bias is not None:
+        total = builder.add("Add", total, bias, role="biased")
+    given = builder.node.outputs[3] if len(builder.node.outputs) > 3 else None
+    if given is None:
+        return total
+    builder.nodes[-1] = NewNode("Add", builder.nodes[-1].inputs, [given.name])
+    return given.name
 
 
 ROOT = math.sqrt(2 / math.pi)

@@ -99,6 +99,11 @@ NORMALIZED = {
     "opset 18": graph("y = LayerNormalization <axis = -2> (x, s)", inits=SCALE, opset=18),
     "no mean": graph("y = SimplifiedLayerNormalization <epsilon = 0.1> (x, s)", inits=SCALE),
     "RMSNormalization": graph("y = RMSNormalization <epsilon = 0.1> (x, s)", inits=SCALE, opset=23),
+    "residual": graph("y = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.1> (x, x, s, s)", inits=SCALE),
+    "residual, in use": graph(
+        "a, m, d, t = com.microsoft.SkipLayerNormalization <epsilon = 0.1> (x, x, s, b, s) y = Add (a, t)",
+        inits=f"{SCALE}, float[4] b = {{4, 3, 2, 1}}",
+    ),
 }  # fmt: skip
 
 
