@@ -245,6 +245,11 @@ def check_static_cache(path: Path, step: Model, first: Model | None = None) -> N
         scores = node.input(0) if node.is_op("Softmax") else None
         if scores is None or not lengths & {*(shapes[scores].dims or ())[-1:]} or not known[scores].data:
             continue
+        behind = [
+            each for reader, _ in node.result().consumers if reader.is_op("Mul", "Where") for each in reader.operands
+        ]
+        if any(not known[each].data and known[each].inputs for each in behind if each in known):
+            continue  # weights that a mask makes 0
         if is_unmasked_product(scores, known, shapes, by_symbols=False):
             raise UsageError(
                 f"{step.name}: '{node.label}' (Softmax) reads the same slots at each position: nothing that is added "

@@ -45,7 +45,7 @@ from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.input_generator import ExportInputs, InputSpec
-from graphkit.verify.oracle import Oracle, assumed_masks
+from graphkit.verify.oracle import Oracle, assumed_inputs
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.rounding import FACTORS
@@ -264,7 +264,7 @@ class BundleVerifier:
             yield NO_CHUNKS
         if (tokens := self.truth.tokens) and all(len(set(row)) == 1 for rows in tokens.values() for row in rows):
             yield "The tokens tell nothing: it is one token all the way. The logits tell."
-        yield from assumed_masks(self.originals.step)
+        yield from assumed_inputs(self.originals.step)
         if tokens and max(tokens) == 1:
             yield "A bundle of one row has no beams to try."
 

@@ -26,7 +26,7 @@ from graphkit.verify.input_elements import Draw, place_token, special_tokens, to
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_case import AlteredHost, IsolatedMethods, LoweringCase, find_leaks, sound_lengths
 from graphkit.verify.lowering_causes import facts_of, find_lowering_causes
-from graphkit.verify.oracle import OneSequence, assumed_masks
+from graphkit.verify.oracle import OneSequence, assumed_inputs
 from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half, level_tolerance
@@ -173,7 +173,7 @@ class _Proof:
         steps = (method.outputs for method in self.contract.methods if method.when == "step")
         if others := [f"'{port.name}'" for ports in steps for port in ports if not port.writes][1:]:
             yield f"Of a step, logits alone are compared, not {join_words(others)}."
-        yield from assumed_masks(self.reference.originals.step)
+        yield from assumed_inputs(self.reference.originals.step)
         if self._pads_with_tokens and self.contract.takes_text:
             yield f"Shorter texts are padded with token {self.reference.pad}, which no mask hides."
         sound = self.contract.sizes.get("sound", 0)

@@ -20,7 +20,7 @@ from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import TensorType, declared_type, hinted_type
-from graphkit.graph.names import names_in
+from graphkit.graph.names import join_words, names_in
 from graphkit.graph.roles import declared_rank, dim_at
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
@@ -29,7 +29,7 @@ from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.verify.decoding import Decoder
 from graphkit.verify.probe_inputs import KEEPING, InputProbe, fixed_length, nearest_length
 
-__all__ = ["OneSequence", "Oracle", "Originals", "assumed_masks", "with_logits_choice"]
+__all__ = ["OneSequence", "Oracle", "Originals", "assumed_inputs", "with_logits_choice"]
 
 
 Arrays = dict[str, np.ndarray]
@@ -275,10 +275,13 @@ class Oracle:
         return InputProbe(decoder.first, lambda feed: decoder.start(feed)[0]).elements(mask)
 
 
-def assumed_masks(step: Model | None) -> Iterator[str]:
-    """Yield what the oracle takes for granted of a mask over static slots, which the caller of an export makes."""
-    own = [] if step is None else [e for e in step.roles.pasts.values() if not step.roles.is_cross(e)]
-    masks = step.roles.all("mask") if step is not None and any(entry.is_static for entry in own) else []
+def assumed_inputs(step: Model | None) -> Iterator[str]:
+    """Yield what the oracle takes for granted of masks and places of static slots, which a caller makes."""
+    if step is None or not any(e.is_static for e in step.roles.pasts.values() if not step.roles.is_cross(e)):
+        return
+    masks, places = step.roles.all("mask"), [f"'{value.name}'" for value in step.roles.all("positions")]
+    if len(places) > 1:
+        yield f"{join_words(places)} of the export are the caller's: all are taken to count tokens from the first."
     if masks:
         yield f"'{masks[0].name}' of the export is the caller's: it is taken to hide nothing but what is to come."
 

@@ -14,6 +14,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model
 from graphkit.passes.state.static_cache import find_unequal_addend, has_static_cache, join_new_rows
+from graphkit.verify.oracle import assumed_inputs
 
 ROWS = np.arange(2 * 3 * 5 * 4, dtype=np.float32).reshape(2, 3, 5, 4)
 NEW = -np.ones((2, 3, 1, 4), np.float32)
@@ -114,6 +115,20 @@ def test_a_mask_that_the_exporter_froze_is_refused(tmp_path: Path) -> None:
     check_static_cache(tmp_path, follows)
     with pytest.raises(UsageError, match=r"\(Softmax\) reads the same slots at each position: nothing"):
         check_static_cache(tmp_path, frozen)
+
+
+def test_a_mask_that_is_multiplied_behind_the_softmax_follows_the_position(tmp_path: Path) -> None:
+    parts = "weights = Softmax (capped) open = Cast <to = 1> (is_past) kept = Mul (weights, open)"
+    text = STEP.replace("masked = Add (capped, MASK)\n        weights = Softmax (masked)", parts)
+    check_static_cache(tmp_path, model_of(text.replace("MatMul (weights,", "MatMul (kept,"), opset=24))
+
+
+def test_two_inputs_that_say_where_a_token_stands_are_told_to_be_taken_for_one() -> None:
+    both = STEP.replace("int64[1] cache_position,", "int64[1] cache_position, int64[1] write_position,")
+    one, two = (model_of(text.replace("MASK", "mask"), opset=24) for text in (STEP, both))
+    assert list(assumed_inputs(one)) == []
+    (told,) = assumed_inputs(two)
+    assert told.startswith("'cache_position' and 'write_position' of the export are the caller's: all are taken to")
 
 
 def test_a_constant_that_tells_slots_apart_is_found_in_their_scores() -> None:
