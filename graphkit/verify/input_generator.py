@@ -460,9 +460,11 @@ def _table_lengths(value: Value, model: Model) -> Iterator[Expr]:
     for node, index in find_readers(value, moves_elements):
         table = node.input(0)
         if index == 1 and table is not None and node.is_op(*CHOOSING):
-            dims = infer(model)[table].dims or ()
-            axis = None if node.is_op("GatherND") else node.axis(len(dims))
-            yield from dims if node.is_op("GatherND") else () if axis is None else dims[axis : axis + 1]
+            dims, places = (infer(model)[each].dims or () for each in (table, node.input(1)))
+            axis = node.attr("batch_dims", 0) if node.is_op("GatherND") else node.axis(len(dims))
+            count = (places[-1].constant if places else None) if node.is_op("GatherND") else 1
+            if axis is not None:  # a row of GatherND has an index for each of so many axes
+                yield from dims[axis:] if count is None else dims[axis : axis + count]
 
 
 CHOOSING = ("Gather", "GatherElements", "GatherND")

@@ -149,6 +149,20 @@ def test_positions_stay_within_their_table() -> None:
     assert made.tolist() == [[3, 4, 5, 5]]
 
 
+@pytest.mark.parametrize(("dims", "columns", "last"), [("6, 2", 1, 5), ("6, 4", 2, 3), ("6", 1, 5)])
+def test_positions_stay_within_the_axes_that_a_row_of_indices_is_for(dims: str, columns: int, last: int) -> None:
+    """A table [positions, width] has as many positions, however narrow its rows are."""
+    nodes = " ".join(f"u{at} = Unsqueeze (position_ids, axes)" for at in range(columns))
+    joined = ", ".join(f"u{at}" for at in range(columns))
+    found = model(
+        f"""g (int64[b, s] position_ids, float[{dims}] table) => (y) {{
+            {nodes} i = Concat <axis = -1> ({joined}) y = GatherND (table, i) }}""",
+        axes=[-1],
+    )
+    made = InputGenerator(found).arrays({"position_ids": (1, 8), "table": tuple(map(int, dims.split(",")))})
+    assert made["position_ids"].max() == last
+
+
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [
