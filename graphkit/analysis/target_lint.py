@@ -110,6 +110,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "SplitToSequence", "sequence-to-split", lambda lint, node: node.outputs[0] in lint.parts),
     Remedy("operator", "Pow", "pow-to-mul", _second_is_static),
     Remedy("operator", "Reciprocal", "reciprocal-to-div"),
+    Remedy("operator", "Slice", "slice-steps-to-reshape", lambda _, node: node.input(4) is not None),
     Remedy("operator", "Sqrt", "reciprocal-to-div", lambda _, node: _is_read_by(node, "Reciprocal")),
     Remedy("operator", "DynamicQuantizeLinear", "dequantize"),
     *(Remedy("operator", operator, "dequantize", _second_is_static) for operator in QUANTISED),

@@ -39,6 +39,7 @@ from graphkit.passes.npu.decompose_operators import (
     NegToMul,
     PowToMul,
     ReciprocalToDiv,
+    SliceStepsToReshape,
     WriteLayerNormDefaults,
 )
 from graphkit.passes.npu.dequantize import Dequantize
@@ -132,6 +133,7 @@ PASSES: tuple[type[Pass], ...] = (
     PowToMul,
     NegToMul,
     ReciprocalToDiv,
+    SliceStepsToReshape,
     LayerNormToPrimitives,
     GeluToTanh,
     UpdateCacheInPlace,

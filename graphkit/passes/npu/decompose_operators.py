@@ -15,6 +15,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import NORMALIZATIONS, SKIP_NORMALIZATIONS
 from graphkit.graph.view import Node, Value
+from graphkit.passes.shapes.simplify_slice import constant_bounds
 from graphkit.rewrite import (
     ROUNDING,
     Builder,
@@ -38,6 +39,7 @@ __all__ = [
     "NegToMul",
     "PowToMul",
     "ReciprocalToDiv",
+    "SliceStepsToReshape",
     "WriteLayerNormDefaults",
 ]
 
@@ -145,6 +147,51 @@ class ReciprocalToDiv(NodeRewrite):
         one = editor.constant(np.ones((), FLOATS[dtype]), "one")
         editor.replace(node, NewNode("Div", [one, data], [node.result().name], like=node))
         editor.note("Reciprocal(s) spelled as Divs")
+
+
+@dataclass(frozen=True)
+class SliceStepsToReshape(NodeRewrite):
+    """Spell a Slice of every n-th element as one of step 1 between two Reshapes, as of the pairs of rotary embeddings.
+
+    Legality: all dims are numbers, one axis is cut, n divides its length, and all of it but the offset is cut.
+
+    Before:
+
+        agraph (float[1, 2, 6] x) => (float[1, 2, 3] y)
+        <int64[1] from = {1}, int64[1] end = {6}, int64[1] axis = {2}, int64[1] step = {2}> {
+            y = Slice (x, from, end, axis, step)
+        }
+
+    After:
+
+        agraph (float[1, 2, 6] x) => (float[1, 2, 3] y)
+        <int64[3] y_groups = {2, 3, 2}, int64[1] y_from = {1}, int64[1] y_to = {2}, int64[3] y_shape = {1, 2, 3}> {
+            y_apart = Reshape (x, y_groups)
+            y_one = Slice (y_apart, y_from, y_to, y_to)
+            y = Reshape (y_one, y_shape)
+        }
+    """
+
+    operators: ClassVar[tuple[str, ...]] = ("Slice",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        data, out, cuts = node.operand(0), node.result(), constant_bounds(editor, node)
+        dims, after = editor.shapes[data].sizes(), editor.shapes[out].sizes()
+        ((axis, (first, _, step)), *others) = (cuts or {}).items() or [(0, (0, 0, 1))]
+        if others or step < 2 or dims is None or after is None or 0 in dims:
+            return
+        start = first + dims[axis] if first < 0 else first
+        if dims[axis] % step or not 0 <= start < step or after[axis] * step != dims[axis]:
+            raise MatchFailure(f"it takes some of every {step} elements")
+        groups = [math.prod(dims[:axis]), dims[axis] // step, step, math.prod(dims[axis + 1 :])]
+        groups = groups if groups[3] > 1 else groups[:3]
+        builder = Builder(editor, node)
+        apart = builder.add("Reshape", data, builder.integers(groups, "groups"), role="apart")
+        bounds = [builder.integers([at], name) for at, name in ((start, "from"), (start + 1, "to"), (2, "axis"))]
+        one = builder.add("Slice", apart, *bounds, role="one")
+        builder.add("Reshape", one, builder.integers(after, "shape"))
+        builder.replace()
+        editor.note("Slice(s) of every n-th element spelled as Reshapes")
 
 
 AXES_INPUT_SINCE = 18  # of ReduceMean

@@ -16,7 +16,15 @@ from graphkit.ops.tensor import element_number, element_numbers, is_to_the_end
 from graphkit.rewrite import Editor, NewNode, NodeRewrite
 from graphkit.shapes import Expr, lower, upper
 
-__all__ = ["CanonicalizeSlice", "DropEmptyParts", "JoinBeforeReshape", "MergeConcats", "MergeSlices", "slice_bounds"]
+__all__ = [
+    "CanonicalizeSlice",
+    "DropEmptyParts",
+    "JoinBeforeReshape",
+    "MergeConcats",
+    "MergeSlices",
+    "constant_bounds",
+    "slice_bounds",
+]
 
 
 @dataclass(frozen=True)
@@ -164,13 +172,13 @@ class MergeSlices(NodeRewrite):
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         source, between = node.operand(0), node.result()
-        uses, cuts = between.consumers, _constant_bounds(editor, node)
+        uses, cuts = between.consumers, constant_bounds(editor, node)
         if cuts is None or editor.is_output(between) or not any(reader.is_op("Slice") for reader, _ in uses):
             return
         merged: dict[Node, Bounds] = {}
         for reader, index in uses:
             is_mergeable = index == 0 and reader.is_op("Slice") and editor.is_free(reader)
-            bounds = _constant_bounds(editor, reader) if is_mergeable else None
+            bounds = constant_bounds(editor, reader) if is_mergeable else None
             if bounds is None or bounds.keys() & cuts.keys():
                 return
             merged[reader] = {**cuts, **bounds}
@@ -185,7 +193,8 @@ class MergeSlices(NodeRewrite):
         editor.note("Slice(s) merged with the one before", len(merged))
 
 
-def _constant_bounds(editor: Editor, node: Node) -> Bounds | None:
+def constant_bounds(editor: Editor, node: Node) -> Bounds | None:
+    """Return what a Slice with constant bounds cuts, by axis; None where that is not known."""
     rank = editor.shapes[node.inputs[0]].rank
     starts, ends, axes, steps = (_constant_integers(editor, node.input(index)) for index in range(1, 5))
     if has_attributes_only(node) or rank is None or not starts or ends is None:

@@ -14,8 +14,10 @@ from graphkit.passes.npu.decompose_operators import (
     NegToMul,
     PowToMul,
     ReciprocalToDiv,
+    SliceStepsToReshape,
 )
 from graphkit.rewrite.base import Pass
+from graphkit.shapes import infer
 
 
 def graph(nodes: str, data: str = "float[2, 3, 4] x", inits: str = "", opset: int = 17) -> Model:
@@ -56,6 +58,33 @@ def test_neg_of_integers_stays() -> None:
 def test_a_reciprocal_is_a_div_of_1(data: str) -> None:
     outcome = check(ReciprocalToDiv(), graph("y = Reciprocal (x)", data))
     assert lines(outcome.model) == ["y = Div (one, x)"]
+
+
+SLICE = "<int64[1] a = {{{}}}, int64[1] e = {{{}}}, int64[1] axis = {{{}}}, int64[1] n = {{{}}}>"
+
+
+def strided(dims: str, *cut: int) -> Model:
+    return model_of(f"g (float[{dims}] x) => (y) {SLICE.format(*cut)} {{ y = Slice (x, a, e, axis, n) }}")
+
+
+@pytest.mark.parametrize(
+    ("dims", "cut"),
+    [("1, 2, 6", (1, 9, -1, 2)), ("2, 6, 3", (0, 6, 1, 3)), ("6, 2", (-5, 6, 0, 3)), ("4", (1, 4, 0, 4))],
+)
+def test_every_nth_element_is_one_of_a_group(dims: str, cut: tuple[int, ...]) -> None:
+    model = check(SliceStepsToReshape(), strided(dims, *cut)).model
+    assert [node.op_type for node in model.graph.nodes] == ["Reshape", "Slice", "Reshape"]
+    assert all(len(infer(model)[value].dims or ()) <= 4 for value in model.graph.values.values())
+
+
+@pytest.mark.parametrize(
+    ("dims", "cut"),
+    [("N, 6", (0, 6, 1, 2)), ("2, 7", (0, 7, 1, 2)), ("2, 6", (2, 6, 1, 2)), ("2, 6", (0, 4, 1, 2)),
+     ("2, 6", (5, -9, 1, -1)), ("2, 6", (0, 4, 1, 1)), ("0, 6", (0, 6, 1, 2))],
+)  # fmt: skip
+def test_some_of_every_nth_element_stay(dims: str, cut: tuple[int, ...]) -> None:
+    model = strided(dims, *cut)
+    assert SliceStepsToReshape().run(model).model is model
 
 
 @pytest.mark.parametrize("seed", [0, 1])
