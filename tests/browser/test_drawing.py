@@ -88,7 +88,12 @@ def test_every_node_is_in_the_drawing_once(open_page: Open, name: str) -> None:
 def test_a_box_says_operator_constants_and_the_shape_that_it_gives(open_page: Open, attention: str) -> None:
     page = open_page(attention)
     expect(box(page, "MatMul").locator("text")).to_have_text(["MatMul", "lm_head", "[16, 64]"])
-    expect(page.locator(".drawing > .gives", has_text="sequence_length, 64]")).to_have_count(1)
+    gives = page.locator(".drawing > .gives", has_text=", 64]")
+    sizes = dict(graphkit.costs("example:causal-attention").sizes)
+    expect(gives).to_have_text(f"[{sizes['batch_size']}, {sizes['sequence_length']}, 64]")
+    page.get_by_label("sequence_length, as a number", exact=True).fill("9")  # numbers at the sizes that are set
+    expect(gives).to_have_text(f"[{sizes['batch_size']}, 9, 64]")
+    expect(box(page, "input_ids").locator("text").last).to_have_text(f"int64 [{sizes['batch_size']}, 9]")
     box(page, "MatMul").click()
     heads(page, "/lm_head/MatMul")
 

@@ -3,15 +3,18 @@ import { address, cut, drawn } from "./elements.mjs";
 import { kindOf } from "./kinds.mjs";
 import { layered } from "./layered.mjs";
 import { Levels } from "./levels.mjs";
+import { dimsAt, dimsOf } from "./sizes.mjs";
 
 const [CHARACTER, LINE, PAD, HEAD] = [6.6, 13, 10, 24];
 const [LABEL, SHAPE, PORT] = [28, 40, 16]; // characters
+const EDGE = 3; // of a layer behind another one
+const BEHIND = [2 * EDGE, EDGE]; // layers that are closed, the last one first
 const SHORT = /^(?:int64|int32|bool) \[\d{0,2}\]$/; // the type of a shape, or of a number of it
 
 /** @typedef {import("./modules.mjs").Part} Part
  * @typedef {import("./levels.mjs").Level} Level
  * @typedef {{style: string, text: string}} Paint how a part is coloured, and what is said of it
- * @typedef {import("./layered.mjs").Box & {part: Part, words: string[], gives: string, paint: Paint, frame: Frame | null}} Shown
+ * @typedef {import("./layered.mjs").Box & {part: Part, words: string[], gives: string, paint: Paint, frame: Frame | null, behind: number}} Shown
  * @typedef {{part: Part, width: number, height: number, boxes: Shown[], level: Level, ends: Map<Part, Shown>[],
  *            ways: {line: import("./levels.mjs").Line, way: [number, number][]}[]}} Frame */
 
@@ -104,7 +107,8 @@ export class Drawing {
     const gives = frame === null ? this.#gives(given) : "";
     const width = frame?.width ?? Math.max(...[...words, part.isGroup ? `${words[0]}  ` : "", gives].map(({ length }) => length)) * CHARACTER + 16;
     const height = frame?.height ?? words.length * LINE + 10;
-    return { part, words, gives, paint, frame, width, height, x: 0, y: 0, row: 0, place: part.place };
+    const behind = part.kind === "layers" && frame === null ? BEHIND.length * EDGE : 0;
+    return { part, words, gives, paint, frame, width: width + behind, height: height + behind, behind, x: 0, y: 0, row: 0, place: part.place };
   }
 
   /** What a box says.
@@ -129,13 +133,24 @@ export class Drawing {
   /** @param {Part} part */
   #type({ nodes: [end] }) {
     const [nodes, values] = [this.graph.nodes.length, this.graph.values.length];
-    return cut(this.graph.values[(end - nodes) % values].type, LABEL);
+    const value = this.graph.values[(end - nodes) % values];
+    return cut(value.type.replace(/\[.*/s, this.#shape(value)), LABEL);
+  }
+
+  /** A shape with the numbers that its dims are at the sizes, as far as they are known.
+   * @param {import("./graph.mjs").GraphValue} value */
+  #shape({ type, dims }) {
+    const shape = type.replace(/^[^[]*/, "");
+    if (dims === null) return shape;
+    const { sizes } = this.graph;
+    const numbers = sizes.isMoved ? dimsAt(sizes, shape, dims.map((dim) => dim ?? "").join(), sizes.now()) : dims;
+    return numbers === null ? shape : `[${dimsOf(shape).map((dim, at) => numbers[at] ?? dim).join(", ")}]`;
   }
 
   /** The shapes of values that a box gives.
    * @param {number[]} values */
   #gives(values) {
-    const texts = [...new Set(values.map((value) => this.graph.values[value].type.replace(/^[^[]*/, "")))];
+    const texts = [...new Set(values.map((value) => this.#shape(this.graph.values[value])))];
     return texts.length ? cut(texts[0], SHAPE) + (texts.length > 1 ? ` and ${texts.length - 1} more` : "") : "";
   }
 
@@ -176,7 +191,8 @@ export class Drawing {
    * @param {number} x
    * @param {number} y */
   #drawBox(box, around, onto, x, y) {
-    const { part, width, height, words, frame, paint } = box;
+    const { part, words, frame, paint } = box;
+    const [width, height] = [box.width - box.behind, box.height - box.behind];
     if (box.end) { // where lines come in or go out
       const { op = "" } = this.graph.nodes[part.kind === "node" ? part.nodes[0] : -1] ?? {};
       const label = cut(op ? `${op} ${nameBeside(op, part.name)}`.trim() : part.name, PORT, true);
@@ -205,10 +221,10 @@ export class Drawing {
       this.#draw(frame, onto, x, y);
       return;
     }
-    if (part.kind === "layers") rect.before(...[6, 3].map((by) => drawn("rect", { x: x + by, y: y + by, width, height, rx: 6, class: "behind" })));
+    if (part.kind === "layers") rect.before(...BEHIND.map((by) => drawn("rect", { x: x + by, y: y + by, width, height, rx: 6, class: "behind" })));
     words.forEach((text, at) => made.append(drawn("text", { x: x + width / 2, y: y + 16 + at * LINE, class: at ? "" : "name" },
       at || !part.isGroup ? text : `▸ ${text}`)));
-    if (box.gives) onto.append(drawn("text", { x: x + width / 2, y: y + height + LINE, class: "gives" }, box.gives));
+    if (box.gives) onto.append(drawn("text", { x: x + box.width / 2, y: y + box.height + LINE, class: "gives" }, box.gives));
   }
 
   /** @param {Part} part */
@@ -231,7 +247,7 @@ export class Drawing {
  * @param {"in" | "out"} end
  * @returns {Shown} */
 function port(part, end) {
-  return { part, end, words: [], gives: "", paint: { style: "", text: "" }, frame: null, width: PORT * CHARACTER, height: 15, x: 0, y: 0, row: 0,
+  return { part, end, words: [], gives: "", paint: { style: "", text: "" }, frame: null, behind: 0, width: PORT * CHARACTER, height: 15, x: 0, y: 0, row: 0,
     place: end === "in" ? -1 : Infinity };
 }
 

@@ -52,9 +52,9 @@ export function addDrawings(section, graphs) {
       if (pane.model !== model) pane.choose(model);
       pane.show(node);
     },
-    /** Show the costs at other sizes. */
+    /** Show shapes and costs at other sizes. */
     resize() {
-      for (const pane of panes) if (pane.isSized) pane.paint(choice.value);
+      for (const pane of panes) pane.paint(choice.value);
     },
   };
 }
@@ -135,7 +135,6 @@ class Pane {
     this.name = name;
     const colour = this.colours.find((each) => each.name === name) ?? this.colours[0];
     colour.begin?.();
-    this.isSized = colour.begin !== null;
     this.drawing.paint = colour.paint;
     this.draw();
     return colour;

@@ -238,8 +238,8 @@ function textAt(place, sizes, now) {
   const { formula = "", unit = "", whole = "", over, first = "" } = place.dataset;
   const value = place.getAttribute("value") ?? "";
   if (unit === "dims") {
-    const dims = dimsOf(formula).map((dim) => [sizes.at(dim, sizes.first), sizes.at(dim, now)]);
-    return dims.map(([before]) => String(before ?? "")).join() === value ? `= [${dims.map(([, after]) => after ?? "?").join(", ")}]` : null;
+    const dims = dimsAt(sizes, formula, value, now);
+    return dims && `= [${dims.map((dim) => dim ?? "?").join(", ")}]`;
   }
   const [before, after] = [sizes.at(formula, over ? sizes.start(overOf(over)) : sizes.first),
     sizes.at(formula, over ? sizes.now(overOf(over)) : now)];
@@ -261,9 +261,21 @@ function overOf(over) {
   return [over.slice(0, end), Number(over.slice(end + 1))];
 }
 
+/** The dims of a shape at some sizes, null for one that these do not tell; null where their expressions are not known
+ * to be right.
+ * @param {Sizes} sizes
+ * @param {string} shape
+ * @param {string} first those at the first sizes
+ * @param {Map<string, bigint>} now */
+export function dimsAt(sizes, shape, first, now) {
+  const dims = dimsOf(shape);
+  const isKnown = dims.map((dim) => String(sizes.at(dim, sizes.first) ?? "")).join() === first;
+  return isKnown ? dims.map((dim) => sizes.at(dim, now)) : null;
+}
+
 /** The dims in `[batch, min(a, b), 4]`, divided at commas outside of parentheses.
  * @param {string} text */
-function dimsOf(text) {
+export function dimsOf(text) {
   const dims = [""];
   let depth = 0;
   for (const character of text.slice(1, -1)) {
