@@ -73,11 +73,11 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
 
     OUT is a model, a folder of models, such as a split decoder, a bundle, or the folder that graphkit lower wrote. C
     serves C++ too. The program of --loop, in C++, Kotlin or Python, runs a model, a pair or a bundle in
-    onnxruntime, one sequence at a time.
+    onnxruntime, one sequence at a time; that of a lowered folder is in Python.
     """
     from graphkit.contract.contract_files import read_bundle, read_contract
     from graphkit.contract.contract_writers import SUFFIXES, WRITERS
-    from graphkit.contract.plain_constants import bundle_constants, write_plain
+    from graphkit.contract.plain_constants import bundle_constants, write_lowered_loop, write_plain
     from graphkit.deploy.model_constants import model_constants
     from graphkit.examples import resolve
 
@@ -90,8 +90,11 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
         text = write_plain(chosen, model_constants(file), has_loop=loop)
     elif file.name == "bundle.json":
         text = write_plain(chosen, bundle_constants(read_bundle(file)), has_loop=loop)
+    elif loop and chosen == "python":
+        text = write_lowered_loop(read_contract(file), path.name)
     elif loop or chosen not in WRITERS:
-        raise UsageError(f"{file}: HOST.md beside it says what its program does; examples/host-cpp is one in C++")
+        hint = "-l python --loop writes its program, HOST.md beside it says what that does"
+        raise UsageError(f"{file}: nothing is written in {chosen}{' with --loop' * loop} of a lowered folder - {hint}")
     else:
         text = WRITERS[chosen](read_contract(file))
     put_text(text, output, path.iterdir() if path.is_dir() else [path])

@@ -17,11 +17,12 @@ from graphkit.contract.contract_writers import (
     write_kotlin_text,
     write_rust_text,
 )  # fmt: skip
+from graphkit.contract.host_contract import Contract
 from graphkit.errors import UsageError
 
 __all__ = [
     "DIMS", "LOOPS", "PLAIN", "Constant", "Constants", "ModelPorts", "bundle_constants", "general_numbers",
-    "model_rows", "rules_beside", "shape_row", "write_plain",
+    "model_rows", "rules_beside", "shape_row", "write_lowered_loop", "write_plain",
 ]  # fmt: skip
 
 Value = str | int | Sequence[int]
@@ -84,6 +85,19 @@ def write_plain(language: str, constants: Constants, *, has_loop: bool = False) 
     }
     parts = [template, *([f"loop.{LOOPS[language]}.jinja"] if has_loop else [])]
     return "".join(environment.get_template(part).render(known) for part in parts)
+
+
+def write_lowered_loop(contract: Contract, title: str) -> str:
+    """Return the program in Python that runs the models of a lowered folder, as its `contract.json` says.
+
+    Raises:
+        UsageError: They decode nothing.
+    """
+    if not any(method.when == "step" for method in contract.methods):
+        raise UsageError(f"{title}: it has no decoder, so that there is no loop - HOST.md says what its host does")
+    environment = template_environment("${", "}", {"docstring": _docstring_text})
+    rules = rules_beside(contract.generation)
+    return environment.get_template("lowered_loop.py.jinja").render(title=title, rules=rules)
 
 
 class ModelPorts(NamedTuple):

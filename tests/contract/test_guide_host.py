@@ -7,6 +7,7 @@ import lzma
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import onnx.parser
@@ -15,8 +16,10 @@ from guide_host import GuideHost
 from real_models import MODELS, params, unpacked
 from sessions import ALL, session_of
 
-from graphkit.contract import Method
+from graphkit.contract import Method, read_contract
+from graphkit.contract.plain_constants import write_lowered_loop
 from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.errors import UsageError
 from graphkit.hosts import Host
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -99,6 +102,9 @@ def test_a_decoder_gets_what_the_reference_host_feeds(name: str, tmp_path: Path)
     prompt = [3, 4] if is_alone else [3]
     tokens = compare(out, TEXTS[name], prompt, 99, **user)
     assert len(prompt) + len(tokens) == 7 or tokens[-1] in (1, 2)
+    program = ModuleType("program")
+    exec(write_lowered_loop(read_contract(out / "contract.json"), "out"), vars(program))
+    assert program.Loop(out).generate(prompt, TEXTS[name], 99, user) == tokens
 
 
 @pytest.mark.slow
@@ -117,6 +123,8 @@ def test_any_end_token_ends_it(tmp_path: Path) -> None:
 def test_a_text_encoder_gets_what_the_reference_host_feeds(name: str, ids: list[int], tmp_path: Path) -> None:
     lower_folder(export(name, tmp_path / "export"), tmp_path / "out", OPTIONS)
     compare(tmp_path / "out", ids, [], 0)
+    with pytest.raises(UsageError, match="out: it has no decoder, so that there is no loop"):
+        write_lowered_loop(read_contract(tmp_path / "out" / "contract.json"), "out")
 
 
 def test_a_vision_model_gets_what_the_caller_gives(tmp_path: Path) -> None:
