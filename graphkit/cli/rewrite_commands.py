@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 Progress = Callable[[str], None]
+LATER_STEPS = "decoder_with_past_model.onnx"  # a pair that a program decodes with
 output_file = output_option("OUT", "Output file.", required=True)
 
 
@@ -73,7 +74,10 @@ def writes_model(
             output, weights = output_destination(output, options.words["weights"])
             with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
                 report = command(Job(model, output, options.read(weights=weights), progress), **words)
-            finish_rewrite(report, format, f"{output} is", ("report", str(output)))
+            then = [("report", str(output))]
+            if (output / LATER_STEPS).is_file():
+                then.append(("contract", str(output), "--loop", "-o", "loop.py"))
+            finish_rewrite(report, format, f"{output} is", *then)
 
         return cast(Callable[..., None], run_command)
 

@@ -62,6 +62,7 @@ class SplitReport(ProvenReport):
         proof: The proof, None if it was not run.
         unused: Data files of the replaced models that the new ones do not use.
         copied: The configurations and the files of the tokenizer, which are copied from beside the merged decoder.
+        encoder: The model beside the merged decoder that is named as an encoder, where the pair has none; "" for none.
         costs: Costs of the merged decoder and of each of the two, at the sizes of its step.
     """
 
@@ -81,6 +82,7 @@ class SplitReport(ProvenReport):
     proof: SplitProof | None
     unused: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
+    encoder: str = ""
     costs: tuple[CostChange, ...] = ()
 
     def blocks(self) -> Iterator[Block]:
@@ -110,6 +112,10 @@ class SplitReport(ProvenReport):
             yield Prose(f"{after / before:.3f} times the bytes of the merged model.")
         if self.copied:
             yield Prose(copied_text(self.copied))
+        if self.encoder:
+            yield Prose(
+                f"Its encoder lies beside the source: copy {self.encoder} to the pair before you fold or run it."
+            )
         if self.unused:
             yield Prose(unused_text(self.unused))
 
@@ -188,6 +194,7 @@ def split_file(
         proof=proof,
         unused=tuple(path.name for path in written.unused),
         copied=tuple(copied),
+        encoder="" if model.label.startswith("example:") or _encoder_beside(folder) else _encoder_beside(source),
         costs=tuple(
             costs_before_and_after(
                 BeforeAndAfter([model], part, wish={"past": past}),
@@ -199,6 +206,11 @@ def split_file(
             for part, past in ((first, 0), (with_past, TYPICAL["past"]))
         ),
     )
+
+
+def _encoder_beside(folder: Path) -> str:
+    """Return the name of the model in a folder that is called an encoder, "" for none."""
+    return next((path.name for path in sorted(folder.glob("encoder*.onnx"))), "")
 
 
 def _save_pair(

@@ -49,12 +49,15 @@ def test_configurations_and_tokenizer_come_along_through_split_and_fold(tmp_path
     (export.parent / "tokenizer.json").write_text("{}")  # where Hugging Face has it
     (export / "config.json").write_text('{"pad_token_id": 3}')
     (export / "README.md").write_text("not copied")
+    (export / "encoder_model.onnx").write_bytes(Path(resolve("example:encoder")).read_bytes())
     pair = tmp_path / "pair"
     pair.mkdir()
     (pair / "config.json").write_text("{}")  # the user's own, which stays
     report = graphkit.split_file(merged, pair, graphkit.SplitOptions(verify=False))
     assert report.copied == ("tokenizer.json",)
-    assert "Wrote tokenizer.json too, copied from beside the source." in " ".join(report.to_text().split())
+    said = " ".join(report.to_text().split())
+    assert "Wrote tokenizer.json too, copied from beside the source. Its encoder lies beside the source: copy " in said
+    assert report.encoder == "encoder_model.onnx"
     assert (pair / "config.json").read_text() == "{}"
     folded = fold_folder(pair, tmp_path / "out", UNPROVEN)
     assert folded.copied == ("config.json", "tokenizer.json")

@@ -27,6 +27,7 @@ export class Drawing {
     this.model = model;
     this.levels = levels;
     this.open = new Set([this.levels.whole]);
+    this.hasNumbers = false; // for dims, at the sizes
     /** @type {(part: Part) => Paint} */
     this.paint = (part) => ({ style: part.kind === "node" ? kindOf(graph.nodes[part.nodes[0]].op) : "", text: "" });
     /** Where each box is.
@@ -141,7 +142,7 @@ export class Drawing {
    * @param {import("./graph.mjs").GraphValue} value */
   #shape({ type, dims }) {
     const shape = type.replace(/^[^[]*/, "");
-    if (dims === null) return shape;
+    if (dims === null || !this.hasNumbers) return shape;
     const { sizes } = this.graph;
     const numbers = sizes.isMoved ? dimsAt(sizes, shape, dims.map((dim) => dim ?? "").join(), sizes.now()) : dims;
     return numbers === null ? shape : `[${dimsOf(shape).map((dim, at) => numbers[at] ?? dim).join(", ")}]`;

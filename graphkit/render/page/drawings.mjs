@@ -112,6 +112,7 @@ class Pane {
     const known = this.drawings.get(model);
     if (known !== undefined) return known;
     const made = new Drawing(this.graphs[model], model);
+    made.hasNumbers = true;
     made.openFirst(this.most);
     this.drawings.set(model, made);
     return made;
