@@ -74,7 +74,7 @@ def writes_model(
             output, weights = output_destination(output, options.words["weights"])
             with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
                 report = command(Job(model, output, options.read(weights=weights), progress), **words)
-            then = [("report", str(output))]
+            then: list[tuple[str, ...]] = [("report", str(output))]
             if (output / LATER_STEPS).is_file():
                 then.append(("contract", str(output), "--loop", "-o", "loop.py"))
             finish_rewrite(report, format, f"{output} is", *then)
