@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
@@ -420,16 +420,18 @@ def _is_read_by(node: Node, op: str) -> bool:
 
 
 def _has_planes(node: Node, number: int, shapes: Shapes) -> bool | None:
-    """Return whether the elements of the last two of four axes are a multiple of a number where a node reshapes them.
-
-    Planes of one element are a list of as many as there are, which may be of any length behind the node.
-    """
     source, out = node.input(0), node.outputs[0]
     if source is None or out is None:
         return None
     before, after = shapes[source].sizes(), shapes[out].sizes()
-    if before is None or after is None:
-        return None
+    return None if before is None or after is None else has_planes(before, after, number)
+
+
+def has_planes(before: Sequence[int], after: Sequence[int], number: int) -> bool:
+    """Return whether the elements of the last two of four axes are a multiple of a number where a node reshapes them.
+
+    Planes of one element are a list of as many as there are, which may be of any length behind the node.
+    """
     if len(before) == len(after) == PLANES and before[-1] == after[-1]:
         return True
     planes = [math.prod(dims[2:]) for dims in (before, after) if len(dims) == PLANES]

@@ -75,7 +75,10 @@ class Observation(Struct, frozen=True):
         attributes: Those with one number or text, and defaults.
         is_dynamic: Whether dims are symbols.
         opset: That of the model.
+        dims: Of the first input and the first output.
+        values: The number that all elements of a constant input are, by its name.
         readers: The operator of all that read its output, "" where it is alone.
+        producers: The operators that inputs come from, by their names.
         taken: Whether the device runs it, None where no runtime takes the model.
     """
 
@@ -87,7 +90,10 @@ class Observation(Struct, frozen=True):
     attributes: dict[str, int | float | str]
     is_dynamic: bool
     opset: int = 0
+    dims: tuple[tuple[int, ...], ...] = ()
+    values: dict[str, float] = {}
     readers: str = ""
+    producers: dict[str, str] = {}
     taken: bool | None = None
 
 
@@ -163,7 +169,7 @@ class Case:
         outputs = list(self.outputs)
         if model is not None:
             tensors = [value.type.tensor_type for value in model.graph.output]
-            outputs = [(tensor.elem_type, (0,) * len(tensor.shape.dim)) for tensor in tensors]
+            outputs = [(each.elem_type, tuple(dim.dim_value for dim in each.shape.dim)) for each in tensors]
         formals = [] if schema is None else [formal.name for formal in schema.outputs]
         made = {
             formals[min(index, len(formals) - 1)] if formals else f"output {index}": dtype_name(dtype)
@@ -171,6 +177,7 @@ class Case:
         }
         read = {name: dtype_name(operand.dtype) for name, operand in operands}
         ranks = [len(operand.dims) for _, operand in operands if not operand.is_read]
+        constants = [(name, each.elements().astype(float)) for name, each in operands if each.is_constant]
         return Observation(
             op=f"{self.node.domain}.{self.node.op_type}" if self.node.domain else self.node.op_type,
             since=self.opset if schema is None else schema.since_version,
@@ -180,6 +187,12 @@ class Case:
             attributes=attributes,
             is_dynamic=self.is_dynamic,
             opset=self.opset,
+            dims=tuple(
+                dims for dims in (*(operand.dims for _, operand in operands[:1]), *(dims for _, dims in outputs[:1]))
+            ),
+            values={
+                name: float(numbers.flat[0]) for name, numbers in constants if numbers.size and np.ptp(numbers) == 0
+            },
         )
 
 

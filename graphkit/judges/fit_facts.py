@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from graphkit.analysis.target_lint import has_planes
 from graphkit.judges.cases import Observation
 
 __all__ = ["FittedFact", "fit_fact"]
 
 MOST = 4  # conditions of an operator, any of which is enough
+PLANES = (8, 16, 32)  # elements by which devices lay out tensors
 LOSS = 2  # how many models that are taken a condition may lose for one that is refused
 Where = Mapping[str, Any]  # a condition as a target file has it
 
@@ -35,6 +37,12 @@ class Atom(NamedTuple):
             return bool(of.dtypes.get(name, value[0]) in value)
         if self.key == "attributes":
             return bool(of.attributes.get(name) == value)
+        if self.key == "producers":
+            return bool(of.producers.get(name) == value)
+        if self.key == "values":  # one that is left out has its default
+            return name not in of.dtypes or of.values.get(name) == value
+        if self.key == "planes_of":
+            return len(of.dims) == 2 and has_planes(*of.dims, value)
         if self.key in ("constant", "computed", "absent"):
             is_there, is_constant = name in of.dtypes, name in of.constant
             return {"constant": not is_there or is_constant, "computed": not is_constant, "absent": not is_there}[
@@ -125,6 +133,9 @@ def _possible_atoms(taken: Sequence[Observation], refused: Sequence[Observation]
     yield from (Atom("absent", name) for name in dict.fromkeys(name for each in refused for name in each.dtypes))
     yield from (Atom(key, name) for name in names for key in ("constant", "computed"))
     yield from dict.fromkeys(Atom("readers", value=each.readers) for each in taken if each.readers)
+    yield from dict.fromkeys(Atom("producers", *pair) for each in taken for pair in each.producers.items())
+    yield from dict.fromkeys(Atom("values", *pair) for each in taken for pair in each.values.items())
+    yield from (Atom("planes_of", value=number) for number in PLANES)
     yield from dict.fromkeys(Atom("attributes", *pair) for each in taken for pair in each.attributes.items())
 
 
@@ -132,7 +143,7 @@ def _as_where(atoms: Iterable[Atom]) -> Where:
     """Return a condition as a target file has it."""
     where: dict[str, Any] = {}
     for key, name, value in atoms:
-        if key in ("dtypes_of", "attributes"):
+        if key in ("dtypes_of", "attributes", "producers", "values"):
             where.setdefault(key, {})[name] = value
         elif key in ("constant", "computed", "absent"):
             where.setdefault(key, []).append(name)

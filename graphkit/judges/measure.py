@@ -113,7 +113,12 @@ def observe_models(judge: Judge, models: Sequence[Model]) -> Iterator[Observatio
                 kind = (kind_of(case), reader, taken)
                 if taken is not None and kind not in kinds:
                     kinds.add(kind)
-                    yield replace(case.observe(), readers=reader, taken=taken)
+                    made = {
+                        name: value.producer.operator
+                        for name, value in zip(case.formal_names(), node.inputs, strict=True)
+                        if value is not None and value.producer is not None
+                    }
+                    yield replace(case.observe(), readers=reader, producers=made, taken=taken)
 
 
 def _name_nodes(model: Model, path: Path) -> tuple[Model, Path]:

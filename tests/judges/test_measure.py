@@ -86,12 +86,12 @@ def test_a_case_is_varied_by_dtype_rank_opset_constants_and_symbols() -> None:
         onnx.checker.check_model(model, full_check=True)
 
 
+SHAPED = {"X": "float32", "S": "int64"}
+
+
 def seen(op: str = "Op", taken: bool = True, **fields: object) -> Observation:
     known: dict[str, object] = {"dtypes": {"X": "float32"}, "constant": (), "rank": 2, "attributes": {}, "since": 13}
     return Observation(op=op, is_dynamic=False, taken=taken, **(known | fields))
-
-
-SHAPED = {"X": "float32", "S": "int64"}
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,15 @@ SHAPED = {"X": "float32", "S": "int64"}
         ),
         ([seen(attributes={"axis": 1}), seen(attributes={"axis": 0}, taken=False)], ({"attributes": {"axis": 1}},)),
         ([seen(readers="Add"), seen(taken=False)], ({"readers": "Add"},)),
+        ([seen(producers={"X": "Div"}), seen(producers={"X": "Mul"}, taken=False)], ({"producers": {"X": "Div"}},)),
+        (
+            [seen(dtypes=SHAPED, values={"S": 1.0}), seen(dtypes=SHAPED, values={"S": 2.0}, taken=False)],
+            ({"values": {"S": 1.0}},),
+        ),
+        (
+            [seen(dims=((1, 64), (1, 2, 1, 8))), seen(dims=((1, 64), (1, 4, 1, 4)), taken=False)],
+            ({"planes_of": 8},),
+        ),
     ],
 )
 def test_the_condition_is_what_tells_the_taken_ones_apart(
@@ -206,6 +215,19 @@ def test_nodes_without_a_name_of_their_own_get_their_own_answers(judge: Judge, t
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
     observations = measure.observe_models(judge, [graphkit.load(tmp_path / "model.onnx")])
     assert {each.op: each.taken for each in observations} == {"Relu": True, "Add": False}
+
+
+def test_a_node_in_its_place_is_seen_with_its_neighbours(judge: Judge, tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) <float two = {2}> {
+        a = Div (x, two)
+        b = Erf (a)
+        y = Add (b, x)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    found = {each.op: each for each in measure.observe_models(judge, [graphkit.load(tmp_path / "model.onnx")])}
+    assert (found["Erf"].producers, found["Erf"].readers) == ({"input": "Div"}, "Add")
+    assert found["Div"].values == {"B": 2.0}
+    assert found["Add"].dims == ((2,), (2,))
 
 
 def test_names_of_any_kind_are_written_as_toml(judge: Judge, tmp_path: Path) -> None:
