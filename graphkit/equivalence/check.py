@@ -115,6 +115,8 @@ def check_equivalence(
         if fault := next(iter(faults), "") or loading_fault(*models):
             raise UnknownError(fault)
         shapes = common_shapes(before, after, names, values or {}, narrower=narrower, free=free, declared=declared)
+        if dims == "apart" and (name := _find_other_shape(*shapes)):
+            raise UnknownError(f"where dims of one name differ, '{name}' has other dims in each model")
         if fault := kernel_fault(models[0], shapes[0]) or kernel_fault(models[1], shapes[1]):
             raise UnknownError(fault)
         tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
@@ -144,6 +146,13 @@ def check_equivalence(
         )
     except (TooComplexError, UnknownError) as error:
         return Equivalence.unknown((value.name for value in after.graph.outputs), str(error))
+
+
+def _find_other_shape(before: Shapes, after: Shapes) -> str:
+    """Return the name of a tensor that both models have, in other dims, "" for none: it costs no reading to see."""
+    known = {value.name: before[value].dims for value in before if value.scope is before.model.graph}
+    others = ((value.name, after[value].dims) for value in after if value.scope is after.model.graph)
+    return next((name for name, dims in others if dims and known.get(name) and dims != known[name]), "")
 
 
 def _read_inputs(shapes: tuple[Shapes, Shapes], names: Mapping[str, str]) -> set[str]:
