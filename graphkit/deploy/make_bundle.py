@@ -385,11 +385,13 @@ class BundleExport:
         """Read an export; with its encoder apart, where that is asked for.
 
         Raises:
-            UsageError: It has no state to share, or its description is wrong.
+            UsageError: It has no state to share, or its description is wrong; or it has no encoder to take apart.
             ModelError: A file is broken.
         """
         chains, initial = method_chains(path)
         if chains:
+            if apart:
+                raise UsageError("--encode-apart: its methods are as it describes them - leave the option out")
             return cls(None, chains, read_token_settings(path, has_encoder=False), initial)
         pipeline = find_pipeline(path)
         if pipeline.step is None:
