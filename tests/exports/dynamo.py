@@ -83,7 +83,7 @@ class Encoder(torch.nn.Module):
         self.encoder, self.names = encoder, names
 
     def forward(self, *given: torch.Tensor) -> torch.Tensor:
-        return self.encoder(**dict(zip(self.names, given, strict=True))).last_hidden_state
+        return self.encoder(**dict(zip(self.names, given, strict=True)))[0]
 
 
 def renamed(leaf: str, prefix: str) -> str:
@@ -209,7 +209,7 @@ def run(model: Any, batch: int, new: int, past: int, length: int) -> dict[str, A
         return {"batch": batch, "new": new, "past": past, "cache": cache}
     source = sample(model, batch, length)
     with torch.no_grad():
-        hidden = model.get_encoder()(**source).last_hidden_state
+        hidden = model.get_encoder()(**source)[0]
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         mask = {"attention_mask": source["attention_mask"]} if "attention_mask" in source else {}
         tokens = torch.full((batch, past), 5)
