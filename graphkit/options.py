@@ -237,6 +237,12 @@ class DeployOptions(Options):
     )
     dims: tuple[tuple[str, int], ...] = option((), DIM)
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = option((), INPUT)
+    encode_apart: bool | None = option(
+        None,
+        "Whether the encoder is a model and a method of its own, whose states the first step reads. Default: for lower "
+        "it is, a bundle runs both at once.",
+        is_rare=True,
+    )
     verify: bool = option(True, NO_VERIFY)
     provider: str = option("cpu", PROVIDER)
     overwrite: bool = option(False, OVERWRITE)
@@ -315,9 +321,6 @@ class BundleOptions(DeployOptions):
         "the model.",
     )
     max_source: int = option(SOURCE, "The longest source, as the encoder's input counts it.")
-    encode_apart: bool = option(
-        False, "Make the encoder a method of its own, whose states your program gives to the first step.", is_rare=True
-    )
     update: Update = option(
         "scatter-nd",
         "The operator that writes into the state. scatter-nd (opset 16): slots come first, a step takes those in use. "

@@ -177,13 +177,16 @@ def click_option(spelling: str, flag: Flag, default: Any = None, **more: Any) ->
     """Return the option of the command line for a flag, whose kind is known."""
     completer = complete(COMPLETIONS[spelling]) if spelling in COMPLETIONS else None
     more |= {"metavar": flag.metavar or None, "shell_complete": completer}
+    key = _flag_key(spelling)
     if flag.kind == "bool":
         more |= {"is_flag": True}
+    elif flag.kind == "bool | None":
+        spelling, more = f"{spelling}/--no-{spelling.removeprefix('--')}", {**more, "default": None}
     elif flag.kind.startswith("tuple"):
         more |= {"multiple": True}
     else:
         more |= {"type": _click_type(flag), "default": default, "show_default": default not in (None, "")}
-    names = (*filter(None, (spelling, flag.short)), _flag_key(spelling))
+    names = (*filter(None, (spelling, flag.short)), key)
     return click.option(*names, cls=_Option, help=flag.help, is_rare=flag.is_rare, **more)
 
 

@@ -192,6 +192,10 @@ def lower_folder(
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
     path, output = Path(path), Path(output)
+    if options.encode_apart is False:
+        raise UsageError(
+            "lower makes the encoder a model of its own - leave out --no-encode-apart, or bundle the export"
+        )
     for command in options.judges:
         judge_words(command)
     check_request(path, output, options, [Contract.FILE, GUIDE])

@@ -277,7 +277,7 @@ def bundle_folder(
     path, output = Path(path), Path(output)
     check_request(path, output, options, [] if options.dry_run else [BundleContract.FILE])
     progress("reading")
-    export = BundleExport.of(path, apart=options.encode_apart)
+    export = BundleExport.of(path, apart=options.encode_apart is True)
     progress("making the methods")
     if options.verify and not options.dry_run:
         check_dtypes(export.models)
@@ -352,7 +352,7 @@ def _draft_bundle(export: BundleExport, options: BundleOptions) -> BundleDraft:
         max_cache=sizes.slots if contract.lengths or not {"tokens", "slots"}.isdisjoint(contract.sizes) else None,
         max_source=sizes.source if "source" in contract.sizes else None,
         update=options.update if has_slots else BundledWith().update,
-        encode_apart=options.encode_apart,
+        encode_apart=options.encode_apart is True,
         copy_host=options.copy_host,
         dims=dict(sizes.dims),
     )

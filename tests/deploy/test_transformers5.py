@@ -150,6 +150,13 @@ def test_a_decoder_without_an_encoder_has_none_to_take_apart(tmp_path: Path) -> 
         graphkit.bundle_folder(export, tmp_path / "bundle", graphkit.BundleOptions(encode_apart=True))
 
 
+def test_lowering_has_no_encoder_within_another_model(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="leave out --no-encode-apart, or bundle the export"):
+        graphkit.lower_folder(tmp_path, tmp_path / "lowered", graphkit.LowerOptions(encode_apart=False))
+    with pytest.raises(UsageError, match=r"holds no \.onnx file"):
+        graphkit.lower_folder(tmp_path, tmp_path / "lowered", graphkit.LowerOptions(encode_apart=True))
+
+
 def planes(ids: np.ndarray) -> np.ndarray:
     """Return positions of Qwen2-VL for one picture of 2 by 2: count, time, height and width, [4, batch, tokens]."""
     first = int(np.argmax(ids[0] == IMAGE))
