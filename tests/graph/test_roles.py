@@ -188,6 +188,14 @@ def test_what_is_as_long_as_the_cache_of_cross_attention_is_of_the_encoder(mask:
     assert (found[mask], found[state]) == ("encoder mask", "encoder state")
 
 
+def test_where_all_dims_of_that_cache_are_names_the_one_they_share_is_the_source() -> None:
+    """An exporter gives dims that no node needs names of their own."""
+    given = "past_encoder_key_0, float[r1, h1, frames, w1] past_encoder_value_0"
+    text = CROSS.replace("float[b, 2, frames, 4] past_encoder_key_0", f"float[r0, h0, frames, w0] {given}")
+    found = roles_of(text.format(mask="attention_mask", state="memory"))
+    assert (found["attention_mask"], found["memory"]) == ("encoder mask", "encoder state")
+
+
 def test_a_cache_that_is_given_back_as_it_is_is_of_cross_attention() -> None:
     found = model("""g (float[b, 2, p, 4] past_key_0, float[b, 2, q, 4] past_key_1, float[b, 2, s, 4] k)
         => (float[b, 2, t, 4] present_key_0, float[b, 2, q, 4] present_key_1) {
