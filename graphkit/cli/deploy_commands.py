@@ -66,14 +66,14 @@ def lower(export: str, output: Path, options: Asked[LowerOptions], format: str) 
     type=choice_type(LANGUAGES),
     help="The language to write. Default: c, or the one that the suffix of --output names.",
 )
-@click.option("--loop", is_flag=True, help="Write the program that decodes, too: in C++, Kotlin or Python.")
+@click.option("--loop", is_flag=True, help="Write the program that decodes, too: in C++, Kotlin, Python or Rust.")
 @output_option("FILE", "Write to a file, such as contract.h, contract.rs, contract.ts, Loop.kt or loop.py.")
 def contract(out: str, language: str | None, loop: bool, output: Path | None) -> None:
     """Write what a host program has to know as code: inputs, outputs, what goes from run to run, and the KV cache.
 
     OUT is a model, a folder of models, such as a split decoder, a bundle, or the folder that graphkit lower wrote. C
-    serves C++ too. The program of --loop, in C++, Kotlin or Python, runs a model, a pair or a bundle in
-    onnxruntime, one sequence at a time; that of a lowered folder is in Python.
+    serves C++ too. The program of --loop, in C++, Kotlin, Python or Rust, runs a model, a pair or a bundle, one
+    sequence at a time; that of a lowered folder is in Python.
     """
     from graphkit.contract.contract_files import read_bundle, read_contract
     from graphkit.contract.contract_writers import SUFFIXES, WRITERS
@@ -93,7 +93,7 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
     elif loop and chosen == "python":
         text = write_lowered_loop(read_contract(file), path.name)
     elif loop or chosen not in WRITERS:
-        hint = "-l python --loop writes its program, HOST.md beside it says what that does"
+        hint = "-l python --loop writes its program, HOST.md says what that does, and examples/host-cpp has it in C++"
         raise UsageError(f"{file}: nothing is written in {chosen}{' with --loop' * loop} of a lowered folder - {hint}")
     else:
         text = WRITERS[chosen](read_contract(file))

@@ -226,4 +226,4 @@ PLAIN: Mapping[str, tuple[str, Callable[[str], str]]] = {  # the template of eac
     "kotlin": ("plain.kt.jinja", write_kotlin_text),
     "python": ("plain.py.jinja", ascii),
 }
-LOOPS = {"c": "cpp", "kotlin": "kt", "python": "py"}
+LOOPS = {"c": "cpp", "kotlin": "kt", "python": "py", "rust": "rs"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from types import ModuleType
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from bundles import decoder
 from real_models import export_cases, unpacked, unpacked_export
@@ -166,6 +168,71 @@ def test_a_kotlin_compiler_takes_constants_and_loops(every: dict[str, Constants]
     checked(["kotlinc", "-d", "out", *(f"{name}.kt" for name in every), str(DECLARATIONS / "onnxruntime.kt")], tmp_path)
 
 
+RUNNER = """
+mod written;
+use std::io::{stdin, stdout, BufRead, Write};
+use written::{Loop, Model, Runner, Tensor, OUTPUTS};
+
+struct Asking;
+
+impl Runner for Asking {
+    fn run(&mut self, model: &Model, inputs: Vec<(&'static str, Tensor)>) -> Result<Vec<Tensor>, String> {
+        println!("run {} {}", model.file, inputs.len());
+        for (name, tensor) in inputs {
+            println!("{}|{}|{:?}|{:?}", name, tensor.dtype, tensor.dims, tensor.bytes);
+        }
+        stdout().flush().unwrap();
+        let filled = |part: &&str| !part.is_empty();
+        let number = |part: &str| part.parse::<usize>().unwrap();
+        let numbers = |text: &str| text.split(',').filter(filled).map(number).collect::<Vec<_>>();
+        let lines = stdin().lock().lines().map(|line| line.unwrap()).take(model.output_count as usize);
+        let lines = lines.collect::<Vec<_>>();
+        Ok(lines.iter().map(|line| {
+            let parts: Vec<&str> = line.split('|').collect();
+            let bytes = numbers(parts[2]).into_iter().map(|byte| byte as u8).collect();
+            Tensor { dtype: parts[0].into(), dims: numbers(parts[1]), bytes }
+        }).collect())
+    }
+}
+
+fn main() {
+    let _ = OUTPUTS.len();
+    println!("{:?}", Loop::new(Asking).generate(&[3, 4], &[5, 6, 7], 5));
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["pair", "bundle"])
+def test_the_loop_in_rust_gives_the_tokens_of_that_in_python(
+    name: str, every: dict[str, Constants], pair: Path, bundle_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = pair if name == "pair" else bundle_of("causal")
+    (tmp_path / "written.rs").write_text(write_plain("rust", every[name], has_loop=True))
+    (tmp_path / "main.rs").write_text(RUNNER)
+    checked(["rustc", "-D", "warnings", "main.rs", "-o", "main"], tmp_path)
+    python = module_of(every[name], has_loop=True)
+    expected = python.Loop(folder).generate([3, 4], [5, 6, 7], 5)
+    outputs = {m.file: [port.name for port in python.OUTPUTS[m.outputs :][: m.output_count]] for m in python.MODELS}
+    sessions: dict[str, onnxruntime.InferenceSession] = {}
+    program = subprocess.Popen([str(tmp_path / "main")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert program.stdin is not None
+    assert program.stdout is not None
+    while (line := program.stdout.readline()).startswith("run "):
+        _, file, count = line.split()
+        feeds = {}
+        for _ in range(int(count)):
+            port, dtype, dims, content = program.stdout.readline().split("|")
+            array = np.array(json.loads(content), np.uint8).tobytes()
+            feeds[port] = np.frombuffer(array, dtype).reshape(json.loads(dims))
+        session = sessions.setdefault(file, onnxruntime.InferenceSession(folder / file))
+        for array in session.run(outputs[file], feeds):
+            dims, content = (",".join(map(str, numbers)) for numbers in (array.shape, array.tobytes()))
+            program.stdin.write(f"{array.dtype}|{dims}|{content}\n")
+        program.stdin.flush()
+    program.communicate()
+    assert line.strip() == f"Ok({expected})"
+
+
 @pytest.mark.parametrize("language", PLAIN)
 def test_code_is_ascii_with_brackets_in_pairs_and_no_name_outside_of_a_literal_or_comment(
     language: str, every: dict[str, Constants]
@@ -250,8 +317,8 @@ def test_a_loop_says_which_rules_it_does_not_follow_and_what_it_cannot_run(tmp_p
     text = write_plain("kotlin", model_constants(pair), has_loop=True)
     assert "It does not follow these rules of the export: forced_bos_token_id, num_beams." in text
     assert "longArrayOf(5)" in text
-    with pytest.raises(UsageError, match="there is no loop in rust - take one of c, kotlin, python"):
-        write_plain("rust", model_constants(pair), has_loop=True)
+    with pytest.raises(UsageError, match="there is no loop in typescript - take one of c, kotlin, python, rust"):
+        write_plain("typescript", model_constants(pair), has_loop=True)
     static = unpacked_export("llama-static", tmp_path / "static")
     with pytest.raises(UsageError, match="its caches have all slots from the start - make a bundle of it"):
         write_plain("python", model_constants(static), has_loop=True)
