@@ -455,8 +455,8 @@ def _find_encoder_inputs(inputs: dict[Value, Role], cache: Iterable[CacheEntry])
     of_cross = [(entry, entry.past or entry.present) for entry in cache if entry.slot.attention == "encoder"]
     cross = {dim_at(value, entry.axis) for entry, value in of_cross if entry.axis is not None}
     if of_cross and not cross:  # where nodes tell no axis apart, they have one name for the source in common
-        cross = set[Dim]().union(*[(_dims(value) or ())[1:] for _, value in of_cross[:1]])
-        cross = cross.intersection(*((_dims(value) or ())[1:] for _, value in of_cross))
+        behind = [{*(_dims(value) or ())[1:]} for _, value in of_cross if value is not None]
+        cross = behind[0].intersection(*behind)
     cross |= {dim_at(value, 1) for value, role in inputs.items() if role == "encoder state"}
     lengths = {dim for dim in cross - token_dims if isinstance(dim, str)}
     long = {value: role for value, role in inputs.items() if dim_at(value, 1) in lengths}

@@ -18,6 +18,7 @@ from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.cache_utils import StaticLayer
 from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model
 from transformers.exporters.utils import get_leaf_tensors
+from transformers.modeling_outputs import BaseModelOutput
 
 VARIANTS = {
     "auto": "dims without names, caches with names of their own",
@@ -69,7 +70,7 @@ class Flat(torch.nn.Module):
         inputs = dict(zip(self.names, given, strict=True))
         cache = self.make(state, inputs)
         if "encoder_hidden_states" in inputs:
-            inputs["encoder_outputs"] = (inputs.pop("encoder_hidden_states"),)
+            inputs["encoder_outputs"] = BaseModelOutput(inputs.pop("encoder_hidden_states"))
         inputs.pop("positions", None)
         result = self.model(**inputs, cache=cache, use_cache=True, return_dict=True)
         return [result.logits, *list(get_leaf_tensors(result.cache).values())]
@@ -170,7 +171,7 @@ def export(name: str, out: Path) -> None:
         with torch.no_grad():
             result = model(
                 **{k: v for k, v in first.items() if k != "encoder_hidden_states"},
-                **({"encoder_outputs": (first["encoder_hidden_states"],)} if paired else {}),
+                **({"encoder_outputs": BaseModelOutput(first["encoder_hidden_states"])} if paired else {}),
                 cache=copy.deepcopy(cache) if leaves else make([], {}),
                 use_cache=True,
             )
@@ -213,7 +214,9 @@ def run(model: Any, batch: int, new: int, past: int, length: int) -> dict[str, A
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         mask = {"attention_mask": source["attention_mask"]} if "attention_mask" in source else {}
         tokens = torch.full((batch, past), 5)
-        cache = model(decoder_input_ids=tokens, encoder_outputs=(hidden,), **mask, cache=cache, use_cache=True).cache
+        cache = model(
+            decoder_input_ids=tokens, encoder_outputs=BaseModelOutput(hidden), **mask, cache=cache, use_cache=True
+        ).cache
     return {"batch": batch, "new": new, "past": past, "cache": cache, "source": source, "hidden": hidden, "mask": mask}
 
 
