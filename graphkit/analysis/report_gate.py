@@ -19,7 +19,6 @@ from types import UnionType
 from typing import Any, ClassVar, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from graphkit.analysis.findings import KIND_NAMES, Finding, kind_of, kinds_named
-from graphkit.analysis.node_placement import NodePlacement
 from graphkit.analysis.report import PLACEMENT, VERDICT, Comparison, Report
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import UsageError
@@ -153,13 +152,20 @@ class Gate:
         for finding in made.found():
             if (self.strict and finding.is_fault) or finding.kind in self.kinds:
                 yield f"Finding: {finding}"
-        for report in made.reports:
-            placed, most = report.sections.get(PLACEMENT.name), self.partitions
-            if most is not None and isinstance(placed, NodePlacement) and not 0 < placed.partitions <= most:
-                parts = f"{placed.partitions:,} on {placed.provider}, and {most:,} allowed"
-                yield f"Partitions: {report.model}: {parts if placed.partitions else f'none on {placed.provider}'}"
+        if self.partitions is not None:
+            yield from _partition_failures(made, self.partitions)
         if self.baseline is not None:
             yield from self.baseline.regressions(made)
+
+
+def _partition_failures(made: Report | Comparison, most: int) -> Iterator[str]:
+    from graphkit.analysis.node_placement import NodePlacement  # which runs models
+
+    for report in made.reports:
+        placed = report.sections.get(PLACEMENT.name)
+        if isinstance(placed, NodePlacement) and not 0 < placed.partitions <= most:
+            parts = f"{placed.partitions:,} on {placed.provider}, and {most:,} allowed"
+            yield f"Partitions: {report.model}: {parts if placed.partitions else f'none on {placed.provider}'}"
 
 
 PARTITIONS = re.compile(r"(?<![^,\s])partitions:([1-9][0-9]{0,8})(?![^,\s])")
