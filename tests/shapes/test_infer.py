@@ -184,6 +184,13 @@ def test_values_are_found_by_name_path_or_themselves():
         result["nothing"]
 
 
+@pytest.mark.parametrize("options", [{}, {"dims": {"batch": 2}}, {"ranges": {"past_len": (0, None)}}])
+def test_a_model_is_inferred_once_for_each_specification(options: dict[str, object]) -> None:
+    built = model(DECODER)
+    assert infer(built, **options) is infer(built, **options)
+    assert infer(built, **options) is not infer(built, dims={"batch": 3})
+
+
 def test_work_is_linear_in_nodes():
     """Calls are counted, not seconds: the count is the same on every machine."""
 
