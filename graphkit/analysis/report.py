@@ -16,7 +16,7 @@ from graphkit.analysis.kv_cache import DEFAULT_CONTEXT, kv_cache
 from graphkit.analysis.model_interface import DECODERS, Fit, Interface, fit, interface
 from graphkit.analysis.shape_ops import ShapeOps, shape_ops
 from graphkit.analysis.shape_origins import origins, what_if
-from graphkit.analysis.summary import Summary, summary
+from graphkit.analysis.summary import Summary, shared_bytes, summary
 from graphkit.analysis.tensor_shapes import unknown_shapes
 from graphkit.analysis.verdict import Facts, Verdict, facts_of, folder_steps, model_steps, verdict_lines, verdict_of
 from graphkit.errors import ModelError, UsageError
@@ -341,6 +341,7 @@ class Comparison(Judged):
     Attributes:
         commands: The next commands for all of them; the verdict on each has those for it alone.
         failures: The models that there is no report of.
+        shared_bytes: The bytes of weights that several models read from one place of a file, each time but the first.
     """
 
     title: ClassVar[str] = "Comparison"
@@ -349,6 +350,7 @@ class Comparison(Judged):
     reports: tuple[Report, ...]
     commands: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
+    shared_bytes: int = field(default=0, metadata={"in_json": False})
 
     def page_title(self) -> str:
         names = [*short_paths(report.model for report in self.reports).values()]
@@ -410,7 +412,7 @@ class Comparison(Judged):
             yield Table((Column("Model", "code"), *columns), rows, title)
 
     def _verdict(self) -> Block:
-        weights = size_text(sum(row.weight_bytes for row in self.rows), "B")
+        weights = size_text(sum(row.weight_bytes for row in self.rows) - self.shared_bytes, "B")
         names = short_paths(report.model for report in self.reports)
         places = {finding: names.get(finding.model, finding.where).removesuffix(".onnx") for finding in self.found()}
         frozen = {finding: f" ({finding.where})" for finding in places if finding.kind.startswith("frozen")}
@@ -543,7 +545,8 @@ def compare(
         facts.append(replace(facts_of(model, made, verdict.faults), stem=stems[model.label]))
         made[VERDICT.name] = replace(verdict, commands=model_steps(facts[-1]))
     reports = tuple(_shown_report(model, options, made) for model, made in parts)
-    comparison = Comparison(rows, together, reports, (), tuple(failures))
+    shared = shared_bytes([model for model, _ in parts])
+    comparison = Comparison(rows, together, reports, (), tuple(failures), shared)
     if any(finding.kind == "fit" for finding in comparison.found()):
         return comparison
     folders: dict[Path | None, list[Facts]] = {}

@@ -7,7 +7,7 @@ tensors at the same place of a file are tied, and count once.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 from weakref import WeakKeyDictionary
@@ -29,7 +29,7 @@ from graphkit.render.document_blocks import Block, Prose, table, table_of
 
 __all__ = [
     "DataFileRow", "OperatorCount", "Summary", "TensorRow", "TiedTensors", "Weight", "WeightBits", "WeightBytes",
-    "stored_bytes", "stored_weights", "summary", "weight_bits",
+    "shared_bytes", "stored_bytes", "stored_weights", "summary", "weight_bits",
 ]  # fmt: skip
 
 
@@ -106,6 +106,19 @@ def stored_bytes(model: Model) -> int:
     payloads = {_bytes_place(tensor): payload_size(tensor) or 0 for tensor in external}
     inside = sum(_inside_bytes(tensor) for tensor in external if model.is_inside(tensor))
     return model.proto.ByteSize() + sum(payloads.values()) + inside
+
+
+def shared_bytes(models: Sequence[Model]) -> int:
+    """Return the bytes of weights that several models read from one place of a file, each time but the first."""
+    read = Counter[tuple[object, int]]()
+    for model in models:
+        external = (
+            tensor for tensor, _ in walk_tensors(model.proto) if tensor.data_location == onnx.TensorProto.EXTERNAL
+        )
+        outside = [tensor for tensor in external if model.path is not None and not model.is_inside(tensor)]
+        folder = model.path and model.path.parent
+        read.update({((folder, _bytes_place(tensor)), payload_size(tensor) or 0) for tensor in outside})
+    return sum(size * (count - 1) for (_, size), count in read.items())
 
 
 def _inside_bytes(tensor: onnx.TensorProto) -> int:

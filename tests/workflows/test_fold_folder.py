@@ -36,6 +36,10 @@ def test_a_pair_keeps_its_weights_in_one_file_that_has_each_once(pair: Path, tmp
     assert sizes["shared.onnx_data"] == (pair / "decoder_shared.onnx_data").stat().st_size
     assert [model.proof is not None and model.proof.passed for model in report.models] == [True, True]
     assert report.findings() == ()
+    together = graphkit.compare(sorted((tmp_path / "out").glob("*.onnx")))  # what both read counts once
+    alone = [row.weight_bytes for row in together.rows]
+    assert 0.5 * min(alone) < together.shared_bytes <= min(alone)
+    assert graphkit.compare([load(tmp_path / "out" / "decoder_model.onnx"), load("example:encoder")]).shared_bytes == 0
     for name in ("decoder_model.onnx", "decoder_with_past_model.onnx"):
         assert len(load(tmp_path / "out" / name).graph.nodes) < len(load(pair / name).graph.nodes)
         assert graphkit.verify_rewrite(pair / name, tmp_path / "out" / name).passed
