@@ -385,9 +385,9 @@ class Bundle:
         by_name = {**(inputs or {}), **named}
         if ids is not None:
             source = of_source(method, ids, mask)
-            if source.keys() <= by_name.keys():  # the bundle takes tokens alone
+            if source.keys() <= {*by_name, *(name for name in source if "mask" in name)}:  # they are the prompt's
                 prompt = np.atleast_2d(as_array("ids", ids))
-            else:
+            if not source.keys() <= by_name.keys():
                 mask = None
             by_name |= source
         rows = max(most_rows(method, by_name), 1 if prompt is None else len(as_rows(prompt)))

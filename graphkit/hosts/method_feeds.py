@@ -203,6 +203,8 @@ def of_source(method: BundleMethod, ids: npt.ArrayLike, mask: npt.ArrayLike | No
     found: dict[str, np.ndarray] = {}
     for array, is_mask in ((ids, False), (mask, True)) if users else ():
         name = next((name for name in users if ("mask" in name) == is_mask), "")
+        if not (name or is_mask) and "tokens" in method.sources:
+            continue  # they are the prompt's
         if array is not None and not name:
             raise UsageError(f"no input of the bundle takes {'a mask' if is_mask else 'ids'}")
         if array is not None:

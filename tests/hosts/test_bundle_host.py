@@ -11,9 +11,11 @@ import psutil
 import pytest
 from bundles import SLOTS, VOCABULARY, made, saved
 
+from graphkit.contract.bundle_contract import BundleMethod, BundlePort, Feed
 from graphkit.errors import ModelError, UsageError
 from graphkit.hosts.bound_state import BundleState
 from graphkit.hosts.bundle_host import Bundle
+from graphkit.hosts.method_feeds import of_source
 from graphkit.hosts.token_search import BeamOptions
 from graphkit.runtime.session import RunError
 
@@ -99,6 +101,14 @@ def test_a_source_and_its_mask_are_told_apart_by_their_names(opened: Opened) -> 
     assert once is not None
     object.__setattr__(once, "inputs", tuple(sorted(once.inputs, key=lambda port: "mask" not in port.name)))
     assert bundle.generate(ids, mask=mask, prompt=[[3], [3]], max_new_tokens=3) == expected
+
+
+def test_ids_are_the_prompts_where_the_caller_gives_nothing_else_but_a_mask() -> None:
+    tokens = BundlePort("input_ids", "int64", ("batch", "tokens"), "", Feed("tokens"))
+    mask = BundlePort("attention_mask", "int64", ("batch", "total"), "", Feed("user"))
+    method = BundleMethod("prefill", "prefill.onnx", "once", (tokens, mask), (), {})
+    assert of_source(method, [[5, 6]], None) == {}
+    assert list(of_source(method, [[5, 6]], [[1, 1]])) == ["attention_mask"]
 
 
 def test_tokens_come_one_by_one_or_many_at_a_time(opened: Opened) -> None:
