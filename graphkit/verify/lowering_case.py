@@ -28,6 +28,7 @@ from graphkit.verify.cause_search import Differ, largest_multiple, with_attribut
 from graphkit.verify.comparator import distance_of_spread, elementwise_difference
 from graphkit.verify.input_generator import ExportInputs, InputSpec, index_bound
 from graphkit.verify.oracle import OneSequence, Oracle
+from graphkit.verify.probe_inputs import nearest_length
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
 __all__ = [
@@ -263,7 +264,7 @@ def measure_prompt(originals: Originals, alone: Originals) -> float:
     rows = first.roles.first("embeddings")
     value = (step if rows is not None else first).roles.first("tokens")
     fixed = dim_at(value, 1) if rows is None and value is not None else None
-    count = fixed if isinstance(fixed, int) else TRIED
+    count = fixed if isinstance(fixed, int) else nearest_length(first, TRIED) or TRIED  # chunks may have to divide it
     tables = [] if rows is None else _find_tables(originals, rows)
     if value is None or count < 2:
         return 0.0

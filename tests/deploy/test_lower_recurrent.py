@@ -9,10 +9,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
+from rewriting import model_of
 from test_bundle_recurrent import FIRST, PROMPTS, STEP, expected, hybrid, model
 
 import graphkit
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
+from graphkit.deploy.lowering_checks import check_prompt
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
 from graphkit.hosts import Host
 
@@ -130,3 +133,20 @@ def test_a_recurrence_that_padding_comes_after_is_lowered(tmp_path: Path) -> Non
     report = lowered(tagger(), tmp_path, src_len=6)
     assert report.proof is not None
     assert report.proof.findings() == ()
+
+
+def test_a_prompt_is_tried_at_a_length_that_its_chunks_divide() -> None:
+    numbers = ", ".join(map(str, range(27)))
+    rows = f"table = Constant <value = float[9, 3] {{{numbers}}}> ()"
+    first = model_of(
+        f"""first (int64[b, s] input_ids) => (float[b, s, 3] logits, float[b, 3] state_out)
+        <int64[3] chunks = {{0, -1, 4}}, int64[2] whole = {{0, -1}}, int64[1] axis = {{1}}> {{
+            {rows} parts = Reshape (input_ids, chunks) ids = Reshape (parts, whole)
+            logits = Gather (table, ids) state_out = ReduceSum <keepdims = 0> (logits, axis) }}"""
+    )
+    step = model_of(
+        f"""step (int64[b, 1] input_ids, float[b, 3] state) => (float[b, 1, 3] logits, float[b, 3] state_out)
+        <int64[1] axis = {{1}}> {{
+            {rows} logits = Gather (table, input_ids) row = Squeeze (logits, axis) state_out = Add (state, row) }}"""
+    )
+    check_prompt(Originals(None, first, step))
