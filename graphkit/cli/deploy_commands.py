@@ -100,6 +100,15 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
     put_text(text, output, path.iterdir() if path.is_dir() else [path])
 
 
+def _constants_command(bundle: Path) -> Sequence[str]:
+    """Return the command that writes the constants of a bundle, and the loop over its methods where there is one."""
+    from graphkit.contract.contract_files import read_bundle
+    from graphkit.contract.plain_constants import bundle_constants
+
+    has_loop = not bundle_constants(read_bundle(bundle / "bundle.json")).fault
+    return "contract", str(bundle), *(["--loop", "-o", "loop.py"] if has_loop else ["-o", str(bundle / "contract.h")])
+
+
 @click.command(short_help="Package an export as methods that share one state.")
 @export_argument
 @folder_output
@@ -119,7 +128,7 @@ def bundle(export: str, output: Path, options: Asked[BundleOptions], format: str
         progress("fetching")
         with fetched_export(export) as path:
             report = bundle_folder(path, output, chosen, progress=progress)
-    _finish_command(report, format, output)
+    _finish_command(report, format, output, *([] if chosen.dry_run else [_constants_command(output)]))
     if format == "text" and not chosen.dry_run:
         copied = output / JAVASCRIPT_HOST.name
         is_copied = copied.is_file()
