@@ -313,9 +313,8 @@ def _command_steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
 def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
     """Return the commands to run next on a folder of models that fit together."""
     paths, roles = {facts.model.path for facts in models}, [facts.architecture.role for facts in models]
-    folders = {path.parent for path in paths if path is not None}
-    folder = next(iter(folders), None)
-    if folder is None or len(folders) > 1 or not _is_word(str(folder)) or paths != set(folder.glob("*.onnx")):
+    folder = next((path.parent for path in paths if path is not None), None)
+    if folder is None or not _is_word(str(folder)) or paths != set(folder.glob("*.onnx")):
         return ()
     if len(set(roles)) < len(roles) or not all(facts.runs for facts in models):
         return ()
