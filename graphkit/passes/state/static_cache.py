@@ -256,18 +256,6 @@ class CountSlotsInUse(Pass):
     def _axis_of(self, entry: CacheEntry, axes: Mapping[Value, int]) -> int:
         return self.axis if entry.past is None else axes.get(entry.past, self.axis)
 
-    def _replace_shapes(self, past: Value, axis: int, slots: Slots) -> None:
-        """Let nodes that read the shape of a cache read one that is made of the batch and of numbers."""
-        dims = slots.editor.shapes[past].dims or ()
-        parts = [slots.dim(dim) for dim in dims]
-        if parts[axis] is None:
-            parts[axis] = slots.length_of(past, 0 if self.slots_first else axis)
-        for node, _ in past.consumers:
-            read = parts[slice(node.attr("start", 0), node.attr("end", len(dims)))] if node.is_op("Shape") else []
-            if read and all(part is not None for part in read):
-                names = [part for part in read if part is not None]
-                slots.editor.replace(node, NewNode("Concat", names, [node.result().name], {"axis": 0}, like=node))
-
     def _place(
         self,
         entry: CacheEntry,
@@ -294,7 +282,10 @@ class CountSlotsInUse(Pass):
         else:
             last.append(NewNode("Transpose", [present.name], [after], {"perm": order}))
         if past is not None:
-            self._replace_shapes(past, axis, slots)
+            count = slots.dim((editor.shapes[past].dims or dims)[axis]) or slots.length_of(
+                past, 0 if self.slots_first else axis
+            )
+            slots.replace_shapes(past, axis, count)
         if past is not None and self.slots_first:
             past_dims = editor.shapes[past].dims or ()
             inputs[past.name] = NewInput(past.name, dtype, [past_dims[at] for at in order])

@@ -89,6 +89,17 @@ class Slots:
             return None
         return self.node("Mul", batch, self.number(factor), as_="rows")
 
+    def replace_shapes(self, past: Value, axis: int, count: str) -> None:
+        """Let nodes that read the shape of a cache read one of the batch, of numbers, and of a count along an axis."""
+        dims = self.editor.shapes[past].dims or ()
+        parts = [count if at == axis else self.dim(dim) for at, dim in enumerate(dims)]
+        for node, _ in past.consumers:
+            read = parts[slice(node.attr("start", 0), node.attr("end", len(dims)))] if node.is_op("Shape") else [None]
+            names = [part for part in read if part is not None]
+            if len(names) == len(read):
+                names = names or [self.editor.integers([], "int/none")]
+                self.editor.replace(node, NewNode("Concat", names, [node.result().name], {"axis": 0}, like=node))
+
     # Writing and reading
 
     def layout(self, dims: Sequence[Expr], axis: int, count: Expr) -> tuple[Expr, ...]:
@@ -344,7 +355,7 @@ class _Caches:
             self.editor.replace_all_uses(value, self.slots.positions(mask, self.shapes[value].dtype))
             self.dropped.add(value.name)
         for growth in self.growths:
-            self._replace_shapes(growth)
+            self.slots.replace_shapes(growth.past, growth.axis, self.slots.past)
             self._store(growth, rings.get(growth))
         for entry in new:  # a decoder without a past fills the first slots
             present, axis = entry.present, self._axis(entry)
@@ -411,19 +422,6 @@ class _Caches:
         if dims is None or axis == 0 or any(self.slots.dim(d) is None for at, d in enumerate(dims) if at != axis):
             return None
         return dims
-
-    def _replace_shapes(self, growth: Growth) -> None:
-        """Let nodes that read the shape of the past read a shape computed from its length."""
-        past, dims = growth.past, self.shapes[growth.past].dims or ()
-        parts = [self.slots.past if at == growth.axis else self.slots.dim(dim) for at, dim in enumerate(dims)]
-        for node, _ in past.consumers:
-            if not node.is_op("Shape"):
-                continue
-            start, end = node.attr("start", 0), node.attr("end", len(dims))
-            read_parts = [part for part in parts[slice(start, end)] if part is not None]
-            read_parts = read_parts or [self.editor.integers([], "int/none")]
-            made = NewNode("Concat", read_parts, [node.result().name], {"axis": 0}, like=node)
-            self.editor.replace(node, made)
 
     def _store(self, growth: Growth, ring: Ring | None) -> None:
         """Write new tokens into slots, and let attention read those in use."""
