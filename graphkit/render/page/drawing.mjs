@@ -86,7 +86,7 @@ export class Drawing {
     const boxes = [...inside.values(), ...ins.values(), ...outs.values()];
     const { width, height, ways } = layered(boxes, lines);
     const top = isWhole ? 0 : HEAD;
-    const head = isWhole ? 0 : `${this.#head(part)}${this.paint(part).text}`.length * CHARACTER + 72;
+    const head = isWhole ? 0 : this.#headText(part).length * CHARACTER + 52;
     const wide = Math.max(width, head);
     const left = (isWhole ? 0 : PAD) + (wide - width) / 2;
     for (const box of boxes) Object.assign(box, { x: box.x + left, y: box.y + top });
@@ -162,6 +162,13 @@ export class Drawing {
     return `${inner.name}  of ${parts.length}, ${alike === parts.length ? "all" : alike} built alike`;
   }
 
+  /** What the frame of an open part says.
+   * @param {Part} part */
+  #headText(part) {
+    const { text } = this.paint(part);
+    return `▾ ${this.#head(part)}${text ? `: ${text}` : ""}`;
+  }
+
   /** @param {Frame} frame
    * @param {SVGElement} onto
    * @param {number} x
@@ -197,7 +204,8 @@ export class Drawing {
     if (box.end) { // where lines come in or go out
       const { op = "" } = this.graph.nodes[part.kind === "node" ? part.nodes[0] : -1] ?? {};
       const label = cut(op ? `${op} ${nameBeside(op, part.name)}`.trim() : part.name, PORT, true);
-      const [edge, inner] = box.end === "in" ? [y - box.y, y] : [y - box.y + around.height, y + height];
+      const isUnderHead = box.end === "in" && box.x + width / 2 < this.#headText(around.part).length * CHARACTER + 16; // which stays free
+      const [edge, inner] = box.end === "in" ? [isUnderHead ? y : y - box.y, y] : [y - box.y + around.height, y + height];
       onto.append(drawn("path", { d: `M${x + width / 2} ${edge}V${inner}`, class: "line" }),
         drawn("rect", { x, y, width, height, rx: 7, class: "port" }), drawn("text", { x: x + width / 2, y: y + 11, class: "port" }, label));
       return;
@@ -213,7 +221,7 @@ export class Drawing {
     onto.append(made);
     this.places.set(part, { element: made, x, y, width, height: frame === null ? height : HEAD });
     if (frame !== null) {
-      made.append(drawn("text", { x: x + 8, y: y + 16, class: "head" }, `▾ ${this.#head(part)}${paint.text ? `: ${paint.text}` : ""}`));
+      made.append(drawn("text", { x: x + 8, y: y + 16, class: "head" }, this.#headText(part)));
       if (part.kind === "layers") {
         const turns = /** @type {[string, number, string][]} */ ([["‹", -1, "The layer before ( < )"], ["›", 1, "The next layer ( > )"]]);
         made.append(...turns.map(([text, by, title], at) =>
