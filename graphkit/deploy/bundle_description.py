@@ -265,8 +265,9 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
 
 def _fixed_prompt(models: Sequence[Model]) -> Model | None:
     """Return which of two decoders reads prompts of one length alone, as the other can read them token by token."""
-    prompts = [model for model in models if has_fixed_prompt(model) and not (model.roles.pasts or model.roles.states)]
-    if len(models) != 2 or len(prompts) != 1:
+    starting = [model for model in models if not (model.roles.pasts or model.roles.states)]
+    prompts = [model for model in starting if len(models) == 2 and has_fixed_prompt(model)]
+    if len(prompts) != 1:
         return None
     (step,) = (model for model in models if model is not prompts[0])
     return prompts[0] if prompts[0].roles.cache or first_states(prompts[0], step) else None

@@ -31,7 +31,7 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_interface, with_names
 from graphkit.shapes import infer, symbol
-from graphkit.shapes.constraints.failing_sizes import SizeCheck
+from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers
 from graphkit.shapes.input_dims import input_dims
 
 __all__ = [
@@ -259,9 +259,15 @@ def check_static_cache(path: Path, step: Model, first: Model | None = None) -> N
 
 
 def has_fixed_prompt(model: Model | None) -> bool:
-    """Whether a decoder reads prompts of one length alone, of several tokens."""
-    size = dim_at(model.roles.first("tokens"), 1) if model is not None else None
-    return isinstance(size, int) and size > 1
+    """Whether a decoder reads prompts of one length alone, of several tokens; of recurrent ones, by what nodes need."""
+    tokens = model.roles.first("tokens") if model is not None else None
+    size = dim_at(tokens, 1)
+    if model is None or tokens is None or isinstance(size, int) or model.roles.cache:
+        return isinstance(size, int) and size > 1
+    shapes = infer(model)
+    rules = {rule.name: rule for rule in find_triggers(shapes).rules if rule.is_exact}
+    rule = rules.get(dims[1].declared) if (dims := shapes[tokens].dims) is not None and len(dims) > 1 else None
+    return rule is not None and rule.least == rule.most and rule.least > 1
 
 
 def _reads_encoder(model: Model | None) -> bool:

@@ -13,6 +13,7 @@ from rewriting import model_of
 from test_bundle_recurrent import FIRST, PROMPTS, STEP, expected, hybrid, model
 
 import graphkit
+from graphkit.deploy.export_pipeline import has_fixed_prompt
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.deploy.lowering_checks import check_prompt
 from graphkit.equivalence.originals import Originals
@@ -150,3 +151,14 @@ def test_a_prompt_is_tried_at_a_length_that_its_chunks_divide() -> None:
             {rows} logits = Gather (table, input_ids) row = Squeeze (logits, axis) state_out = Add (state, row) }}"""
     )
     check_prompt(Originals(None, first, step))
+
+
+@pytest.mark.parametrize(("shape", "is_fixed"), [("0, 4", True), ("0, -1", False), ("0, 1", False)])
+def test_prompts_of_one_length_are_known_by_what_nodes_need(shape: str, is_fixed: bool) -> None:
+    made = model_of(
+        f"""first (int64[b, s] input_ids, float[9, 3] table) => (float[b, t, 3] logits, float[b, 3] state_out)
+        <int64[2] whole = {{{shape}}}, int64[1] axis = {{1}}> {{
+            ids = Reshape (input_ids, whole) logits = Gather (table, ids)
+            state_out = ReduceSum <keepdims = 0> (logits, axis) }}"""
+    )
+    assert has_fixed_prompt(made) == is_fixed
