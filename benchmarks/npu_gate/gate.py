@@ -102,8 +102,8 @@ def main() -> None:
         bounds = Bounds(given.least_cosine, given.least_tokens)
         tools = Tools((given.tools or find_judge(VELA).python.parent).absolute())
         rows = [told(judge(case, tools, work, bounds)) for case in chosen]
-    status = verdict(chosen, rows)
-    findings = (*findings, *refused_by_judges([case for case in chosen if not case.is_control]))
+        status = verdict(chosen, rows)
+        findings = (*findings, *refused_by_judges([case for case in chosen if not case.is_control]))
     for finding in findings:  # the compilers are asked all the same: they may know better
         print(f"graphkit lower: {finding}")
     sys.exit(PLACEMENT if findings else status)
