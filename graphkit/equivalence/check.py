@@ -149,9 +149,9 @@ def check_equivalence(
 
 
 def _find_other_shape(before: Shapes, after: Shapes) -> str:
-    """Return the name of a tensor that both models have, in other dims, "" for none: it costs no reading to see."""
-    known = {value.name: before[value].dims for value in before if value.scope is before.model.graph}
-    others = ((value.name, after[value].dims) for value in after if value.scope is after.model.graph)
+    """Return the name of what nodes of both models compute, in other dims, "" for none: to see it costs no reading."""
+    known = {value.name: before[value].dims for value in before.model.graph.values.values() if value.kind == "node"}
+    others = ((value.name, after[value].dims) for value in after.model.graph.values.values() if value.kind == "node")
     return next((name for name, dims in others if dims and known.get(name) and dims != known[name]), "")
 
 
