@@ -55,7 +55,7 @@ release-check:
 	.ci/release-check $(PYTHON)
 
 npu-gate: $(VENV)/.runtime
-	$(BIN)/graphkit judges --full | grep -q 'vela *[0-9]' || $(BIN)/graphkit judges install vela --yes --python $(NPU_PYTHON)
+	$(BIN)/graphkit judges --full | grep -q '^vela  *[0-9]' || $(BIN)/graphkit judges install vela --yes --python $(NPU_PYTHON)
 	$(BIN)/python benchmarks/npu_gate/gate.py
 
 $(VENV)/.runtime: pyproject.toml
