@@ -136,7 +136,7 @@ def _int64_inputs(editor: Editor, node: Node) -> list[int]:
     if out is None or len(node.outputs) > 1 or (_is_int64(editor, out) and editor.shapes[out].is_shape_like):
         return []
     data = [index for index in _data_inputs(node) if _is_int64(editor, node.inputs[index])]
-    indices = node.input(1) if node.op_type in GATHERING else None
+    indices = node.input(1) if node.op_type in GATHERING - {"GatherND"} else None  # whose indices are always int64
     looks_up = _is_int64(editor, indices) and indices is not None and not indices.is_constant
     return [*data, 1] if looks_up else data
 

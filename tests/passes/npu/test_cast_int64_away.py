@@ -130,3 +130,9 @@ def test_bounds(nodes: str, expected: tuple[int, int]) -> None:
     model = graph(f"{nodes} y = Identity (a)", "int8[2, 2] x", f"{inits}, float share = {{0.5}}")
     bounds = ElementBounds(model, infer(model)).of(model.graph.find("a"))
     assert (bounds.low, bounds.high) == expected
+
+
+def test_the_indices_of_a_gathernd_are_always_int64() -> None:
+    text = """g (float[2, 4] x, float[4, 3] table) => (y) <int64[2, 1] one = {1, 1}> {
+        a = ArgMax <axis = 1> (x) i = Add (a, one) j = Sub (i, one) y = GatherND (table, j) }"""
+    check(CastInt64Away(), model_of(text))
