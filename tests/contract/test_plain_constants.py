@@ -155,7 +155,7 @@ def test_a_typescript_compiler_takes_modules(every: dict[str, Constants], tmp_pa
     checked(["tsc", "--strict", "--noEmit", "--target", "es2020", *(f"{name}.ts" for name in every)], tmp_path)
 
 
-@pytest.mark.parametrize("name", ["pair", "bundle"])
+@pytest.mark.parametrize("name", ["pair", pytest.param("bundle", marks=pytest.mark.slow)])
 def test_a_cpp_compiler_takes_the_loop(name: str, every: dict[str, Constants], tmp_path: Path) -> None:
     (tmp_path / "loop.cpp").write_text(write_plain("c", every[name], has_loop=True))
     checked(["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-I", str(DECLARATIONS), "loop.cpp"], tmp_path)
@@ -202,7 +202,7 @@ fn main() {
 """
 
 
-@pytest.mark.parametrize("name", ["pair", "bundle"])
+@pytest.mark.parametrize("name", ["pair", pytest.param("bundle", marks=pytest.mark.slow)])
 def test_the_loop_in_rust_gives_the_tokens_of_that_in_python(
     name: str, every: dict[str, Constants], pair: Path, bundle_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
