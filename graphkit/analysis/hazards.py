@@ -99,6 +99,7 @@ class LegalSizes:
         text: The rule in words: `multiples of 32 from 32`.
         step, least, most: It: these multiples from `least` to `most`, which is None without a bound.
         less, more: So much less, and so much more, than any of them is legal too.
+        short: Every size up to this is legal too.
         is_exact: Whether no other size is; it may be together with another dim's, as 8 x 2 patches instead of 4 x 4.
     """
 
@@ -109,6 +110,7 @@ class LegalSizes:
     most: int | None
     less: int
     more: int
+    short: int
     is_exact: bool
 
     def __str__(self) -> str:
@@ -254,7 +256,7 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
         unmet = ", ".join(f"{each.nodes[0].operator} {each.nodes[0].path}" for each in search.unmet[:EXAMPLES])
         no_dims = f"no dims were found at which the preconditions of these nodes hold: {unmet}"
         return Hazards((*never, *grouped), f"Not looked for: {search.obstacle or no_dims}.")
-    legal = tuple(LegalSizes(rule.name, str(rule), *astuple(rule)[1:]) for rule in search.rules)
+    legal = tuple(LegalSizes(rule.name, str(rule), *astuple(rule)[1:-1]) for rule in search.rules)
     works = Sizes(search.base.items()) if legal else Sizes()
     return Hazards((*never, *grouped), "", legal, works, all(tensor.is_known for tensor in shapes.table.values()))
 

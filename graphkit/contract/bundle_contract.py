@@ -196,6 +196,7 @@ class LegalSize:
         step: The number; 1 where every size from the least to the most is legal.
         least, most: The least and the largest multiple; `most` is None without a bound.
         less, more: So much less, and so much more, than any of them is legal too.
+        shortest, short: Every size from the one to the other is legal too.
         words: The same in words.
     """
 
@@ -204,13 +205,15 @@ class LegalSize:
     most: Positive | None
     less: Count
     more: Count
+    shortest: Positive
+    short: Count
     words: str = field(metadata=TEXT)
 
     def allows(self, size: int) -> bool:
         """Whether a size is legal."""
         below = (size + self.less) // self.step * self.step
         multiples = range(below, below - 2 * self.step, -self.step)
-        return any(
+        return self.shortest <= size <= self.short or any(
             self.least <= multiple and (self.most is None or multiple <= self.most)
             for multiple in multiples
             if multiple - self.less <= size <= multiple + self.more

@@ -64,6 +64,7 @@ from graphkit.runtime.session import as_provider
 from graphkit.shapes import DimSpec, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import check_sizes, find_triggers
+from graphkit.shapes.constraints.size_grid import SizeRule
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof, with_device
@@ -451,9 +452,13 @@ def _make_contract(methods: Sequence[MethodModel], export: BundleExport, sizes: 
     contract = build_bundle(methods, sizes, export.settings, DATA if has_data else "", opset)
     pipeline = export.pipeline
     encoder = pipeline.encoder if pipeline is not None else None
-    legal = dict(_legal_inputs(encoder, contract)) if encoder is not None else {}
+    rules = dict(_legal_inputs(encoder, contract)) if encoder is not None else {}
     if (prompt := _legal_prompt(export, contract)) is not None:
-        legal["tokens"] = prompt
+        rules["tokens"] = prompt
+    legal = {
+        name: LegalSize(rule.step, rule.least, rule.most, rule.less, rule.more, rule.shortest, rule.short, str(rule))
+        for name, rule in rules.items()
+    }
     loop = [*contract.loop]
     if pipeline is not None and pipeline.is_apart:
         loop.append("What encoder gives of the source is what prefill reads of it, with the mask of the source.")
@@ -466,7 +471,7 @@ def _make_contract(methods: Sequence[MethodModel], export: BundleExport, sizes: 
     return replace(contract, legal=legal, loop=tuple(loop))
 
 
-def _legal_prompt(export: BundleExport, contract: BundleContract) -> LegalSize | None:
+def _legal_prompt(export: BundleExport, contract: BundleContract) -> SizeRule | None:
     """Return the legal lengths of a prompt where another model than that of later steps reads it; None for any."""
     steps = [port.shape for method in contract.methods if method.when == "step" for port in method.inputs]
     if any("tokens" in shape for shape in steps):
@@ -479,14 +484,15 @@ def _legal_prompt(export: BundleExport, contract: BundleContract) -> LegalSize |
     first, step = pair
     if first is None or step is None or first is step:
         return None
-    rule = dict(_legal_inputs(first, contract)).get("tokens", LegalSize(1, 1, None, 0, 0, ""))
-    least = max(rule.least, -(-find_least_prompt(first, step) // rule.step) * rule.step)
-    if (rule.step, least) == (1, 1) and rule.most is None:
+    rule = dict(_legal_inputs(first, contract)).get("tokens", SizeRule("tokens", 1, 1, None))
+    shortest = find_least_prompt(first, step)
+    least = max(rule.least, -(-shortest // rule.step) * rule.step)
+    if (rule.step, least, shortest) == (1, 1, 1) and rule.most is None:
         return None
-    return replace(rule, least=least, words=rule.words if least == rule.least else f"{least} or more")
+    return replace(rule, least=least, shortest=shortest)
 
 
-def _legal_inputs(encoder: Model, contract: BundleContract) -> Iterator[tuple[str, LegalSize]]:
+def _legal_inputs(encoder: Model, contract: BundleContract) -> Iterator[tuple[str, SizeRule]]:
     """Yield the legal sizes of an encoder's inputs, by their names in the contract, where not all sizes are legal."""
     method, shapes = contract.method("encoder") or contract.method("once"), infer(encoder)
     rules = {rule.name: rule for rule in find_triggers(shapes).rules if rule.is_exact}
@@ -495,7 +501,7 @@ def _legal_inputs(encoder: Model, contract: BundleContract) -> Iterator[tuple[st
         dims = (shapes[value].dims or ()) if value.name in ports else ()
         for dim, name in zip(dims, ports[value.name].shape if dims else (), strict=False):
             if (rule := rules.get(dim.declared)) is not None and isinstance(name, str) and name in contract.sizes:
-                yield name, LegalSize(rule.step, rule.least, rule.most, rule.less, rule.more, str(rule))
+                yield name, rule
 
 
 def _check_masks(models: Sequence[Model]) -> None:

@@ -389,12 +389,27 @@ def runs(model: Model, **sizes: int) -> bool:
     return True
 
 
+CHUNKS = """<ir_version: 8, opset_import: ["": 17]> g (float[s] x) => (float[n] y)
+<int64[1] three = {3}, int64[1] four = {4}, float[1] one = {1}> {
+  k = Shape (x) up = Add (k, three) n = Div (up, four) m = Min (k, four) length = Mul (n, m)
+  ones = Expand (one, length) y = Add (x, ones)
+}"""
+
+
+def test_sizes_within_a_chunk_are_legal_beside_its_multiples() -> None:
+    """As of the scans of state space models, which pad the last of several chunks."""
+    model = Model.from_proto(onnx.parser.parse_model(CHUNKS))
+    (rule,) = hazards(model).legal
+    assert rule == LegalSizes("s", "multiples of 4 from 4, or any up to 4", 4, 4, None, 0, 0, 4, True)
+    assert [size for size in range(1, 17) if runs(model, s=size)] == [1, 2, 3, 4, 8, 12, 16]
+
+
 RULES = {
     0: (
         "multiples of 4 from 4, or up to 1 more",
-        LegalSizes("width", "", 4, 4, None, 0, 1, True),
+        LegalSizes("width", "", 4, 4, None, 0, 1, 0, True),
     ),
-    1: ("multiples of 4 from 4, or up to 1 less", LegalSizes("width", "", 4, 4, None, 1, 0, True)),
+    1: ("multiples of 4 from 4, or up to 1 less", LegalSizes("width", "", 4, 4, None, 1, 0, 0, True)),
 }
 
 

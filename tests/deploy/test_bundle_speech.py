@@ -110,7 +110,16 @@ def test_a_source_at_which_the_export_does_not_run_is_one_clear_error(tmp_path: 
     assert bundle_folder(source, folder, OPTIONS).findings() == ()
     contract = json.loads((folder / "bundle.json").read_text())
     assert contract["legal"] == {
-        "source": {"step": 1, "least": 7, "most": None, "less": 0, "more": 0, "words": "7 or more"}
+        "source": {
+            "step": 1,
+            "least": 7,
+            "most": None,
+            "less": 0,
+            "more": 0,
+            "shortest": 1,
+            "short": 0,
+            "words": "7 or more",
+        }
     }
     assert contract["loop"][-1] == "Give sizes at which the export runs: source is 7 or more."
     bundle, sound = Bundle(folder), np.zeros((1, 9, FEATURES), np.float32)
@@ -132,5 +141,10 @@ def test_a_longest_source_that_is_too_short_is_refused_with_one_that_is_not(batc
 
 
 def test_legal_sizes_are_multiples_and_what_is_near_them() -> None:
-    legal = LegalSize(8, 16, 32, 1, 2, "multiples of 8 from 16 to 32, or up to 1 less or 2 more")
+    legal = LegalSize(8, 16, 32, 1, 2, 1, 0, "multiples of 8 from 16 to 32, or up to 1 less or 2 more")
     assert [size for size in range(1, 50) if legal.allows(size)] == [15, 16, 17, 18, 23, 24, 25, 26, 31, 32, 33, 34]
+
+
+def test_legal_sizes_are_multiples_and_those_within_one() -> None:
+    legal = LegalSize(8, 8, None, 0, 0, 4, 8, "multiples of 8 from 8, or any from 4 to 8")
+    assert [size for size in range(1, 30) if legal.allows(size)] == [4, 5, 6, 7, 8, 16, 24]

@@ -253,7 +253,9 @@ class SizeRule:
         name: The symbol.
         step, least, most: The multiples of a number from `least` to `most` are legal; `most` is None without a bound.
         less, more: So much less, and so much more, than any of them is legal too.
+        short: Every size up to this is legal too, as one that fits into a chunk.
         is_exact: Whether no other size is.
+        shortest: The least of the short ones.
     """
 
     name: str
@@ -262,7 +264,9 @@ class SizeRule:
     most: int | None
     less: int = 0
     more: int = 0
+    short: int = 0
     is_exact: bool = True
+    shortest: int = 1
 
     def __str__(self) -> str:
         others = "" if self.is_exact else ", and some others"
@@ -273,7 +277,9 @@ class SizeRule:
             return f"{self.least}{end or ' or more'}{others}"
         parts = [f"up to {number} {word}" for number, word in ((self.less, "less"), (self.more, "more")) if number]
         around = f", or {' or '.join(parts)}" if parts else ""
-        return f"multiples of {self.step} from {self.least}{end}{around}{others}"
+        from_least = "" if self.shortest == 1 else f"from {self.shortest} "
+        below = f", or any {from_least or 'up '}to {self.short}" if self.short else ""
+        return f"multiples of {self.step} from {self.least}{end}{around}{below}{others}"
 
 
 def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[SizeRule, ...]:
@@ -389,7 +395,8 @@ def _agrees_with_rule(rule: SizeRule, sizes: Sequence[int], is_legal: Bools) -> 
 def _allows_size(rule: SizeRule, size: int) -> bool:
     below = (size + rule.less) // rule.step * rule.step
     near = [multiple for multiple in (below, below - rule.step) if -rule.less <= size - multiple <= rule.more]
-    return any(rule.least <= multiple and (rule.most is None or multiple <= rule.most) for multiple in near)
+    is_near = any(rule.least <= multiple and (rule.most is None or multiple <= rule.most) for multiple in near)
+    return is_near or rule.shortest <= size <= rule.short
 
 
 def _describe_rule(name: str, legal: Sequence[int], low: int, last: int) -> SizeRule | None:
@@ -419,11 +426,11 @@ def _with_others(rule: SizeRule, allowed: set[int], low: int, last: int) -> Size
     less, more = (
         min(_run_length(size, sign, allowed, rule.step) for size in inner) if rule.step > 1 else 0 for sign in (-1, 1)
     )
-    wide = SizeRule(rule.name, rule.step, rule.least, rule.most, less, more)
+    wide = replace(rule, less=less, more=more)
+    run = _run_length(0, 1, allowed, last + 1) if rule.step > 1 else 0
+    wide = wide if all(_allows_size(wide, size) for size in range(1, run + 1)) else replace(wide, short=run)
     is_exact = all(_allows_size(wide, size) == (size in allowed) for size in range(low, last - rule.step))
-    return SizeRule(
-        name=rule.name, step=rule.step, least=rule.least, most=rule.most, less=less, more=more, is_exact=is_exact
-    )
+    return replace(wide, is_exact=is_exact)
 
 
 def _run_length(size: int, sign: int, allowed: set[int], step: int) -> int:

@@ -12,10 +12,10 @@ const otherPlace = ({ offset, bytes, update }) => offset + (update === 'swap' ? 
 const isMask = ({ name }) => name.includes('mask');
 const rank = (port) => 2 * isMask(port) + (port.source.kind === 'tokens'); // what takes sizes of others comes last
 const portOf = (method, kind) => method.inputs.find(({ source }) => source.kind === kind);
-const isLegal = ({ step, least, most, less, more }, size) => { // multiples of a number, or near one
+const isLegal = ({ step, least, most, less, more, shortest, short }, size) => { // multiples of a number, or near one
   const below = Math.floor((size + less) / step) * step;
   const isNear = (one) => one >= least && one <= (most ?? one) && size >= one - less && size <= one + more;
-  return isNear(below) || isNear(below - step);
+  return (size >= shortest && size <= short) || isNear(below) || isNear(below - step);
 };
 const lastOf = ({ dims: [rows, tokens, size], data }) => Array.from({ length: rows }, // logits of each row's last token
   (_, row) => widened(data.subarray((row * tokens + tokens - 1) * size, (row + 1) * tokens * size)));
