@@ -11,10 +11,11 @@ import numpy as np
 
 from graphkit.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
 from graphkit.equivalence.originals import Originals
-from graphkit.errors import GraphkitError, UsageError
+from graphkit.errors import GraphkitError, ModelError, UsageError
+from graphkit.graph.names import count_things
 from graphkit.hosts.token_search import BeamOptions, Stepper, beam_search, greedy_search
 from graphkit.model import Model
-from graphkit.runtime.session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.decoding import decode_greedily
@@ -369,7 +370,7 @@ def record_originals(
     has_long = not all(prompt.all_logits for prompt in prompts)
     oracle = Oracle(originals, optimize=optimize, prepack=optimize, can_choose=has_long)
     logits = [
-        [begin_prompt(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
+        [_begin_recorded(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
         for prompt in tell_each(prompts, name, progress, "prompt", lambda prompt: prompt.work)
     ]
     begins, first = partial(begin_prompt, oracle), prompts[0].first_row()
@@ -381,6 +382,21 @@ def record_originals(
     except GraphkitError:  # a decoder that takes one token at a time
         chunks = {}
     return Recording(logits, tokens, moved, chunks)
+
+
+def _begin_recorded(oracle: Oracle, prompt: Prompt) -> np.ndarray:
+    try:
+        return begin_prompt(oracle, prompt)
+    except RunError as error:
+        if error.signal or error.timed_out:
+            raise
+        rows, length = prompt.tokens.shape[:2]
+        sizes = f"{count_things(rows, 'row(s)')} of {count_things(length, 'token(s)')}"
+        raise ModelError(
+            f"it does not run with a prompt of {sizes}: {error.problem}",
+            file=error.file,
+            hint="graphkit report with --only hazards says at which sizes it runs; export it anew for others",
+        ) from error
 
 
 def search_tokens(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list[list[int]]:

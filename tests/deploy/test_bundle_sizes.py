@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from bundles import decoder, saved
 from onnx import numpy_helper, parser
 from real_models import unpacked
 
 from graphkit.contract.contract_files import read_bundle
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
-from graphkit.errors import UsageError
+from graphkit.errors import ModelError, UsageError
+from graphkit.runtime.session import RunError
 
 WIDTH = 32  # of the states that T5 reads
 OPTIONS = BundleOptions(max_cache=8, verify=False)
@@ -124,3 +126,16 @@ def test_dims_of_a_cache_whose_names_are_numbers_are_what_nodes_need(tmp_path: P
     bundle_folder(export, tmp_path / "out", OPTIONS)
     states = read_bundle(tmp_path / "out" / "bundle.json").states
     assert {state.shape for state in states if state.name.startswith("past")} == {(8, 1, 2, 8)}  # slots come first
+
+
+def test_a_prompt_at_which_an_export_does_not_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RunError.of("dims do not broadcast", "model.onnx")
+
+    monkeypatch.setattr("graphkit.verify.bundle_prompts.begin_prompt", fail)
+    saved(decoder("causal"), tmp_path / "export")
+    said = (
+        r"^model\.onnx: it does not run with a prompt of \d+ rows? of \d+ tokens?: .* do not broadcast - graphkit rep"
+    )
+    with pytest.raises(ModelError, match=said):
+        bundle_folder(tmp_path / "export", tmp_path / "out", replace(OPTIONS, verify=True))
