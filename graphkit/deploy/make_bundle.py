@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -455,10 +455,7 @@ def _make_contract(methods: Sequence[MethodModel], export: BundleExport, sizes: 
     rules = dict(_legal_inputs(encoder, contract)) if encoder is not None else {}
     if (prompt := _legal_prompt(export, contract)) is not None:
         rules["tokens"] = prompt
-    legal = {
-        name: LegalSize(rule.step, rule.least, rule.most, rule.less, rule.more, rule.shortest, rule.short, str(rule))
-        for name, rule in rules.items()
-    }
+    legal = {name: _legal_size(rule) for name, rule in rules.items()}
     loop = [*contract.loop]
     if pipeline is not None and pipeline.is_apart:
         loop.append("What encoder gives of the source is what prefill reads of it, with the mask of the source.")
@@ -469,6 +466,11 @@ def _make_contract(methods: Sequence[MethodModel], export: BundleExport, sizes: 
         loop.append(f"The rows that prefill takes come from {' and '.join(names)}: {rows}.")
     loop += [f"Give sizes at which the export runs: {name} is {size.words}." for name, size in legal.items()]
     return replace(contract, legal=legal, loop=tuple(loop))
+
+
+def _legal_size(rule: SizeRule) -> LegalSize:
+    known = {each.name: getattr(rule, each.name) for each in fields(LegalSize) if each.name != "words"}
+    return LegalSize(**known, words=str(rule))
 
 
 def _legal_prompt(export: BundleExport, contract: BundleContract) -> SizeRule | None:
