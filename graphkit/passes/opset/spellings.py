@@ -28,6 +28,7 @@ MAX_SCALES = 1 << 10  # bytes
 MAX_CONSTANT = 1 << 20  # bytes of an input that becomes an attribute
 NUMBERS = {"k", "max", "min", "ratio", "value"}  # attributes of one number
 AXES_FROM_THE_BACK = 11  # since when an axis may be negative
+ERF_SINCE = 9
 ROOT, CUBIC = (2 / np.pi) ** 0.5, 0.044715  # of the tanh that is nearly a Gelu
 OPTIONS = OpSchema.FormalParameterOption
 # Values of attributes that are younger than the attribute.
@@ -491,13 +492,16 @@ def _spell_gelu(draft: Draft) -> None:
     x, dtype = draft.first(), FLOATS.get(_first_dtype(draft))
     if dtype is None:
         raise MatchFailure("it is not known to be of a float dtype")
+    is_tanh = draft.node.attr("approximate", "none") == "tanh"
+    if not is_tanh and draft.version < ERF_SINCE:
+        raise MatchFailure(f"it is spelled by Erf, which came with opset {ERF_SINCE}")
 
     def add(op_type: str, name: str, data: NodeInput, number: float | None = None) -> str:
         scalar = [] if number is None else [draft.editor.constant(np.array(number, dtype), f"gelu_{name}")]
         draft.before.append(NewNode(op_type, [data, *scalar], [made := draft.name(name)]))
         return made
 
-    if draft.node.attr("approximate", "none") == "tanh":
+    if is_tanh:
         square, inner = draft.name("square"), draft.name("inner")
         draft.before.append(NewNode("Mul", [add("Mul", "cubic", x, ROOT * CUBIC), x], [square]))
         factor = add("Add", "factor", square, ROOT)
