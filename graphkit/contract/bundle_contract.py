@@ -219,6 +219,12 @@ class LegalSize:
             if multiple - self.less <= size <= multiple + self.more
         )
 
+    def nearest(self, size: int) -> int:
+        """Return a size if it is legal, else the multiple below it, or the least legal one."""
+        smallest = min(self.least - self.less, self.shortest if self.short else self.least)
+        multiple = size // self.step * self.step
+        return next((each for each in (size, multiple) if self.allows(each)), smallest)
+
 
 @dataclass(frozen=True)
 class BundledWith:

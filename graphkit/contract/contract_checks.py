@@ -236,7 +236,7 @@ def _check_sizes(contract: BundleContract) -> Iterator[str]:
     for name, legal in contract.legal.items():
         if legal.least > (legal.most or legal.least):
             yield f"legal.{name} has no sizes"
-        elif not legal.short and legal.least - legal.less > sizes.get(name, 0):
+        elif legal.nearest(0) > sizes.get(name, 0):
             yield f"legal.{name} has no size up to sizes.{name}"
     for state in contract.states:
         if state.batch is not None and state.shape[state.batch : state.batch + 1] != (sizes.get("batch"),):

@@ -146,9 +146,7 @@ def make_prompts(contract: BundleContract, originals: Originals, seed: int) -> l
         lengths.add(FEW)
     batch = contract.sizes["batch"]
     chosen: list[Prompt] = []
-    if (legal := contract.legal.get("tokens")) is not None:
-        lengths = {max(legal.least, length // legal.step * legal.step) for length in lengths}
-    lengths = {maker.fixed} if maker.fixed else lengths
+    lengths = {maker.legal_length(length) for length in lengths}
     for length in sorted(each for each in lengths if 0 < each < slots or each == 1):
         ways = [(1, False), (2, True)] if batch > 1 else [(1, False), (1, True)][: 1 + maker.takes_padding(length)]
         if length > LONGEST:
@@ -160,7 +158,9 @@ def make_prompts(contract: BundleContract, originals: Originals, seed: int) -> l
             chosen.append(maker.make(length, rows, slots, source, is_padded=is_padded))
     if batch > 2:  # each row may read what is another's; the longest of those that are tried at both levels stays last
         place = max(1, sum(prompt.tokens.shape[1] <= LONGEST for prompt in chosen) - 1)
-        chosen[place:place] = [maker.make(min(FEW, max(slots - 1, 1)), batch, slots, maker.sources[0], is_padded=True)]
+        chosen[place:place] = [
+            maker.make(maker.legal_length(min(FEW, max(slots - 1, 1))), batch, slots, maker.sources[0], is_padded=True)
+        ]
     chosen[1:1] = maker.special(originals.models, slots) if len(chosen) > 1 else []
     return chosen
 
@@ -244,8 +244,11 @@ class _Maker:
 
     def pattern_length(self, slots: int) -> int:
         """Return the length of a prompt of special tokens."""
-        length = self.fixed or min(len(PATTERN), slots - 1)
-        return max(self.legal.least, length // self.legal.step * self.legal.step) if self.legal is not None else length
+        return self.legal_length(min(len(PATTERN), slots - 1))
+
+    def legal_length(self, length: int) -> int:
+        """Return the length of a prompt that the export takes, near a wish."""
+        return self.fixed or (length if self.legal is None else self.legal.nearest(length))
 
     def _draw_tokens(self, shape: Sequence[int]) -> np.ndarray:
         return self.inputs.array(self.tokens, (*shape, *self.width))

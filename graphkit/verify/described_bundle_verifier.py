@@ -202,7 +202,7 @@ class _Feeds:
         """Return the inputs that a caller feeds, by name."""
         sizes = {name: min(SIZE, size) for name, size in self.contract.sizes.items()}
         legal = self.contract.legal.get("tokens")
-        prompt = 1 if legal is None or method.when == "step" else max(legal.least, SIZE // legal.step * legal.step)
+        prompt = 1 if legal is None or method.when == "step" else legal.nearest(SIZE)
         sizes |= {"batch": self.rows, "tokens": prompt}
         arrays: Arrays = {}
         for port in (port for port in method.inputs if port.kind in ("user", "tokens")):

@@ -12,11 +12,13 @@ from bundles import decoder, saved
 from onnx import numpy_helper, parser
 from real_models import unpacked
 
+from graphkit.contract.bundle_contract import LegalSize
 from graphkit.contract.contract_files import read_bundle
 from graphkit.deploy.lower import LowerOptions, lower_folder
-from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
+from graphkit.deploy.make_bundle import BundleExport, BundleOptions, bundle_folder
 from graphkit.errors import ModelError, UsageError
 from graphkit.runtime.session import RunError
+from graphkit.verify.bundle_prompts import make_prompts
 
 WIDTH = 32  # of the states that T5 reads
 OPTIONS = BundleOptions(max_cache=8, verify=False)
@@ -139,3 +141,16 @@ def test_a_prompt_at_which_an_export_does_not_run_is_named(tmp_path: Path, monke
     )
     with pytest.raises(ModelError, match=said):
         bundle_folder(tmp_path / "export", tmp_path / "out", replace(OPTIONS, verify=True))
+
+
+def test_prompts_within_a_chunk_are_tried_beside_its_multiples(tmp_path: Path) -> None:
+    """A bundle that is wrong at short prompts alone would pass where multiples are tried alone."""
+    source = saved(decoder("causal"), tmp_path / "export")
+    bundle_folder(source, tmp_path / "out", replace(OPTIONS, max_cache=16, batch=3))
+    legal = LegalSize(4, 4, None, 0, 0, 2, 4, "multiples of 4 from 4, or any from 2 to 4")
+    contract = replace(read_bundle(tmp_path / "out" / "bundle.json"), legal={"tokens": legal})
+    pipeline = BundleExport.of(source).pipeline
+    assert pipeline is not None
+    lengths = {prompt.tokens.shape[1] for prompt in make_prompts(contract, pipeline.originals, 0)}
+    assert all(map(legal.allows, lengths)), lengths
+    assert min(lengths) < 4 < max(lengths), lengths

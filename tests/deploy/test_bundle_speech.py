@@ -148,3 +148,9 @@ def test_legal_sizes_are_multiples_and_what_is_near_them() -> None:
 def test_legal_sizes_are_multiples_and_those_within_one() -> None:
     legal = LegalSize(8, 8, None, 0, 0, 4, 8, "multiples of 8 from 8, or any from 4 to 8")
     assert [size for size in range(1, 30) if legal.allows(size)] == [4, 5, 6, 7, 8, 16, 24]
+    assert [legal.nearest(size) for size in (1, 5, 8, 9, 23, 24)] == [4, 5, 8, 8, 16, 24]
+
+
+def test_the_nearest_of_multiples_is_below_or_the_least() -> None:
+    legal = LegalSize(8, 16, 32, 1, 2, 1, 0, "multiples of 8 from 16 to 32, or up to 1 less or 2 more")
+    assert [legal.nearest(size) for size in (0, 15, 18, 20, 25)] == [15, 15, 18, 16, 25]
