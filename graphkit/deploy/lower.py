@@ -149,7 +149,7 @@ class AskedChanges:
         yield f"{said} The proof is against the export with {which}. Without {without}, {measured.words()}."
 
 
-def asked_changes(export: Pipeline, options: LowerOptions) -> AskedChanges:
+def asked_changes(export: Pipeline, options: LowerOptions | LoweredWith) -> AskedChanges:
     """Make the changes that the options ask for."""
     asked = [change for change, is_asked in ((FLOATS, options.dequantize), (TANH, options.gelu_to_tanh)) if is_asked]
     pipeline, done, idle = export, list[_Change](), list[_Change]()
@@ -207,7 +207,7 @@ def lower_folder(
     changes = asked_changes(export.from_steps(), options)
     with run_isolated(options.limits):
         if options.verify:
-            check_prompt(export.originals)
+            check_prompt(asked_changes(export, options).originals)
         draft = _draft_files(changes, options, progress)
         progress(with_share(DRAFTED, "writing"))
         draft, proof = _write_proven(output, draft, options, portion_of(progress, DRAFTED, 1.0))

@@ -62,9 +62,10 @@ def check_prompt(originals: Originals) -> None:
     apart = measure_prompt(originals, Originals(None, made, made))
     is_half = any(map(has_float16, originals.models))
     if not apart <= (FLOAT16_TOLERANCE if is_half else LOWERING_TOLERANCE):
+        rounds = any(node.is_op(*QUANTIZED["QDQ"]) for model in (first, step) for node in all_nodes(model.scopes))
         raise UsageError(
             f"{step.name}: after a prompt that it reads token by token its logits differ by {apart:.1e} from those of "
-            f"{first.name} - export one decoder that reads prompts and steps"
+            f"{first.name} - {'try --dequantize, or ' if rounds else ''}export one decoder that reads prompts and steps"
         )
 
 

@@ -16,7 +16,7 @@ from graphkit.contract.contract_parts import FileRecord
 from graphkit.contract.host_contract import Contract
 from graphkit.deploy.bundle_description import BUNDLE_TOML
 from graphkit.deploy.export_pipeline import find_pipeline
-from graphkit.deploy.lower import Draft, lower_again, prove_stages_again
+from graphkit.deploy.lower import Draft, asked_changes, lower_again, prove_stages_again
 from graphkit.deploy.lower_report import GUIDE
 from graphkit.deploy.lowering_checks import check_prompt
 from graphkit.deploy.make_bundle import BundleExport, bundle_again
@@ -171,7 +171,7 @@ def _lowering_proof(
     whole = find_pipeline(export)
     pipeline = whole.from_steps()
     with run_isolated(options.limits):
-        check_prompt(whole.originals)
+        check_prompt(asked_changes(whole, contract.options).originals)
     draft = lower_again(pipeline, contract.options, limits=options.limits, progress=progress)
     originals = draft.changes.originals if options.same_weights else pipeline.originals
 

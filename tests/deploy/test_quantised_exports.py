@@ -37,7 +37,7 @@ PAIRS = ("qdq", "float16")  # which the tools make of no merged decoder
 # The reasons that an export may be declined for, by stage.
 REASONS: Mapping[str, tuple[str, ...]] = {
     "lower": (RANGES, SCALES, NO_ENCODER, APART),
-    "lower --dequantize": (NO_ENCODER, APART),
+    "lower --dequantize": (NO_ENCODER,),
     "bundle": (NO_STATE, ROUNDED, NO_ENCODER),
 }
 
