@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal
 
 from graphkit.analysis.findings import Finding, Judged, kind_of
@@ -256,7 +256,11 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
         unmet = ", ".join(f"{each.nodes[0].operator} {each.nodes[0].path}" for each in search.unmet[:EXAMPLES])
         no_dims = f"no dims were found at which the preconditions of these nodes hold: {unmet}"
         return Hazards((*never, *grouped), f"Not looked for: {search.obstacle or no_dims}.")
-    legal = tuple(LegalSizes(rule.name, str(rule), *astuple(rule)[1:-1]) for rule in search.rules)
+    known = [each.name for each in fields(LegalSizes) if each.name not in ("dim", "text")]
+    legal = tuple(
+        LegalSizes(dim=rule.name, text=str(rule), **{name: getattr(rule, name) for name in known})
+        for rule in search.rules
+    )
     works = Sizes(search.base.items()) if legal else Sizes()
     return Hazards((*never, *grouped), "", legal, works, all(tensor.is_known for tensor in shapes.table.values()))
 

@@ -379,8 +379,8 @@ def finish_rewrite(result: Result, format: str, files: str, *commands: Sequence[
     if result.findings():
         outcome = f"{files} kept, unverified" if path is None else f"Nothing is written to {OUTPUT}"
         proof = getattr(result, "proof", None)
-        denied = proof.denied() if proof is not None and not proof.passed else "The proof failed."
-        print_line(f"{denied} {outcome}.", is_error=True)
+        told = proof.failure_text() if proof is not None and not proof.passed else "The proof failed."
+        print_line(f"{told} {outcome}.", is_error=True)
         raise SystemExit(1)
     if path is not None:
         sys.stdout.flush()

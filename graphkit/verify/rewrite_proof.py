@@ -51,7 +51,7 @@ class Proof(Result):
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
 
-    def denied(self) -> str:
+    def failure_text(self) -> str:
         """Return what to say of a proof that does not hold, a sentence: that it failed, or that it did not run."""
         return "The proof failed."
 
@@ -81,7 +81,7 @@ def proof_outcome(done: str, proof: Proof | None, *, faults: Sequence[str] = (),
         return outcome([done], (*faults, f"not proven: {unproven or 'the proof was not run'}"))
     if proof.passed:
         return outcome([done, proof.proven()], faults)
-    return outcome([f"{done} {proof.denied()}"], (*faults, *(proof.findings() or ("nothing was run",))))
+    return outcome([f"{done} {proof.failure_text()}"], (*faults, *(proof.findings() or ("nothing was run",))))
 
 
 class ProvenReport(Result):
@@ -305,8 +305,8 @@ class RewriteProof(Proof):
     def findings(self) -> tuple[str, ...]:
         return self.failures
 
-    def denied(self) -> str:
-        return "The proof did not run." if self.is_unrun else super().denied()
+    def failure_text(self) -> str:
+        return "The proof did not run." if self.is_unrun else super().failure_text()
 
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
@@ -322,7 +322,7 @@ class RewriteProof(Proof):
 
     def blocks(self) -> Iterator[Block]:
         why = () if self.passed else self.failures or ("nothing was run",)
-        yield outcome([self.proven() if self.passed else self.denied()], why)
+        yield outcome([self.proven() if self.passed else self.failure_text()], why)
         fixed = f", at {_dims_text(self.fixed)}" if self.fixed else ""
         measure = " of the largest magnitude" if self.of_magnitude else ""
         if self.provider != "cpu":
@@ -444,9 +444,9 @@ class SplitProof(Proof):
         failures = [f"{branch.rewritten}: {failure}" for branch in self.branches for failure in branch.failures]
         return (*failures, *([f"decoding loop: {self.loop.failure}"] if self.loop.failure else []))
 
-    def denied(self) -> str:
+    def failure_text(self) -> str:
         wrong = any(not (branch.passed or branch.is_unrun) for branch in self.branches) or self.loop.failure
-        return super().denied() if wrong else "The proof did not run."
+        return super().failure_text() if wrong else "The proof did not run."
 
     def proven(self) -> str:
         """Return the proven statement, a sentence for each model and one for the loop."""
@@ -456,7 +456,7 @@ class SplitProof(Proof):
         return " ".join([*texts, *([f"The two decode {steps} as the merged decoder does."] if self.loop.steps else [])])
 
     def blocks(self) -> Iterator[Block]:
-        yield outcome([self.proven() if self.passed else self.denied()], self.findings())
+        yield outcome([self.proven() if self.passed else self.failure_text()], self.findings())
         for branch in self.branches:
             if branch.coverage:
                 yield Prose(f"Covered of {branch.rewritten}: {branch.coverage}.")
