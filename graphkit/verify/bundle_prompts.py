@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -69,6 +69,7 @@ class Prompt:
         is_padded: Whether the last row is padded.
         all_logits: Whether the logits of each token are compared, not of the last one alone.
         row_axes: The axis of each input that counts rows, where one does.
+        encoded: What an encoder apart reads, by name, whose states are among the inputs.
     """
 
     tokens: np.ndarray
@@ -80,6 +81,7 @@ class Prompt:
     is_padded: bool
     all_logits: bool
     row_axes: Mapping[str, int]
+    encoded: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def work(self) -> float:
@@ -165,6 +167,9 @@ def make_prompts(contract: BundleContract, originals: Originals, seed: int) -> l
     return chosen
 
 
+Feed = Mapping[str, np.ndarray]
+
+
 class _Maker:
     def __init__(self, contract: BundleContract, originals: Originals, random: np.random.Generator) -> None:
         method = contract.method("once")
@@ -211,7 +216,7 @@ class _Maker:
         padded = is_padded and self.takes_padding(length)
         steps = tuple(self.inputs.array(self.later, (rows, 1)) for _ in range(count))
         compares_all = tokens.size * self.logit_bytes <= COMPARED
-        inputs = self._inputs(rows, length, source, is_padded)
+        encoded, inputs = self._inputs(rows, length, source, is_padded)
         return Prompt(
             tokens=tokens,
             mask=mask,
@@ -222,6 +227,7 @@ class _Maker:
             is_padded=padded,
             all_logits=compares_all,
             row_axes={port.name: port.shape.index("batch") for port in self.ports if "batch" in port.shape},
+            encoded=encoded,
         )
 
     def special(self, models: Sequence[Model], slots: int) -> Iterator[Prompt]:
@@ -233,14 +239,16 @@ class _Maker:
         for turn in range(len(tokens)):
             named = {name: tokens[(turn + place) % len(tokens)] for place, name in enumerate("abc")}
             prompt = self.make(self.pattern_length(slots), 1, slots, self.sources[0], is_padded=False)
-            for array in (prompt.tokens, *(prompt.inputs[name] for name in self.ids if name in prompt.inputs)):
+            read = prompt.encoded if self.apart is not None else prompt.inputs
+            for array in (prompt.tokens, *(read[name] for name in self.ids if name in read)):
                 row = array[0]  # the first and the last token of the pattern stand at its ends
                 for place, name in enumerate(PATTERN):
                     if name in named:
                         row[round(place * (len(row) - 1) / (len(PATTERN) - 1))] = named[name]
             for step, name in zip(prompt.steps, "ac", strict=False):
                 step[...] = named[name]
-            yield prompt
+            states = {} if self.apart is None else self.apart.encode(prompt.encoded)
+            yield replace(prompt, inputs={**prompt.inputs, **states})
 
     def pattern_length(self, slots: int) -> int:
         """Return the length of a prompt of special tokens."""
@@ -253,17 +261,18 @@ class _Maker:
     def _draw_tokens(self, shape: Sequence[int]) -> np.ndarray:
         return self.inputs.array(self.tokens, (*shape, *self.width))
 
-    def _inputs(self, rows: int, length: int, source: int, is_padded: bool) -> dict[str, np.ndarray]:
+    def _inputs(self, rows: int, length: int, source: int, is_padded: bool) -> tuple[Feed, Feed]:
+        """Return what an encoder apart reads, and what the first step reads."""
         sizes = {**self.sizes, "batch": rows, "source": source, "tokens": length}
         padding: list[Padding] = ["full"] * (rows - 1)
         draw = replace(UNPADDED, padding=(*padding, "right")) if is_padded else UNPADDED
 
-        def drawn(ports: Sequence[BundlePort]) -> dict[str, np.ndarray]:
+        def drawn(ports: Sequence[BundlePort]) -> Feed:
             shapes = ([dim if isinstance(dim, int) else sizes.get(dim, 2) for dim in port.shape] for port in ports)
             specs = (InputSpec(port.name, port.dtype) for port in ports)
             return {spec.name: self.inputs.array(spec, shape, draw) for spec, shape in zip(specs, shapes, strict=True)}
 
-        return drawn(self.ports) if self.apart is None else self.apart.states(drawn)
+        return ({}, drawn(self.ports)) if self.apart is None else self.apart.inputs(drawn)
 
 
 class _EncoderApart:
@@ -279,14 +288,18 @@ class _EncoderApart:
         self.masks = first.roles.first("encoder mask"), self.model.roles.first("mask")
         self.session = IsolatedSession(self.model, optimize=False)
 
-    def states(self, draw: Callable[[Sequence[BundlePort]], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """Return inputs of the first step: the states of a source that is drawn, and its mask."""
+    def encode(self, source: Feed) -> Feed:
+        """Return the states of a source, by the name of the input that takes them."""
+        return {self.reads: self.session.run(source)[self.model.graph.outputs[0].name]}
+
+    def inputs(self, draw: Callable[[Sequence[BundlePort]], Feed]) -> tuple[Feed, Feed]:
+        """Return a source that is drawn, and inputs of the first step: its states, and its mask."""
         source = draw(self.ports)
-        arrays = draw([port for port in self.first if port.name != self.reads])
+        arrays = {**draw([port for port in self.first if port.name != self.reads])}
         read, own = self.masks
         if read is not None and own is not None:
             arrays[read.name] = source[own.name].astype(arrays[read.name].dtype)
-        return {**arrays, self.reads: self.session.run(source)[self.model.graph.outputs[0].name]}
+        return source, {**arrays, **self.encode(source)}
 
 
 class Decoding(Protocol):

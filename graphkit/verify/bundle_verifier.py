@@ -315,7 +315,22 @@ class BundleVerifier:
 
     def _part_checks(self, bundle: IsolatedBundle) -> Checks:
         """Return the checks of models that run beside the decoder: they give what those of the export do."""
-        return {f"what {model.name} gives": partial(self._check_part, bundle, model) for model in self.originals.parts}
+        checks: Checks = {
+            f"what {model.name} gives": partial(self._check_part, bundle, model) for model in self.originals.parts
+        }
+        if self.contract.options.encode_apart:
+            checks["the states of each prompt's source"] = partial(self._check_encoder, bundle)
+        return checks
+
+    def _check_encoder(self, bundle: IsolatedBundle) -> str:
+        """Compare the states of each prompt's source, padded or not, with those of the export."""
+        assert self.originals.first is not None
+        reads = self.originals.first.roles.all("encoder state")[0].name
+        for prompt in self.prompts:
+            (states,) = bundle.run("encoder", prompt.encoded).values()
+            if (worst := distance_of_spread(prompt.inputs[reads], states)) > self.allowed.near:
+                return f"those of {prompt.source:,} positions differ by {worst:.1e}"
+        return ""
 
     def _check_part(self, bundle: IsolatedBundle, model: Model) -> str:
         methods = [m for m in self.contract.methods if m.when == "step" and set(m.access.values()) <= {"none"}]

@@ -17,6 +17,7 @@ import graphkit
 from graphkit.deploy.deploy_sizes import most_positions
 from graphkit.deploy.export_dims import drop_idle_inputs
 from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.deploy.make_bundle import BundleExport
 from graphkit.errors import UsageError
 from graphkit.hosts.numpy_host import Host
 from graphkit.passes.attention.decompose_attention import DecomposeAttention
@@ -25,6 +26,7 @@ from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.new_interface import with_names, with_symbols
 from graphkit.shapes import symbol
 from graphkit.shapes.input_dims import input_dims
+from graphkit.verify.bundle_verifier import verify_bundle
 
 slow = pytest.mark.slow
 END = 2
@@ -142,6 +144,37 @@ def test_a_bundle_with_the_encoder_apart_is_verified_again_with_its_options(tmp_
     export = unpacked_export("marian-multi", tmp_path / "export")
     graphkit.bundle_folder(export, tmp_path / "bundle", graphkit.BundleOptions(encode_apart=True))
     assert graphkit.verify_folder(export, tmp_path / "bundle").passed
+
+
+@slow
+@pytest.mark.parametrize("fault", ["ignores its mask", "is off at long sources"])
+def test_an_encoder_apart_that_gives_other_states_fails_the_proof(fault: str, tmp_path: Path) -> None:
+    """The first step gets the states of the export, so that the encoder is compared by itself."""
+    export = unpacked_export("marian-multi", tmp_path / "export")
+    graphkit.bundle_folder(export, tmp_path / "bundle", graphkit.BundleOptions(encode_apart=True, verify=False))
+    model = onnx.load(tmp_path / "bundle" / "encoder.onnx", load_external_data=False)
+    graph = model.graph
+    if fault == "ignores its mask":
+        for node in graph.node:
+            node.input[:] = ["ones" if name == "attention_mask" else name for name in node.input]
+        one = onnx.helper.make_tensor("one", onnx.TensorProto.INT64, [1], [1])
+        graph.node.insert(0, onnx.helper.make_node("ConstantOfShape", ["dims"], ["ones"], value=one))
+        graph.node.insert(0, onnx.helper.make_node("Shape", ["attention_mask"], ["dims"]))
+    else:
+        (states,) = graph.output
+        node = next(node for node in graph.node if states.name in node.output)
+        node.output[:] = ["right"]
+        graph.initializer.append(onnx.helper.make_tensor("twenty", onnx.TensorProto.INT64, [], [20]))
+        made = [("Size", ["input_ids"], "size"), ("Greater", ["size", "twenty"], "is_long")]
+        for op_type, read, name in made:
+            graph.node.append(onnx.helper.make_node(op_type, read, [name]))
+        graph.node.append(onnx.helper.make_node("Cast", ["is_long"], ["by"], to=onnx.TensorProto.FLOAT))
+        graph.node.append(onnx.helper.make_node("Add", ["right", "by"], [states.name]))
+    onnx.save(model, tmp_path / "bundle" / "encoder.onnx")
+    pipeline = BundleExport.of(export, apart=True).pipeline
+    assert pipeline is not None
+    proof = verify_bundle(pipeline.originals, tmp_path / "bundle", exact=False)
+    assert any("the states of each prompt's source" in text for text in proof.findings()), proof.findings()
 
 
 def test_a_decoder_without_an_encoder_has_none_to_take_apart(tmp_path: Path) -> None:
