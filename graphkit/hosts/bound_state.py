@@ -12,7 +12,7 @@ import numpy as np
 from graphkit.contract.bundle_contract import ALIGNMENT, BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.errors import ModelError, UsageError
 from graphkit.runtime.providers import CPU, Provider
-from graphkit.runtime.session import BoundSession, IsolatedBinding, IsolatedSession, Session
+from graphkit.runtime.session import BoundSession, DeviceArray, IsolatedBinding, IsolatedSession, Session
 
 __all__ = [
     "BoundMethods",
@@ -32,6 +32,9 @@ class BundleState(Mapping[str, np.ndarray]):
     Before the first run a state has all rows, and what is written there is what the first run reads of the rows that it
     has; where that would be lost, because a method that starts a sequence gives it another value, it is read-only.
 
+    A state that is in the memory of a device is copied to the arena when it is asked for, and back at the next run that
+    reads it: ask for it again after a run.
+
     Args:
         contract: What says how it lies.
         initial: The initial values of states of which they are not one number, by name.
@@ -41,6 +44,7 @@ class BundleState(Mapping[str, np.ndarray]):
         contract, initial: The same.
         lengths: How many slots are in use, by name: int64 arrays of one element, which methods read.
         version: Another number whenever a state has got another place or other dims.
+        devices: Room in the memory of a device, by state, place and arena; None where it could not be had.
 
     Raises:
         UsageError: There is not so much memory.
@@ -61,6 +65,9 @@ class BundleState(Mapping[str, np.ndarray]):
         self._turn = dict.fromkeys(self._states, 0)  # of two places, the one that holds a state that swaps
         self._arena = self._aligned_array()
         self._spare: np.ndarray | None = None
+        self._side = 0  # which of the two arenas is the state
+        self._there: dict[str, DeviceArray] = {}  # states of which a device has what is newest, and not the arena
+        self.devices: dict[tuple[str, int, int], DeviceArray | None] = {}
         self._started = _started_states(contract)
         for state in contract.states:
             if state.axis is None and state.initial != 0:
@@ -137,22 +144,76 @@ class BundleState(Mapping[str, np.ndarray]):
         Raises:
             UsageError: It has no room for these dims.
         """
-        turn = self._turn[state.name]
-        place = (turn + after) % state.places
-        offset = state.offset + place * state.stride
+        if state.name in self._there:
+            self._fetch(state)
+        offset = state.offset + self._place(state, after) * state.stride
         if spare and self._spare is None:
             self._spare = self._aligned_array()
         arena = self._spare if spare and self._spare is not None else self._arena
         dims = self.shape(state) if shape is None else tuple(shape)
-        if math.prod(dims) * np.dtype(state.dtype).itemsize > state.bytes:
-            raise UsageError(f"state '{state.name}' is {list(dims)}, and has room for {list(state.shape)}")
+        _check_room(state, dims)
         view: np.ndarray = np.ndarray(dims, state.dtype, arena.data, offset)
         return view
 
-    def in_use(self, state: StateTensor) -> np.ndarray:
-        """Return a view of a state as a method reads it: where its slots come first, only those in use."""
-        view = self[state.name]
-        return view[: state.in_use(int(self.lengths[state.length][0]))] if state.prefix else view
+    def _place(self, state: StateTensor, after: bool) -> int:
+        """Return the place of a state now, or where a method writes it."""
+        return (self._turn[state.name] + after) % state.places
+
+    def in_use(self, state: StateTensor) -> tuple[int, ...]:
+        """Return the dims of a state as a method reads it: where its slots come first, only those in use."""
+        shape = self.shape(state)
+        return (state.in_use(int(self.lengths[state.length][0])), *shape[1:]) if state.prefix else shape
+
+    def on_device(
+        self, state: StateTensor, memory: object, *, spare: bool = False
+    ) -> tuple[DeviceArray, DeviceArray] | None:
+        """Return where a state lies on a device, and where a method writes it; None if it cannot be there.
+
+        Args:
+            state: Which.
+            memory: The memory of the device.
+            spare: Whether it is written into the other arena, which `exchange` takes.
+        """
+        content = self._content(state)
+        if memory is None or not content.size:
+            return None
+        places = []
+        for after, side in ((False, self._side), (True, self._side ^ spare)):
+            key = state.name, self._place(state, after), side
+            if key not in self.devices:
+                self.devices[key] = _device_array(memory, content)
+            elif not after and state.name not in self._there and (there := self.devices[key]) is not None:
+                there.write(content)
+            places.append(self.devices[key])
+        now, new = places
+        if now is None or new is None:
+            return None
+        self._there[state.name] = now
+        return now, new
+
+    def settle(self, memories: Mapping[str, object]) -> None:
+        """Let these states be up to date where a method is bound to them: on a device, or in the arena for None."""
+        for name, memory in memories.items():
+            if memory is None and name in self._there:
+                self._fetch(self._states[name])
+            elif memory is not None and name not in self._there:
+                self.on_device(self._states[name], memory)
+
+    def note_device(self, name: str) -> None:
+        """Take note that a method has written a state on the device, where it is now."""
+        written = self.devices[name, self._turn[name], self._side]
+        assert written is not None
+        self._there[name] = written
+
+    def _content(self, state: StateTensor) -> np.ndarray:
+        """Return all that the arena has of a state."""
+        offset = state.offset + self._place(state, after=False) * state.stride
+        content: np.ndarray = np.ndarray(state.shape, state.dtype, self._arena.data, offset)
+        return content
+
+    def _fetch(self, state: StateTensor) -> None:
+        """Copy a state from its device to the arena, where it is from then on."""
+        self._content(state)[...] = self._there.pop(state.name).read()
 
     def note_written(self, state: StateTensor, shape: Sequence[int]) -> None:
         """Take note that a method has replaced a state as a whole."""
@@ -162,9 +223,10 @@ class BundleState(Mapping[str, np.ndarray]):
             self._turn[state.name] = 1 - self._turn[state.name]
 
     def exchange(self) -> None:
-        """Let the other arena be the state."""
-        assert self._spare is not None
-        self._arena, self._spare = self._spare, self._arena
+        """Let the other arena be the state; there is none where all states are on a device."""
+        if self._spare is not None:
+            self._arena, self._spare = self._spare, self._arena
+        self._side = 1 - self._side
         self.version += 1
 
     def clear(self, lengths: Collection[str] | None = None) -> None:
@@ -192,10 +254,25 @@ class BundleState(Mapping[str, np.ndarray]):
         """Give those of these states that swap their initial value."""
         for name in filter(self.moves, names):
             self._shapes.pop(name, None)
+            self._there.pop(name, None)
             state = self._states[name]
             initial = np.broadcast_to(self.initial_of(state), state.shape)
             self.view(state)[...] = initial if state.batch is None else initial.take(range(self.rows), state.batch)
             self.version += 1
+
+
+def _check_room(state: StateTensor, dims: Sequence[int]) -> None:
+    """Raise UsageError where a state has no room for these dims."""
+    if math.prod(dims) * np.dtype(state.dtype).itemsize > state.bytes:
+        raise UsageError(f"state '{state.name}' is {list(dims)}, and has room for {list(state.shape)}")
+
+
+def _device_array(memory: object, array: np.ndarray) -> DeviceArray | None:
+    """Return a copy of an array in the memory of a device, None where onnxruntime cannot allocate there."""
+    try:
+        return DeviceArray(memory, array)
+    except Exception:  # onnxruntime's errors have no common base
+        return None
 
 
 def _started_states(contract: BundleContract) -> frozenset[str]:
@@ -218,7 +295,7 @@ class Sessions:
         optimize: Whether onnxruntime may fuse operators.
         packed: See `packed_files`.
         open: Opens a model.
-        provider: Where the models run; the state stays in the memory of the CPU.
+        provider: Where the models run.
     """
 
     folder: Path
@@ -263,33 +340,66 @@ def packed_files(contract: BundleContract) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
+class _StatePorts:
+    """The ports of a method that are one state.
+
+    Attributes:
+        state: The state.
+        inputs: By name.
+        outputs: By name; of those that replace it as a whole there is one.
+        is_prefix: Whether the method takes the slots in use alone.
+    """
+
+    state: StateTensor
+    inputs: tuple[str, ...]
+    outputs: Mapping[str, BundlePort]
+    is_prefix: bool
+
+    @property
+    def names(self) -> list[str]:
+        """All of them."""
+        return [*self.inputs, *self.outputs]
+
+
+@dataclass(frozen=True)
 class _Ports:
     """The ports of a method by how each is treated, which is the same at every run.
 
     Attributes:
         fed: Inputs that are neither state nor length.
+        lengths: Inputs that are a length.
+        states: Those that are state.
         whole: Outputs that replace a state as a whole.
         results: Outputs that are no state.
         moves: Whether a state has two places, so that each run writes it to another.
-        prefixes: States of which it takes the slots in use alone, by name.
     """
 
     fed: tuple[BundlePort, ...]
+    lengths: tuple[BundlePort, ...]
+    states: tuple[_StatePorts, ...]
     whole: tuple[BundlePort, ...]
-    results: tuple[str, ...]
+    results: tuple[BundlePort, ...]
     moves: bool
-    prefixes: Mapping[str, StateTensor]
 
     @classmethod
     def of(cls, method: BundleMethod, contract: BundleContract) -> _Ports:
-        written = {port.name: contract.state(port.writes) for port in method.outputs if port.writes}
-        states = {port.state for port in (*method.inputs, *method.outputs)} if method.when != "init" else set()
+        states = tuple(
+            _StatePorts(
+                contract.state(name),
+                tuple(port.name for port in method.inputs if port.state == name),
+                {port.name: port for port in method.outputs if port.state == name},
+                contract.state(name).prefix and method.when != "init",
+            )
+            for name in dict.fromkeys(port.state for port in (*method.inputs, *method.outputs) if port.state)
+        )
+        whole = {port for each in states if each.state.axis is None for port in each.outputs.values()}
         return cls(
             tuple(port for port in method.inputs if port.kind not in ("", "state", "length")),
-            tuple(port for port in method.outputs if port.writes and written[port.name].axis is None),
-            tuple(port.name for port in method.outputs if not port.writes),
-            any(state.update == "swap" for state in written.values()),
-            {state.name: state for state in contract.states if state.prefix and state.name in states},
+            tuple(port for port in method.inputs if port.kind == "length"),
+            states,
+            tuple(port for port in method.outputs if port in whole),
+            tuple(port for port in method.outputs if not port.writes),
+            any(each.outputs and each.state.update == "swap" for each in states),
         )
 
 
@@ -298,24 +408,24 @@ class _Prefix:
     """A state whose slots come first, as a method is bound to it.
 
     Attributes:
-        state: The state.
-        array: All its slots.
-        inputs, outputs: The ports that are this state.
+        ports: Its ports.
+        place: Where it lies: an array of all its slots, or a tensor in the memory of a device.
+        dims: Those of all its slots.
         count: Of how many slots they are bound to.
     """
 
-    state: StateTensor
-    array: np.ndarray
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    ports: _StatePorts
+    place: np.ndarray | DeviceArray
+    dims: tuple[int, ...]
     count: int = -1
 
-    @classmethod
-    def of(cls, method: BundleMethod, state: StateTensor, array: np.ndarray) -> _Prefix:
-        inputs, outputs = (
-            tuple(port.name for port in ports if port.state == state.name) for ports in (method.inputs, method.outputs)
-        )
-        return cls(state, array, inputs, outputs)
+    def bind(self, bound: Binding, count: int) -> None:
+        """Bind its first slots."""
+        if isinstance(self.place, DeviceArray) and isinstance(bound, BoundSession):
+            bound.bind_device(self.place, (count, *self.dims[1:]), self.ports.inputs, [*self.ports.outputs])
+        elif isinstance(self.place, np.ndarray):
+            bound.bind_value(self.place[:count], self.ports.inputs, [*self.ports.outputs])
+        self.count = count
 
 
 def _result_array(port: BundlePort, shape: Sequence[int]) -> np.ndarray:
@@ -345,6 +455,7 @@ class BoundMethods:
         self._fed: dict[tuple[str, str], np.ndarray] = {}
         self._ports = {method.name: _Ports.of(method, contract) for method in contract.methods}
         self._prefixes: dict[str, list[_Prefix]] = {}
+        self._memories: dict[str, dict[str, object]] = {}  # the memory of the device that has each state, by method
         self._results: dict[str, dict[BundlePort, tuple[int, ...]]] = {}  # dims of outputs that are no state
         self._bindings: dict[str, object] = {}  # the version of the state and the sizes that each method is bound to
 
@@ -369,6 +480,8 @@ class BoundMethods:
         if self._bindings.get(method.name) != known or ports.moves:
             self._bind_state(method, bound, sizes)
             self._bindings[method.name] = known
+        elif state.devices:
+            state.settle(self._memories[method.name])
         self._bind_prefixes(method, bound, feeds)
         results = {port.name: _result_array(port, shape) for port, shape in self._results[method.name].items()}
         for name, array in results.items():
@@ -376,10 +489,10 @@ class BoundMethods:
         bound.run()
         given = bound.free_outputs()
         for port in ports.whole:
-            self._take_state(port, given.get(port.name), sizes)
+            self._take_state(method, port, given.get(port.name), sizes)
         if method.when == "once":  # logits of a long prompt are large: nothing is kept of them
             del self._bindings[method.name], self._prefixes[method.name], self._results[method.name]
-        return {name: given[name] if name in given else results[name] for name in ports.results}
+        return {port.name: given[port.name] if port.name in given else results[port.name] for port in ports.results}
 
     def reorder(self, method: BundleMethod, indices: np.ndarray) -> None:
         """Let each row of the state be a copy of another: written to a second arena, which becomes the state.
@@ -387,19 +500,17 @@ class BoundMethods:
         Raises:
             RunError: onnxruntime fails.
         """
-        state = self.state
-        bound = self._session(method)
-        before = {port.name: port.of for port in method.inputs if port.kind == "state"}
-        arrays = {name: state.in_use(self.contract.state(of)) for name, of in before.items()}
-        for port in method.inputs:
-            bound.bind_input(port.name, arrays.get(port.name, indices))
-        shapes = {}
-        for port in method.outputs:
-            tensor = self.contract.state(port.writes)
-            shapes[port.writes] = tuple(
-                len(indices) if axis == tensor.batch else size for axis, size in enumerate(state.in_use(tensor).shape)
-            )
-            bound.bind_output(port.name, state.view(tensor, shapes[port.writes], spare=True, after=True))
+        bound, state = self._session(method), self.state
+        ports = {each.state.name: each for each in self._ports[method.name].states}
+        for port in self._ports[method.name].fed:
+            bound.bind_input(port.name, indices)
+        shapes, there = {}, []
+        for name, each in ports.items():
+            dims = state.in_use(each.state)
+            shapes[name] = tuple(len(indices) if at == each.state.batch else size for at, size in enumerate(dims))
+            after = dict.fromkeys(each.outputs, shapes[name])
+            if self._bind_tensor(bound, each, bound.memory_of(each.names), dims, after, spare=True):
+                there.append(name)
         bound.run()
         for tensor in self.contract.states:
             if tensor.name not in shapes:  # it has no rows
@@ -407,34 +518,66 @@ class BoundMethods:
         state.exchange()
         state.rows = len(indices)
         for name, shape in shapes.items():
-            tensor = self.contract.state(name)
-            if tensor.axis is None:
-                state.note_written(tensor, shape)
+            if ports[name].state.axis is None:
+                state.note_written(ports[name].state, shape)
+        for name in there:
+            state.note_device(name)
 
     def _bind_state(self, method: BundleMethod, bound: Binding, sizes: Mapping[str, int]) -> None:
         """Bind the tensors of a method where they lie; those whose dims only a run tells stay free."""
-        state, states = self.state, self._ports[method.name].prefixes
-        self._prefixes[method.name] = [_Prefix.of(method, tensor, state[tensor.name]) for tensor in states.values()]
-        results = self._results[method.name] = {}
-        for port in method.inputs:
-            if port.state in states:
-                continue
-            if port.kind == "state":
-                bound.bind_input(port.name, state[port.of])
-            elif port.kind == "length":
-                bound.bind_input(port.name, state.lengths[port.of])
-        for port in method.outputs:
+        ports, state = self._ports[method.name], self.state
+        prefixes = self._prefixes[method.name] = list[_Prefix]()
+        memories = self._memories[method.name] = dict[str, object]()
+        for port in ports.lengths:
+            bound.bind_input(port.name, state.lengths[port.of])
+        for each in ports.states:
+            tensor, dims = each.state, state.shape(each.state)
+            is_whole = tensor.axis is None
+            after = {name: _resolved_dims(port, sizes) if is_whole else dims for name, port in each.outputs.items()}
+            memory = None if None in after.values() else bound.memory_of(each.names)
+            if each.is_prefix:
+                places = state.on_device(tensor, memory)
+                prefixes.append(_Prefix(each, state[tensor.name] if places is None else places[0], dims))
+                is_there = places is not None
+            else:
+                is_there = self._bind_tensor(bound, each, memory, dims, after)
+            memories[tensor.name] = memory if is_there else None
+        results = self._results[method.name] = dict[BundlePort, tuple[int, ...]]()
+        for port in ports.results:
             shape = _resolved_dims(port, sizes)
-            if port.state in states:
-                continue
-            if port.writes and self.contract.state(port.writes).axis is not None:
-                bound.bind_output(port.name, state[port.writes])
-            elif shape is None:
+            if shape is None:
                 bound.free_output(port.name)
-            elif port.writes:
-                bound.bind_output(port.name, state.view(self.contract.state(port.writes), shape, after=True))
             else:
                 results[port] = shape
+
+    def _bind_tensor(
+        self,
+        bound: Binding,
+        ports: _StatePorts,
+        memory: object,
+        dims: Sequence[int],
+        after: Mapping[str, tuple[int, ...] | None],
+        *,
+        spare: bool = False,
+    ) -> bool:
+        """Bind the ports of a state, with these dims before and after a run; return whether it lies on a device."""
+        state, tensor = self.state, ports.state
+        places = state.on_device(tensor, memory, spare=spare)
+        if isinstance(bound, BoundSession) and places is not None:
+            bound.bind_device(places[0], dims, ports.inputs, ())
+            for name, shape in after.items():
+                assert shape is not None
+                _check_room(tensor, shape)
+                bound.bind_device(places[1], shape, (), [name])
+            return True
+        for name in ports.inputs:
+            bound.bind_input(name, state.view(tensor, dims))
+        for name, shape in after.items():
+            if shape is None:
+                bound.free_output(name)
+            else:
+                bound.bind_output(name, state.view(tensor, shape, spare=spare, after=True))
+        return False
 
     def _bind_prefixes(self, method: BundleMethod, bound: Binding, feeds: Mapping[str, np.ndarray]) -> None:
         """Bind the slots that are in use after a run, of states whose slots come first."""
@@ -442,12 +585,14 @@ class BoundMethods:
         for change in method.changes:
             after[change.length] += feeds[change.input].shape[change.axis]
         for prefix in self._prefixes[method.name]:
-            count = prefix.state.in_use(after[prefix.state.length])
+            tensor = prefix.ports.state
+            count = tensor.in_use(after[tensor.length])
             if count != prefix.count:
-                bound.bind_value(prefix.array[:count], prefix.inputs, prefix.outputs)
-                prefix.count = count
+                prefix.bind(bound, count)
 
-    def _take_state(self, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]) -> None:
+    def _take_state(
+        self, method: BundleMethod, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]
+    ) -> None:
         """Take note of a state that a method has replaced as a whole; copy it where onnxruntime has allocated it."""
         tensor = self.contract.state(port.writes)
         shape = _resolved_dims(port, sizes) if given is None else given.shape
@@ -455,6 +600,8 @@ class BoundMethods:
         if given is not None:
             self.state.view(tensor, shape, after=True)[...] = given
         self.state.note_written(tensor, shape)
+        if self._memories[method.name][tensor.name] is not None:
+            self.state.note_device(tensor.name)
 
     def _kept(self, method: BundleMethod, name: str, array: np.ndarray) -> np.ndarray:
         """Return an array of the bundle's own with the same content, so that nothing is bound anew at each step."""

@@ -59,8 +59,8 @@ class Bundle:
         optimize: Whether onnxruntime may fuse operators.
         checksums: Whether to compare the checksums of all files, which reads them; else their sizes alone.
         unchecked: Whether to take the folder as it is, whatever it records of its files and its proof.
-        provider: Where onnxruntime runs the models, such as "webgpu": see `graphkit providers`. The state stays in the
-            memory of the CPU, and is copied at each call.
+        provider: Where onnxruntime runs the models, such as "webgpu": see `graphkit providers`. What of the state its
+            models read and write on a device stays in the memory of that.
 
     Attributes:
         contract: What `bundle.json` says.

@@ -15,9 +15,10 @@ else:  # of `placement`, which is run by its path
 if TYPE_CHECKING:
     import numpy as np
     from onnxruntime import InferenceSession as InferenceSession
+    from onnxruntime import OrtMemoryInfo
     from onnxruntime import OrtValue as OrtValue
 
-__all__ = ["open_model", "run_in_place", "run_model", "runtime_version", "value_of"]
+__all__ = ["device_memories", "device_value", "open_model", "run_in_place", "run_model", "runtime_version", "value_of"]
 
 # Types that onnxruntime neither takes from numpy nor gives to it: the dtype in numpy, and the number in ONNX.
 ODD_TYPES = {
@@ -178,6 +179,38 @@ def value_of() -> Callable[[np.ndarray], OrtValue]:
         return ort_value
 
     return quick
+
+
+def device_memories(session: InferenceSession) -> dict[str, OrtMemoryInfo | None]:
+    """Return the memory of each input and output that a session has on a device, by name; None where it is not known.
+
+    What is bound to such an input from the memory of the CPU is copied once, when it is bound.
+    """
+    ports = [*session.get_inputs(), *session.get_outputs()]
+    if session.get_providers() == ["CPUExecutionProvider"]:
+        return {}
+    try:
+        memories = [*session.get_input_memory_infos(), *session.get_output_memory_infos()]
+    except (AttributeError, RuntimeError):  # of an onnxruntime, or a provider, that does not say
+        memories = [None] * len(ports)
+    pairs = zip(ports, memories, strict=True)
+    return {port.name: memory for port, memory in pairs if memory is None or memory.name != "Cpu"}
+
+
+def device_value(memory: OrtMemoryInfo, array: np.ndarray) -> OrtValue:
+    """Return a copy of an array in the memory of a device.
+
+    Raises:
+        Exception: Whatever onnxruntime raises; its errors have no common base.
+    """
+    from onnxruntime import OrtValue
+
+    try:
+        value: OrtValue = OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, memory_info=memory)
+    except Exception:  # of a provider that is built in, whose memory has a name of its own
+        return OrtValue.ortvalue_from_numpy(array, memory.name.lower(), memory.device_id)
+    value.update_inplace(array)
+    return value
 
 
 def runtime_version() -> tuple[int, int]:

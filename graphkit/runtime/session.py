@@ -24,7 +24,7 @@ from graphkit.model import Model, load
 from graphkit.progress import check_stopped, check_time
 from graphkit.runtime.isolation import DiedError, Process, current_process, shared_isolation
 from graphkit.runtime.limits import COPIES, DEFAULT_LIMITS
-from graphkit.runtime.onnxruntime_loader import open_model, run_model, value_of
+from graphkit.runtime.onnxruntime_loader import device_memories, device_value, open_model, run_model, value_of
 from graphkit.runtime.providers import CPU, Provider, ProviderError, check_provider, parse_provider
 from graphkit.runtime.shared_memory import block_of, live_blocks
 from graphkit.runtime.worker import Message
@@ -32,6 +32,7 @@ from graphkit.runtime.worker import Message
 __all__ = [
     "MAX_TIMEOUTS",
     "BoundSession",
+    "DeviceArray",
     "Feed",
     "IsolatedSession",
     "RunError",
@@ -236,6 +237,35 @@ def _short_message(message: str) -> str:
     return in_shown_paths(SOURCE.sub("", " ".join(message.split())))[:300]
 
 
+class DeviceArray:
+    """A tensor in the memory of a device.
+
+    Args:
+        memory: What onnxruntime says of the memory.
+        array: What it holds at first, of the size that it keeps.
+
+    Raises:
+        Exception: There is no room, or onnxruntime cannot allocate there; its errors have no common base.
+    """
+
+    def __init__(self, memory: Any, array: np.ndarray) -> None:
+        self.value, self.dtype, self.shape = device_value(memory, array), array.dtype.type, array.shape
+        self._place = self.value.device_name(), memory.device_id
+
+    def write(self, array: np.ndarray) -> None:
+        """Copy an array of its size into it."""
+        self.value.update_inplace(array)
+
+    def read(self) -> np.ndarray:
+        """Return a copy."""
+        array: np.ndarray = self.value.numpy()
+        return array
+
+    def bound(self, shape: Sequence[int]) -> tuple[object, ...]:
+        """Return what to bind: its first elements, in this shape."""
+        return *self._place, self.dtype, shape, self.value.data_ptr()
+
+
 class BoundSession:
     """A session's inputs and outputs, bound to arrays of the caller.
 
@@ -249,14 +279,23 @@ class BoundSession:
         self._session = session
         self._value_of = value_of()
         self._binding = session.onnx.io_binding()
+        self._memories = device_memories(session.onnx)
+        self._copied: dict[str, np.ndarray] = {}  # arrays of inputs that are on a device
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._kept: dict[str, np.ndarray] = {}
         self._free: set[str] = set()
         self._outputs: dict[str, None] = {}  # in the order in which they were first bound, which onnxruntime keeps
 
+    def memory_of(self, names: Sequence[str]) -> object:
+        """Return the memory of a device that has all these inputs and outputs, None where there is none."""
+        memories = [self._memories.get(name) for name in names]
+        return memories[0] if memories and None not in memories else None
+
     def bind_input(self, name: str, array: np.ndarray) -> None:
         """Let an input be an array, which is read at each run."""
-        if self._is_new(name, array):
+        if name in self._memories:
+            self._copied[name] = array
+        elif self._is_new(name, array):
             self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
     def bind_output(self, name: str, array: np.ndarray) -> None:
@@ -271,14 +310,29 @@ class BoundSession:
         value = self._value_of(array)
         for name in inputs:
             self._binding.bind_ortvalue_input(name, value)
+            if name in self._memories:
+                self._copied[name] = array
         for name in outputs:
             self._outputs[name] = None
+            self._forget(name)
             self._binding.bind_ortvalue_output(name, value)
+
+    def bind_device(
+        self, array: DeviceArray, shape: Sequence[int], inputs: Sequence[str], outputs: Sequence[str]
+    ) -> None:
+        """Let inputs and outputs be the first elements of a tensor in the memory of a device, in this shape."""
+        bound = array.bound(shape)
+        for name in inputs:
+            self._copied.pop(name, None)
+            self._binding.bind_input(name, *bound)
+        for name in outputs:
+            self._outputs[name] = None
+            self._forget(name)
+            self._binding.bind_output(name, *bound)
 
     def free_output(self, name: str) -> None:
         """Let onnxruntime allocate an output."""
-        self._bound.pop(name, None)
-        self._kept.pop(name, None)
+        self._forget(name)
         self._outputs[name] = None
         self._free.add(name)
         self._binding.bind_output(name)
@@ -290,6 +344,8 @@ class BoundSession:
             RunError: It fails.
         """
         try:
+            for name, array in self._copied.items():
+                self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
             self._session.onnx.run_with_iobinding(self._binding)
         except Exception as error:  # onnxruntime's errors have no common base
             check_stopped()
@@ -311,6 +367,12 @@ class BoundSession:
             return False
         self._bound[name], self._kept[name] = place, array
         return True
+
+    def _forget(self, name: str) -> None:
+        """Let the next array under a name be a new one."""
+        self._bound.pop(name, None)
+        self._kept.pop(name, None)
+        self._free.discard(name)
 
 
 MAX_TIMEOUTS = 2  # runs of a session that may take too long, before no more are tried
@@ -477,6 +539,9 @@ class IsolatedBinding:
         self._inputs: dict[str, np.ndarray] = {}
         self._outputs: dict[str, np.ndarray | None] = {}
         self._given: dict[str, np.ndarray] = {}
+
+    def memory_of(self, names: Sequence[str]) -> object:
+        """Return None: the process that runs the model reads arrays of the CPU."""
 
     def bind_input(self, name: str, array: np.ndarray) -> None:
         """Let an input be an array, which is read at each run."""
