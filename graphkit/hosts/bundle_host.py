@@ -92,10 +92,13 @@ class Bundle:
         if not unchecked:
             check_folder(Path(folder), self.contract, file.name, checksums=checksums)
             check_bundle(Path(folder), self.contract)
-        packed = packed_files(self.contract)
-        self._sessions = Sessions(
-            Path(folder), threads, prepack, optimize, packed, self._open, provider=as_provider(provider)
-        )
+        packed, chosen = packed_files(self.contract), as_provider(provider)
+        if chosen.capture:
+            raise UsageError(
+                f"provider '{chosen}': {chosen.capture} is for fixed shapes, and a bundle takes prompts of any length "
+                "- leave it out, or lower the export, whose models have fixed shapes"
+            )
+        self._sessions = Sessions(Path(folder), threads, prepack, optimize, packed, self._open, provider=chosen)
         self._begin(self._fresh(self._initial_values()))
 
     def _initial_values(self) -> dict[str, np.ndarray]:

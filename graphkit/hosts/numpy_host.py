@@ -64,7 +64,8 @@ class Host:
         run: What runs a method; onnxruntime by default.
         checksums: Whether to compare the checksums of all files, which reads them; else their sizes alone.
         unchecked: Whether to take the folder as it is, whatever it records of its files and its proof.
-        provider: Where onnxruntime runs the models, such as "webgpu": see `graphkit providers`.
+        provider: Where onnxruntime runs the models, such as "webgpu": see `graphkit providers`. An option that lets a
+            device record a run, such as "cuda:enable_cuda_graph=1", works here.
 
     Attributes:
         contract: What it follows.
@@ -403,10 +404,15 @@ class _Sessions:
         self.opened: dict[str, Run] = {}
 
     def __call__(self, method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        from graphkit.runtime.session import Session
+        from graphkit.runtime.session import CapturedSession, Session
 
         if method.name not in self.opened:
-            session = Session(self.folder / method.file, optimize=True, provider=self.provider)
+            session: Session
+            if self.provider.capture:
+                zeros = {port.name: np.zeros(port.shape, port.dtype) for port in (*method.inputs, *method.outputs)}
+                session = CapturedSession(self.folder / method.file, zeros, optimize=True, provider=self.provider)
+            else:
+                session = Session(self.folder / method.file, optimize=True, provider=self.provider)
             self.opened[method.name] = lambda _, feed: session.run(feed)
         return self.opened[method.name](method, feed)
 

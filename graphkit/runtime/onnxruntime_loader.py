@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from onnxruntime import OrtMemoryInfo
     from onnxruntime import OrtValue as OrtValue
 
-__all__ = ["device_memories", "device_value", "open_model", "run_in_place", "run_model", "runtime_version", "value_of"]
+__all__ = [
+    "device_memories", "device_value", "open_model", "run_in_place", "run_model", "run_unrecorded", "runtime_version",
+    "value_of",
+]  # fmt: skip
 
 # Types that onnxruntime neither takes from numpy nor gives to it: the dtype in numpy, and the number in ONNX.
 ODD_TYPES = {
@@ -70,6 +73,7 @@ def open_model(
     for name, size in dims.items():
         options.add_free_dimension_override_by_name(name, size)
     options.optimized_model_filepath = saved
+    options.enable_mem_pattern = not provider.capture  # which WebGPU does not record
     providers = add_provider(options, provider)
     # without its fallback, which would try the same once more, and print to stdout
     session = onnxruntime.InferenceSession(path_or_bytes, options, providers=providers or None, enable_fallback=0)
@@ -126,6 +130,20 @@ def run_in_place(
     session.run_with_iobinding(binding)
     values = zip(outputs.items(), binding.get_outputs(), strict=True)
     return {name: value.numpy() for (name, room), value in values if room is None}
+
+
+def run_unrecorded(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list[Any]:
+    """Run a session whose device records runs, without a record.
+
+    Raises:
+        Exception: Whatever onnxruntime raises; its errors have no common base.
+    """
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("gpu_graph_id", "-1")
+    outputs: list[Any] = session.run(None, dict(feed), options)
+    return outputs
 
 
 def _pack_array(array: np.ndarray, number: int) -> np.ndarray:

@@ -71,6 +71,10 @@ KNOWN_PROVIDERS = (
 )  # fmt: skip
 
 
+# Options that let a device record a run, and repeat it without the work of its launches.
+CAPTURING = ("enable_cuda_graph", "trt_cuda_graph_enable", "enableGraphCapture")
+
+
 @dataclass(frozen=True)
 class Provider:
     """A provider that a model is to run on.
@@ -90,6 +94,15 @@ class Provider:
     def is_cpu(self) -> bool:
         """Whether it is onnxruntime's own for the processor, which every session has."""
         return self.name == "cpu"
+
+    @property
+    def capture(self) -> str:
+        """The option by which a device records a run and repeats it; "" where it is not set."""
+        return next((name for name in CAPTURING if self.options.get(name, "").lower() in ("1", "true")), "")
+
+    def without_capture(self) -> Provider:
+        """Return the provider as it runs what it does not record."""
+        return Provider(self.name, {key: value for key, value in self.options.items() if key not in CAPTURING})
 
 
 CPU = Provider()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from onnx import TensorProto
@@ -24,7 +24,14 @@ from graphkit.model import Model, load
 from graphkit.progress import check_stopped, check_time
 from graphkit.runtime.isolation import DiedError, Process, current_process, shared_isolation
 from graphkit.runtime.limits import COPIES, DEFAULT_LIMITS
-from graphkit.runtime.onnxruntime_loader import device_memories, device_value, open_model, run_model, value_of
+from graphkit.runtime.onnxruntime_loader import (
+    device_memories,
+    device_value,
+    open_model,
+    run_model,
+    run_unrecorded,
+    value_of,
+)
 from graphkit.runtime.providers import CPU, Provider, ProviderError, check_provider, parse_provider
 from graphkit.runtime.shared_memory import block_of, live_blocks
 from graphkit.runtime.worker import Message
@@ -32,6 +39,7 @@ from graphkit.runtime.worker import Message
 __all__ = [
     "MAX_TIMEOUTS",
     "BoundSession",
+    "CapturedSession",
     "DeviceArray",
     "Feed",
     "IsolatedSession",
@@ -53,6 +61,7 @@ HINTS = {  # by a part of onnxruntime's message
     "two nodes with same node name": "`graphkit fold` gives its nodes names of their own",
     "InferenceError]": "correct the node; `graphkit fold` takes out a branch of an If that never runs",
     "EP_FAIL": "see whether the driver of the device is there",
+    "graph capture": "leave out the option that records runs; `graphkit report --provider` names the nodes on the CPU",
     "Could not find an implementation": "this onnxruntime has no kernel for the operator at the dtypes that it has",
 }
 SOURCE = re.compile(r"/\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*\((?:[^()]|\([^()]*\))*\)(?: const)? )?")  # with a signature
@@ -140,7 +149,8 @@ class Session:
             where fusions could differ between them.
         threads: Threads inside an operator; 0 for onnxruntime's choice.
         prepack: Whether kernels may keep their own copy of weights, in the layout that they like.
-        provider: Where it runs; the CPU runs the nodes that this refuses.
+        provider: Where it runs; the CPU runs the nodes that this refuses. An option that records runs is for
+            `CapturedSession` alone.
 
     Attributes:
         inputs, outputs: Names, in order.
@@ -148,6 +158,8 @@ class Session:
     Raises:
         ModelError: A data file is missing, the provider does not start, or onnxruntime does not load it.
     """
+
+    _captures: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -168,6 +180,7 @@ class Session:
             check_files(source)
             path_or_bytes, folder = model_content(source)
         place = None if folder is None else str(folder)
+        provider = provider if self._captures else provider.without_capture()
         try:
             self.onnx = open_model(
                 path_or_bytes, folder=place, optimize=optimize, threads=threads, prepack=prepack, provider=provider
@@ -264,6 +277,66 @@ class DeviceArray:
     def bound(self, shape: Sequence[int]) -> tuple[object, ...]:
         """Return what to bind: its first elements, in this shape."""
         return *self._place, self.dtype, shape, self.value.data_ptr()
+
+
+class CapturedSession(Session):
+    """A model of fixed shapes whose run a device records at first, and repeats: no input or output changes its place.
+
+    What a device records may lack a part, such as its copies: a repeated run is compared with one without a record.
+
+    Args:
+        source, optimize, provider: As for `Session`; the provider has an option that records runs.
+        zeros: An array of the dtype and shape of each input and output, by name.
+
+    Raises:
+        UsageError: Nothing is on the device, or what it repeats is not what the model computes.
+        ModelError: As for `Session`, or a node is on the CPU.
+    """
+
+    _captures = True
+
+    def __init__(
+        self, source: Path | Model, zeros: Mapping[str, np.ndarray], *, optimize: bool, provider: Provider
+    ) -> None:
+        super().__init__(source, optimize=optimize, provider=provider)
+        memory = next(filter(None, device_memories(self.onnx).values()), None)
+        if memory is None:
+            raise UsageError(f"{self.label}: nothing of it is on '{provider.name}' - leave out {provider.capture}")
+        self._binding, self._arrays = self.onnx.io_binding(), {n: DeviceArray(memory, a) for n, a in zeros.items()}
+        for name in self.inputs:
+            self._binding.bind_ortvalue_input(name, self._arrays[name].value)
+        for name in self.outputs:
+            self._binding.bind_ortvalue_output(name, self._arrays[name].value)
+        self._check_record({name: zeros[name] for name in self.inputs}, provider)
+
+    def _check_record(self, feed: Mapping[str, np.ndarray], provider: Provider) -> None:
+        """Raise UsageError where a repeated run gives something else than one that is not recorded."""
+        self.run(feed)
+        rng = np.random.default_rng(0)
+        feed = {name: rng.random(a.shape).astype(a.dtype) if a.dtype.kind == "f" else a for name, a in feed.items()}
+        repeated, plain = self.run(feed), dict(zip(self.outputs, run_unrecorded(self.onnx, feed), strict=True))
+        for name, array in plain.items():
+            room = 1e-3 * np.abs(array).max(initial=0)
+            if not np.allclose(repeated[name], array, rtol=1e-3, atol=room, equal_nan=True):
+                raise UsageError(
+                    f"{self.label}: what '{provider.name}' repeats is wrong in '{name}': its record lacks nodes that copy "
+                    f"- leave out {provider.capture}"
+                )
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return every output by name.
+
+        Raises:
+            RunError: The model fails on these inputs.
+        """
+        try:
+            for name in self.inputs:
+                self._arrays[name].write(feed[name])
+            self.onnx.run_with_iobinding(self._binding)
+            return {name: self._arrays[name].read() for name in self.outputs}
+        except Exception as error:  # onnxruntime's errors have no common base
+            check_stopped()
+            raise RunError.of(str(error), self.label) from error
 
 
 class BoundSession:
@@ -416,7 +489,7 @@ class IsolatedSession:
         self._weights = sum(source_of(path).size for path in model.files)
         spin = self._weights >= SMALL
         self._options = {"optimize": optimize, "threads": threads, "prepack": prepack, "spin": spin}
-        self._provider = provider
+        self._provider = provider.without_capture()
         self.placed: Mapping[str, int] = {}
         self._timeouts = self._deaths = 0
         self._last: tuple[DiedError, Mapping[str, np.ndarray]] | None = None

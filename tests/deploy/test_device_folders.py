@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnxruntime
 import pytest
 from bundles import decoder, saved
-from devices import EMPTY, needs_empty, needs_webgpu
+from devices import EMPTY, copies, needs_empty, needs_webgpu
 
 from graphkit.contract.contract_files import read_bundle
 from graphkit.deploy.lower import lower_folder
@@ -16,8 +20,11 @@ from graphkit.errors import UsageError
 from graphkit.hosts import Host
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.options import BundleOptions, FolderOptions, LowerOptions
+from graphkit.runtime import session
+from graphkit.runtime.session import DeviceArray
 
 SMALL = BundleOptions(max_cache=8, verify=False)
+__all__ = ["copies"]
 NOTHING = f"no node runs on {EMPTY}, so nothing was tested there"
 
 
@@ -70,6 +77,64 @@ def test_hosts_refuse_a_provider_that_nobody_knows(bundle: Path, lowered: Path) 
     for host, folder in ((Bundle, bundle), (Host, lowered)):
         with pytest.raises(UsageError, match="there is no provider 'gpu'"):
             host(folder, provider="gpu")
+
+
+def test_a_bundle_refuses_to_record_runs(bundle: Path) -> None:
+    with pytest.raises(UsageError, match=r"enableGraphCapture is for fixed shapes, and a bundle takes prompts"):
+        Bundle(bundle, provider="cpu:enableGraphCapture=1", unchecked=True)
+
+
+@pytest.mark.usefixtures("copies")
+def test_a_host_that_records_runs_moves_no_input_or_output(lowered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays: list[DeviceArray] = []
+    plain = Host(lowered, unchecked=True).generate(None, [3, 1, 4], 4)
+    make = DeviceArray.__init__
+
+    def made(self: DeviceArray, *arguments: Any) -> None:
+        make(self, *arguments)
+        arrays.append(self)
+
+    monkeypatch.setattr(DeviceArray, "__init__", made)
+    host = Host(lowered, provider="cpu:enableGraphCapture=1", unchecked=True)
+    host.start()
+    host.step(3)
+    places = [array.value.data_ptr() for array in arrays]
+    assert host.generate(None, [3, 1, 4], 4) == plain
+    assert [array.value.data_ptr() for array in arrays] == places
+    step = host.contract.methods[-1]
+    assert len(places) == len({*places}) == len(step.inputs) + len(step.outputs)
+
+
+@pytest.mark.usefixtures("copies")
+def test_a_record_that_does_not_repeat_the_model_is_refused(lowered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(opened: onnxruntime.InferenceSession, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return [array + 1 for array in opened.run(None, feed)]
+
+    monkeypatch.setattr(session, "run_unrecorded", other)
+    host = Host(lowered, provider="cpu:enableGraphCapture=1", unchecked=True)
+    with pytest.raises(UsageError, match=r"step\.onnx: what 'cpu' repeats is wrong in 'logits'"):
+        host.step(1)
+
+
+def test_nothing_is_recorded_where_nothing_is_on_a_device(lowered: Path) -> None:
+    host = Host(lowered, provider="cpu:enableGraphCapture=1", unchecked=True)
+    with pytest.raises(UsageError, match=r"nothing of it is on 'cpu' - leave out enableGraphCapture"):
+        host.step(1)
+
+
+@needs_webgpu
+@pytest.mark.slow
+def test_webgpu_repeats_a_lowered_encoder_and_refuses_a_step_whose_outputs_are_copies(
+    lowered: Path, tmp_path: Path
+) -> None:
+    lower_folder("example:encoder", tmp_path / "out", LowerOptions(target="webgpu", src_len=8, verify=False))
+    outputs = []
+    for provider in ("cpu", "webgpu:enableGraphCapture=1"):
+        host = Host(tmp_path / "out", provider=provider, unchecked=True)
+        outputs.append(np.stack([*host.start([5, 6, 7]).values(), *host.start([9, 3]).values()]))
+    np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-4)
+    with pytest.raises(UsageError, match=r"its record lacks nodes that copy - leave out enableGraphCapture"):
+        Host(lowered, provider="webgpu:enableGraphCapture=1", unchecked=True).step(1)
 
 
 @needs_webgpu

@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
-from devices import needs_webgpu
+from devices import copies, needs_webgpu
 
 from graphkit.errors import UsageError
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.runtime import session
-from graphkit.runtime.session import DeviceArray
 
 BundleOf = Callable[[str], Path]
 KEY = "past_key_values.0.key"
+__all__ = ["copies"]
 NAMES = ("causal", "window", "marian-tiny")
-
-
-@pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
-    """Let all inputs and outputs be in the memory of a device, and count the copies from it and to it."""
-    counts = {"read": 0, "write": 0}
-
-    def memories(opened: onnxruntime.InferenceSession) -> dict[str, Any]:
-        ports, memory = [*opened.get_inputs(), *opened.get_outputs()], opened.get_output_memory_infos()[0]
-        return {port.name: memory for port in ports}
-
-    def value(_: object, array: np.ndarray) -> onnxruntime.OrtValue:
-        made = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type)
-        made.update_inplace(array)
-        return made
-
-    def counted(name: str) -> Callable[..., Any]:
-        plain = getattr(DeviceArray, name)
-
-        def call(*arguments: Any) -> Any:
-            counts[name] += 1
-            return plain(*arguments)
-
-        return call
-
-    if not hasattr(onnxruntime.InferenceSession, "get_output_memory_infos"):
-        pytest.skip("this onnxruntime does not say where inputs and outputs are")
-    with monkeypatch.context() as patched:
-        patched.setattr(session, "device_memories", memories)
-        patched.setattr(session, "device_value", value)
-        for name in counts:
-            patched.setattr(DeviceArray, name, counted(name))
-        yield counts
 
 
 def logits_of(bundle: Bundle, source: list[list[int]]) -> list[np.ndarray]:

@@ -6,19 +6,23 @@ A Vulkan driver without a GPU, which Debian's package chromium brings, is named 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
 from graphkit.errors import ModelError
 from graphkit.model import Model
+from graphkit.runtime import session
 from graphkit.runtime.providers import Provider
-from graphkit.runtime.session import IsolatedSession
+from graphkit.runtime.session import DeviceArray, IsolatedSession
 
-__all__ = ["EMPTY", "needs_empty", "needs_webgpu"]
+__all__ = ["EMPTY", "copies", "needs_empty", "needs_webgpu"]
 
 EMPTY = "AzureExecutionProvider"  # in the wheels for Linux and Windows; it runs models on servers, and no operators
 ONE_NODE = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Exp (x) }'
@@ -37,3 +41,36 @@ def _has_webgpu() -> bool:
 
 needs_empty = pytest.mark.skipif(EMPTY not in onnxruntime.get_available_providers(), reason=f"has no {EMPTY}")
 needs_webgpu = pytest.mark.skipif(not _has_webgpu(), reason="onnxruntime-ep-webgpu or its device is not there")
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """Let all inputs and outputs be in the memory of a device, and count the copies from it and to it."""
+    counts = {"read": 0, "write": 0}
+
+    def memories(opened: onnxruntime.InferenceSession) -> dict[str, Any]:
+        ports, memory = [*opened.get_inputs(), *opened.get_outputs()], opened.get_output_memory_infos()[0]
+        return {port.name: memory for port in ports}
+
+    def value(_: object, array: np.ndarray) -> onnxruntime.OrtValue:
+        made = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type)
+        made.update_inplace(array)
+        return made
+
+    def counted(name: str) -> Callable[..., Any]:
+        plain = getattr(DeviceArray, name)
+
+        def call(*arguments: Any) -> Any:
+            counts[name] += 1
+            return plain(*arguments)
+
+        return call
+
+    if not hasattr(onnxruntime.InferenceSession, "get_output_memory_infos"):
+        pytest.skip("this onnxruntime does not say where inputs and outputs are")
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "device_memories", memories)
+        patched.setattr(session, "device_value", value)
+        for name in counts:
+            patched.setattr(DeviceArray, name, counted(name))
+        yield counts
