@@ -20,7 +20,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Result
 
-__all__ = ["Architecture", "architecture"]
+__all__ = ["Architecture", "architecture", "vocabulary_size"]
 
 QUERY = re.compile(r"(^|[./_])(q_proj|q_lin|query|to_q|wq|q)([./]|$)", re.IGNORECASE)
 FUSED = re.compile(r"(^|[./_])(c_attn|qkv|qkv_proj|wqkv|query_key_value|in_proj|in_proj_weight)([./]|$)", re.IGNORECASE)
@@ -103,7 +103,7 @@ def architecture(model: ModelLike) -> Architecture:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        vocabulary=_vocabulary_size(model),
+        vocabulary=vocabulary_size(model),
     )
 
 
@@ -256,7 +256,7 @@ def _shape_elements(value: Value | None, depth: int = 2) -> list[int | None]:
     return []
 
 
-def _vocabulary_size(model: Model) -> int | None:
+def vocabulary_size(model: Model) -> int | None:
     """Return the entries of the vocabulary: the rows of the table that tokens look up, or the width of the logits."""
     tokens = model.roles.all("tokens")
     if not tokens:

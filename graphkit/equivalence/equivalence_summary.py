@@ -187,7 +187,7 @@ def limited_equivalence(
 ) -> Equivalence:
     """Check for equivalence within a time: see `graphkit.equivalence.check_equivalence`.
 
-    Where as much is proven without it, dims of one name need not be one size.
+    Where as much is proven without it, dims of one name need not be one size, which is tried first.
 
     Args:
         original: The original.
@@ -224,6 +224,8 @@ def limited_equivalence(
         except (ModelError, OutOfTimeError) as error:
             return Equivalence.unknown((value.name for value in rewritten.graph.outputs), str(error))
 
+    apart = check("apart")  # most that fail so fail early
+    if apart.is_proven and not apart.limits and apart.strength[1] == 0:
+        return apart
     found = check("related")
-    apart = check("apart") if found.proven and found.shared_dims else found
-    return apart if apart.strength >= found.strength else found
+    return apart if found.proven and found.shared_dims and apart.strength >= found.strength else found
