@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -257,10 +257,14 @@ def _sound_rule(part: HostPart, length: int) -> Sound | None:
     """Return the rule by the lengths at which values change, from the longest down; None where there is none."""
 
     def values_at(valid: int) -> list[np.ndarray]:
-        return list(part.run("valid_length", valid).values())
+        """Return the values at a length, none where it is too short to run."""
+        with suppress(ModelError):
+            return list(part.run("valid_length", valid).values())
+        return []
 
     def are_equal(valid: int, other: int) -> bool:
-        return all(map(np.array_equal, values_at(valid), values_at(other)))
+        values, others = values_at(valid), values_at(other)
+        return len(values) == len(others) and all(map(np.array_equal, values, others))
 
     def run_start(valid: int) -> int:
         """Return the least length with the values of this one; they change in one direction."""
@@ -274,7 +278,10 @@ def _sound_rule(part: HostPart, length: int) -> Sound | None:
     if last == 1:
         return Sound(length, length, length - 1)
     stride = last - run_start(last - 1)
-    changed = [after != before for after, before in zip(values_at(last), values_at(last - 1), strict=True)]
+    pairs = [*zip(values_at(last), values_at(last - 1), strict=False)]
+    if not pairs or any(after.shape != before.shape for after, before in pairs):
+        return None
+    changed = [after != before for after, before in pairs]
     sizes = {
         change.shape[axis]
         for change in changed

@@ -41,6 +41,7 @@ from graphkit.passes.npu.host_inputs import (
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
 from graphkit.passes.registry import NPU_PASSES, PASSES
 from graphkit.passes.shapes.declare_shapes import FreezeDims
+from graphkit.passes.shapes.simplify_scatter import MaskedScatterToWhere
 from graphkit.passes.state.static_cache import (
     CountSlotsInUse,
     find_slot_axes,
@@ -60,7 +61,7 @@ from graphkit.rewrite.new_interface import (
     with_interface,
     with_names,
 )
-from graphkit.shapes import infer
+from graphkit.shapes import AS_DECLARED, DimSpec, infer
 
 __all__ = ["counted_positions", "lower_model", "zeros_of"]
 
@@ -218,6 +219,9 @@ class _Lowering:
         self.setting = setting_of(self.model, self.original, self.sizes, is_decoder=self.is_decoder)
         if self.setting.is_padded:
             check_ranges(self.original)
+        before, spec = self.model, DimSpec.of(dims=self.setting.dims)
+        self._run_rewrites(MaskedScatterToWhere(), spec=spec)
+        self._add_stage("assignments behind masks as choices", before)
 
     def extract_embeddings(self) -> None:
         """Let the host look up rows of tables.
@@ -473,8 +477,8 @@ class _Lowering:
         if self.model is not before:
             self.stages.append(Stage(self.name, name, before, self.model, **details))
 
-    def _run_rewrites(self, *rewrites: Rewrite) -> Outcome:
-        outcome = run_to_fixpoint(self.model, rewrites)
+    def _run_rewrites(self, *rewrites: Rewrite, spec: DimSpec = AS_DECLARED) -> Outcome:
+        outcome = run_to_fixpoint(self.model, rewrites, spec)
         self._adopt_outcome(outcome, *(rewrite.name() for rewrite in rewrites))
         return outcome
 

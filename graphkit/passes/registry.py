@@ -58,6 +58,7 @@ from graphkit.passes.shapes.declare_shapes import DeclareShapes, FreezeDims, Inf
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.passes.shapes.simplify_expand import ExpandToBroadcast
 from graphkit.passes.shapes.simplify_reshape import CanonicalizeReshape, MergeChains
+from graphkit.passes.shapes.simplify_scatter import MaskedScatterToWhere
 from graphkit.passes.shapes.simplify_slice import JoinBeforeReshape
 from graphkit.passes.state.decode_step import KeepLastLogits, SqueezeTokenAxis, UnpackLogitsWeight
 from graphkit.passes.state.static_cache import CountSlotsInUse
@@ -107,6 +108,7 @@ PASSES: tuple[type[Pass], ...] = (
     ConvertOpset,
     Dequantize,
     DecomposeAttention,
+    MaskedScatterToWhere,
     MaskedFillToAdd,
     DropNanGuard,
     SplitCrossKv,

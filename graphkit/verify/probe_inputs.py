@@ -70,6 +70,8 @@ class InputProbe:
                 least, second, *_ = sorted(apart.values())
                 if least * CLEAR < second and not (least > NONE and math.isinf(second)):
                     return min(apart, key=apart.__getitem__)
+                if math.isinf(least):  # what is left of the source is too short
+                    continue
             break
         return KEEPING
 
@@ -85,7 +87,8 @@ class InputProbe:
     def _measure_influence(
         self, mask: Value, source: Value, elements: tuple[float, float], length: int, is_first: bool
     ) -> float:
-        """Return how far what counts changes with the content of padding, relative to the largest output.
+        """Return how far what counts changes with the content of padding, relative to the largest output; infinite
+        where it does not run so.
 
         Padding of a text may come first: behind it, a causal mask would hide it anyway. Where the first token stands
         for the text, it has to come last, as that of a sound does.
@@ -96,8 +99,11 @@ class InputProbe:
         array, changed = np.full_like(feed[mask.name], elements[0]), feed[source.name].copy()
         array[:, hidden] = elements[1]
         changed[:, hidden] = other[source.name][:, hidden]
-        first = self.run({**feed, mask.name: array})
-        second = self.run({**feed, mask.name: array, source.name: changed})
+        try:
+            first = self.run({**feed, mask.name: array})
+            second = self.run({**feed, mask.name: array, source.name: changed})
+        except ModelError:
+            return math.inf
         roles = self.model.roles.outputs
         names = [value.name for value, role in roles.items() if role not in ("present", "next state")]
         names = [name for name in names if first[name].ndim > 2] or names

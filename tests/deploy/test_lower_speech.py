@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from builders import model_of
 from onnx import helper, numpy_helper
+from sessions import run
 from speech import FEATURES, normalized_over_windows_of, speech
 
 from graphkit.contract import read_contract
@@ -324,3 +326,58 @@ def test_the_host_in_c_fills_a_sound_as_this_one_does(length: int, folders: tupl
     )
     assert ran.stdout == b"".join(array.tobytes() for array in fed)
     assert ran.stderr.endswith(b"the models have no input 'attention_mask'")
+
+
+MASKED_SOUND = """agraph (float[B, n] input_values, int64[C, n] attention_mask) => (float[B, frames, 8] y)
+<int64[1] one = {1}, int64[1] last = {-1}, int64[1] front = {0}, int64 zero = {0}, int64 step = {1}, int64 four = {4},
+ int64[1] width = {8}, int64[1] far = {-9223372036854775808}, float nothing = {0}> {
+    channels = Unsqueeze (input_values, one)
+    strided = Conv <strides = [4]> (channels, kernel)
+    h = Transpose <perm = [0, 2, 1]> (strided)
+    samples = ReduceSum <keepdims = 0> (attention_mask, last)
+    positions = Div (samples, four)
+    rows = Shape <start = 0, end = 1> (attention_mask)
+    frames = Shape <start = 1, end = 2> (h)
+    both = Concat <axis = 0> (rows, frames)
+    zeros = ConstantOfShape (both)
+    row_count = Squeeze (rows)
+    row = Range (zero, row_count, step)
+    end = Sub (positions, step)
+    i = Unsqueeze (row, last)
+    j = Unsqueeze (end, last)
+    ends = Concat <axis = -1> (i, j)
+    ones = Expand (marker, rows)
+    marked = ScatterND (zeros, ends, ones)
+    turned = Slice (marked, last, far, one, last)
+    summed = CumSum (turned, step)
+    counts = Slice (summed, last, far, one, last)
+    valid = Cast <to = 9> (counts)
+    is_padding = Not (valid)
+    column = Unsqueeze (is_padding, last)
+    tiled = Tile (column, repeats)
+    dims = Shape (h)
+    hidden = Expand (tiled, dims)
+    by_axis = NonZero (hidden)
+    at = Transpose <perm = [1, 0]> (by_axis)
+    many = Shape <start = 0, end = 1> (at)
+    nothings = Expand (nothing, many)
+    kept = ScatterND (h, at, nothings)
+    y = Add (kept, kept)
+}"""
+
+
+def test_a_mask_that_assigns_zeros_and_fails_for_too_short_a_sound_is_lowered(tmp_path: Path) -> None:
+    """As torch exports the masks of wav2vec 2: a place of -2 is none, where no position is valid."""
+    kernel = np.random.default_rng(0).normal(0, 1, (8, 1, 4)).astype(np.float32)
+    model = model_of(MASKED_SOUND, kernel=kernel, repeats=np.array([1, 1, 8]), marker=np.float32(1))
+    model.save(tmp_path / "model.onnx")
+    report = lower_folder(tmp_path / "model.onnx", tmp_path / "out", LowerOptions(target=PLAIN, dims=(("n", 16),)))
+    assert report.proof is not None
+    assert report.proof.passed
+    host = Host(tmp_path / "out")
+    assert host.contract.methods[0].name == "encoder"
+    sound = np.random.default_rng(1).normal(0, 1, (1, 9)).astype(np.float32)
+    padded, mask = np.zeros((1, 16), np.float32), (np.arange(16) < 9).astype(np.int64)[None]
+    padded[:, :9] = sound
+    (expected,) = run(model.proto, {"input_values": padded, "attention_mask": mask})
+    np.testing.assert_allclose(host.start(input_values=sound)["y"][:, :2], expected[:, :2], atol=1e-5)

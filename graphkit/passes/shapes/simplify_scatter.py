@@ -1,9 +1,10 @@
-"""Replace the Scatter of a sliced assignment by its updates, or by a Concat of slices."""
+"""Replace the Scatter of an assignment by its updates, by a Concat of slices, or by a Where."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, cast
 
 from onnx import TensorProto
 
@@ -13,12 +14,12 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims
 from graphkit.ops.value_ranges import Affine, ValueRangeAnalysis
-from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
+from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, Shapes, const, lower, upper
 from graphkit.symbolic.expr import Call
 
-__all__ = ["SimplifyScatter"]
+__all__ = ["MaskedScatterToWhere", "SimplifyScatter"]
 
 
 def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Value]) -> set[Node]:
@@ -302,3 +303,60 @@ def _without_limit(expr: Expr, op: str, limit: Expr) -> Expr:
     atom = expr.atom
     rest = [arg for arg in atom.args if arg != limit] if isinstance(atom, Call) and atom.op == op else []
     return rest[0] if len(rest) == 1 and isinstance(atom, Call) and limit in atom.args else expr
+
+
+@dataclass(frozen=True)
+class MaskedScatterToWhere(NodeRewrite):
+    """Write the ScatterND of one number at the places where a mask is true as a Where.
+
+    `x[mask] = 0` is exported so: how many places there are depends on data. A Where may lose the sign of a zero.
+    A mask of fewer axes than the data is reshaped first. Legality: there is no reduction, the indices are those of the
+    mask, in order, the mask has the first dims of the data, and the updates are one number, expanded.
+
+    Before:
+
+        agraph (float[N] x) => (float[N] y) <float zero = {0}> {
+            mask = Less (x, zero)
+            by_axis = NonZero (mask)
+            at = Transpose <perm = [1, 0]> (by_axis)
+            places = Shape <start = 0, end = 1> (at)
+            zeros = Expand (zero, places)
+            y = ScatterND (x, at, zeros)
+        }
+
+    After:
+
+        agraph (float[N] x) => (float[N] y) <float zero = {0}> {
+            mask = Less (x, zero)
+            y = Where (mask, zero, x)
+        }
+    """
+
+    operators: ClassVar[tuple[str, ...]] = ("ScatterND",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        data, indices, updates = node.operands
+        turned, expanded = indices.producer, updates.producer
+        places = turned.operand(0).producer if turned is not None and turned.is_op("Transpose") else None
+        if (
+            places is None
+            or not places.is_op("NonZero")
+            or turned is None
+            or tuple(turned.attr("perm", (1, 0))) != (1, 0)
+        ):
+            return
+        mask, dims = places.operand(0), _known_dims(editor.shapes, data)
+        masked = _known_dims(editor.shapes, mask)
+        if node.attr("reduction", "none") not in ("", "none") or editor.shapes[mask].dtype != TensorProto.BOOL:
+            raise MatchFailure("it reduces, or its indices are not those of a boolean mask")
+        if expanded is None or not expanded.is_op("Expand") or editor.shapes[expanded.input(0)].dims != ():
+            raise MatchFailure("its updates are not one number, expanded")
+        if not masked or masked != dims[: len(masked)]:
+            raise MatchFailure(f"its mask is {shape_text(masked)}, its data {shape_text(dims)}")
+        builder, chosen = Builder(editor, node), cast(NodeInput, mask)
+        if len(dims) > len(masked):
+            shape = builder.integers([0] * len(masked) + [1] * (len(dims) - len(masked)), "mask_shape")
+            chosen = builder.add("Reshape", mask, shape, role="mask")
+        builder.add("Where", chosen, expanded.operand(0), data)
+        builder.replace()
+        editor.note("assignment(s) behind a mask written as Where")

@@ -17,7 +17,7 @@ from graphkit.model import Model, load
 from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.declare_shapes import FreezeDims
-from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
+from graphkit.passes.shapes.simplify_scatter import MaskedScatterToWhere, SimplifyScatter
 from graphkit.save import save_models
 from graphkit.verify import InputGenerator, Sizes
 
@@ -413,3 +413,48 @@ def test_two_that_share_what_computes_their_indices_count_together() -> None:
     assert operators(SPARING.run(model).model) == ["Slice", "Slice", "Concat"] * 2
     read = twice.replace("[N, 5] z)", "[N, 5] z, int64[N, 2, 2] o)").replace("at, w)", "at, w)  o = Neg (at)")
     assert SPARING.run(model := model_of(read)).model is model
+
+
+# Assignments behind a mask, as torch exports `x[mask] = 7`
+
+
+SMALL = {"[N, L]": "Less (x, zero)", "[N]": "Less (row, zero)", "[L]": "Less (column, zero)", "[1]": "Less (one, zero)"}
+
+
+def masked(dims: str, updates: str = "Expand (seven, dims)", reduction: str = "none") -> Model:
+    last = "" if dims == "[N, L]" else ", last"
+    return model_of(
+        f"""{HEADER} agraph (float[N, L] x) => (float[N, L] y)
+        <float seven = {{7}}, float[1] one = {{-1}}, float zero = {{0}},
+         int64[1] first_axis = {{0}}, int64[1] second = {{1}}> {{
+            row = ReduceSum <keepdims = 0> (x, second)  column = ReduceSum <keepdims = 0> (x, first_axis)
+            mask = {SMALL[dims]}  by_axis = NonZero (mask)  at = Transpose <perm = [1, 0]> (by_axis)
+            places = Shape <start = 0, end = 1> (at)  last = Shape <start = 1, end = 2> (x)
+            dims = Concat <axis = 0> (places{last})  updates = {updates}
+            y = ScatterND <reduction = "{reduction}"> (x, at, updates) }}"""
+    )
+
+
+@pytest.mark.parametrize("dims", ["[N]", "[N, L]"])
+@pytest.mark.parametrize("size", [(3, 2), (1, 1), (0, 2), (2, 0)])
+def test_an_assignment_behind_a_mask_is_a_choice(dims: str, size: tuple[int, int]) -> None:
+    model = masked(dims)
+    outcome = MaskedScatterToWhere().run(model)
+    assert outcome.changes == ("1 assignment behind a mask written as Where",)
+    assert {"NonZero", "ScatterND"}.isdisjoint(operators(outcome.model))
+    feeds = {"x": np.random.default_rng(1).normal(size=size).astype(np.float32)}
+    np.testing.assert_array_equal(*(run(each.proto, feeds)[0] for each in (model, outcome.model)))
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (masked("[L]"), "its mask is [L], its data [N, L]"),
+        (masked("[1]"), "its mask is [1], its data [N, L]"),
+        (masked("[N]", reduction="add"), "it reduces, or its indices are not those of a boolean mask"),
+        (masked("[N]", updates="Expand (one, dims)"), "its updates are not one number, expanded"),
+    ],
+)
+def test_an_assignment_that_is_no_choice_stays(model: Model, reason: str) -> None:
+    (declined,) = MaskedScatterToWhere().run(model).declined
+    assert declined.reason == reason
