@@ -83,6 +83,13 @@ def _guards_softmax(_: Lint, node: Node) -> bool:
     return source is not None and source.producer is not None and source.producer.is_op("Softmax")
 
 
+def _finds_assigned(_: Lint, node: Node) -> bool:
+    """Whether a NonZero says where a ScatterND writes one number."""
+    turned = [reader.result() for value in node.results for reader, _ in value.consumers if reader.is_op("Transpose")]
+    written = [reader.input(2) for value in turned for reader, _ in value.consumers if reader.is_op("ScatterND")]
+    return any(value is not None and value.producer and value.producer.is_op("Expand") for value in written)
+
+
 QUANTISED = (  # products, whose second input is the weight
     *("MatMulInteger", "ConvInteger", "com.microsoft.MatMulNBits", "com.microsoft.DynamicQuantizeMatMul"),
     "com.microsoft.MatMulIntegerToFloat",
@@ -97,6 +104,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "Where", "masked-fill-to-add", _fills_from_data),
     Remedy("operator", "Where", "where-to-arithmetic"),
     Remedy("operator", "IsNaN", "masked-fill-to-add", _guards_softmax),
+    Remedy("operator", "NonZero", "masked-scatter-to-where", _finds_assigned),
     Remedy("operator", "Attention", "decompose-attention"),
     Remedy("operator", "Einsum", "einsum-to-matmul"),
     Remedy("operator", "Trilu", "tril-to-constant"),

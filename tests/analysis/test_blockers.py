@@ -520,6 +520,11 @@ def test_a_custom_operator_is_unknown() -> None:
         ("(int64[4] m) => (float y)", "c = Equal (m, one) y = Where (c, floor, floor)", "extract-host-values"),
         ("(float[4, 4] x) => (float y)", "y = Trilu (x)", "tril-to-constant"),
         ("(float[4, 4] x) => (int64 y)", "y = NonZero (x)", None),
+        (
+            "(float[4] x) => (float y)",
+            "n = NonZero (x) t = Transpose (n) k = Shape <end = 1> (t) u = Expand (floor, k) y = ScatterND (x, t, u)",
+            "masked-scatter-to-where",
+        ),
     ],
 )
 def test_which_pass_removes_an_operator(io: str, body: str, pass_name: str | None) -> None:
