@@ -88,7 +88,7 @@ class InputProbe:
         self, mask: Value, source: Value, elements: tuple[float, float], length: int, is_first: bool
     ) -> float:
         """Return how far what counts changes with the content of padding, relative to the largest output; infinite
-        where it does not run so.
+        where it does not run so, and where content changes nothing though all of it counts.
 
         Padding of a text may come first: behind it, a causal mask would hide it anyway. Where the first token stands
         for the text, it has to come last, as that of a sound does.
@@ -99,13 +99,19 @@ class InputProbe:
         array, changed = np.full_like(feed[mask.name], elements[0]), feed[source.name].copy()
         array[:, hidden] = elements[1]
         changed[:, hidden] = other[source.name][:, hidden]
-        try:
-            first = self.run({**feed, mask.name: array})
-            second = self.run({**feed, mask.name: array, source.name: changed})
-        except ModelError:
-            return math.inf
         roles = self.model.roles.outputs
         names = [value.name for value, role in roles.items() if role not in ("present", "next state")]
+        whole = np.full_like(array, elements[0])
+        try:
+            first, second, all_first, all_second = (
+                self.run({**feed, mask.name: each, source.name: content})
+                for each in (array, whole)
+                for content in (feed[source.name], changed)
+            )
+        except ModelError:
+            return math.inf
+        if all(np.array_equal(all_first[name], all_second[name], equal_nan=True) for name in names):
+            return math.inf  # what counts has to matter
         names = [name for name in names if first[name].ndim > 2] or names
         share = (length - count) / length
         return max((_outputs_apart(first[name], second[name], share, from_end=is_first) for name in names), default=0.0)

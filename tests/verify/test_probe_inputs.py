@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import lzma
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import numpy_helper, parser
 
+from graphkit.errors import ModelError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.verify.probe_inputs import InputProbe
@@ -83,3 +85,22 @@ def test_what_is_beside_a_text_and_not_tied_to_it_has_its_own_length(tmp_path: P
     path = tmp_path / "pix2struct.onnx"
     path.write_bytes(lzma.decompress((MASKS / "pix2struct.onnx.xz").read_bytes()))
     assert InputProbe(load(path), Session(path).run).following_inputs == frozenset()
+
+
+@pytest.mark.parametrize("failing", [range(6, 12), range(6, 14)])
+def test_a_mask_of_a_sound_that_counts_is_not_taken_for_one_that_hides(failing: range) -> None:
+    """As in SEW, whose mask is summed, and whose places are none for some sounds that are too short."""
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch, length] input_values, int64[batch, length] attention_mask) => (float[batch, length] y) {
+        y = Identity (input_values)
+    }"""
+    model = Model.from_proto(parser.parse_model(text))
+
+    def run(feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        sound, valid = feed["input_values"], feed["attention_mask"].sum(1)
+        if valid[0] in failing:
+            raise ModelError("invalid indice found, indice = -2")
+        kept = np.where(np.arange(sound.shape[1]) < valid[:, None], sound, 0)
+        return {"y": kept - kept.mean(1, keepdims=True)}
+
+    assert InputProbe(model, run).elements(model.graph.values["attention_mask"]) == (1, 0)

@@ -338,12 +338,7 @@ class MaskedScatterToWhere(NodeRewrite):
         data, indices, updates = node.operands
         turned, expanded = indices.producer, updates.producer
         places = turned.operand(0).producer if turned is not None and turned.is_op("Transpose") else None
-        if (
-            places is None
-            or not places.is_op("NonZero")
-            or turned is None
-            or tuple(turned.attr("perm", (1, 0))) != (1, 0)
-        ):
+        if turned is None or places is None or not places.is_op("NonZero") or turned.attr("perm", (1, 0)) != (1, 0):
             return
         mask, dims = places.operand(0), _known_dims(editor.shapes, data)
         masked = _known_dims(editor.shapes, mask)
