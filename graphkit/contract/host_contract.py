@@ -144,6 +144,7 @@ class LoweredWith:
         target, batch, kv_layout, mask_floor, pad, gelu_to_tanh, dequantize, opset: As they were given.
         src_len, max_cache_len: As they were given, or the defaults for these models.
         dims: The sizes that were given by name.
+        passes: The names of passes that ran because a judge left nodes on the CPU.
     """
 
     target: str = "generic-npu"
@@ -157,6 +158,7 @@ class LoweredWith:
     dequantize: bool = False
     opset: Positive | None = None
     dims: Sizes = field(default_factory=dict)
+    passes: tuple[Name, ...] = ()
 
 
 @dataclass(frozen=True)

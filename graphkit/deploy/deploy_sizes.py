@@ -360,12 +360,14 @@ class LowerSizes(DeploySizes):
         pad: The token that pads.
         target: The compiler to lower for.
         sound: The rule for the valid positions of a source that is a sound with a mask.
+        passes: The names of passes that judges ask for, beside those that the target does.
     """
 
     floor: float = -1e9
     pad: int = 0
     target: Target = field(default_factory=lambda: load_target("generic-npu"))
     sound: Sound | None = None
+    passes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,8 @@ from graphkit.deploy.deploy_sizes import (
     with_input_sizes,
 )
 from graphkit.deploy.export_pipeline import Pipeline, changed_by, check_static_cache, find_pipeline, has_shorter_output
-from graphkit.deploy.lower_model import lower_model
+from graphkit.deploy.judge_rounds import settle_with_judges
+from graphkit.deploy.lower_model import PLAIN_PASSES, lower_model
 from graphkit.deploy.lower_report import (
     DATA,
     GUIDE,
@@ -46,6 +48,7 @@ from graphkit.equivalence.stages import Stage, StageProof, prove_stages
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.names import join_words, name_of
 from graphkit.graph.view import all_scopes
+from graphkit.judges import JUDGES
 from graphkit.model import Model
 from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOptions
 from graphkit.passes.attention.masks import LEAST_QUANTIZED, floor_of, floor_under, mask_floor, told_floor
@@ -209,6 +212,7 @@ def lower_folder(
         if options.verify:
             check_prompt(asked_changes(export, options).originals)
         draft = _draft_files(changes, options, progress)
+        draft, judgements = _settle_with_judges(changes, draft, options, progress)
         progress(with_share(DRAFTED, "writing"))
         draft, proof = _write_proven(output, draft, options, portion_of(progress, DRAFTED, 1.0))
     caveat = draft.contract.generation.caveat()
@@ -219,7 +223,7 @@ def lower_folder(
         tables={table.file: draft.arrays[table.name].nbytes for table in draft.contract.tables},
         state_bytes=sum(state.bytes for state in draft.contract.states),
         proof=proof,
-        judged=_judge_models([output / part.method.file for part in draft.parts], options, progress),
+        judged=_judge_models([output / part.method.file for part in draft.parts], judgements, options, progress),
         notes=(
             *_told_parts(changes.pipeline),
             *draft.notes,
@@ -284,9 +288,14 @@ class Draft:
         return DeployFolder(self.contract, models, contents, weights, DATA, self.changes.options)
 
 
-def _draft_files(changes: AskedChanges, options: LowerOptions, progress: Callable[[str], None]) -> Draft:
-    """Return the files for the sizes that were asked for, in the opset that was."""
-    sizes = _lower_sizes(changes.pipeline, options)
+def _draft_files(
+    changes: AskedChanges,
+    options: LowerOptions,
+    progress: Callable[[str], None],
+    passes: frozenset[str] = frozenset(),
+) -> Draft:
+    """Return the files for the sizes that were asked for, in the opset that was, with passes that judges ask for."""
+    sizes = replace(_lower_sizes(changes.pipeline, options), passes=passes)
     draft = _proven_floor(changes, sizes, options, progress)
     newest = sizes.target.max_opset
     if options.opset is None and newest is None:
@@ -385,6 +394,7 @@ def _used_options(changes: AskedChanges, sizes: LowerSizes, options: LowerOption
         dequantize=DEQUANTIZE in changes.options,
         opset=options.opset,
         dims=dict(sizes.dims),
+        passes=tuple(sorted(sizes.passes)),
     )
 
 
@@ -420,11 +430,27 @@ def _stack_caches(part: Lowered, made: Lowered) -> Lowered:
     return made if made.model is part.model else replace(made, stages=(*part.stages, stage))
 
 
-def _judge_models(models: Sequence[Path], options: LowerOptions, progress: Callable[[str], None]) -> Judgements | None:
-    judgements: list[Judgement] = []
+def _settle_with_judges(
+    changes: AskedChanges, draft: Draft, options: LowerOptions, progress: Callable[[str], None]
+) -> tuple[Draft, tuple[Judgement, ...]]:
+    """Return the files that judges leave least of on the CPU, and the judges' answers."""
+    judges = [command for command in options.judges if command in JUDGES]
+    if not judges:
+        return draft, ()
+    again = partial(_draft_files, changes, options, progress)
+    draft, judgements, notes = settle_with_judges(draft, again, judges, options.judge_seconds, progress)
+    return replace(draft, notes=(*draft.notes, *notes)), judgements
+
+
+def _judge_models(
+    models: Sequence[Path], answers: Sequence[Judgement], options: LowerOptions, progress: Callable[[str], None]
+) -> Judgements | None:
+    """Return all answers, those of the user's own commands too."""
+    judgements = [*answers]
     for command in options.judges:
-        progress(f"asking {command}")
-        judgements.extend(judge_models(command, models, options.judge_seconds))
+        if command not in JUDGES:
+            progress(f"asking {command}")
+            judgements.extend(judge_models(command, models, options.judge_seconds))
     return Judgements(tuple(judgements)) if options.judges else None
 
 
@@ -569,15 +595,17 @@ def lower_again(
     """Lower an export once more, with the options that a contract records; nothing is written or proven.
 
     Raises:
-        UsageError: It cannot be lowered with these options.
+        UsageError: It cannot be lowered with these options, or a judge asks for no such pass.
         ModelError: A model is broken, or onnxruntime cannot run it.
     """
-    given = {name: value for name, value in vars(used).items() if value is not None}
+    given = {name: value for name, value in vars(used).items() if value is not None and name != "passes"}
     options = LowerOptions(**{**given, "dims": tuple(used.dims.items())}, limits=limits)
     check_asked_sizes(options)
+    if unknown := next((name for name in used.passes if name not in PLAIN_PASSES), ""):
+        raise UsageError(f"'{unknown:.40}' is no pass that a judge asks for")
     changes = asked_changes(export, options)
     with run_isolated(limits):
-        return _draft_files(changes, options, progress)
+        return _draft_files(changes, options, progress, frozenset(used.passes))
 
 
 def prove_stages_again(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -63,7 +63,7 @@ from graphkit.rewrite.new_interface import (
 )
 from graphkit.shapes import AS_DECLARED, DimSpec, infer
 
-__all__ = ["counted_positions", "lower_model", "zeros_of"]
+__all__ = ["PLAIN_PASSES", "counted_positions", "lower_model", "zeros_of"]
 
 # Inputs of a model that are constants at fixed sizes: positions, and masks of all that counts.
 
@@ -102,6 +102,9 @@ def zeros_of(model: Model, names: Set[str], setting: Setting) -> dict[str, np.nd
 
 MAX_ROUNDS = 8
 ERROR = 1e-4  # the largest that a pass may make unasked
+PLAIN_PASSES: Mapping[str, type[Rewrite]] = {
+    kind.name(): kind for kind in PASSES if issubclass(kind, Rewrite) and kind.largest_error <= ERROR
+}
 
 
 def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
@@ -430,16 +433,14 @@ class _Lowering:
         self._add_stage("inputs of fewer axes", before, tested="the host reshapes them")
 
     def _removing_passes(self) -> set[str | None]:
-        """Return the names of passes that remove blockers, and have not run yet."""
+        """Return the names of passes that remove blockers, and have not run yet, and of those that judges ask for."""
         remaining = blockers(self.model, self.sizes.target, passed=self.passes)
-        return {obstacle.pass_name for obstacle in remaining.blockers}
+        return {obstacle.pass_name for obstacle in remaining.blockers} | self.sizes.passes
 
     def _find_remedies(self) -> Iterator[Rewrite]:
         """Yield the passes that remove blockers, now and in rounds before, without those that change results."""
         self.remedies |= self._removing_passes()
-        for kind in PASSES:
-            if kind.name() in self.remedies and issubclass(kind, Rewrite) and kind.largest_error <= ERROR:
-                yield kind()
+        yield from (kind() for name, kind in PLAIN_PASSES.items() if name in self.remedies)
 
     def result(self) -> Lowered:
         """Return the model with its place in the contract; the logits are its first output."""

@@ -319,8 +319,8 @@ class CapturedSession(Session):
             room = 1e-3 * np.abs(array).max(initial=0)
             if not np.allclose(repeated[name], array, rtol=1e-3, atol=room, equal_nan=True):
                 raise UsageError(
-                    f"{self.label}: what '{provider.name}' repeats is wrong in '{name}': its record lacks nodes that copy "
-                    f"- leave out {provider.capture}"
+                    f"{self.label}: what '{provider.name}' repeats is wrong in '{name}': its record lacks nodes that "
+                    f"copy - leave out {provider.capture}"
                 )
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,0 +1,84 @@
+"""Rounds with judges: what a compiler leaves on the CPU is rewritten, proven, and asked about again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+import onnx
+import pytest
+from bundles import decoder, saved
+
+from graphkit.contract.contract_files import read_contract
+from graphkit.deploy import judge_rounds, lower_report
+from graphkit.deploy.lower import lower_folder
+from graphkit.deploy.lower_report import LowerReport
+from graphkit.deploy.verify_folder import verify_folder
+from graphkit.judges import JUDGES, Answer, Judge, PlacedNode
+from graphkit.options import LowerOptions
+
+NEGATIVE = {"y = Add (x, flat)": "minus = Neg (flat) y = Sub (x, minus)"}
+
+
+@pytest.fixture
+def lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LowerReport]:
+    """Lower a decoder, asked about by a judge that leaves nodes of some operators on the CPU."""
+
+    def lower(*refused: Collection[str], verify: bool = False) -> LowerReport:
+        rounds = iter([*refused, *[refused[-1]] * judge_rounds.ROUNDS])
+
+        def ask(_: Judge, models: Sequence[Path], *, seconds: float) -> Iterator[Answer]:
+            assert seconds > 0
+            left = next(rounds)
+            for number, path in enumerate(models):
+                nodes = onnx.load(path).graph.node
+                placed = [PlacedNode(n.name, n.op_type, "cpu" if n.op_type in left else "device") for n in nodes]
+                yield Answer(number=number, nodes=tuple(placed), partitions=1)
+
+        for module in (judge_rounds, lower_report):
+            monkeypatch.setattr(module, "find_judge", JUDGES.__getitem__)
+        monkeypatch.setattr(judge_rounds, "ask_judge", ask)
+        saved(decoder(changes=NEGATIVE), tmp_path / "export")
+        options = LowerOptions(target="webgpu", max_cache_len=8, judges=("webgpu",), verify=verify, overwrite=True)
+        return lower_folder(tmp_path / "export", tmp_path / "out", options)
+
+    return lower
+
+
+@pytest.mark.slow
+def test_what_a_judge_leaves_on_the_cpu_is_rewritten_and_asked_about_again(
+    lowered: Callable[..., LowerReport], tmp_path: Path
+) -> None:
+    report = lowered(("Neg",), verify=True)
+    assert report.notes[-2:] == (
+        "Round 1: webgpu leaves 1 node on the CPU: Neg 1 (neg-to-mul).",
+        "Round 2: webgpu leaves no node on the CPU.",
+    )
+    assert not report.findings()
+    assert report.proof is not None
+    assert report.proof.passed
+    assert read_contract(tmp_path / "out" / "contract.json").options.passes == ("neg-to-mul",)
+    again = verify_folder(tmp_path / "export", tmp_path / "out")
+    assert again.stages == report.proof.stages
+
+
+def test_a_node_that_no_pass_removes_is_named(lowered: Callable[..., LowerReport]) -> None:
+    report = lowered(("Softmax", "Neg"))
+    assert report.notes[-2:] == (
+        "Round 1: webgpu leaves 2 nodes on the CPU: Softmax 1 (no rewrite known), Neg 1 (neg-to-mul).",
+        "Round 2: webgpu leaves 1 node on the CPU: Softmax 1 (no rewrite known).",
+    )
+    assert report.findings() == ("step.onnx: `webgpu`: 1 of 21 nodes on the CPU: Softmax 1",)
+
+
+def test_models_that_leave_more_on_the_cpu_are_not_kept(lowered: Callable[..., LowerReport], tmp_path: Path) -> None:
+    report = lowered(("Neg",), ("Mul", "MatMul"))
+    assert report.notes[-1] == "That is no less, so that the models of round 1 were kept."
+    assert "Neg" in {node.op_type for node in onnx.load(tmp_path / "out" / "step.onnx").graph.node}
+    assert read_contract(tmp_path / "out" / "contract.json").options.passes == ()
+
+
+def test_a_judge_that_leaves_nothing_is_asked_once(lowered: Callable[..., LowerReport]) -> None:
+    report = lowered((), ("Neg",))
+    assert not report.findings()
+    assert not any("Round" in note for note in report.notes)
