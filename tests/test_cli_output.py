@@ -49,9 +49,11 @@ def test_the_suffix_of_the_file_says_the_format(
 
 
 @pytest.mark.parametrize("arguments", [("explain",), ("explain", "fold-shapes"), ("examples",)])
-def test_a_text_is_written_as_it_is_printed(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_text_is_written_as_it_is_printed_and_the_command_says_where(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     printed = run(*arguments)[1]
-    assert run(*arguments, "-o", tmp_path / "out.txt") == (0, "", "")
+    assert run(*arguments, "-o", tmp_path / "out.txt") == (0, f"Wrote {tmp_path / 'out.txt'}.\n", "")
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == printed
 
 
@@ -150,6 +152,7 @@ def test_a_list_is_a_line_a_row_and_on_a_terminal_as_wide_as_that(
     assert capsys.readouterr().out == lines
     put_list(rows, tmp_path / "list.txt")
     assert (tmp_path / "list.txt").read_text() == lines
+    assert capsys.readouterr().out.startswith("Wrote ")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     put_list(rows, None)
     assert capsys.readouterr().out == "a       what it is, in a\n        few words\nlonger  short\n"

@@ -72,8 +72,8 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
     """Write what a host program has to know as code: inputs, outputs, what goes from run to run, and the KV cache.
 
     OUT is a model, a folder of models, such as a split decoder, a bundle, or the folder that graphkit lower wrote. C
-    serves C++ too. The program of --loop, in C++, Kotlin, Python or Rust, runs a model, a pair or a bundle, one
-    sequence at a time; that of a lowered folder is in Python.
+    serves C++ too. The program of --loop, in C++, Kotlin, Python or Rust, runs them, one sequence at a time; that of a
+    lowered folder is in C++, Kotlin or Python.
     """
     from graphkit.contract.contract_files import read_bundle, read_contract
     from graphkit.contract.contract_writers import SUFFIXES, WRITERS
@@ -85,16 +85,23 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
         raise UsageError(f"{shown_url(out)}: a contract is read from this machine - fetch it, and name the file")
     path = Path(resolve(out))
     file = next((path / name for name in ("contract.json", "bundle.json") if (path / name).is_file()), path)
-    chosen = language or SUFFIXES.get(output.suffix.lower() if output is not None else "", "c")
+    chosen = language or (SUFFIXES.get(output.suffix.lower(), "") if output is not None else "c")
+    if not chosen:
+        known = ", ".join(SUFFIXES)
+        hint = (
+            f"name the language with -l, or end it in {known}; JavaScript has graphkit-host, which needs no constants"
+        )
+        raise UsageError(f"{output}: its suffix is that of no language - {hint}")
     if file.suffix != ".json":
         text = write_plain(chosen, model_constants(file), has_loop=loop)
     elif file.name == "bundle.json":
         text = write_plain(chosen, bundle_constants(read_bundle(file)), has_loop=loop)
-    elif loop and chosen == "python":
-        text = write_lowered_loop(read_contract(file), path.name)
-    elif loop or chosen not in WRITERS:
-        hint = "-l python --loop writes its program, HOST.md says what that does, and examples/host-cpp has it in C++"
-        raise UsageError(f"{file}: nothing is written in {chosen}{' with --loop' * loop} of a lowered folder - {hint}")
+    elif loop:
+        text = write_lowered_loop(chosen, read_contract(file), path.name)
+    elif chosen not in WRITERS:
+        raise UsageError(
+            f"{file}: constants of a lowered folder are not written in {chosen} - --loop writes its program"
+        )
     else:
         text = WRITERS[chosen](read_contract(file))
     put_text(text, output, path.iterdir() if path.is_dir() else [path])

@@ -122,14 +122,16 @@ def render_result(result: Result, chosen: Format) -> str:
     return written
 
 
-def put_text(words: str, output: Path | None, read: Iterable[Path] = ()) -> None:
-    """Write a text to a file, which is none of those that were read, or else print it."""
+def put_text(words: str, output: Path | None, read: Iterable[Path] = (), *, is_told: bool = True) -> None:
+    """Write a text to a file, which is none of those that were read, and say so; or else print it."""
     if output is None:
         sys.stdout.write(words)
         return
     from graphkit.io.transaction import write_text
 
     write_text(output, words, sorted(read))
+    if is_told:
+        print_line(f"Wrote {output}.")
 
 
 def put_list(rows: Sequence[tuple[str, str]], output: Path | None) -> None:

@@ -270,7 +270,7 @@ def _show_report(
 
     if output is not None or chosen is not Format.text:
         text = _findings_text(result, chosen) if chosen in FINDINGS else render_result(result, chosen)
-        put_text(text, output, read)
+        put_text(text, output, read, is_told=False)
         if output is None:
             return
     click.get_current_context().meta[FULL] = is_full

@@ -30,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 SUFFIXES = {  # of files
-    ".h": "c", ".hpp": "c", ".cpp": "c", ".rs": "rust", ".ts": "typescript", ".mts": "typescript", ".kt": "kotlin",
+    ".h": "c", ".hpp": "c", ".cpp": "c", ".cc": "c", ".rs": "rust", ".ts": "typescript", ".mts": "typescript", ".kt": "kotlin",
     ".py": "python",
 }  # fmt: skip
 SIZES = {
@@ -215,15 +215,15 @@ def _cell_text(text: str) -> str:
     return printable(text).replace("|", "\\|").replace("`", "'")
 
 
-def write_constants(language: str, contract: Contract) -> str:
-    """Return the constants of a contract in a language.
+def write_constants(language: str, contract: Contract, *, has_loop: bool = False) -> str:
+    """Return the constants of a contract in a language; with what the loop imports where it goes behind them.
 
     Raises:
         UsageError: The floor is not a float32, or a dtype has no size in bytes; in C, a name holds a NUL.
     """
     template, text = LANGUAGES[language]
     environment = template_environment("${", "}", {"text": text, "comment": comment_text, "camel": _camel_case})
-    return environment.get_template(template).render(contract_constants(contract))
+    return environment.get_template(template).render(contract_constants(contract), has_loop=has_loop)
 
 
 def contract_constants(contract: Contract) -> dict[str, Any]:

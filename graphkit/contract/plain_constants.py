@@ -11,6 +11,7 @@ from typing import NamedTuple
 from graphkit.contract.bundle_contract import BundleContract, BundlePort
 from graphkit.contract.contract_parts import Generation
 from graphkit.contract.contract_writers import (
+    WRITERS,
     comment_text,
     template_environment,
     write_c_text,
@@ -87,17 +88,21 @@ def write_plain(language: str, constants: Constants, *, has_loop: bool = False) 
     return "".join(environment.get_template(part).render(known) for part in parts)
 
 
-def write_lowered_loop(contract: Contract, title: str) -> str:
-    """Return the program in Python that runs the models of a lowered folder, as its `contract.json` says.
+def write_lowered_loop(language: str, contract: Contract, title: str) -> str:
+    """Return the program in a language that runs the models of a lowered folder as its contract says.
 
     Raises:
-        UsageError: They decode nothing.
+        UsageError: They decode nothing, or there is no loop in that language.
     """
+    if language not in LOWERED_LOOPS:
+        known = ", ".join(LOWERED_LOOPS)
+        raise UsageError(f"{title}: there is no loop in {language} of a lowered folder - take one of {known}")
     if not any(method.when == "step" for method in contract.methods):
         raise UsageError(f"{title}: it has no decoder, so that there is no loop - HOST.md says what its host does")
-    environment = template_environment("${", "}", {"docstring": _docstring_text})
-    rules = rules_beside(contract.generation)
-    return environment.get_template("lowered_loop.py.jinja").render(title=title, rules=rules)
+    environment = template_environment("${", "}", {"docstring": _docstring_text, "comment": comment_text})
+    loop = environment.get_template(f"lowered_loop.{LOOPS[language]}.jinja")
+    constants = WRITERS[language](contract, has_loop=True) if language in WRITERS else ""
+    return f"{constants}{loop.render(title=title, rules=rules_beside(contract.generation))}"
 
 
 class ModelPorts(NamedTuple):
@@ -227,3 +232,4 @@ PLAIN: Mapping[str, tuple[str, Callable[[str], str]]] = {  # the template of eac
     "python": ("plain.py.jinja", ascii),
 }
 LOOPS = {"c": "cpp", "kotlin": "kt", "python": "py", "rust": "rs"}
+LOWERED_LOOPS = ("c", "kotlin", "python")

@@ -103,7 +103,7 @@ def test_a_decoder_gets_what_the_reference_host_feeds(name: str, tmp_path: Path)
     tokens = compare(out, TEXTS[name], prompt, 99, **user)
     assert len(prompt) + len(tokens) == 7 or tokens[-1] in (1, 2)
     program = ModuleType("program")
-    exec(write_lowered_loop(read_contract(out / "contract.json"), "out"), vars(program))
+    exec(write_lowered_loop("python", read_contract(out / "contract.json"), "out"), vars(program))
     assert program.Loop(out).generate(prompt, TEXTS[name], 99, user) == tokens
 
 
@@ -124,7 +124,7 @@ def test_a_text_encoder_gets_what_the_reference_host_feeds(name: str, ids: list[
     lower_folder(export(name, tmp_path / "export"), tmp_path / "out", OPTIONS)
     compare(tmp_path / "out", ids, [], 0)
     with pytest.raises(UsageError, match="out: it has no decoder, so that there is no loop"):
-        write_lowered_loop(read_contract(tmp_path / "out" / "contract.json"), "out")
+        write_lowered_loop("python", read_contract(tmp_path / "out" / "contract.json"), "out")
 
 
 def test_a_vision_model_gets_what_the_caller_gives(tmp_path: Path) -> None:

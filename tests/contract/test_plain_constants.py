@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -14,8 +13,8 @@ from types import ModuleType
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+from asking_programs import DECLARATIONS, compile_cpp, compiled, run_for
 from bundles import decoder
 from real_models import export_cases, unpacked, unpacked_export
 
@@ -27,8 +26,8 @@ from graphkit.deploy.model_constants import model_constants
 from graphkit.errors import UsageError
 
 Run = Callable[..., tuple[object, str, str]]
-DECLARATIONS = Path(__file__).parent / "declarations"
 END = 2  # of the exports
+COMPILED = [("rust", "bundle"), ("c", "pair"), ("c", "bundle")]
 
 
 def module_of(constants: Constants, *, has_loop: bool = False) -> ModuleType:
@@ -128,44 +127,38 @@ def every(pair: Path, bundle_of: Callable[[str], Path], model_file: Callable[[st
     }
 
 
-def checked(command: list[str], folder: Path) -> None:
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not there")
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_a_c_compiler_takes_headers(every: dict[str, Constants], tmp_path: Path) -> None:
     for name, constants in every.items():
         (tmp_path / f"{name}.c").write_text(write_plain("c", constants))
     files = [f"{name}.c" for name in every]
-    checked(["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-Wno-unused", "-fsyntax-only", *files], tmp_path)
+    compiled(["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-Wno-unused", "-fsyntax-only", *files], tmp_path)
 
 
 def test_a_rust_compiler_takes_modules(every: dict[str, Constants], tmp_path: Path) -> None:
     for name, constants in every.items():
         (tmp_path / f"m_{name}.rs").write_text(write_plain("rust", constants))
     (tmp_path / "lib.rs").write_text("".join(f"pub mod m_{name};\n" for name in every))
-    checked(["rustc", "--crate-type", "lib", "--emit", "metadata", "-D", "warnings", "lib.rs"], tmp_path)
+    compiled(["rustc", "--crate-type", "lib", "--emit", "metadata", "-D", "warnings", "lib.rs"], tmp_path)
 
 
 def test_a_typescript_compiler_takes_modules(every: dict[str, Constants], tmp_path: Path) -> None:
     for name, constants in every.items():
         (tmp_path / f"{name}.ts").write_text(write_plain("typescript", constants))
-    checked(["tsc", "--strict", "--noEmit", "--target", "es2020", *(f"{name}.ts" for name in every)], tmp_path)
+    compiled(["tsc", "--strict", "--noEmit", "--target", "es2020", *(f"{name}.ts" for name in every)], tmp_path)
 
 
-@pytest.mark.parametrize("name", ["pair", pytest.param("bundle", marks=pytest.mark.slow)])
-def test_a_cpp_compiler_takes_the_loop(name: str, every: dict[str, Constants], tmp_path: Path) -> None:
-    (tmp_path / "loop.cpp").write_text(write_plain("c", every[name], has_loop=True))
-    checked(["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-I", str(DECLARATIONS), "loop.cpp"], tmp_path)
+def test_a_cpp_compiler_takes_the_loop(every: dict[str, Constants], tmp_path: Path) -> None:
+    (tmp_path / "loop.cpp").write_text(write_plain("c", every["pair"], has_loop=True))
+    compiled(["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-I", str(DECLARATIONS), "loop.cpp"], tmp_path)
 
 
 def test_a_kotlin_compiler_takes_constants_and_loops(every: dict[str, Constants], tmp_path: Path) -> None:
     for name, constants in every.items():
         text = write_plain("kotlin", constants, has_loop=name in ("pair", "bundle"))
         (tmp_path / f"{name}.kt").write_text(text.replace("package host", f"package host.{name}"))
-    checked(["kotlinc", "-d", "out", *(f"{name}.kt" for name in every), str(DECLARATIONS / "onnxruntime.kt")], tmp_path)
+    compiled(
+        ["kotlinc", "-d", "out", *(f"{name}.kt" for name in every), str(DECLARATIONS / "onnxruntime.kt")], tmp_path
+    )
 
 
 RUNNER = """
@@ -202,35 +195,28 @@ fn main() {
 """
 
 
-@pytest.mark.parametrize("name", ["pair", pytest.param("bundle", marks=pytest.mark.slow)])
-def test_the_loop_in_rust_gives_the_tokens_of_that_in_python(
-    name: str, every: dict[str, Constants], pair: Path, bundle_of: Callable[[str], Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("language", "name"),
+    [("rust", "pair"), *(pytest.param(*case, marks=pytest.mark.slow) for case in COMPILED)],
+    ids="-".join,
+)
+def test_the_loops_of_compilers_give_the_tokens_of_that_in_python(
+    language: str, name: str, every: dict[str, Constants], pair: Path, bundle_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = pair if name == "pair" else bundle_of("causal")
-    (tmp_path / "written.rs").write_text(write_plain("rust", every[name], has_loop=True))
-    (tmp_path / "main.rs").write_text(RUNNER)
-    checked(["rustc", "-D", "warnings", "main.rs", "-o", "main"], tmp_path)
+    text = write_plain(language, every[name], has_loop=True)
+    if language == "c":
+        command = [compile_cpp(text, tmp_path), folder, "5", "3,4", "5,6,7"]
+    else:
+        (tmp_path / "written.rs").write_text(text)
+        (tmp_path / "main.rs").write_text(RUNNER)
+        compiled(["rustc", "-D", "warnings", "main.rs", "-o", "main"], tmp_path)
+        command = [tmp_path / "main"]
     python = module_of(every[name], has_loop=True)
     expected = python.Loop(folder).generate([3, 4], [5, 6, 7], 5)
     outputs = {m.file: [port.name for port in python.OUTPUTS[m.outputs :][: m.output_count]] for m in python.MODELS}
-    sessions: dict[str, onnxruntime.InferenceSession] = {}
-    program = subprocess.Popen([str(tmp_path / "main")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert program.stdin is not None
-    assert program.stdout is not None
-    while (line := program.stdout.readline()).startswith("run "):
-        _, file, count = line.split()
-        feeds = {}
-        for _ in range(int(count)):
-            port, dtype, dims, content = program.stdout.readline().split("|")
-            array = np.array(json.loads(content), np.uint8).tobytes()
-            feeds[port] = np.frombuffer(array, dtype).reshape(json.loads(dims))
-        session = sessions.setdefault(file, onnxruntime.InferenceSession(folder / file))
-        for array in session.run(outputs[file], feeds):
-            dims, content = (",".join(map(str, numbers)) for numbers in (array.shape, array.tobytes()))
-            program.stdin.write(f"{array.dtype}|{dims}|{content}\n")
-        program.stdin.flush()
-    program.communicate()
-    assert line.strip() == f"Ok({expected})"
+    said = run_for(command, folder, outputs).strip()
+    assert said == (f"Ok({expected})" if language == "rust" else "\n".join(map(str, expected)))
 
 
 @pytest.mark.parametrize("language", PLAIN)

@@ -18,6 +18,7 @@ abstract class OnnxTensorLike : OnnxValue {
 }
 
 abstract class OnnxTensor : OnnxTensorLike() {
+    abstract val byteBuffer: ByteBuffer
     abstract val floatBuffer: FloatBuffer
 
     companion object {
@@ -36,6 +37,8 @@ abstract class OrtEnvironment {
 }
 
 abstract class OrtSession : AutoCloseable {
+    abstract fun run(inputs: Map<String, OnnxTensorLike>): Result
+
     abstract fun run(
         inputs: Map<String, OnnxTensorLike>,
         requested: Set<String>,

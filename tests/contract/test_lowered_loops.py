@@ -1,0 +1,92 @@
+"""The programs that run a lowered folder give PyTorch's tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from asking_programs import DECLARATIONS, compile_cpp, compiled, run_for
+from real_models import export_cases, unpacked_export
+from small_contract import SMALL
+
+from graphkit.contract.contract_files import read_contract
+from graphkit.contract.plain_constants import LOOPS, LOWERED_LOOPS, write_lowered_loop
+from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.errors import UsageError
+
+Run = Callable[..., tuple[object, str, str]]
+NAMES = ("marian-multi", "qwen3-padded")
+END = 2  # of the exports
+
+
+@pytest.fixture(scope="module")
+def lowered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """The folder of each export, and that which is lowered from it."""
+    made = {}
+    for name in NAMES:
+        folder = tmp_path_factory.mktemp(name)
+        export = unpacked_export(name, folder / "export")
+        lower_folder(export, folder / "out", LowerOptions(src_len=12, max_cache_len=32, verify=False))
+        made[name] = export, folder / "out"
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["c", "python"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loop_gives_the_tokens_of_pytorch(
+    name: str, language: str, lowered: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    export, out = lowered[name]
+    contract = read_contract(out / "contract.json")
+    text = write_lowered_loop(language, contract, "out")
+    outputs = {method.file: [port.name for port in method.outputs] for method in contract.methods}
+    program = compile_cpp(text, tmp_path) if language == "c" else None
+    module = ModuleType("program")
+    if program is None:
+        exec(text, vars(module))
+    tried = 0
+    for case in (case for case in export_cases(export) if not case["padded"]):
+        for row, tokens in zip(case["inputs"]["input_ids"], case["tokens"].tolist(), strict=True):
+            expected = tokens[: tokens.index(END) + 1] if END in tokens else tokens
+            prompt, source = (case["prompt"], row.tolist()) if case.get("prompt") else (row.tolist(), [])
+            if program is None:
+                found = module.Loop(out).generate(prompt, source, len(expected))
+            else:
+                words = [",".join(map(str, ids)) for ids in (prompt, source)]
+                found = [*map(int, run_for([program, out, str(len(expected)), *words], out, outputs).split())]
+            assert found == expected
+            tried += 1
+    assert tried > 1
+
+
+@pytest.mark.slow
+def test_a_kotlin_compiler_takes_the_loops(lowered: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
+    for name, (_, out) in lowered.items():
+        text = write_lowered_loop("kotlin", read_contract(out / "contract.json"), name)
+        (tmp_path / f"{name}.kt").write_text(text.replace("package host", f"package host.{name.partition('-')[0]}"))
+    files = [*(f"{name}.kt" for name in lowered), str(DECLARATIONS / "onnxruntime.kt")]
+    compiled(["kotlinc", "-d", "out", *files], tmp_path)
+
+
+@pytest.mark.parametrize("language", LOWERED_LOOPS)
+def test_code_is_ascii_with_brackets_in_pairs(language: str) -> None:
+    text = write_lowered_loop(language, SMALL, 'a"""\\')
+    assert text.isascii()
+    assert text.startswith('"""' if language == "python" else ("/*", "//"))
+    bare = re.sub(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', "", re.sub(r"(?m)//.*$|^ *#.*$|/\*.*?\*/", "", text))
+    assert all(bare.count(opening) == bare.count(closing) for opening, closing in ("()", "[]", "{}"))
+
+
+def test_the_command_writes_a_loop_and_says_in_which_languages_there_is_one(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "contract.json").write_text(SMALL.to_json())
+    assert run("contract", tmp_path, "--loop", "-o", tmp_path / "Loop.kt")[0] == 0
+    assert "class Loop(folder: File) : AutoCloseable {" in (tmp_path / "Loop.kt").read_text()
+    assert "int main(int count, char** words)" in run("contract", tmp_path, "--loop")[1]
+    for language in {*LOOPS, "typescript"} - {*LOWERED_LOOPS}:
+        words = f"there is no loop in {language} of a lowered folder - take one of c, kotlin, python"
+        with pytest.raises(UsageError, match=words):
+            write_lowered_loop(language, SMALL, "out")

@@ -1,0 +1,55 @@
+"""Programs that print the inputs of a model where they would run it, and read its outputs: see `declarations`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+DECLARATIONS = Path(__file__).parents[1] / "contract" / "declarations"
+
+
+def compiled(command: Sequence[str], folder: Path) -> None:
+    """Run a compiler in a folder, which has to find nothing wrong; without it, the test is skipped."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not there")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def compile_cpp(text: str, folder: Path) -> str:
+    """Return the path of the program of a loop in C++."""
+    (folder / "loop.cpp").write_text(text)
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", str(DECLARATIONS)]
+    compiled(["c++", *flags, "loop.cpp", "-o", "loop"], folder)
+    return str(folder / "loop")
+
+
+def run_for(command: Sequence[str], folder: Path, outputs: Mapping[str, Sequence[str]]) -> str:
+    """Return what a program prints in the end, whose models of a folder run here; with their outputs in order."""
+    sessions: dict[str, onnxruntime.InferenceSession] = {}
+    program = subprocess.Popen([*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert program.stdin is not None
+    assert program.stdout is not None
+    while (line := program.stdout.readline()).startswith("run "):
+        _, file, count = line.split()
+        feeds = {}
+        for _ in range(int(count)):
+            port, dtype, dims, content = program.stdout.readline().split("|")
+            array = np.array(json.loads(content), np.uint8).tobytes()
+            feeds[port] = np.frombuffer(array, dtype).reshape(json.loads(dims))
+        session = sessions.setdefault(file, onnxruntime.InferenceSession(folder / file))
+        for array in session.run(outputs[file], feeds):
+            dims, content = (",".join(map(str, numbers)) for numbers in (array.shape, array.tobytes()))
+            program.stdin.write(f"{array.dtype}|{dims}|{content}\n")
+        program.stdin.flush()
+    program.stdin.close()
+    said = line + program.stdout.read()
+    assert program.wait(60) == 0
+    return said
