@@ -22,7 +22,7 @@ from graphkit.graph.name_families import family_label, family_labels, family_pat
 from graphkit.graph.names import count_things, runs_of, short_paths
 from graphkit.graph.view import Scope, Value
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, table
+from graphkit.render.document_blocks import Block, Prose, Table, table
 
 __all__ = ["DECODERS", "ENCODERS", "Fit", "Interface", "Link", "Port", "fit", "interface"]
 
@@ -64,6 +64,7 @@ class Port:
             unknown rank.
         description: From the model's doc string, or the usual meaning of the name.
         optional: Whether it is an input with a default value.
+        shapes: The dims of each, in the order of the names.
     """
 
     indices: tuple[int, ...]
@@ -73,6 +74,12 @@ class Port:
     shape: tuple[Dim, ...] | None
     description: str
     optional: bool = False
+    shapes: tuple[tuple[Dim, ...] | None, ...] = field(default=(), metadata={"in_json": False})
+
+    @property
+    def remark(self) -> str:
+        """The description, and whether there is a default."""
+        return "; ".join(filter(None, (self.description, "has a default" if self.optional else "")))
 
     @property
     def index(self) -> str:
@@ -119,11 +126,21 @@ class Interface(Judged):
             if not count:
                 yield Prose(f"{name}: none.")
                 continue
-            remarks = ("; ".join(filter(None, (p.description, "has a default" if p.optional else ""))) for p in ports)
-            rows = [(p.index, p.label, p.dtype, shape_text(p.shape), r) for p, r in zip(ports, remarks, strict=True)]
+            rows = [(port.index, port.label, port.dtype, shape_text(port.shape), port.remark) for port in ports]
             yield table("# | Name:code | Dtype | Shape:note | Description:note", rows, f"{name}: {count}")
         yield from self.frozen.blocks()
         yield from (Prose(text, "warning") for text in self.contradictions)
+
+    def csv_tables(self) -> Iterator[Table]:
+        """Yield a table with a row for each input and output, those of families too, and what the exporter froze."""
+        rows = [
+            (side, index, name, port.dtype, shape_text(shape), port.remark)
+            for side, ports in (("input", self.inputs), ("output", self.outputs))
+            for port in ports
+            for index, name, shape in zip(port.indices, port.names, port.shapes or (port.shape,), strict=True)
+        ]
+        yield table("Side | #:number | Name:code | Dtype | Shape | Description", rows)
+        yield from (block for block in self.frozen.blocks() if isinstance(block, Table))
 
 
 def interface(model: ModelLike) -> Interface:
@@ -192,7 +209,8 @@ def _join_ports(members: list[tuple[Port, tuple[Dim, ...] | None]]) -> list[Port
     shapes = [dims for _, dims in members if dims is not None]
     columns = zip(*shapes, strict=True)
     shape = tuple(column[0] if len(set(column)) == 1 else "*" for column in columns) if shapes else None
-    return [replace(ports[0], indices=indices, names=names, label=label, shape=shape)]
+    each = tuple(port.shape for port in ports)
+    return [replace(ports[0], indices=indices, names=names, label=label, shape=shape, shapes=each)]
 
 
 Pair = tuple[str, Value, str, Value]  # a model and its output, a model and its input

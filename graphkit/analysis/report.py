@@ -258,6 +258,10 @@ class Report(Judged):
                 yield Heading(heading, place=name)
             yield from section.blocks()
 
+    def csv_tables(self) -> Iterator[Table]:
+        """Yield the tables of each section."""
+        return (single for section in self.sections.values() for single in section.csv_tables())
+
 
 LINE = 62  # columns of what a section says, beside its name
 TITLED = 3  # models in the title of a page

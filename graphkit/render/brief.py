@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from os.path import commonprefix
 
 from graphkit.render.document_blocks import Block, Document, Heading, Lines, Prose, Table, table
@@ -48,10 +49,12 @@ class Brief:
             return
         shown, sections = _divide_blocks(blocks) if self.has_lines else (blocks, [])
         texts = [block for block in shown if not isinstance(block, Table)]
-        for most in (*range(MOST_SECTIONS, LEAST_SECTIONS - 1, -1), 0):  # as many as leave room for the texts
+        least = [replace(each, rows=each.rows[:LEAST_ROWS]) if isinstance(each, Table) else each for each in shown]
+        counts = (*range(MOST_SECTIONS, LEAST_SECTIONS - 1, -1), 0)
+        for parts, most in product((least, texts), counts):  # as many lines as leave room for the rest, else for texts
             end = [*self._overview(sections, most), Lines(((FULL, "plain"), *next_lines.rows))]
             room = SCREEN - self._height([Prose(self.heading()), *end])
-            if self._height(texts) <= room:
+            if self._height(parts) <= room:
                 break
         yield from self._fitting(shown, room)
         yield from end
@@ -64,7 +67,7 @@ class Brief:
         said = {
             name: text for name, (_, blocks) in zip(shorter, sections, strict=True) if (text := _first_words(blocks))
         }
-        room = self.width - max(map(len, ("Section", *said))) - len("  ")
+        room = self.width - max(map(len, ("Section", *[*said][:most]))) - len("  ")
         rows = [
             (name, text if len(text) <= room else f"{text[: room - 3].rsplit(' ', 1)[0]} ...")
             for name, text in [*said.items()][:most]
@@ -86,9 +89,9 @@ class Brief:
             kept = texts if isinstance(block, Table) else texts[-1:]
             free = room - self._height(kept)
             part = block if self._height(needed) <= free else self._shortened(block, free)
-            if isinstance(block, Lines) or (isinstance(block, Prose) and block.tone == "warning"):
+            if isinstance(block, Lines) or block is last or (isinstance(block, Prose) and block.tone == "warning"):
                 part = block
-            elif (is_cut and block is not last) or part is None:
+            elif is_cut or part is None:
                 is_cut = is_cut or not (self.has_lines and isinstance(block, Table))
                 continue
             is_cut = is_cut or (part is not block and not self.has_lines)

@@ -35,6 +35,8 @@ def plain_columns(table: Table) -> dict[str, list[Cell]]:
         cells = [row[place] for row in table.rows]
         if column.kind == "number":
             cells = [_plain_number(cell) for cell in cells]
+        if any(type(cell) is float for cell in cells):  # of which data frames make no column together with integers
+            cells = [float(cell) if type(cell) is int else cell for cell in cells]
         if not all(cell is None or type(cell) in (int, float) for cell in cells):
             cells = [None if cell is None else printable(cell_text(cell)) for cell in cells]
         found[column.name] = cells

@@ -240,3 +240,18 @@ def test_the_meaning_of_a_mask_follows_from_the_nodes(nodes: str, meaning: str) 
         {nodes} filled = Where (n, least, x) y = Softmax (filled) }}"""
     )
     assert [port.description for port in found.inputs] == ["", meaning]
+
+
+def test_csv_and_data_frames_have_a_row_for_each_member_of_a_family_with_its_own_shape() -> None:
+    ports = 'float[N] x, float[A] "c.0", float[B] "c.1", float[5] y'
+    found = described(f"g ({ports}) => (float[N] o) {{ o = Relu (x) }}")
+    assert ("1-2", "c.{0-1}", "float32", "[*]") in rows(found.inputs)
+    (table,) = found.csv_tables()
+    assert [list(row)[:5] for row in table.rows] == [
+        ["input", 0, "x", "float32", "[N]"],
+        ["input", 1, "c.0", "float32", "[A]"],
+        ["input", 2, "c.1", "float32", "[B]"],
+        ["input", 3, "y", "float32", "[5]"],
+        ["output", 0, "o", "float32", "[N]"],
+    ]
+    assert found.to_csv().startswith("Side,#,Name,Dtype,Shape,Description\ninput,0,x,float32,[N],")

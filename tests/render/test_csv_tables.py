@@ -67,3 +67,9 @@ def test_costs_are_plain_numbers_and_whole_formulas() -> None:
     assert "more term" not in text
     sizes = dict(graphkit.costs("example:detection").sizes)
     assert eval(totals["multiply-accumulates (MACs)"][1], {}, sizes) == int(totals["multiply-accumulates (MACs)"][0])
+
+
+def test_a_column_of_data_frames_has_numbers_of_one_kind() -> None:
+    found = plain_columns(table("N:number", [(1,), (0.5,), (None,)]))["N"]
+    assert found == [1.0, 0.5, None]
+    assert [type(cell) for cell in found[:2]] == [float, float]

@@ -322,7 +322,9 @@ def cost_change_blocks(
 def cost_ratios(change: CostChange) -> str:
     """Return what each cost is after a change, in multiples of before; "" where nothing changes, or it is not known."""
     rows = [(str(name), cell_text(ratio)) for name, _, _, ratio in _change_rows(change, None, ())]
-    return "" if change.before == change.after else ", ".join(f"{name} {ratio}" for name, ratio in rows if ratio)
+    ratios = [f"{name} {ratio}" for name, ratio in rows if ratio]
+    is_same = change.before == change.after or all(ratio.endswith(" 1.00") for ratio in ratios)
+    return "" if is_same else ", ".join(ratios)
 
 
 def _change_rows(change: CostChange, place: int | None, runs: Sequence[str]) -> Iterator[tuple[Cell, ...]]:

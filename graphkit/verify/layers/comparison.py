@@ -215,9 +215,10 @@ class ModelComparison(Result):
 
     def _verdict(self) -> Prose:
         within = f"{self.tolerance:g} times the largest magnitude, or {self.tolerance:g} where that is below 1"
-        steps = count_things(self.steps, "step(s)")
         tensors = "1 tensor matches" if self.matched == 1 else f"{self.matched:,} tensors match"
-        how = f"{tensors}, {len(self.tensors):,} of them measured in {steps}."
+        is_plain = self.matched == len(self.tensors) and self.steps == 1
+        steps = f", {len(self.tensors):,} of them measured in {count_things(self.steps, 'step(s)')}"
+        how = f"{tensors}{'' if is_plain else steps}."
         differ = sum(not tensor.agrees for tensor in self.tensors)
         if not any(tensor.node for tensor in self.tensors):
             return Prose(self.findings()[0], "warning")
