@@ -46,8 +46,9 @@ def test_a_survey_and_its_table(run: Run, tmp_path: Path) -> None:
     assert (code, lines[2]) == (0, "3 of 3 models, 1 error; 2 shown.")
     assert lines[6].startswith("broken.onnx")
     assert max(map(len, lines)) <= 80
-    assert lines[-1] == "$ graphkit report m/broken.onnx"
-    assert run("--show", "t.parquet", "--where", "path~<b>", "-o", "page.html")[0] == 0
+    assert lines[-1] == "$ graphkit report 'm/<b>.onnx'"  # what is an error has no report
+    assert run("--show", "t.parquet", "--where", "error")[1].splitlines()[-1] != lines[-1]
+    assert run("--show", "t.parquet", "--where", "path~<b>", "-o", "page.html") == (0, "Wrote page.html.\n", "")
     assert "m/&lt;b&gt;.onnx" in (tmp_path / "page.html").read_text()
     assert run("--show", "t.parquet", "--sort", "path", "-o", "t.json")[0] == 0
     plain = json.loads((tmp_path / "t.json").read_text())
@@ -70,9 +71,12 @@ def test_a_survey_ends_with_the_kinds_of_findings_and_the_next_command(run: Run,
         "$ graphkit survey --show 'my table.parquet'",
         "$ graphkit survey --show 'my table.parquet' --where merged-if",
     ]
-    assert run("--show", "my table.parquet", "--where", "merged-if")[1].splitlines()[2] == (
-        "1 of 2 models, 0 errors; 1 shown."
-    )
+    shown = run("--show", "my table.parquet", "--where", "merged-if")[1].splitlines()
+    assert shown[2] == "1 of 2 models, 0 errors; 1 shown."
+    assert shown[4].split() == ["path", "role", "nodes", "faults", "notes", "merged_if"]
+    assert run("--show", "my table.parquet", "-o", "t.csv")[0] == 0
+    kinds = [line.rpartition(",")[2] for line in (tmp_path / "t.csv").read_text().splitlines()]
+    assert kinds[:2] == ["kinds", "merged-if zero-length-kv unknown-shapes shape-chains size-limit"]
     _, out, _ = run("decode.onnx", "-o", "other.parquet", "--jobs", "1", "--target", "mt8371")
     assert "! 1 of 1: mt8371 refuses nodes (blockers_mt8371)" in out.splitlines()
     assert "1 of 1 model, " in run("--show", "other.parquet", "--where", "blockers_mt8371")[1]

@@ -155,8 +155,8 @@ def _show_table(asked: SurveyFlags, table: str, sources: Sequence[str], output: 
     if output is None:
         click.get_current_context().meta[FULL] = True  # as many rows as are asked for
         show_result(table_result, chosen)
-        if table_result.chosen:
-            worst = survey_table(table, where=asked.where, sort=asked.sort, most=1).rows[0][0]
-            print_line(f"$ graphkit report {shlex.quote(str(worst))}")
+        read = survey_table(table, where=[*asked.where, "error="], sort=asked.sort, most=1)
+        for worst in read.rows:  # of an error there is no report
+            print_line(f"$ graphkit report {shlex.quote(str(worst[0]))}")
     else:
         put_text(render_result(table_result, chosen), output, [Path(table)])

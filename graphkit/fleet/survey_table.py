@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -69,7 +69,7 @@ class SurveyTable(Result):
 def _column_of(name: str) -> Column:
     if name in ("path", "error"):
         return Column(name, "code" if name == "path" else "note")
-    return Column(name, "text" if COLUMNS.get(name) is str else "number")
+    return Column(name, "text" if COLUMNS.get(name) is str or name == "kinds" else "number")
 
 
 def survey_table(
@@ -104,7 +104,8 @@ def survey_table(
         chosen = chosen.filter(_row_mask(chosen, condition))
     order = [_sort_key(word, every) for word in sort] or list(WORST)
     first = chosen.sort_by(order).slice(0, most)
-    asked = {*(key for key, _ in order), *(match[1] for match in map(CONDITION.fullmatch, where) if match)}
+    asked = {*(key for key, _ in order), *(found_column(condition.strip()) for condition in where)}
+    asked |= {match[1] for match in map(CONDITION.fullmatch, where) if match}
     order_of = {name: place for place, name in enumerate(SHOWN)}
     names = sorted(every.column_names, key=lambda name: (name == "error", order_of.get(name, len(SHOWN))))
     shown = [name for name in names if name in (*(FEW if is_narrow else SHOWN), *asked) or name.startswith(BLOCKERS)]
@@ -112,11 +113,20 @@ def survey_table(
     if is_narrow:
         below = paths_below(every["path"].to_pylist())
         values["path"] = [below[path] for path in values["path"]]
-    elif REPORT in every.column_names and first[REPORT].null_count < len(first):
+        return _shown_table(every, chosen, values)
+    found = {kind.name: first[column].to_pylist() for kind in KINDS if (column := found_column(kind.name)) in names}
+    values["kinds"] = [" ".join(name for name in found if found[name][row]) for row in range(len(first))]
+    if REPORT in every.column_names and first[REPORT].null_count < len(first):
         values[REPORT] = [report and _report_address(report, path, folder) for report in first[REPORT].to_pylist()]
-    rows = tuple(zip(*values.values(), strict=True))
+    return _shown_table(every, chosen, values)
+
+
+def _shown_table(every: pa.Table, chosen: pa.Table, values: Mapping[str, Sequence[Value]]) -> SurveyTable:
+    """Return the columns that are shown, and how many models and errors there are."""
     errors = chosen.num_rows - chosen["error"].null_count
-    return SurveyTable(every.num_rows, chosen.num_rows, errors, tuple(values), rows)
+    return SurveyTable(
+        every.num_rows, chosen.num_rows, errors, tuple(values), tuple(zip(*values.values(), strict=True))
+    )
 
 
 def kind_lines(path: str) -> Iterator[str]:
@@ -164,6 +174,8 @@ def _row_mask(table: pa.Table, condition: str) -> Any:
     asked, column_name = condition, found_column(condition.strip())
     if column_name in counted:  # the models that have findings of this kind
         condition = f"{column_name}>0"
+    elif column_name == "error":
+        condition = "error!="
     match = CONDITION.fullmatch(condition)
     if match is None:
         hint = did_you_mean(asked, KIND_NAMES, "write one such as nodes>1000 or role=encoder, or a kind of finding")

@@ -255,6 +255,7 @@ def test_the_worst_come_first(folder: Path) -> None:
     [
         (["error="], 15),
         (["error!="], 5),
+        (["error"], 5),
         (["path~hostile"], 5),
         (["role=other", "faults>0"], 4),
         (["nodes<=1", "path~m"], 11),
