@@ -1,5 +1,5 @@
 /**
- * Complete or translate with a bundle. The address of the page may have `?bundle=ADDRESS`, and `?modules=node_modules`
+ * Complete or translate with a bundle. The address of the page may have `?bundle=ADDRESS`, and `?modules=/node_modules`
  * for onnxruntime-web and @huggingface/tokenizers from a local copy, in place of a CDN.
  */
 import { Bundle } from 'graphkit-host';
@@ -40,12 +40,14 @@ async function open(address, provider) {
   bundle = await Bundle.open(ort, address, { session: { executionProviders: [provider] }, progress: tell });
   tokenizer = await openTokenizer(address);
   const isTranslation = bundle.contract.methods.some(({ name }) => name === 'encode');
+  named('beginning').hidden = !isTranslation || bundle.contract.tokens.start != null; // which the export says or not
   named('generate').textContent = isTranslation ? 'Translate' : 'Complete';
   named('kind').textContent = tokenizer ? 'Text' : 'Token ids, for there is no tokenizer.json beside the bundle';
 }
+const numbersIn = (text) => text.split(/[\s,]+/).filter(Boolean).map(Number);
 /** Return the ids that the source stands for. */
 function idsOf(source) {
-  const ids = tokenizer ? tokenizer.encode(source).ids : source.split(/[\s,]+/).filter(Boolean).map(Number);
+  const ids = tokenizer ? tokenizer.encode(source).ids : numbersIn(source);
   if (!ids.length || !ids.every(Number.isInteger)) throw new Error('give token ids: whole numbers');
   return [ids];
 }
@@ -61,7 +63,9 @@ async function generate() {
     await new Promise((resolve) => { setTimeout(resolve); }); // so that the page shows it, and Stop is heard
   }
   const ids = idsOf(named('source').value);
-  await bundle.generate(ids, { maxNewTokens: most, sampling, onToken, signal: stopping.signal });
+  const begin = named('beginning').hidden ? [] : numbersIn(named('begin').value);
+  const prompt = begin.length ? [begin] : undefined;
+  await bundle.generate(ids, { prompt, maxNewTokens: most, sampling, onToken, signal: stopping.signal });
 }
 
 named('opening').addEventListener('submit', async (event) => {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from npm_packages import JAVASCRIPT, ONNXRUNTIME, install_packages
 from real_models import export_cases, unpacked_export
 
 import graphkit
+from graphkit.examples import resolve
 
 Browser = Page = Any  # Playwright's, which is installed for these tests alone
 Open = Callable[..., Page]
@@ -36,6 +38,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in NAMES:
         export = unpacked_export(name, folder / f"{name}.export")
         graphkit.bundle_folder(export, folder / name, graphkit.BundleOptions(verify=False))
+    for name in ("encoder", "merged-decoder"):  # without a config.json, which would say what decoding begins with
+        shutil.copy(resolve(f"example:{name}"), folder)
+    sizes = graphkit.BundleOptions(verify=False, max_cache=16, max_source=16)
+    graphkit.bundle_folder(folder, folder / "translation", sizes)
     return folder
 
 
@@ -161,6 +167,20 @@ def test_what_is_wrong_is_said(open_example: Open, site: str) -> None:
     assert page.inner_text("#status.fault") == "give token ids: whole numbers"
     generate(page, "1 2", 9)
     assert page.locator(".fault").count() == 0
+
+
+def test_the_page_asks_for_the_first_token_where_the_export_does_not_say_it(open_example: Open, made: Path) -> None:
+    page = open_example("translation")
+    load(page)
+    generate(page, "12 7 2", 8)
+    assert "does not say what the decoder starts with" in page.inner_text("#status.fault")
+    page.fill("#begin", "59")
+    bundle = graphkit.Bundle(made / "translation", unchecked=True)
+    expected = bundle.generate([[12, 7, 2]], prompt=[[59]], max_new_tokens=8)
+    assert list(map(int, generate(page, "12 7 2", 8).split())) == expected[0]
+    page.fill("#bundle", "/made/marian-multi")
+    load(page)
+    assert not page.is_visible("#begin")
 
 
 def test_a_tokenizer_beside_the_bundle_turns_text_into_tokens_and_back(open_example: Open, made: Path) -> None:

@@ -30,8 +30,13 @@ const contract = { arena: 0, sizes: { batch: 2 }, lengths: [], states: [], token
   generation: %(generation)s };
 const bundle = new Bundle({ Tensor }, contract, new Map([['once', { run }], ['step', { run }]]), false);
 const ones = (...dims) => (dims.length ? Array(dims[0]).fill(ones(...dims.slice(1))) : 1);
+const unsaid = port('decoder_input_ids', 'tokens', 'int64', ['batch', 'tokens']);
+const pair = { ...contract, methods: [method('once', [port('ids', 'user', 'int64', ['batch', 'source']), unsaid]), methods[1]] };
+const seq2seq = new Bundle({ Tensor }, pair, new Map([['once', { run }], ['step', { run }]]), false);
+const said = await seq2seq.generate([[5, 7]], { maxNewTokens: 2 }).catch((error) => error.message);
+const begun = await seq2seq.generate([[5, 7], [5, 8]], { maxNewTokens: 2, prompt: [[9], [9]] });
 const found = await bundle.generate(ones(2, 5, 2), { inputs: { position_ids: ones(4, 2, 5) }, maxNewTokens: 2 });
-console.log(JSON.stringify({ found, fed }));
+console.log(JSON.stringify({ found, fed, said, begun }));
 """
 
 
@@ -41,4 +46,9 @@ def test_ids_are_the_tokens_where_these_are_rows_of_embeddings_beside_positions(
     command = ["node", "--input-type=module", "--eval", SCRIPT % names]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     shapes = {"position_ids": [4, 2, 5], "embeds": [2, 5, 2], "ids": [2, 1]}
-    assert json.loads(said) == {"found": [[1, 1], [2, 2]], "fed": shapes}
+    result = json.loads(said)
+    assert (result["found"], result["begun"]) == ([[1, 1], [2, 2]], [[1, 1], [2, 2]])
+    assert shapes.items() <= result["fed"].items()
+    assert result["said"] == (
+        "the export does not say what the decoder starts with - give its first tokens, to generate as prompt"
+    )
