@@ -198,7 +198,8 @@ def test_a_dry_run_writes_nothing(run: Run, source: Path, tmp_path: Path) -> Non
 def test_it_says_how_to_load_a_bundle_and_copies_the_host(run: Run, source: Path, tmp_path: Path) -> None:
     out, host = tmp_path / "out", JAVASCRIPT / "bundle.mjs"
     _, said, _ = run("bundle", source, "-o", out, "--no-verify")
-    assert said.splitlines()[-2:] == [
+    assert said.splitlines()[-3:] == [
+        f"Wrote {out}.",
         f"In Python: bundle = graphkit.Bundle('{out}')",
         f"In JavaScript: import {{ Bundle }} from '{host}'; --copy-host puts it into the bundle",
     ]

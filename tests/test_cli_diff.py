@@ -125,3 +125,10 @@ def test_a_file_that_is_cut_off_is_named(run: Run) -> None:
     assert (code, out) == (2, "")
     assert error.startswith("Error: cut.onnx, byte ")
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("models")
+def test_folders_are_sent_to_the_gate(run: Run) -> None:
+    code, out, error = run(".", "a.onnx")
+    assert (code, out) == (2, "")
+    assert ".: is a folder, and diff compares two models - name one in it; report FOLDER -r with --lock" in error

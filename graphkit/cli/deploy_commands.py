@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bundle", "contract", "fetched_export", "genai", "lower", "transformers_js"]
 
+PAGES = ("webgpu", "webnn")  # targets of which browsers are the hosts
 LANGUAGES = ("c", "rust", "typescript", "kotlin", "python")
 
 
@@ -55,7 +56,10 @@ def lower(export: str, output: Path, options: Asked[LowerOptions], format: str) 
         with fetched_export(export) as path:
             lowering = lower_folder(path, output, options.read(), progress=progress)
     header = str(output / "contract.h")
-    _finish_command(lowering, format, output, ("contract", str(output), "-o", header))
+    is_for_pages = options.read().target in PAGES
+    _finish_command(lowering, format, output, *([] if is_for_pages else [("contract", str(output), "-o", header)]))
+    if is_for_pages and format == "text":
+        print_line(f"In JavaScript, with graphkit-host: const host = await Host.open(ort, {str(output)!r})")
 
 
 @click.command(short_help="Write what a host program has to know as code, and its loop.")
@@ -137,6 +141,7 @@ def bundle(export: str, output: Path, options: Asked[BundleOptions], format: str
             report = bundle_folder(path, output, chosen, progress=progress)
     _finish_command(report, format, output, *([] if chosen.dry_run else [_constants_command(output)]))
     if format == "text" and not chosen.dry_run:
+        print_line(f"Wrote {output}.")
         copied = output / JAVASCRIPT_HOST.name
         is_copied = copied.is_file()
         hint = "" if is_copied else "; --copy-host puts it into the bundle"
@@ -183,6 +188,8 @@ def transformers_js(export: str, output: Path, options: Asked[TransformersJsOpti
         with fetched_export(export) as path:
             report = transformers_js_folder(path, output, options.read(), progress=progress)
     _finish_command(report, format, output)
+    if format == "text":
+        print_line(f"In JavaScript: from_pretrained({str(output)!r}), after env.localModelPath = '.'")
 
 
 MOST = 4  # models of an export: an encoder, the decoders of the first and of later steps, a merged one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,6 +196,9 @@ def diff(a: str, b: str, options: Asked[DiffFlags], format: str) -> None:
     """
     asked = options.read()
     failing = asked.failing()
+    if folder := next((name for name in (a, b) if os.path.isdir(name)), ""):
+        hint = "name one in it; report FOLDER -r with --lock, and then with --baseline, tells what has become worse"
+        raise UsageError(f"{folder}: is a folder, and diff compares two models - {hint}")
     with progress_on_terminal() as progress:
         from graphkit.model_diff.diff_models import diff as differences
 

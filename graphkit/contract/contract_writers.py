@@ -30,8 +30,8 @@ __all__ = [
 ]  # fmt: skip
 
 SUFFIXES = {  # of files
-    ".h": "c", ".hpp": "c", ".cpp": "c", ".cc": "c", ".rs": "rust", ".ts": "typescript", ".mts": "typescript", ".kt": "kotlin",
-    ".py": "python",
+    ".h": "c", ".hpp": "c", ".cpp": "c", ".cc": "c", ".rs": "rust", ".ts": "typescript", ".mts": "typescript",
+    ".kt": "kotlin", ".py": "python",
 }  # fmt: skip
 SIZES = {
     "batch": "Sequences at a time.",

@@ -398,7 +398,7 @@ class BundleExport:
         if pipeline.step is None:
             raise UsageError(
                 f"{shown_path(path)}: it has no decoder with a cache, so that there is no state to share - "
-                "export one with a past"
+                "export one with a past; a model that runs once needs no bundle: fold or lower it"
             )
         check_static_cache(path, pipeline.step, pipeline.first)
         return cls(pipeline.with_encoder_apart() if apart else pipeline, (), pipeline.settings)

@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,7 +30,7 @@ from graphkit.io.transaction import made_folder
 from graphkit.model import Model, load
 from graphkit.options import RewriteProofOptions, SplitProofOptions, TransformersJsOptions
 from graphkit.passes.control_flow.merge_decoders import CONDITION, declare_needs, merge_decoders, with_port_names
-from graphkit.render.document_blocks import Block, Prose, outcome, table
+from graphkit.render.document_blocks import Block, Heading, Prose, outcome, table
 from graphkit.render.result import Result
 from graphkit.rewrite.new_interface import with_symbols
 from graphkit.save import save_models
@@ -54,7 +54,8 @@ PLAIN: tuple[Role, ...] = ("tokens", "mask", "token types", "positions", "encode
 AS_THEY_ARE = ("input_features", "input_values", "num_logits_to_keep")  # inputs that it feeds by these names
 SUFFIXES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized", "q4": "_q4", "q4f16": "_q4f16"}  # of files, by dtype
 QUANTIZED = ("MatMulInteger", "ConvInteger", "DynamicQuantizeLinear", "QuantizeLinear", "QLinearMatMul")
-COPIED: tuple[str, ...] = (*TOKENIZER, "generation_config.json", "preprocessor_config.json", "processor_config.json")
+PROCESSOR = "preprocessor_config.json"
+COPIED: tuple[str, ...] = (*TOKENIZER, "generation_config.json", PROCESSOR, "processor_config.json")
 SETTINGS = "transformers.js_config"
 
 
@@ -66,6 +67,7 @@ class TransformersJsReport(Result):
         files: The files.
         names: What was renamed: a model, the name in the export, and the one that transformers.js knows.
         proofs: The proof of each model, none where they were not run.
+        missing: Files that are not beside the export, and needed for what the models take.
     """
 
     title: ClassVar[str] = "Folder for transformers.js"
@@ -73,19 +75,24 @@ class TransformersJsReport(Result):
     files: tuple[str, ...]
     names: tuple[tuple[str, str, str], ...]
     proofs: tuple[RewriteProof | SplitProof, ...]
+    missing: tuple[str, ...] = field(default=(), metadata={"in_json": False})
 
     def findings(self) -> tuple[str, ...]:
         return tuple(finding for proof in self.proofs for finding in proof.findings())
 
     def blocks(self) -> Iterator[Block]:
-        proven = [proof.proven() for proof in self.proofs if proof.passed]
+        models = [file for file in self.files if file.endswith(".onnx")]
+        proofs = dict(zip(models, self.proofs, strict=False))
+        proven = [f"{name}: {said[0].lower()}{said[1:]}" for name, proof in proofs.items() if (said := proof.proven())]
         unproven = () if self.proofs else ("not proven: the proof was not run",)
         yield outcome([f"Wrote {', '.join(self.files)}.", *proven], self.findings() or unproven)
-        if missing := [name for name in COPIED[:2] if name not in self.files]:
-            yield Prose(f"{' and '.join(missing)} are not beside the export, and needed to feed text.", "warning")
+        if self.missing:
+            yield Prose(f"Not beside the export, and needed to feed it: {' and '.join(self.missing)}.", "warning")
         if self.names:
+            yield Heading("Names")
             yield table("Model:code | In the export:code | For transformers.js:code", self.names)
-        for proof in self.proofs:
+        for name, proof in proofs.items():
+            yield Heading(f"Proof of {name}")
             yield from proof.blocks()
 
 
@@ -141,7 +148,7 @@ def transformers_js_folder(
     with made_folder(output.parent), tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as work:
         stage = Path(work) / "new"
         (stage / "onnx").mkdir(parents=True)
-        for name, models in drafts.items():
+        for name, models in sorted(drafts.items()):
             progress(f"writing {name}")
             known = [_known_names(model, encoder) for model in models]
             names += sorted({(name, *pair) for each in known for pair in each.items() if pair[0] != pair[1]})
@@ -167,7 +174,10 @@ def transformers_js_folder(
             (stage / name).write_bytes(source.read_bytes())
         files = tuple(file.relative_to(stage).as_posix() for file in sorted(stage.rglob("*")) if file.is_file())
         stage.rename(output)
-    return TransformersJsReport(name_of(path), files, tuple(names), tuple(proofs))
+    roles = {role for models in drafts.values() for model in models for role in model.roles.inputs.values()}
+    needed = (*(TOKENIZER[:2] if "tokens" in roles else ()), *((PROCESSOR,) if roles & {"image", "audio"} else ()))
+    missing = tuple(name for name in COPIED if name in needed and name not in files)
+    return TransformersJsReport(name_of(path), files, tuple(names), tuple(proofs), missing)
 
 
 def _known_names(model: Model, encoder: Model | None) -> dict[str, str]:

@@ -443,7 +443,9 @@ class Bundle:
         if tokens is None:
             start = self.contract.tokens.get("start")
             if start is None:
-                raise UsageError("the export does not say what the decoder starts with - give its first tokens, to generate as prompt")
+                raise UsageError(
+                    "the export does not say what the decoder starts with - give its first tokens as prompt"
+                )
             array = np.array([start, *self.contract.generation.prompt])
         else:
             array = as_array("tokens", tokens)

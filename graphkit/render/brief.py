@@ -49,9 +49,9 @@ class Brief:
             return
         shown, sections = _divide_blocks(blocks) if self.has_lines else (blocks, [])
         texts = [block for block in shown if not isinstance(block, Table)]
-        least = [replace(each, rows=each.rows[:LEAST_ROWS]) if isinstance(each, Table) else each for each in shown]
+        trials: list[list[Block]] = [[*map(_least_part, shown)], [*texts]]
         counts = (*range(MOST_SECTIONS, LEAST_SECTIONS - 1, -1), 0)
-        for parts, most in product((least, texts), counts):  # as many lines as leave room for the rest, else for texts
+        for parts, most in product(trials, counts):  # as many lines as leave room for tables too, else for texts
             end = [*self._overview(sections, most), Lines(((FULL, "plain"), *next_lines.rows))]
             room = SCREEN - self._height([Prose(self.heading()), *end])
             if self._height(parts) <= room:
@@ -108,6 +108,11 @@ class Brief:
 
     def _height(self, blocks: Sequence[Block]) -> int:
         return sum(1 for block in blocks for _ in block_lines(block, self.width, self.width))
+
+
+def _least_part(block: Block) -> Block:
+    """Return what of a block there has to be room for: of a table its first rows."""
+    return replace(block, rows=block.rows[:LEAST_ROWS]) if isinstance(block, Table) else block
 
 
 def _rest_row(block: Table, count: int) -> list[str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from real_models import unpacked
 import graphkit
 from graphkit.deploy.transformers_js import TransformersJsReport, transformers_js_folder
 from graphkit.errors import UsageError
+from graphkit.examples import resolve
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
 from graphkit.options import TransformersJsOptions
@@ -136,13 +138,19 @@ def test_a_decoder_alone_gives_the_tokens_of_the_export_whatever_its_ports_are_c
     assert StandIn(tmp_path / "out", "model").tokens(ids, np.ones_like(ids), {}) == expected
 
 
+def test_a_detector_needs_the_settings_of_its_pictures_and_no_tokenizer(tmp_path: Path) -> None:
+    shutil.copy(resolve("example:detection"), configured(made(tmp_path / "export")) / "model.onnx")
+    assert made_folder(tmp_path / "export", tmp_path / "out", verify=False).missing == ("preprocessor_config.json",)
+
+
 def test_configurations_are_copied_and_say_what_the_models_are(tmp_path: Path, run: Run) -> None:
     export = configured(unpacked("marian-tiny", made(tmp_path / "export") / "onnx").parent, eos_token_id=0)
     for name in ("tokenizer.json", "generation_config.json", "preprocessor_config.json", "README.md"):
         (export / name).write_text(f'"{name}"', encoding="utf-8")
     code, out, err = run("transformers-js", export / "onnx", "-o", tmp_path / "out", "--no-verify")
     assert (code, err) == (0, "")
-    assert "tokenizer_config.json are not beside the export" in " ".join(out.split())
+    assert "Not beside the export, and needed to feed it: tokenizer_config.json." in " ".join(out.split())
+    assert out.endswith(f"In JavaScript: from_pretrained('{tmp_path / 'out'}'), after env.localModelPath = '.'\n")
     files = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*"))
     assert files == [
         "config.json",

@@ -31,7 +31,8 @@ const contract = { arena: 0, sizes: { batch: 2 }, lengths: [], states: [], token
 const bundle = new Bundle({ Tensor }, contract, new Map([['once', { run }], ['step', { run }]]), false);
 const ones = (...dims) => (dims.length ? Array(dims[0]).fill(ones(...dims.slice(1))) : 1);
 const unsaid = port('decoder_input_ids', 'tokens', 'int64', ['batch', 'tokens']);
-const pair = { ...contract, methods: [method('once', [port('ids', 'user', 'int64', ['batch', 'source']), unsaid]), methods[1]] };
+const source = port('ids', 'user', 'int64', ['batch', 'source']);
+const pair = { ...contract, methods: [method('once', [source, unsaid]), methods[1]] };
 const seq2seq = new Bundle({ Tensor }, pair, new Map([['once', { run }], ['step', { run }]]), false);
 const said = await seq2seq.generate([[5, 7]], { maxNewTokens: 2 }).catch((error) => error.message);
 const begun = await seq2seq.generate([[5, 7], [5, 8]], { maxNewTokens: 2, prompt: [[9], [9]] });
@@ -49,6 +50,4 @@ def test_ids_are_the_tokens_where_these_are_rows_of_embeddings_beside_positions(
     result = json.loads(said)
     assert (result["found"], result["begun"]) == ([[1, 1], [2, 2]], [[1, 1], [2, 2]])
     assert shapes.items() <= result["fed"].items()
-    assert result["said"] == (
-        "the export does not say what the decoder starts with - give its first tokens, to generate as prompt"
-    )
+    assert result["said"] == ("the export does not say what the decoder starts with - give its first tokens as prompt")

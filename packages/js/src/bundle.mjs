@@ -285,7 +285,7 @@ export class Bundle {
       const begin = isTokens && starts ? this.#begin()[0] : ones;
       const given = named.get(name) ?? begin;
       need(given != null || !(isTokens && starts && dtype.startsWith('int')),
-        'the export does not say what the decoder starts with - give its first tokens, to generate as prompt');
+        'the export does not say what the decoder starts with - give its first tokens as prompt');
       need(given != null, () => `${method.name} needs ${quoted(name)}, ${dtype}${quoted(shape)}`);
       const rows = sizes.get(shape[0]) ?? (starts ? 1 : this.#rows); // one token is for all
       const { dims: found, data } = flattened(
