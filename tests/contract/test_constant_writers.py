@@ -416,6 +416,11 @@ def test_the_command_line_writes_the_language_of_the_suffix(tmp_path: Path, caps
         file = tmp_path / f"contract{suffix}"
         app(["contract", str(tmp_path), "-o", str(file)], standalone_mode=False)
         assert file.read_text() == WRITERS[language](SMALL)
+        assert capsys.readouterr().out == f"Wrote {file}.\n"
+    with pytest.raises(
+        UsageError, match=r"contract\.mjs: its suffix is that of no language - name the language with -l"
+    ):
+        app(["contract", str(tmp_path), "-o", str(tmp_path / "contract.mjs")], standalone_mode=False)
     app(["contract", str(tmp_path / "contract.json"), "-l", "rust"], standalone_mode=False)
     assert capsys.readouterr().out == WRITERS["rust"](SMALL)
 
