@@ -84,7 +84,10 @@ class Brief:
         is_cut = False
         last = next((each for each in reversed(blocks) if self.has_lines and isinstance(each, Prose)), None)
         for place, block in enumerate(blocks):
-            needed = blocks[place : place + 2] if isinstance(block, Heading) else [block]
+            following = blocks[place + 1 : place + 2]
+            is_for_next = isinstance(block, Prose) and str(block.text).endswith(":")  # nothing without its table
+            needed = [block, *map(_least_part, following)] if is_for_next else [block]
+            needed += following if isinstance(block, Heading) else []
             texts = [each for each in blocks[place + 1 :] if self.has_lines and isinstance(each, Prose)]
             kept = texts if isinstance(block, Table) else texts[-1:]
             free = room - self._height(kept)
@@ -92,7 +95,7 @@ class Brief:
             if isinstance(block, Lines) or block is last or (isinstance(block, Prose) and block.tone == "warning"):
                 part = block
             elif is_cut or part is None:
-                is_cut = is_cut or not (self.has_lines and isinstance(block, Table))
+                is_cut = is_cut or not (self.has_lines and (is_for_next or isinstance(block, Table)))
                 continue
             is_cut = is_cut or (part is not block and not self.has_lines)
             room -= self._height([part])

@@ -137,7 +137,9 @@ class LoweringProof(Proof):
         return f"{tested} Proven: {', '.join(proven)}." if proven else tested
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the runs as a table, then their findings."""
+        """Yield what holds, the runs as a table, then their findings."""
+        if self.passed:
+            yield Prose(self.proven())
         sizes = [(_number_text(run.encoder), _number_text(run.logits)) for run in self.runs]
         rows = [
             (run.length or None, run.token, encoder, run.steps, logits, run.greedy, run.failure or "equal")
@@ -306,7 +308,9 @@ class BundleProof(Proof):
         )
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the runs and the checks as tables, then causes and notes."""
+        """Yield what holds, the runs and the checks as tables, then causes and notes."""
+        if self.passed:
+            yield Prose(self.proven())
         ends = [
             (
                 f"{run.logits:.1e}" if run.logits else "0",

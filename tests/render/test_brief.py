@@ -90,3 +90,25 @@ def test_a_table_alone_is_cut_to_the_screen() -> None:
 def test_a_result_of_a_model_fits_a_screen(has_lines: bool) -> None:
     lines = as_text(Brief(hazards("example:merged-decoder"), 80, (), has_lines)).splitlines()
     assert len(lines) <= SCREEN
+
+
+def test_a_sentence_goes_with_the_table_that_it_introduces_and_the_last_one_stays() -> None:
+    long = table("Name:code | Count:number", [(f"n{number} " * 60, number) for number in range(40)])
+    blocks = Prose("word " * 60), Prose("These are:"), long, Prose("Put this into the port next.")
+    assert [line for line in brief_lines(*blocks) if line][-2:] == ["Put this into the port next.", FULL]
+    assert "These are:" not in brief_lines(*blocks)
+    assert "These are:" in brief_lines(*blocks[:2], table("Name:code | Count:number", ROWS), blocks[-1])
+
+
+def test_what_is_shown_of_a_table_goes_before_the_lines_of_sections() -> None:
+    short = table("Finding | Count:number", [("merged If", 1)])
+    sections = [block for name in "abcdefg" for block in (Heading(name), table("A", ROWS), Prose("Said."))]
+    texts = [Prose(f"{word} " * 30) for word in ("first", "second", "third")]
+    lines = brief_lines(*texts, Heading("Findings", is_main=True), short, *sections)
+    assert any(line.startswith("merged If") for line in lines)
+    assert sum(line[:1] in "abcdefg" and line[1:3] == "  " for line in lines if line) < 7
+
+
+def test_the_names_that_are_shown_say_how_much_room_there_is() -> None:
+    sections = [block for at in range(9) for block in (Heading("x" * 60 if at == 8 else f"s{at}"), Prose("word " * 90))]
+    assert any(line.startswith("s0  ") and len(line) > 60 for line in brief_lines(*sections))
