@@ -55,9 +55,8 @@ def lower(export: str, output: Path, options: Asked[LowerOptions], format: str) 
         progress("fetching")
         with fetched_export(export) as path:
             lowering = lower_folder(path, output, options.read(), progress=progress)
-    header = str(output / "contract.h")
     is_for_pages = options.read().target in PAGES
-    _finish_command(lowering, format, output, *([] if is_for_pages else [("contract", str(output), "-o", header)]))
+    _finish_command(lowering, format, output, *([] if is_for_pages else [_constants_command(output)]))
     if is_for_pages and format == "text":
         print_line(f"In JavaScript, with graphkit-host: const host = await Host.open(ort, {str(output)!r})")
 
@@ -111,13 +110,18 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
     put_text(text, output, path.iterdir() if path.is_dir() else [path])
 
 
-def _constants_command(bundle: Path) -> Sequence[str]:
-    """Return the command that writes the constants of a bundle, and the loop over its methods where there is one."""
-    from graphkit.contract.contract_files import read_bundle
+def _constants_command(folder: Path) -> Sequence[str]:
+    """Return the command that writes the constants of a folder, and the loop over its models where there is one."""
+    from graphkit.contract.contract_files import read_bundle, read_contract
     from graphkit.contract.plain_constants import bundle_constants
 
-    has_loop = not bundle_constants(read_bundle(bundle / "bundle.json")).fault
-    return "contract", str(bundle), *(["--loop", "-o", "loop.py"] if has_loop else ["-o", str(bundle / "contract.h")])
+    if (folder / "bundle.json").is_file():
+        loop, has_loop = "loop.py", not bundle_constants(read_bundle(folder / "bundle.json")).fault
+    else:
+        lowered = read_contract(folder / "contract.json")
+        is_for_one_text = lowered.sizes["batch"] == 1 and not lowered.sizes.get("sound")
+        loop, has_loop = "loop.cpp", is_for_one_text and any(method.when == "step" for method in lowered.methods)
+    return "contract", str(folder), *(["--loop", "-o", loop] if has_loop else ["-o", str(folder / "contract.h")])
 
 
 @click.command(short_help="Package an export as methods that share one state.")

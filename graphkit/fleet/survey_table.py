@@ -115,7 +115,8 @@ def survey_table(
         values["path"] = [below[path] for path in values["path"]]
         return _shown_table(every, chosen, values)
     found = {kind.name: first[column].to_pylist() for kind in KINDS if (column := found_column(kind.name)) in names}
-    values["kinds"] = [" ".join(name for name in found if found[name][row]) for row in range(len(first))]
+    kinds = [" ".join(name for name in found if found[name][row]) for row in range(len(first))]
+    values = {"path": values.pop("path"), "role": values.pop("role"), "kinds": kinds, **values}
     if REPORT in every.column_names and first[REPORT].null_count < len(first):
         values[REPORT] = [report and _report_address(report, path, folder) for report in first[REPORT].to_pylist()]
     return _shown_table(every, chosen, values)

@@ -91,6 +91,9 @@ def _sentence_html(text: str) -> str:
     return "".join(_formula_html(part) if isinstance(part, Formula) else prose_html(part) for part in parts)
 
 
+LONG = 60  # characters of a cell that gets some width, however many columns there are
+
+
 def _table_html(block: Table) -> str:
     shown = filled_columns(block)
     columns = [block.columns[at] for at in shown]
@@ -104,6 +107,7 @@ def _table_html(block: Table) -> str:
             cell = row[at]
             content = _formula_html(cell) if isinstance(cell, Formula) else html_escape(cell_text(cell))
             content = f'<a href="{html_escape(cell.address)}">{content}</a>' if isinstance(cell, Link) else content
+            kind = kind or (' class="long"' if column.kind != "code" and len(content) > LONG else "")
             cells.append(f"<td{kind}>{f'<code>{content}</code>' if column.kind == 'code' else content}</td>")
         tone = ' class="warning"' if number in block.marked else ""
         rows.append(f"<tr{tone}>{''.join(cells)}</tr>\n")

@@ -90,3 +90,21 @@ def test_the_command_writes_a_loop_and_says_in_which_languages_there_is_one(tmp_
         words = f"there is no loop in {language} of a lowered folder - take one of c, kotlin, python"
         with pytest.raises(UsageError, match=words):
             write_lowered_loop(language, SMALL, "out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "target", "last"),
+    [
+        ("example:sliding-window", "mt8371", "$ graphkit contract out --loop -o loop.cpp"),
+        ("example:encoder", "mt8371", "$ graphkit contract out -o out/contract.h"),
+        ("example:encoder", "webgpu", "In JavaScript, with graphkit-host: const host = await Host.open(ort, 'out')"),
+    ],
+)
+def test_a_lowering_ends_with_what_fits_its_models_and_its_target(
+    model: str, target: str, last: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = ("--src-len", "8") if "encoder" in model else ("--max-cache-len", "8")
+    code, out, _ = run("lower", model, "-o", "out", "--target", target, *sizes, "--no-verify")
+    assert (code, [line for line in out.splitlines() if line][-1]) == (0, last)
