@@ -18,6 +18,7 @@ from graphkit.analysis.kv_cache import KVCache
 from graphkit.analysis.model_interface import ENCODERS
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
+from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.names import count_things
 from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import find_lookups, table_entries
@@ -121,6 +122,18 @@ def _amount_text(quantity: Quantity, unit: Literal["", "B"] = "") -> str | Formu
     return "unknown" if quantity.uncounted and not quantity.value else quantity.cell(unit)
 
 
+def _named_sizes(model: Model, sizes: Sizes) -> Sizes:
+    """Return sizes without those of single dims, as `mask.0`, whose symbol has the same size."""
+    known = dict(sizes)
+    dims = (
+        (f"{port.name}.{axis}", dim)
+        for port in model.graph.inputs
+        for axis, dim in enumerate(declared_dims(port) or ())
+    )
+    alike = {name for name, dim in dims if isinstance(dim, str) and name in known and known.get(dim) == known[name]}
+    return Sizes((name, size) for name, size in sizes if name not in alike)
+
+
 def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
     """Return the verdict on a model, from the sections that it rests on."""
     faults = worst_first(
@@ -138,7 +151,7 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
         parameters=summary.parameters,
         nodes=summary.nodes,
         shape_nodes=shape_ops.on_shapes,
-        sizes=costs.sizes,
+        sizes=_named_sizes(model, costs.sizes),
         macs=costs.macs,
         peak_bytes=costs.peak.bytes,
         uncounted=costs.uncounted,
@@ -323,7 +336,7 @@ def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
         return ()
     name = str(folder)
     lowered = _lower_commands(name, name, models) if any("blockers" in facts.kinds for facts in models) else ()
-    return (*lowered, _bundle_command(name, name, models))
+    return (*lowered,) or (_bundle_command(name, name, models),)
 
 
 def asked_options(blockers: Blockers) -> dict[str, str]:
@@ -334,7 +347,9 @@ def asked_options(blockers: Blockers) -> dict[str, str]:
 def _lower_commands(name: str, stem: str, models: Sequence[Facts]) -> Iterator[str]:
     """Yield the command that lowers for a target, where a pass is known for each blocker."""
     targets = [facts.blockers for facts in models if facts.blockers is not None]
-    passes = {blocker.pass_name for target in targets for blocker in target.blockers}
+    is_split = len(models) > 1 and any("merged-if" in facts.kinds for facts in models)  # before all else
+    found = [blocker for target in targets for blocker in target.blockers if not (is_split and blocker.op == "If")]
+    passes = {blocker.pass_name for blocker in found}
     if None in passes:
         return
     lengths = [*_length_options(models, "--src-len", "--max-cache-len", LOWERED, LOWERED)]

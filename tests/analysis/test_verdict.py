@@ -19,6 +19,7 @@ from graphkit.cli import main
 from graphkit.examples import resolve
 from graphkit.model import Model, load
 from graphkit.render.document_blocks import ROWS, Lines, size_text
+from graphkit.shapes import DimSpec
 from graphkit.targets import load_target
 
 RealModel = Callable[[str], Model]
@@ -245,6 +246,22 @@ def test_each_of_several_folders_has_its_command(tmp_path: Path) -> None:
     assert [command.split()[1:3] for command in made.commands] == [
         ["bundle", str(tmp_path / folder)] for folder in ("one", "two")
     ]
+
+
+def test_with_a_target_a_folder_is_lowered_and_not_bundled(tmp_path: Path) -> None:
+    for name in ("encoder", "merged-decoder"):
+        (tmp_path / f"{name}.onnx").write_bytes(Path(resolve(f"example:{name}")).read_bytes())
+    made = compare(sorted(tmp_path.glob("*.onnx")), ReportOptions(only=("verdict",), target=load_target("mt8371")))
+    assert [command.split()[1] for command in made.commands] == ["lower"]
+
+
+def test_a_dim_of_one_input_is_told_only_where_its_size_is_not_that_of_its_symbol() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[batch, 4] x, float[batch, 3] y) => (float[batch, 4] a, float[batch, 3] b) { a = Relu (x) b = Relu (y) }"""
+    model = Model.from_proto(onnx.parser.parse_model(text))
+    assert dict(verdict(model).sizes) == {"batch": 1}
+    apart = ReportOptions(only=("verdict",), spec=DimSpec.of(dims={"y.0": 2}))
+    assert dict(verdict(model, apart).sizes) == {"batch": 1, "y.0": 2}
 
 
 def test_a_bundle_is_to_have_as_many_slots_as_the_model_has_positions(tmp_path: Path) -> None:
