@@ -27,15 +27,15 @@ def main() -> None:
     parser.add_argument("--target", help="Another file of facts.")
     parser.add_argument("--as-it-is", action="store_true", help="Without onnxruntime's own optimizations.")
     asked = parser.parse_args()
-    target, judge = load_target(asked.target or asked.name), find_judge(MEASURED[asked.name][0])
+    target, judge = load_target(asked.target or asked.name), find_judge(MEASURED[asked.name].judge)
     nodes = right = exact = whole = loaded = 0
     wrong: Counter[str] = Counter()
-    answers = ask_judge(judge, asked.models, seconds=600, as_it_is=asked.as_it_is)
+    answers = ask_judge(judge, asked.models, seconds=600, as_it_is=asked.as_it_is, device=MEASURED[asked.name].device)
     for path, answer in zip(asked.models, answers, strict=True):
         if answer.error:
             print(f"{path}: {answer.fault}")
             continue
-        places = {node.name: node.on for node in answer.nodes}
+        places = answer.places
         differing = [
             f"{op}: predicted {said}, placed on {places[name]}"
             for name, op, said in predictions(path, target)

@@ -56,12 +56,9 @@ def unpacked(source: Path, folder: Path) -> Path:
 
 
 def lowered(
-    source: Path, folder: Path, source_length: int, slots: int, sources: int
+    source: Path, folder: Path, options: LowerOptions, sources: int
 ) -> tuple[list[Case], Host, tuple[str, ...]]:
     """Lower a pipeline, record what the reference host feeds its models for some sources; and what lowering finds."""
-    options = LowerOptions(
-        target="ethos-u85", src_len=source_length, max_cache_len=slots, mask_floor=FLOOR, overwrite=True
-    )
     report = lower_folder(source, folder, options)
     recorder = Host(folder)
     cases = {}
@@ -79,7 +76,7 @@ def lowered(
     recorder.run = record
     for ids in random_sources(recorder, sources):
         recorder.start(ids)
-        for token in range(slots + 1 if recorder.contract.sizes["capacity"] else 0):
+        for token in range(capacity + 1 if (capacity := recorder.contract.sizes["capacity"]) else 0):
             recorder.step(ids[token % len(ids)] if ids else token)
     recorder.run = run
     return list(cases.values()), recorder, report.findings()

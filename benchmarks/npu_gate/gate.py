@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import Case, frozen, graphkit, lowered, unpacked
+from cases import FLOOR, Case, frozen, graphkit, lowered, unpacked
 from tools import Ended, Tools, Vela
 
+from graphkit.deploy.lower import LowerOptions
 from graphkit.judges import JUDGES, ask_judge, find_judge
 from graphkit.judges.adapters.ask_vela import ACCELERATORS
 from graphkit.targets import Target, load_target
@@ -94,7 +95,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         work = given.work or Path(temporary)
         source = unpacked(given.folder, work / "source")
-        cases, host, findings = lowered(source, work / "lowered", given.src_len, given.max_cache_len, given.sources)
+        options = LowerOptions(
+            target="ethos-u85",
+            src_len=given.src_len,
+            max_cache_len=given.max_cache_len,
+            mask_floor=FLOOR,
+            overwrite=True,
+        )
+        cases, host, findings = lowered(source, work / "lowered", options, given.sources)
         named = given.dims.format(source=given.src_len, slots=given.max_cache_len)
         dims = {name: int(size) for name, size in (word.split("=") for word in named.split())}
         cases += frozen(source, work / "frozen", dims, host, given.sources)

@@ -21,7 +21,7 @@ from graphkit.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_things
-from graphkit.judges import JUDGES, Answer, ask_judge, find_judge
+from graphkit.judges import JUDGES, Answer, Trial, ask_judge, find_judge
 from graphkit.options import JUDGE_SECONDS
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
@@ -209,6 +209,8 @@ class Judgement:
         partitions: Of the device.
         copies: Between the two.
         bytes: Of what the compiler wrote.
+        cosine, error: How far outputs are from onnxruntime's CPU on random numbers, of a judge with a simulator: the
+            least cosine, and the largest difference, relative to the largest number of the output.
     """
 
     model: str
@@ -221,19 +223,27 @@ class Judgement:
     partitions: int | None = None
     copies: int | None = None
     bytes: int | None = None
+    cosine: float | None = None
+    error: float | None = None
 
     @property
-    def counts(self) -> tuple[int | None, ...]:
-        """Nodes on the device and on the CPU, partitions, copies."""
-        return self.device_nodes, self.cpu_nodes, self.partitions, self.copies
+    def counts(self) -> tuple[int | str | None, ...]:
+        """Nodes on the device and on the CPU, partitions, copies, cosine and error."""
+        cosine = None if self.cosine is None else f"{self.cosine:.6f}"
+        error = None if self.error is None else f"{self.error:.1e}"
+        return self.device_nodes, self.cpu_nodes, self.partitions, self.copies, cosine, error
 
     @classmethod
     def of(cls, model: str, judge: str, answer: Answer) -> Judgement:
         """Return the answer of a judge that has a name."""
         left = answer.on("cpu")
         lines = tuple(f"{node.op} '{node.name}': {node.why or 'no reason given'}" for node in left)
+        if answer.no_numbers:
+            lines = (*lines, f"no numbers: {answer.no_numbers}")
         counts = (len(answer.on("device")), len(left), answer.partitions, answer.copies, sum(answer.files.values()))
-        return cls(model, judge, None, answer.fault, lines, *(counts if not answer.error else ()))
+        cosines, errors = ([getattr(each, key) for each in answer.numbers] for key in ("cosine", "error"))
+        numbers = (min(cosines), max(errors)) if answer.numbers and None not in cosines else ()
+        return cls(model, judge, None, answer.fault, lines, *((*counts, *numbers) if not answer.error else ()))
 
 
 @dataclass(frozen=True)
@@ -248,7 +258,8 @@ class Judgements(Result):
 
     def blocks(self) -> Iterator[Block]:
         yield table(
-            "Model:code | Judge:code | Result | On it:number | On the CPU:number | Partitions:number | Copies:number",
+            "Model:code | Judge:code | Result | On it:number | On the CPU:number | Partitions:number | Copies:number | "
+            "Cosine:number | Error:number",
             [(each.model, each.command, each.why or "passes", *each.counts) for each in self.judgements],
         )
         for answer in self.judgements:
@@ -292,7 +303,8 @@ def judge_models(command: str, models: Sequence[Path], seconds: float = JUDGE_SE
     """
     words = judge_words(command)
     if not words:
-        answers = ask_judge(find_judge(command), models, seconds=seconds)
+        trials = [Trial()] * len(models)
+        answers = ask_judge(find_judge(command), models, seconds=seconds, trials=trials)
         yield from (Judgement.of(model.name, command, answer) for model, answer in zip(models, answers, strict=True))
         return
     for model in models:

@@ -30,8 +30,10 @@ from graphkit.suggest import did_you_mean
 __all__ = [
     "JUDGES",
     "Answer",
+    "Deviation",
     "Judge",
     "PlacedNode",
+    "Trial",
     "ask_judge",
     "find_judge",
     "install_judge",
@@ -119,6 +121,34 @@ class PlacedNode(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class Trial(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a judge with a simulator runs a model on, to say how far its numbers are from onnxruntime's CPU.
+
+    Attributes:
+        feeds: A file of numpy with the runs of each input, "" for random numbers.
+        reference: Another model that gives what is wanted, such as the one that was quantised.
+        dtype: In which the judge computes, "" for its own; `rknn` quantises to `int8`, by the feeds.
+    """
+
+    feeds: str = ""
+    reference: str = ""
+    dtype: str = ""
+
+
+class Deviation(msgspec.Struct, frozen=True):
+    """How far an output is from onnxruntime's CPU, over all runs; None where a number is not finite.
+
+    Attributes:
+        output: Its name.
+        cosine: The least one of a run.
+        error: The largest difference, relative to the largest number of the output.
+    """
+
+    output: str
+    cosine: float | None
+    error: float | None
+
+
 class Answer(msgspec.Struct, frozen=True):
     """The answer of a judge about one model.
 
@@ -132,6 +162,8 @@ class Answer(msgspec.Struct, frozen=True):
         copies: Of tensors between the two; None where the judge does not say.
         files: What the compiler wrote, with its bytes.
         seconds: How long it took.
+        numbers: How far its outputs are off, where a trial was asked for and the judge has a simulator.
+        no_numbers: Why the simulator gives none, "" where it does.
     """
 
     number: int = -1
@@ -143,10 +175,17 @@ class Answer(msgspec.Struct, frozen=True):
     copies: int | None = None
     files: dict[str, int] = {}
     seconds: float = 0.0
+    numbers: tuple[Deviation, ...] = ()
+    no_numbers: str = ""
 
     def on(self, place: Literal["device", "cpu"]) -> list[PlacedNode]:
         """Return the nodes in a place."""
         return [node for node in self.nodes if node.on == place]
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Where each node is; one of which several things were made is on the CPU where one of these is."""
+        return {node.name: node.on for node in sorted(self.nodes, key=lambda node: node.on, reverse=True)}
 
     @property
     def fault(self) -> str:
@@ -225,7 +264,14 @@ def _run_step(folder: Path, words: Sequence[str]) -> None:
 
 
 def ask_judge(
-    judge: Judge, models: Sequence[Path], *, seconds: float, as_it_is: bool = False, python: Path | None = None
+    judge: Judge,
+    models: Sequence[Path],
+    *,
+    seconds: float,
+    as_it_is: bool = False,
+    device: str = "",
+    trials: Sequence[Trial] = (),
+    python: Path | None = None,
 ) -> Iterator[Answer]:
     """Yield the answer of a judge about each model, from as few processes as possible.
 
@@ -236,22 +282,27 @@ def ask_judge(
         models: The files.
         seconds: The time limit for each.
         as_it_is: Whether the runtime leaves the nodes as they are, rather than fuse and fold some first.
+        device: The one that is asked about, of a judge that has several.
+        trials: What to run each model on, where numbers are asked for.
         python: The interpreter, which is that of the judge's environment by default.
     """
-    left = [path.absolute() for path in models]
+    left = [{"path": str(path.absolute())} for path in models]
+    for question, trial in zip(left, trials, strict=False):
+        question.update({"feeds": "", **msgspec.to_builtins(trial)})
     words = [str(python or judge.python), "-I", str(ADAPTERS / judge.adapter), judge.name]
+    words += [*(["--as-it-is"] if as_it_is else []), *(["--only", device] if device else [])]
     while left:
-        for answer in _ask_process([*words, *(["--as-it-is"] if as_it_is else [])], left[:AT_ONCE], seconds):
+        for answer in _ask_process(words, left[:AT_ONCE], seconds):
             yield answer
             del left[0]
 
 
-def _ask_process(words: Sequence[str], models: Sequence[Path], seconds: float) -> Iterator[Answer]:
+def _ask_process(words: Sequence[str], questions: Sequence[dict[str, str]], seconds: float) -> Iterator[Answer]:
     """Yield the answers of one process, the last of which may be that it has ended."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     with tempfile.TemporaryFile("w+") as paths, tempfile.TemporaryFile() as said:
-        for number, path in enumerate(models):
-            paths.write(f"{json.dumps({'number': number, 'path': str(path)})}\n")
+        for number, question in enumerate(questions):
+            paths.write(f"{json.dumps({'number': number, **question})}\n")
         paths.seek(0)
         process = subprocess.Popen(
             words,
@@ -272,7 +323,7 @@ def _ask_process(words: Sequence[str], models: Sequence[Path], seconds: float) -
 
         threading.Thread(target=read, daemon=True).start()
         try:
-            for number in range(len(models)):
+            for number in range(len(questions)):
                 try:
                     line = lines.get(timeout=seconds)
                     code = None if line else process.wait(seconds)

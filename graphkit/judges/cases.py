@@ -80,6 +80,7 @@ class Observation(Struct, frozen=True):
         readers: The operator of all that read its output, "" where it is alone.
         producers: The operators that inputs come from, by their names.
         taken: Whether the device runs it, None where no runtime takes the model.
+        count: How many nodes it stands for.
     """
 
     op: str
@@ -95,6 +96,7 @@ class Observation(Struct, frozen=True):
     readers: str = ""
     producers: dict[str, str] = {}
     taken: bool | None = None
+    count: int = 1
 
 
 @dataclass(frozen=True, eq=False)

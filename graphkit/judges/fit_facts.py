@@ -77,7 +77,7 @@ def fit_fact(observations: Sequence[Observation]) -> FittedFact | None:
     taken, refused = ([each for each in known if each.taken is verdict] for verdict in (True, False))
     if not known:
         return None
-    fact = FittedFact("allowed", (), len(taken), len(refused), 0)
+    fact = FittedFact("allowed", (), _count(taken), _count(refused), 0)
     if not refused or not taken:
         return replace(fact, verdict="allowed" if taken else "refused")
     conditions: list[list[Atom]] = []
@@ -85,18 +85,25 @@ def fit_fact(observations: Sequence[Observation]) -> FittedFact | None:
     while left and len(conditions) < MOST:
         atoms = _fit_condition(left, refused)
         kept = [each for each in left if not all(atom.holds(each) for atom in atoms)]
-        if len(kept) == len(left) or _wrong(atoms, refused) > len(left) - len(kept):
+        if len(kept) == len(left) or _wrong(atoms, refused) > _count(left) - _count(kept):
             break
         conditions.append(atoms)
         left = kept
-    wrong = len(left) + sum(any(all(atom.holds(each) for atom in atoms) for atoms in conditions) for each in refused)
-    if not conditions or wrong * 2 > min(len(taken), len(refused)) + len(known) // 4:
-        return replace(fact, verdict="unknown", wrong=len(known))
+    wrong = _count(left) + _count(
+        each for each in refused if any(all(atom.holds(each) for atom in atoms) for atoms in conditions)
+    )
+    if not conditions or wrong * 2 > min(fact.taken, fact.refused) + (fact.taken + fact.refused) // 4:
+        return replace(fact, verdict="unknown", wrong=_count(known))
     return replace(fact, conditions=tuple(_as_where(atoms) for atoms in conditions if all(conditions)), wrong=wrong)
 
 
+def _count(observations: Iterable[Observation]) -> int:
+    """Return how many nodes some observations stand for."""
+    return sum(each.count for each in observations)
+
+
 def _wrong(atoms: Sequence[Atom], refused: Sequence[Observation]) -> int:
-    return sum(all(atom.holds(each) for atom in atoms) for each in refused)
+    return _count(each for each in refused if all(atom.holds(each) for atom in atoms))
 
 
 def _fit_condition(taken: Sequence[Observation], refused: Sequence[Observation]) -> list[Atom]:
@@ -105,9 +112,9 @@ def _fit_condition(taken: Sequence[Observation], refused: Sequence[Observation])
     while refused:
         best, gain = None, 0.0
         for atom in _possible_atoms(taken, refused):
-            excluded = sum(not atom.holds(each) for each in refused)
-            lost = sum(not atom.holds(each) for each in taken)
-            if lost < len(taken) and excluded - LOSS * lost * bool(lost) > 0 and excluded / (1 + lost) > gain:
+            excluded = _count(each for each in refused if not atom.holds(each))
+            lost = _count(each for each in taken if not atom.holds(each))
+            if lost < _count(taken) and excluded - LOSS * lost * bool(lost) > 0 and excluded / (1 + lost) > gain:
                 best, gain = atom, excluded / (1 + lost)
         if best is None:
             break

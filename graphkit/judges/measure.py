@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replace_case
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -36,13 +36,24 @@ from graphkit.model import Model
 from graphkit.shapes import infer
 from graphkit.suggest import did_you_mean
 
-__all__ = ["MEASURED", "measure_target", "observe_cases", "target_text"]
+__all__ = ["MEASURED", "Measured", "measure_target", "observe_cases", "target_text"]
 
-MEASURED: Mapping[str, tuple[str, str]] = {  # the judge of each target, and what the target is
-    "qnn-htp": ("qnn", "Qualcomm HTP, by way of ONNX Runtime's QNN execution provider."),
-    "webgpu": ("webgpu", "WebGPU, by way of ONNX Runtime's execution provider."),
-    "rk3588": ("rknn", "Rockchip RK3588 in float16, by way of RKNN-Toolkit2."),
-    "openvino": ("openvino", "OpenVINO's CPU, by way of ONNX Runtime's execution provider."),
+
+class Measured(NamedTuple):
+    """How a target is measured: its judge, what the target is, and which device of the judge, "" for the only one."""
+
+    judge: str
+    description: str
+    device: str = ""
+
+
+MEASURED: Mapping[str, Measured] = {
+    "qnn-htp": Measured("qnn", "Qualcomm HTP, by way of ONNX Runtime's QNN execution provider."),
+    "webgpu": Measured("webgpu", "WebGPU, by way of ONNX Runtime's execution provider."),
+    "rk3588": Measured("rknn", "Rockchip RK3588 in float16, by way of RKNN-Toolkit2."),
+    "openvino": Measured("openvino", "OpenVINO's CPU, by way of ONNX Runtime's execution provider."),
+    "ethos-u65": Measured("vela", "Arm Ethos-U65, by way of int8 TFLite and Vela.", "ethos-u65-256"),
+    "ethos-u85": Measured("vela", "Arm Ethos-U85, by way of int8 TFLite and Vela.", "ethos-u85-256"),
 }
 NO_DEVICE = "CreateProvider"  # in what onnxruntime says where a device is not there any more
 INVALID = ("INVALID_GRAPH", "INVALID_ARGUMENT", "INVALID_PROTOBUF", "Type Error", "Load model from", NO_DEVICE)
@@ -64,14 +75,14 @@ def measure_target(name: str, models: Sequence[Model] = (), *, progress: Callabl
     if name not in MEASURED:
         hint = did_you_mean(name, list(MEASURED), f"there are judges for {', '.join(MEASURED)}")
         raise UsageError(f"no judge answers for '{name:.40}' - {hint}")
-    judge = find_judge(MEASURED[name][0])
+    judge, device = find_judge(MEASURED[name].judge), MEASURED[name].device
     progress("making models of one operator")
     cases = [*_library_variants(), *_distinct_nodes(models)]
     progress(f"asking {judge.name} about {count_things(len(cases), 'node(s)')}")
-    observations = list(observe_cases(judge, cases))
+    observations = list(observe_cases(judge, cases, device))
     if models:
         progress(f"asking {judge.name} about {count_things(len(models), 'model(s)')}")
-        observations += observe_models(judge, models)
+        observations += observe_models(judge, models, device)
     return target_text(name, judge, observations)
 
 
@@ -95,30 +106,35 @@ def _distinct_nodes(models: Sequence[Model]) -> Iterator[Case]:
                 yield case
 
 
-def observe_models(judge: Judge, models: Sequence[Model]) -> Iterator[Observation]:
-    """Yield what a judge says of the nodes of models in their place; of equal kinds in one place once.
+def observe_models(judge: Judge, models: Sequence[Model], device: str = "") -> Iterator[Observation]:
+    """Yield what a judge says of the nodes of models in their place; of equal ones in equal places once, with a count.
 
     A compiler may take a node as part of a pattern alone, and refuse one by itself that it takes beside others.
     """
-    kinds = set()
+    counts, first = Counter[object](), dict[object, Observation]()
     with tempfile.TemporaryDirectory(prefix="graphkit-") as folder:
         named = [_name_nodes(model, Path(folder, f"{index}.onnx")) for index, model in enumerate(models)]
-        answers = ask_judge(judge, [path for _, path in named], seconds=SECONDS_OF_MODEL, as_it_is=True)
+        paths = [path for _, path in named]
+        answers = ask_judge(judge, paths, seconds=SECONDS_OF_MODEL, as_it_is=True, device=device)
         for (model, _), answer in zip(named, answers, strict=True):
-            places = {node.name: node.on == "device" for node in answer.nodes}
+            places = answer.places
             for node, case in model_cases(infer(model)) if not answer.error else ():
-                taken = places.get(node.proto.name)
-                readers = {reader.operator for value in node.results for reader, _ in value.consumers}
-                reader = readers.pop() if len(readers) == 1 else ""
-                kind = (kind_of(case), reader, taken)
-                if taken is not None and kind not in kinds:
-                    kinds.add(kind)
+                if node.proto.name in places:
+                    readers = {reader.operator for value in node.results for reader, _ in value.consumers}
                     made = {
                         name: value.producer.operator
                         for name, value in zip(case.formal_names(), node.inputs, strict=True)
                         if value is not None and value.producer is not None
                     }
-                    yield replace(case.observe(), readers=reader, producers=made, taken=taken)
+                    seen = replace(
+                        case.observe(),
+                        readers=readers.pop() if len(readers) == 1 else "",
+                        producers=made,
+                        taken=places[node.proto.name] == "device",
+                    )
+                    counts[str(seen)] += 1
+                    first.setdefault(str(seen), seen)
+    yield from (replace(seen, count=counts[key]) for key, seen in first.items())
 
 
 def _name_nodes(model: Model, path: Path) -> tuple[Model, Path]:
@@ -131,7 +147,7 @@ def _name_nodes(model: Model, path: Path) -> tuple[Model, Path]:
     return named, path
 
 
-def observe_cases(judge: Judge, cases: Iterable[Case]) -> Iterator[Observation]:
+def observe_cases(judge: Judge, cases: Iterable[Case], device: str = "") -> Iterator[Observation]:
     """Yield what a judge says of each case that is a valid model.
 
     Raises:
@@ -144,7 +160,7 @@ def observe_cases(judge: Judge, cases: Iterable[Case]) -> Iterator[Observation]:
             path.write_bytes(model.SerializeToString())
             paths.append(path)
             observations.append(case.observe(model))
-        answers = ask_judge(judge, paths, seconds=SECONDS, as_it_is=True)
+        answers = ask_judge(judge, paths, seconds=SECONDS, as_it_is=True, device=device)
         for index, (observation, answer) in enumerate(zip(observations, answers, strict=True)):
             if index == 0 and answer.error:
                 why = f"takes not even {observation.op}: {answer.fault}"
@@ -158,7 +174,7 @@ def is_taken(answer: Answer) -> bool | None:
         return False if answer.is_answered and not any(word in answer.error for word in INVALID) else None
     places = [node.on for node in answer.nodes if node.name == NAME]
     if places:
-        return places == ["device"]
+        return all(on == "device" for on in places)
     return not answer.on("cpu") if answer.nodes else None  # the device has another name for it, or none
 
 
@@ -175,7 +191,7 @@ def target_text(name: str, judge: Judge, observations: Sequence[Observation]) ->
     lines = [
         f"# Written by `graphkit targets measure {name}`: change that command, or measure again, rather than edit it.",
         f'name = "{name}"',
-        f'description = "{MEASURED[name][1]}"',
+        f'description = "{MEASURED[name].description}"',
         "",
         "[sources.measured]",
         f'title = "{title}"',

@@ -16,7 +16,7 @@ import graphkit.judges
 from graphkit.deploy.lower_report import Judgement, Judgements, judge_models
 from graphkit.errors import OutputError, UsageError
 from graphkit.examples import resolve
-from graphkit.judges import JUDGES, Answer, Judge, ask_judge, find_judge, install_judge, judges_folder
+from graphkit.judges import JUDGES, Answer, Judge, Trial, ask_judge, find_judge, install_judge, judges_folder
 
 Run = Callable[..., tuple[object, str, str]]
 TAKEN = '{"number": NUMBER, "nodes": [{"name": "a", "op": "Add", "on": "device"}], "partitions": 1, "seconds": 0.5}'
@@ -72,6 +72,25 @@ def test_an_answer_says_where_nodes_run_and_why(judge: Judge, tmp_path: Path) ->
     assert judgement.output == ("Gather 'g': too wide",)
     assert (judgement.device_nodes, judgement.cpu_nodes, judgement.partitions, judgement.bytes) == (1, 1, 1, 7)
     assert Judgements((judgement,)).findings() == ("m.onnx: `fake`: 1 of 2 nodes on the CPU: Gather 1",)
+
+
+def test_numbers_of_a_simulator_are_told_apart_from_placement(judge: Judge, tmp_path: Path) -> None:
+    judge_script = graphkit.judges.ADAPTERS / "fake.py"
+    judge_script.write_text(
+        ANSWERS.replace("file.read()", "file.read().replace('FEEDS', question.get('feeds', 'none'))")
+    )
+    numbers = [{"output": "y", "cosine": 0.5, "error": 0.25}, {"output": "z", "cosine": 1.0, "error": 2.0}]
+    said = json.dumps({"number": 0, "nodes": [{"name": "FEEDS", "op": "Add", "on": "device"}], "numbers": numbers})
+    unknown = TAKEN.replace('"seconds": 0.5', '"no_numbers": "the simulator does not start"')
+    (tmp_path / "m.onnx").write_text(said)
+    (tmp_path / "n.onnx").write_text(unknown)
+    models = [tmp_path / "m.onnx", tmp_path / "n.onnx"]
+    found, none = ask_judge(judge, models, seconds=30, trials=[Trial(feeds="a.npz")], python=Path(sys.executable))
+    assert (found.fault, found.nodes[0].name) == ("", "a.npz")
+    judgement = Judgement.of("m.onnx", "fake", found)
+    assert judgement.counts[-2:] == ("0.500000", "2.0e+00")
+    assert Judgement.of("n.onnx", "fake", none).output == ("no numbers: the simulator does not start",)
+    assert not Judgements((judgement,)).findings()
 
 
 def test_a_compiler_that_crashes_has_answered_and_the_others_are_asked(judge: Judge, tmp_path: Path) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
-Ask = Callable[[str, Callable[[], str]], dict[str, Any]]
+Ask = Callable[[str, Callable[[], str], Mapping[str, str]], dict[str, Any]]
 
-__all__ = ["answer_lines"]
+__all__ = ["answer_lines", "read_feeds", "try_model"]
+
+Run = Callable[[Mapping[str, Any]], Sequence[Any]]
+RUNS = 4  # of random numbers
+LONGEST = 300  # characters of a reason
 
 
 def answer_lines(start: Callable[[], Ask]) -> None:
@@ -22,7 +27,8 @@ def answer_lines(start: Callable[[], Ask]) -> None:
     What a compiler prints goes into a log, which is empty for each model.
 
     Args:
-        start: Starts the compiler, and returns what asks it: that gets a path, and a function that reads the log.
+        start: Starts the compiler, and returns what asks it: that gets a path, a function that reads the log, and the
+            question, which has `feeds` where numbers are asked for: see `graphkit.judges.Trial`.
     """
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     ask = start()
@@ -34,10 +40,74 @@ def answer_lines(start: Callable[[], Ask]) -> None:
             log.seek(0)
             log.truncate()
             question = json.loads(line)
-            answer = ask(question["path"], lambda: _read_log(log))
+            answer = ask(question["path"], lambda: _read_log(log), question)
             out.write(f"{json.dumps(answer | {'number': question['number']})}\n")
             out.flush()
     os._exit(0)  # some compilers crash where they are unloaded
+
+
+def read_feeds(model: str, question: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return what a model is fed, run by run: the arrays of a file, or random numbers where it has no name."""
+    numpy, onnxruntime = importlib.import_module("numpy"), importlib.import_module("onnxruntime")
+    inputs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs()
+    if any(not isinstance(size, int) for value in inputs for size in value.shape):
+        raise ValueError("dims are symbols")
+    if question["feeds"]:
+        with numpy.load(question["feeds"]) as arrays:
+            runs = min(len(arrays[value.name]) for value in inputs)
+            return [{value.name: arrays[value.name][run] for value in inputs} for run in range(runs)]
+    rng, names = numpy.random.default_rng(0), {"float": "float32", "double": "float64"}
+    feeds: list[dict[str, Any]] = [{} for _ in range(RUNS)]
+    for value in inputs:
+        kind = value.type.removeprefix("tensor(").removesuffix(")")
+        for feed in feeds:
+            array = rng.standard_normal(value.shape)
+            is_float = "float" in kind or kind == "double"
+            feed[value.name] = (array if is_float else array > 0).astype(names.get(kind, kind))
+    return feeds
+
+
+def try_model(model: str, question: Mapping[str, str], start: Callable[[], Run]) -> dict[str, Any]:
+    """Return the numbers of a model that was compiled, none where no trial is asked for, or why there are none.
+
+    Args:
+        model: The model.
+        question: As it was asked.
+        start: Returns what runs the compiled model.
+    """
+    if "feeds" not in question:
+        return {}
+    try:
+        feeds = read_feeds(model, question)
+        return {"numbers": compare_outputs(question.get("reference") or model, feeds, start())}
+    except Exception as error:  # whatever a simulator raises
+        return {"no_numbers": str(error)[:LONGEST] or type(error).__name__}
+
+
+def compare_outputs(model: str, feeds: Sequence[Mapping[str, Any]], run: Run) -> list[dict[str, Any]]:
+    """Return how far each output is from that of onnxruntime's CPU: the least cosine, the largest relative error.
+
+    Args:
+        model: The model that gives what is wanted.
+        feeds: Run by run.
+        run: Runs the other one.
+    """
+    numpy, onnxruntime = importlib.import_module("numpy"), importlib.import_module("onnxruntime")
+    cpu = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    names = [value.name for value in cpu.get_outputs()]
+    results = [(cpu.run(None, dict(feed)), run(feed)) for feed in feeds]
+    numbers = []
+    for index, name in enumerate(names):
+        pairs = [[numpy.asarray(each[index], "float64").ravel() for each in both] for both in results]
+        lengths = [float(numpy.linalg.norm(wanted) * numpy.linalg.norm(made)) for wanted, made in pairs]
+        cosines = [
+            float(one @ two) / length if length else 1.0 for (one, two), length in zip(pairs, lengths, strict=True)
+        ]
+        largest = max(float(abs(wanted).max(initial=0)) for wanted, _ in pairs)
+        error = max(float(abs(wanted - made).max(initial=0)) for wanted, made in pairs) / (largest or 1.0)
+        found = (min(cosines), error) if all(map(numpy.isfinite, [error, *cosines])) else (None, None)
+        numbers.append({"output": name, "cosine": found[0], "error": found[1]})
+    return numbers
 
 
 def _flush() -> None:

@@ -11,6 +11,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ LONGEST = 300  # characters of a reason
 def main(judge: str, *words: str) -> None:
     """Answer each line of the input."""
     sys.path.insert(0, str(Path(__file__).parent))
-    importlib.import_module("answer_lines").answer_lines(lambda: start(judge, as_it_is="--as-it-is" in words))
+    lines = importlib.import_module("answer_lines")
+    lines.answer_lines(lambda: start(judge, lines, as_it_is="--as-it-is" in words))
 
 
-def start(judge: str, *, as_it_is: bool) -> Any:
+def start(judge: str, lines: Any, *, as_it_is: bool) -> Any:
     """Load a provider, and return what asks it about a model."""
     module = importlib.import_module(MODULES[judge])
     onnxruntime.register_execution_provider_library(judge, module.get_library_path())
@@ -41,23 +43,27 @@ def start(judge: str, *, as_it_is: bool) -> Any:
         sys.exit("the provider finds no device on this machine")
     options = {"backend_path": module.get_qnn_htp_path(), **HTP} if judge == "qnn" else {}
 
-    def ask(model: str, read_log: Any) -> dict[str, Any]:
-        answer = ask_model(model, judge, devices[:1], options, as_it_is=as_it_is)
+    def ask(model: str, read_log: Any, question: Mapping[str, str]) -> dict[str, Any]:
+        answer, session = ask_model(model, judge, devices[:1], options, as_it_is=as_it_is)
         add_reasons(answer, read_log())
+        if session is not None:
+            answer |= lines.try_model(model, question, lambda: lambda feed: session.run(None, feed))
         return answer
 
     return ask
 
 
-def ask_model(model: str, judge: str, devices: list[Any], options: dict[str, str], *, as_it_is: bool) -> dict[str, Any]:
-    """Return where the nodes of a model are placed; as it is without onnxruntime's own optimizations."""
+def ask_model(
+    model: str, judge: str, devices: list[Any], options: dict[str, str], *, as_it_is: bool
+) -> tuple[dict[str, Any], Any]:
+    """Return where the nodes of a model are placed, and the session; as it is without own optimizations."""
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level, settings.log_verbosity_level = (0, 1) if judge == "qnn" else (2, 0)
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     levels = onnxruntime.GraphOptimizationLevel
     settings.graph_optimization_level = levels.ORT_DISABLE_ALL if as_it_is else levels.ORT_ENABLE_ALL
     answer: dict[str, Any] = {"error": "", "nodes": [], "partitions": 0, "cpu_partitions": 0, "files": {}}
-    start = time.monotonic()
+    start, session = time.monotonic(), None
     with tempfile.TemporaryDirectory() as folder:
         compiled = Path(folder, "compiled.onnx")
         if judge == "qnn" and not as_it_is:
@@ -90,7 +96,7 @@ def ask_model(model: str, judge: str, devices: list[Any], options: dict[str, str
                 answer["copies"] = content.count(b"MemcpyToHost") + content.count(b"MemcpyFromHost")
                 answer["files"] = {}
     answer["seconds"] = round(time.monotonic() - start, 3)
-    return answer
+    return answer, session
 
 
 def operator_name(node: Any) -> str:

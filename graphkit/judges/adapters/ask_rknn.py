@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ LAYER = re.compile(r"^D RKNN: \[[\d:.]+\] (\d+) +(\S+) +\S+ +([A-Z]+) +\S+ +\S+ 
 ENDS = ("InputOperator", "OutputOperator")
 SUFFIX = re.compile(r"(_Conv[A-Za-z]+|#\d+|-rs)$")  # of a layer that the compiler changed
 FUSED = re.compile(r"_2[a-z]+$")  # what a rule makes of nodes is called after one; what it puts around is not
+MOVES = re.compile(r"[_-](rs|tp)(#\d+)?$")  # a Reshape or Transpose that a rule puts around what it makes
 FAULT = re.compile(r"^E (?:\w+: |RKNN: \[[\d:.]+\] )(.+)$", re.MULTILINE)
 REMARK = re.compile(r"^[EW] (?:RKNN: \[[\d:.]+\] |build: )(.+)$", re.MULTILINE)
 LONGEST = 300  # characters of a reason
@@ -36,30 +37,39 @@ DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux, the only system that the comp
 def main() -> None:
     """Answer each line of the input."""
     sys.path.insert(0, str(Path(__file__).parent))
-    importlib.import_module("answer_lines").answer_lines(start)
+    lines = importlib.import_module("answer_lines")
+    lines.answer_lines(lambda: start(lines))
 
 
-def start() -> Any:
+def start(lines: Any) -> Any:
     """Load the compiler, and return what asks it about a model, in a process of its own: it crashes often."""
     onnx, api = importlib.import_module("onnx"), importlib.import_module("rknn.api")
 
-    def ask(path: str, read_log: Any) -> dict[str, Any]:
+    def ask(path: str, read_log: Any, question: Mapping[str, str]) -> dict[str, Any]:
         begin, answer = time.monotonic(), dict[str, Any](error="", nodes=[], partitions=0, cpu_partitions=0, files={})
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)  # it writes what it likes
             try:
                 operators = {node.name: node.op_type for node in onnx.load(path, load_external_data=False).graph.node}
-                size = build(api.RKNN(verbose=True), path, Path(folder, "compiled.rknn"))
+                is_int8 = question.get("dtype") == "int8"
+                data = calibration(lines.read_feeds(path, question), Path(folder)) if is_int8 else None
+                rknn = api.RKNN(verbose=True)
+                try:
+                    size = build(rknn, path, Path(folder, "compiled.rknn"), data)
+                    said = read_log()
+                    answer |= lines.try_model(path, question, lambda: simulated(rknn))
+                finally:
+                    rknn.release()
             except Exception as error:  # whatever a compiler raises
                 faults = [text for text in FAULT.findall(COLOURS.sub("", read_log())) if is_said(text)]
                 answer["error"] = [repr(error), *str(error).strip().splitlines(), *faults][-1][:2000]
             else:
-                answer |= placement(COLOURS.sub("", read_log()), operators)
+                answer |= placement(COLOURS.sub("", said), operators)
                 answer["files"] = {"compiled.rknn": size}
             os.chdir("/")
         return answer | {"seconds": round(time.monotonic() - begin, 3)}
 
-    return lambda path, read_log: ask_apart(lambda: ask(path, read_log), read_log)
+    return lambda path, read_log, question: ask_apart(lambda: ask(path, read_log, question), read_log)
 
 
 def ask_apart(ask: Callable[[], dict[str, Any]], read_log: Callable[[], str]) -> dict[str, Any]:
@@ -84,15 +94,34 @@ def ask_apart(ask: Callable[[], dict[str, Any]], read_log: Callable[[], str]) ->
     return {"error": error, "seconds": round(time.monotonic() - begin, 3)}
 
 
-def build(rknn: Any, path: str, compiled: Path) -> int:
-    """Compile a model in float16, and return the size of the result."""
-    try:
-        rknn.config(target_platform=PLATFORM)
-        if rknn.load_onnx(model=path) or rknn.build(do_quantization=False) or rknn.export_rknn(str(compiled)):
-            raise RuntimeError("it does not build")
-        return compiled.stat().st_size
-    finally:
-        rknn.release()
+def build(rknn: Any, path: str, compiled: Path, data: Path | None = None) -> int:
+    """Compile a model in float16, or in int8 with data that calibrates, and return the size of the result."""
+    rknn.config(target_platform=PLATFORM)
+    dataset = {} if data is None else {"dataset": str(data)}
+    is_built = not rknn.load_onnx(model=path) and not rknn.build(do_quantization=data is not None, **dataset)
+    if not is_built or rknn.export_rknn(str(compiled)):
+        raise RuntimeError("it does not build")
+    return compiled.stat().st_size
+
+
+def calibration(feeds: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    """Write what calibrates: a line for each run, with a file for each input."""
+    numpy, lines = importlib.import_module("numpy"), []
+    for run, feed in enumerate(feeds):
+        paths = [str(folder / f"{run}-{index}.npy") for index in range(len(feed))]
+        for file, array in zip(paths, feed.values(), strict=True):
+            numpy.save(file, array)
+        lines.append(f"{' '.join(paths)}\n")
+    data = folder / "data.txt"
+    data.write_text("".join(lines), encoding="utf-8")
+    return data
+
+
+def simulated(rknn: Any) -> Callable[[Mapping[str, Any]], Any]:
+    """Return what runs a model that was built, on the simulator of the compiler."""
+    if rknn.init_runtime():
+        raise RuntimeError("the simulator does not start")
+    return lambda feed: rknn.inference(inputs=list(feed.values()), data_format=["nchw"] * len(feed))
 
 
 def is_said(text: str) -> bool:
@@ -132,9 +161,12 @@ def fused_nodes(log: str, operators: Mapping[str, str]) -> dict[str, set[str]]:
     """Return the nodes of the model that each name stands for; a rule makes one of some others."""
     origins = {name: {name} for name in operators if name}
     for removed, added in FUSION.findall(log):
-        made = ast.literal_eval(added) if added else []
-        whole = {node for name in ast.literal_eval(removed) for node in origins.get(name, ())}
-        for name in made if len(made) == 1 else filter(FUSED.search, made):
+        taken, made = ast.literal_eval(removed), ast.literal_eval(added) if added else []
+        whole = {node for name in taken for node in node_names(name, origins)}
+        if len(made) > 1:
+            fused = [name for name in made if FUSED.search(name)]
+            made = fused or [name for name in made if len(taken) == 1 and not MOVES.search(name)]
+        for name in made:
             origins.setdefault(name, set()).update(whole)
     return origins
 

@@ -1,8 +1,9 @@
-"""Ask Arm's Vela which operators of models an Ethos-U takes: ask_vela.py vela.
+"""Ask Arm's Vela which operators of models an Ethos-U takes: ask_vela.py vela [--as-it-is] [--only ethos-u65-256].
 
 It runs in the environment of the judge, without graphkit, and makes int8 TFLite of a model first: by onnx2tf, which
-writes a SavedModel, and by TensorFlow's converter. See `graphkit.judges.Answer` for what it answers. Operators go by
-the name of the tensor that they make, since neither converter says which node one comes from.
+writes a SavedModel, and by TensorFlow's converter. See `graphkit.judges.Answer` for what it answers. Operators of
+TFLite go by the node of which onnx2tf made the layer that they come from, and by the tensor that they make where none
+is known.
 """
 
 from __future__ import annotations
@@ -29,39 +30,49 @@ LONGEST = 300  # characters of a reason
 
 
 class Operator(NamedTuple):
-    """An operator of a TFLite file: its name, and the name, rank and dtype of each tensor that it makes."""
+    """An operator of a TFLite file: its name, and the name, rank and dtype of each tensor that it makes.
+
+    `output` is what the signature calls the first one, "" where that is no output.
+    """
 
     name: str
     tensors: tuple[str, ...]
     ranks: tuple[int, ...]
     dtypes: tuple[str, ...]
+    output: str = ""
+
+    def node(self, layers: Mapping[str, str]) -> str:
+        """Return the node that it comes from, by layers and outputs; its tensor where none is known."""
+        names = (self.output, *re.split("[/;:]", self.tensors[0]))
+        return next((layers[name] for name in names if name in layers), self.tensors[0])
 
 
 class Written(BaseException):
-    """The SavedModel is complete; not an Exception, which onnx2tf would catch."""
+    """The SavedModel is complete, and of which tensor what was made; not an Exception, which onnx2tf would catch."""
 
 
-def main() -> None:
+def main(_: str, *words: str) -> None:
     """Answer each line of the input."""
     sys.path.insert(0, str(Path(__file__).parent))
-    importlib.import_module("answer_lines").answer_lines(start)
+    accelerators = words[words.index("--only") + 1 :][:1] if "--only" in words else ACCELERATORS
+    importlib.import_module("answer_lines").answer_lines(lambda: start(accelerators, as_it_is="--as-it-is" in words))
 
 
-def start() -> Any:
+def start(accelerators: Sequence[str], *, as_it_is: bool) -> Any:
     """Load the converters, and return what asks about a model."""
     programs = Path(sys.executable).parent
     os.environ["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", "")])  # onnx2tf calls programs
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # else it complains of GPUs that are not there
     importlib.import_module("onnx2tf")
 
-    def ask(path: str, _: Any) -> dict[str, Any]:
+    def ask(path: str, *_: Any) -> dict[str, Any]:
         begin, answer = time.monotonic(), dict[str, Any](error="", nodes=[], partitions=0, cpu_partitions=0, files={})
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             try:
-                content = quantised(path, folder)
+                content, layers = quantised(path, folder, as_it_is=as_it_is)
                 (folder / "int8.tflite").write_bytes(content)
-                answer |= placement(operators(content), programs, folder)
+                answer |= placement(operators(content), layers, programs, folder, accelerators)
             except Exception as error:  # whatever a converter raises
                 said = ERROR.findall(str(error)) or [str(error).strip() or repr(error)]
                 answer["error"] = f"{type(error).__name__}: {said[0]}"[:2000]
@@ -70,8 +81,8 @@ def start() -> Any:
     return ask
 
 
-def quantised(path: str, folder: Path) -> bytes:
-    """Return the int8 TFLite of a model."""
+def quantised(path: str, folder: Path, *, as_it_is: bool) -> tuple[bytes, dict[str, str]]:
+    """Return the int8 TFLite of a model, and the node of which each layer and each output was made."""
     numpy, onnx = importlib.import_module("numpy"), importlib.import_module("onnx")
     model = onnx.load(path)
     onnx.save(model, folder / "model.onnx")  # onnx2tf writes over what it reads
@@ -84,12 +95,17 @@ def quantised(path: str, folder: Path) -> bytes:
             for feed in feeds:
                 array = rng.standard_normal([dim.dim_value for dim in tensor.shape.dim])
                 feed[value.name] = array.astype(dtype) if dtype.kind == "f" else (array > 0).astype(dtype)
-    save_model(str(folder / "model.onnx"), str(folder / "saved"), list(feeds[0]))
-    return converted(folder / "saved", "int8", feeds)
+    made = save_model(str(folder / "model.onnx"), str(folder / "saved"), list(feeds[0]), as_it_is=as_it_is)
+    makers = {name: node.name for node in model.graph.node for name in node.output}
+    layers = {layer: makers[name] for layer, name in layer_tensors(made).items() if makers.get(name)}
+    outputs = {f"output_{index}": makers.get(value.name) for index, value in enumerate(model.graph.output)}
+    return converted(folder / "saved", "int8", feeds), layers | {key: name for key, name in outputs.items() if name}
 
 
-def save_model(model: str, folder: str, inputs: Sequence[str]) -> None:
+def save_model(model: str, folder: str, inputs: Sequence[str], *, as_it_is: bool = False) -> dict[str, Any]:
     """Write a SavedModel with onnx2tf, and stop there: the axes of the inputs stay in order.
+
+    Returns what onnx2tf made of each tensor. As it is, the model is not simplified before.
 
     It goes on to write float32 and float16 TFLite, and describes the model as JSON, weights included. For a model of
     75 MB that takes 14 minutes and several GB more, and none of it is needed.
@@ -97,7 +113,7 @@ def save_model(model: str, folder: str, inputs: Sequence[str]) -> None:
     lite, onnx2tf = importlib.import_module("tensorflow").lite, importlib.import_module("onnx2tf")
 
     def stop(*_: Any, **__: Any) -> None:
-        raise Written
+        raise Written(sys._getframe(1).f_locals.get("tf_layers_dict", {}))
 
     lite.TFLiteConverter.from_keras_model = stop
     try:
@@ -107,9 +123,27 @@ def save_model(model: str, folder: str, inputs: Sequence[str]) -> None:
             keep_shape_absolutely_input_names=list(inputs),
             output_signaturedefs=True,  # without the description as JSON
             non_verbose=True,
+            not_use_onnxsim=as_it_is,
         )
-    except Written:
-        return
+    except Written as written:
+        return dict(written.args[0])
+    return {}
+
+
+def layer_tensors(made: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tensor of ONNX for which onnx2tf made each layer of Keras."""
+    results = {name: result for name, each in made.items() if hasattr(result := each.get("tf_node"), "node")}
+    ends = set(map(id, results.values()))
+    layers: dict[str, str] = {}
+    for name, result in results.items():
+        left = [result]
+        while left:
+            tensor = left.pop()
+            names = {tensor.node.layer.name, tensor.name.partition("/")[0]}
+            if not names <= set(layers):
+                layers = dict.fromkeys(names, name) | layers
+                left += [source for source in tensor.node.keras_inputs if id(source) not in ends]
+    return layers
 
 
 def converted(saved: Path, dtype: str, feeds: Sequence[dict[str, Any]]) -> bytes:
@@ -135,6 +169,7 @@ def operators(content: bytes) -> list[Operator]:
     builtins = {number: name for name, number in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
     dtypes = {number: name.lower() for name, number in vars(schema.TensorType).items() if not name.startswith("_")}
     model, found = schema.ModelT.InitFromPackedBuf(content, 0), []
+    outputs = {each.tensorIndex: _text(each.name) for sig in model.signatureDefs or () for each in sig.outputs}
     for graph in model.subgraphs:
         for node in graph.operators:
             code = model.operatorCodes[node.opcodeIndex]
@@ -146,6 +181,7 @@ def operators(content: bytes) -> list[Operator]:
                     tuple(_text(each.name) for each in made),
                     tuple(0 if each.shape is None else len(each.shape) for each in made),
                     tuple(dtypes[each.type] for each in made),
+                    outputs.get(node.outputs[0], ""),
                 )
             )
     return found
@@ -155,11 +191,17 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def placement(made: Sequence[Operator], programs: Path, folder: Path) -> dict[str, Any]:
+def placement(
+    made: Sequence[Operator],
+    layers: Mapping[str, str],
+    programs: Path,
+    folder: Path,
+    accelerators: Sequence[str] = ACCELERATORS,
+) -> dict[str, Any]:
     """Return where the operators of `int8.tflite` go; those that one of the accelerators leaves go to the CPU."""
     left: dict[str, str] = {}
     partitions, files = [], {}
-    for accelerator in ACCELERATORS:
+    for accelerator in accelerators:
         failure, printed, compiled = run_vela(programs, folder / "int8.tflite", accelerator, folder / accelerator)
         if failure:
             return {"error": f"{accelerator}: {failure}"}
@@ -174,8 +216,13 @@ def placement(made: Sequence[Operator], programs: Path, folder: Path) -> dict[st
     names = [operator.tensors[0] for operator in made]
     parts = sum(name in left and (index == 0 or names[index - 1] not in left) for index, name in enumerate(names))
     nodes = [
-        {"name": name, "op": operator.name, "on": "cpu" if name in left else "device", "why": left.get(name, "")}
-        for name, operator in zip(names, made, strict=True)
+        {
+            "name": each.node(layers),
+            "op": each.name,
+            "on": "cpu" if name in left else "device",
+            "why": left.get(name, ""),
+        }
+        for name, each in zip(names, made, strict=True)
     ]
     return {"nodes": nodes, "partitions": max(partitions), "cpu_partitions": parts, "files": files}
 
@@ -223,4 +270,4 @@ def last_words(printed: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
