@@ -74,8 +74,10 @@ def lowered(
         return given
 
     recorder.run = record
+    rng, ports = np.random.default_rng(SEED), [port for method in recorder.contract.methods for port in method.inputs]
     for ids in random_sources(recorder, sources):
-        recorder.start(ids)
+        given = {port.name: rng.standard_normal(port.shape).astype(port.dtype) for port in ports if port.kind == "user"}
+        recorder.start(ids if recorder.contract.takes_text else (), given)
         for token in range(capacity + 1 if (capacity := recorder.contract.sizes["capacity"]) else 0):
             recorder.step(ids[token % len(ids)] if ids else token)
     recorder.run = run

@@ -239,7 +239,8 @@ class Lint:
     def _dims(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
         if self.target.static_shapes is None or not self.target.needs_static_shapes:
             return
-        dynamic = [value for value in values if self.shapes[value].sizes() is None]
+        tensors = [value for value in values if not isinstance(self.shapes[value], TensorSequence)]
+        dynamic = [value for value in tensors if self.shapes[value].sizes() is None]
         unfreezable = [value for value in dynamic if not self.shapes[value].is_known]
         if unfreezable:
             reason = self.shapes.reason(unfreezable[0]) or "its dims are not known"

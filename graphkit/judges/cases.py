@@ -92,7 +92,7 @@ class Observation(Struct, frozen=True):
     is_dynamic: bool
     opset: int = 0
     dims: tuple[tuple[int, ...], ...] = ()
-    values: dict[str, float] = {}
+    values: dict[str, int | float] = {}
     readers: str = ""
     producers: dict[str, str] = {}
     taken: bool | None = None
@@ -193,7 +193,9 @@ class Case:
                 dims for dims in (*(operand.dims for _, operand in operands[:1]), *(dims for _, dims in outputs[:1]))
             ),
             values={
-                name: float(numbers.flat[0]) for name, numbers in constants if numbers.size and np.ptp(numbers) == 0
+                name: int(first) if first.is_integer() else first
+                for name, numbers in constants
+                if numbers.size and np.isfinite(first := float(numbers.flat[0])) and (numbers == first).all()
             },
         )
 
@@ -301,11 +303,26 @@ def varied_cases(case: Case, *, is_first: bool = True) -> Iterator[Case]:
         yield replace(
             case, operands=_changed(case, lambda each, names=names: replace(each, is_constant=each.name in names))
         )
+    yield from _with_steps(case)
     if is_first:
         yield replace(case, is_dynamic=True)
         yield from (_with_axes(case, count) for count in MORE_AXES)
         yield from _with_dtypes(case)
         yield from _with_opsets(case)
+
+
+def _with_steps(case: Case) -> Iterator[Case]:
+    """Yield a case with other numbers in place of operands of ones, such as the steps of a Slice."""
+
+    def doubled(operand: Operand) -> Operand:
+        is_one = (
+            operand.is_read and operand.array is not None and bool(operand.array.size) and (operand.array == 1).all()
+        )
+        return replace(operand, array=operand.elements() * 2) if is_one else operand
+
+    operands = _changed(case, doubled)
+    if operands != case.operands:
+        yield replace(case, operands=operands, outputs=())
 
 
 def _changed(case: Case, change: Any) -> tuple[Operand | None, ...]:

@@ -36,7 +36,7 @@ from graphkit.model import Model
 from graphkit.shapes import infer
 from graphkit.suggest import did_you_mean
 
-__all__ = ["MEASURED", "Measured", "measure_target", "observe_cases", "target_text"]
+__all__ = ["MEASURED", "Measured", "measure_target", "observe_cases", "strongest", "target_text"]
 
 
 class Measured(NamedTuple):
@@ -58,6 +58,7 @@ MEASURED: Mapping[str, Measured] = {
 NO_DEVICE = "CreateProvider"  # in what onnxruntime says where a device is not there any more
 INVALID = ("INVALID_GRAPH", "INVALID_ARGUMENT", "INVALID_PROTOBUF", "Type Error", "Load model from", NO_DEVICE)
 SECONDS, SECONDS_OF_MODEL = 60.0, 600.0  # for a model of one operator, and for an export
+MOVERS = ("Reshape", "Transpose")  # no tensor of many axes is of use where they do not take it
 MOST = 0.9  # of the models with symbols that a compiler of fixed shapes refuses
 
 
@@ -82,8 +83,18 @@ def measure_target(name: str, models: Sequence[Model] = (), *, progress: Callabl
     observations = list(observe_cases(judge, cases, device))
     if models:
         progress(f"asking {judge.name} about {count_things(len(models), 'model(s)')}")
-        observations += observe_models(judge, models, device)
+        observations = strongest(observations, list(observe_models(judge, models, device)))
     return target_text(name, judge, observations)
+
+
+def strongest(alone: Sequence[Observation], placed: Sequence[Observation]) -> list[Observation]:
+    """Return what is said of nodes in their places, and of nodes alone of which no equal one is in a place."""
+
+    def kind(of: Observation) -> str:
+        return str((of.op, of.opset, of.dtypes, of.constant, of.rank, of.attributes))
+
+    known = {kind(each) for each in placed}
+    return [*placed, *(each for each in alone if kind(each) not in known)]
 
 
 def _library_variants() -> Iterator[Case]:
@@ -210,9 +221,10 @@ def target_text(name: str, judge: Judge, observations: Sequence[Observation]) ->
 
 
 def _rank_lines(observations: Sequence[Observation]) -> list[str]:
-    """Return the highest rank that is taken, where higher ones are refused."""
-    highest = max((each.rank for each in observations if each.taken), default=0)
-    is_limit = any(each.rank > highest for each in observations)
+    """Return the highest rank that is taken, where higher ones are refused: of what makes tensors of other ranks."""
+    movers = [each for each in observations if each.op in MOVERS] or observations
+    highest = max((each.rank for each in movers if each.taken), default=0)
+    is_limit = any(each.rank > highest for each in movers)
     return ["", "[max_rank]", f"value = {highest}", 'source = "measured"'] if is_limit else []
 
 

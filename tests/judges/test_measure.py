@@ -230,6 +230,46 @@ def test_a_node_in_its_place_is_seen_with_its_neighbours(judge: Judge, tmp_path:
     assert found["Add"].dims == ((2,), (2,))
 
 
+def test_equal_nodes_in_equal_places_count_as_often_as_they_occur(judge: Judge, tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) {
+        a = Relu (x)
+        b = Relu (a)
+        c = Relu (b)
+        y = Erf (c)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    found = list(measure.observe_models(judge, [graphkit.load(tmp_path / "model.onnx")] * 2))
+    assert [(each.op, each.readers, each.count) for each in found] == [
+        ("Relu", "Relu", 2),
+        ("Relu", "Relu", 2),
+        ("Relu", "Erf", 2),
+        ("Erf", "", 2),
+    ]
+    fact = fit_fact([seen(readers="Add", count=9), *[seen(taken=False)] * 3])
+    assert fact is not None
+    assert (fact.taken, fact.refused, fact.conditions) == (9, 3, ({"readers": "Add"},))
+
+
+def test_a_node_in_its_place_says_more_than_an_equal_one_alone() -> None:
+    placed = [seen(readers="Add")]
+    alone = [seen(taken=False), seen(rank=3, taken=False)]
+    assert measure.strongest(alone, placed) == [placed[0], alone[1]]
+
+
+def test_steps_of_one_are_varied() -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18]>
+        g (float[8] x, int64[1] from, int64[1] to, int64[1] axes, int64[1] steps) => (float[n] y) {
+            y = Slice (x, from, to, axes, steps)
+        }"""
+    )
+    numbers = [np.array([number], np.int64) for number in (0, 8, 0, 1)]
+    arrays = dict(zip(("from", "to", "axes", "steps"), numbers, strict=True)) | {"x": np.ones(8, np.float32)}
+    case = graphkit.judges.cases._make_case(proto.graph.node[0], 18, arrays)
+    found = [variant.observe().values.get("steps") for variant in varied_cases(case, is_first=False)]
+    assert {1, 2} <= set(found)
+
+
 def test_names_of_any_kind_are_written_as_toml(judge: Judge, tmp_path: Path) -> None:
     pairs = itertools.product(("Abs", "Relu", "com.acme.Thing"), (2, 4))
     observations = [

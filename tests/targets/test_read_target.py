@@ -138,8 +138,10 @@ def test_a_target_that_is_made_of_others(tmp_path: Path) -> None:
     assert [target.name for target in made.others] == ["ethos-u85", "rk3588"]
     assert [source.key for source in made.sources][:2] == ["ethos-u85: vela", "ethos-u85: measured"]
     limits = [(limit.value, limit.source.key) for limit in (made.max_rank, made.max_opset, made.static_shapes) if limit]
-    assert limits == [(5, "rk3588: notes"), (19, "rk3588: rknn"), (True, "ethos-u85: vela")]
-    assert [fact and (fact.verdict, fact.source.key) for fact in map(made.dtype, ("int64", "float32", "float64"))] == [
+    assert limits == [(5, "rk3588: measured"), (19, "rk3588: measured"), (True, "ethos-u85: vela")]
+    assert [
+        fact and (fact.verdict, fact.source.key) for fact in map(made.dtype, ("uint8", "float32", "float8e5m2"))
+    ] == [
         ("refused", "rk3588"),
         ("allowed", "ethos-u85, rk3588"),
         None,

@@ -138,9 +138,9 @@ def placement(log: str, operators: Mapping[str, str]) -> dict[str, Any]:
     """
     places: dict[tuple[str, str], dict[str, Any]] = {}
     parts, last = {"device": 0, "cpu": 0}, ""
-    origins = fused_nodes(log, operators)
-    remarks = REMARK.findall(log)
-    for number, kind, target, full in LAYER.findall(log):
+    origins, ends = fused_nodes(log, operators)
+    remarks, layers = REMARK.findall(log), LAYER.findall(log)
+    for number, kind, target, full in layers:
         if kind in ENDS:
             continue
         name = full.partition(":")[2] or f"layer {number}"
@@ -154,11 +154,21 @@ def placement(log: str, operators: Mapping[str, str]) -> dict[str, Any]:
             if on == "cpu":
                 said = [text for text in remarks if name in text or text.startswith(f"{kind}:")]
                 place["why"] = "; ".join(dict.fromkeys(said))[:LONGEST]
+    kinds = " ".join(kind.lower() for _, kind, target, _ in layers if target != "CPU")
+    for name in ends:  # what is no layer of its own is part of one, as a Gelu is of a ConvExGelu
+        if name.rpartition("_2")[2] in kinds:
+            for node in origins[name]:
+                place = {"name": node, "op": operators.get(node, ""), "on": "device", "why": ""}
+                places.setdefault((node, place["op"]), place)
     return {"nodes": list(places.values()), "partitions": parts["device"], "cpu_partitions": parts["cpu"]}
 
 
-def fused_nodes(log: str, operators: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return the nodes of the model that each name stands for; a rule makes one of some others."""
+def fused_nodes(log: str, operators: Mapping[str, str]) -> tuple[dict[str, set[str]], set[str]]:
+    """Return the nodes of the model that each name stands for, and what is fused of several and stays.
+
+    A rule makes one of some others.
+    """
+    ends: set[str] = set()
     origins = {name: {name} for name in operators if name}
     for removed, added in FUSION.findall(log):
         taken, made = ast.literal_eval(removed), ast.literal_eval(added) if added else []
@@ -168,7 +178,8 @@ def fused_nodes(log: str, operators: Mapping[str, str]) -> dict[str, set[str]]:
             made = fused or [name for name in made if len(taken) == 1 and not MOVES.search(name)]
         for name in made:
             origins.setdefault(name, set()).update(whole)
-    return origins
+        ends = ends.difference(taken).union(filter(FUSED.search, made))
+    return origins, ends
 
 
 def node_names(name: str, origins: Mapping[str, set[str]]) -> list[str]:

@@ -85,16 +85,20 @@ def quantised(path: str, folder: Path, *, as_it_is: bool) -> tuple[bytes, dict[s
     """Return the int8 TFLite of a model, and the node of which each layer and each output was made."""
     numpy, onnx = importlib.import_module("numpy"), importlib.import_module("onnx")
     model = onnx.load(path)
-    onnx.save(model, folder / "model.onnx")  # onnx2tf writes over what it reads
     constants, rng = {tensor.name for tensor in model.graph.initializer}, numpy.random.default_rng(0)
     feeds: list[dict[str, Any]] = [{} for _ in range(RUNS)]
-    for value in model.graph.input:
-        tensor = value.type.tensor_type
-        if value.name not in constants:
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-            for feed in feeds:
-                array = rng.standard_normal([dim.dim_value for dim in tensor.shape.dim])
-                feed[value.name] = array.astype(dtype) if dtype.kind == "f" else (array > 0).astype(dtype)
+    given = [value for value in model.graph.input if value.name not in constants]
+    names = {value.name: f"input_{index}" for index, value in enumerate(given)}  # TensorFlow changes others
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    for value in (*given, *model.graph.output):
+        value.name = names.get(value.name, value.name)
+    for value in given:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        for feed in feeds:
+            array = rng.standard_normal([dim.dim_value for dim in value.type.tensor_type.shape.dim])
+            feed[value.name] = array.astype(dtype) if dtype.kind == "f" else (array > 0).astype(dtype)
+    onnx.save(model, folder / "model.onnx")  # onnx2tf writes over what it reads
     made = save_model(str(folder / "model.onnx"), str(folder / "saved"), list(feeds[0]), as_it_is=as_it_is)
     makers = {name: node.name for node in model.graph.node for name in node.output}
     layers = {layer: makers[name] for layer, name in layer_tensors(made).items() if makers.get(name)}
