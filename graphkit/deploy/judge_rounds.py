@@ -18,7 +18,7 @@ from graphkit.deploy.write_proven import DeployFolder
 from graphkit.dtypes import dtype_name
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, all_nodes
-from graphkit.judges import Answer, ask_judge, find_judge
+from graphkit.judges import Answer, Trial, ask_judge, find_judge
 from graphkit.save import save_models
 from graphkit.shapes import infer
 from graphkit.targets import load_target
@@ -128,7 +128,7 @@ def _ask_round(draft: Drafted, judges: Sequence[str], seconds: float, progress: 
         save_models(models, weights=draft.folder.weights, data_name=DATA)
         for judge in judges:
             progress(f"asking {judge}")
-            answers = ask_judge(find_judge(judge), paths, seconds=seconds)
+            answers = ask_judge(find_judge(judge), paths, seconds=seconds, trials=[Trial()] * len(paths))
             for part, answer in zip(draft.parts, answers, strict=True):
                 judgements.append(Judgement.of(part.method.file, judge, answer))
                 left.update((judge, op, remedy) for op, remedy in _left_nodes(part, answer))

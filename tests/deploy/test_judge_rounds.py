@@ -14,7 +14,7 @@ from graphkit.deploy import judge_rounds, lower_report
 from graphkit.deploy.lower import lower_folder
 from graphkit.deploy.lower_report import LowerReport
 from graphkit.deploy.verify_folder import verify_folder
-from graphkit.judges import JUDGES, Answer, Judge, PlacedNode
+from graphkit.judges import JUDGES, Answer, Judge, PlacedNode, Trial
 from graphkit.options import LowerOptions
 
 NEGATIVE = {"y = Add (x, flat)": "minus = Neg (flat) y = Sub (x, minus)"}
@@ -27,8 +27,9 @@ def lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lo
     def lower(*refused: Collection[str], verify: bool = False) -> LowerReport:
         rounds = iter([*refused, *[refused[-1]] * judge_rounds.ROUNDS])
 
-        def ask(_: Judge, models: Sequence[Path], *, seconds: float) -> Iterator[Answer]:
+        def ask(_: Judge, models: Sequence[Path], *, seconds: float, trials: Sequence[Trial]) -> Iterator[Answer]:
             assert seconds > 0
+            assert len(trials) == len(models)
             left = next(rounds)
             for number, path in enumerate(models):
                 nodes = onnx.load(path).graph.node
