@@ -21,7 +21,7 @@ from graphkit.graph.view import Node, all_nodes
 from graphkit.judges import Answer, Trial, ask_judge, find_judge
 from graphkit.save import save_models
 from graphkit.shapes import infer
-from graphkit.targets import load_target
+from graphkit.targets import load_target, tflite_spellings
 
 __all__ = ["ROUNDS", "Drafted", "settle_with_judges"]
 
@@ -136,15 +136,17 @@ def _ask_round(draft: Drafted, judges: Sequence[str], seconds: float, progress: 
 
 
 def _left_nodes(part: Lowered, answer: Answer) -> Iterator[tuple[str, str]]:
-    """Yield the operator of each node that stays on the CPU, and the pass that removes it, "" for none."""
-    lint = Lint(load_target(REMEDIED), infer(part.model), part.passes)
+    """Yield the operator of each node that stays on the CPU, and the pass that removes it, "" for none.
+
+    A node that the compiler calls something else is one of those of its operator, or that become it in TFLite.
+    """
+    lint, tflite = Lint(load_target(REMEDIED), infer(part.model), part.passes), tflite_spellings()
     nodes = [*all_nodes(part.model.scopes)]
     for placed in answer.on("cpu"):
-        alike = (node for node in nodes if node.op_type == placed.op)
-        node = next((node for node in nodes if placed.name and node.proto.name == placed.name), None) or next(
-            alike, None
-        )
-        yield placed.op, "" if node is None else _remedy(lint, node)
+        named = [node for node in nodes if placed.name and node.proto.name == placed.name]
+        alike = named or [node for node in nodes if node.op_type == placed.op]
+        alike = alike or [node for node in nodes if any(placed.op in s.becomes for s in tflite.get(node.operator, ()))]
+        yield placed.op, next(filter(None, (_remedy(lint, node) for node in alike)), "")
 
 
 def _remedy(lint: Lint, node: Node) -> str:
