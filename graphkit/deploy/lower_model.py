@@ -21,6 +21,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.equivalence.stages import Stage
 from graphkit.errors import UsageError
 from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.options import FoldingOptions
 from graphkit.passes.attention.decompose_attention import DecomposeAttention
@@ -38,7 +39,7 @@ from graphkit.passes.npu.host_inputs import (
     InsertAttentionMask,
     PoolRowByOneHot,
 )
-from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank
+from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, ReduceRank
 from graphkit.passes.registry import NPU_PASSES, PASSES
 from graphkit.passes.shapes.declare_shapes import FreezeDims
 from graphkit.passes.shapes.simplify_scatter import MaskedScatterToWhere
@@ -101,6 +102,7 @@ def zeros_of(model: Model, names: Set[str], setting: Setting) -> dict[str, np.nd
 
 
 MAX_ROUNDS = 8
+AXES = 4  # which every target takes
 ERROR = 1e-4  # the largest that a pass may make unasked
 PLAIN_PASSES: Mapping[str, type[Rewrite]] = {
     kind.name(): kind for kind in PASSES if issubclass(kind, Rewrite) and kind.largest_error <= ERROR
@@ -393,10 +395,10 @@ class _Lowering:
         self._add_stage("the floor of masks", deep, is_masking=True)
         self._reduce_interface()
         wide = self.model
-        self._run_rewrites(DropZeroAdds(), *(kind() for kind in NPU_PASSES))
+        self._run_rewrites(DropZeroAdds(), *self._spellings())
         for _ in range(MAX_ROUNDS):
             before = self.model
-            self._run_rewrites(*self._find_remedies(), *(kind() for kind in NPU_PASSES))
+            self._run_rewrites(*self._find_remedies(), *self._spellings())
             if self.model is before:
                 break
         self.model = drop_dead_inputs(self.model)
@@ -436,6 +438,16 @@ class _Lowering:
         """Return the names of passes that remove blockers, and have not run yet, and of those that judges ask for."""
         remaining = blockers(self.model, self.sizes.target, passed=self.passes)
         return {obstacle.pass_name for obstacle in remaining.blockers} | self.sizes.passes
+
+    def _spellings(self) -> Iterator[Rewrite]:
+        """Yield the passes for any target, without that for fewer axes where the target is known to take them all."""
+        shapes, wide = infer(self.model), set[str]()
+        for node in all_nodes(self.model.scopes):
+            dims = [shapes[value].dims for value in (*node.operands, *node.results)]
+            wide |= {node.path} if any(each is None or len(each) > AXES for each in dims) else set()
+        found = blockers(self.model, self.sizes.target) if wide else None
+        is_open = found and not wide.isdisjoint(each.path for each in (*found.blockers, *found.unknown))
+        yield from (kind() for kind in NPU_PASSES if kind is not ReduceRank or is_open)
 
     def _find_remedies(self) -> Iterator[Rewrite]:
         """Yield the passes that remove blockers, now and in rounds before, without those that change results."""

@@ -944,3 +944,21 @@ def test_sequences_that_do_not_lie_one_behind_the_other_are_declined(tmp_path: P
     """
     with pytest.raises(UsageError, match=r"does not hold the sequences of a batch one behind the other - lower with"):
         lowered(encoder(TEXT, x, PADDED), tmp_path, replace(OPTIONS, batch=3))
+
+
+TURNED = """<ir_version: 8, opset_import: ["" : 17]>
+    agraph (float[1, 8, 8, 16] pixel_values) => (float[1, 8, 8, 16] last_hidden_state) <
+        int64[6] blocks = {2, 4, 2, 4, 4, 4}, int64[4] image = {1, 8, 8, 16}
+    > {
+        parts = Reshape (pixel_values, blocks)
+        turned = Transpose <perm = [5, 3, 1, 4, 2, 0]> (parts)
+        joined = Reshape (turned, image)
+        last_hidden_state = Add (joined, pixel_values)
+    }"""
+
+
+@pytest.mark.parametrize(("target", "rank", "nodes"), [("webgpu", 6, 4), ("qnn-htp", 4, 6), ("generic-npu", 4, 6)])
+def test_axes_that_a_target_takes_stay(target: str, rank: int, nodes: int, tmp_path: Path) -> None:
+    """A Transpose of six axes that cannot merge is two of four: more nodes than a target that takes six needs."""
+    (file,) = lowered(parser.parse_model(TURNED), tmp_path, LowerOptions(target=target, verify=False)).files
+    assert (file.rank, file.nodes, file.blockers.blockers) == (rank, nodes, ())
