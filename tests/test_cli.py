@@ -930,7 +930,7 @@ BRIEF = """example:detection
 
 Vision model, 1 layer: 162.6 kB, 8.7 k parameters.
 MACs 8.2 M, peak of activations 404.1 kB, for batch_size 1, height 224, width
-224, pixel_mask.1 224, pixel_mask.2 224. No faults; 1 limit:
+224. No faults; 1 limit:
 - shapes computed at run time: 149 of 615 nodes (shape-ops)
 
 Section       What it says

@@ -13,7 +13,7 @@ from graphkit.graph.operator_traits import GATHERING, value_inputs
 from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.ops.spatial import WindowFits
-from graphkit.render.document_blocks import Block, NodeMark, Prose, table
+from graphkit.render.document_blocks import Block, NodeMark, Prose, Shortened, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes
 from graphkit.shapes.constraints import Trigger, find_triggers
@@ -206,8 +206,8 @@ def _hazard_row(number: int, hazard: Hazard) -> Sequence[str | int | None]:
         number,
         dims or "any",
         problem if len(problem) <= WIDTH else f"{problem[: WIDTH - 3].rpartition(' ')[0]} ...",
-        f"at {family_labels(hazard.nodes)}{others}",
-        None if is_confirmed else f"onnxruntime: {foretold}",
+        Shortened.of(f"at {family_labels(hazard.nodes)}{others}", ", ".join(hazard.nodes)),
+        None if is_confirmed else Shortened.of(f"onnxruntime: {foretold}", foretold),
         str(hazard.check) if hazard.check is not None else None,
         hazard.kind,
         len(hazard.nodes),

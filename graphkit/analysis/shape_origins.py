@@ -122,7 +122,8 @@ class Origins(Result):
             shown = group.sources if self.full else group.sources[:1]
             more = f" and {len(group.sources) - len(shown)} more" if len(shown) < len(group.sources) else ""
             sources = f"depends on {', '.join(f'{each.tensor} ({each.producer})' for each in shown)}{more}"
-            row = number, f"{group.count}x", group.expression, meant, sources if shown else None, at
+            told = Shortened.of(sources, ", ".join(each.tensor for each in group.sources)) if shown else None
+            row = number, f"{group.count}x", group.expression, meant, told, at
             rows.setdefault(f"{group.op}: {group.input}", []).append(row)
         headings = "#:number | Count:number | Expression:code | Meaning:note | Source:note | Nodes:note"
         yield from (table(headings, members, title) for title, members in rows.items())

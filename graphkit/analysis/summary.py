@@ -25,7 +25,7 @@ from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import element_count, payload_size, walk_tensors
 from graphkit.io.wire import encode_varint
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, table, table_of
+from graphkit.render.document_blocks import Block, Prose, Shortened, table, table_of
 
 __all__ = [
     "DataFileRow", "OperatorCount", "Summary", "TensorRow", "TiedTensors", "Weight", "WeightBits", "WeightBytes",
@@ -320,12 +320,12 @@ class Summary(Judged):
 
     def _properties(self) -> Iterator[tuple[str, str]]:
         yield "file", f"{self.file} ({self.file_bytes:,} bytes)"
-        yield "graph", f"{self.graph_bytes:,} bytes without the weights"
-        yield "weights", f"{self.total_weight_bytes:,} bytes"
+        yield "graph", Shortened.of(f"{self.graph_bytes:,} bytes without the weights", str(self.graph_bytes))
+        yield "weights", Shortened.of(f"{self.total_weight_bytes:,} bytes", str(self.total_weight_bytes))
         for data in self.data_files:
             yield "data file", f"{data.location} ({'missing' if data.size is None else f'{data.size:,} bytes'})"
-        yield "nodes", f"{self.nodes:,} in {count_things(self.scopes, 'graph(s)')}"
-        yield "initializers", f"{self.initializers:,}"
+        yield "nodes", Shortened.of(f"{self.nodes:,} in {count_things(self.scopes, 'graph(s)')}", str(self.nodes))
+        yield "initializers", Shortened.of(f"{self.initializers:,}", str(self.initializers))
         yield "IR version", str(self.ir_version)
         yield "opsets", ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets)
         yield "producer", self.producer

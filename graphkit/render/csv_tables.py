@@ -32,7 +32,7 @@ def plain_columns(table: Table) -> dict[str, list[Cell]]:
     """Return the columns of a table by name: numbers where all of its cells are, else text; None for an empty cell."""
     found = dict[str, list[Cell]]()
     for place, column in enumerate(table.columns):
-        cells = [row[place] for row in table.rows]
+        cells = [cell.whole if isinstance(cell := row[place], Shortened) else cell for row in table.rows]
         if column.kind == "number":
             cells = [_plain_number(cell) for cell in cells]
         if any(type(cell) is float for cell in cells):  # of which data frames make no column together with integers

@@ -73,3 +73,18 @@ def test_a_column_of_data_frames_has_numbers_of_one_kind() -> None:
     found = plain_columns(table("N:number", [(1,), (0.5,), (None,)]))["N"]
     assert found == [1.0, 0.5, None]
     assert [type(cell) for cell in found[:2]] == [float, float]
+
+
+def test_a_cell_has_one_value_without_the_words_that_a_screen_has_around_it() -> None:
+    model = graphkit.load("example:merged-decoder")
+    frames = {
+        name: plain_columns(next(iter(getattr(graphkit, name)(model).csv_tables()))) for name in ("hazards", "summary")
+    }
+    assert frames["hazards"]["Node"][0] == "optimum::if/else_branch//model/decoder/embed_positions/Gather"
+    assert str(frames["hazards"]["onnxruntime"][0]).startswith("an error with ")
+    properties = dict(zip(frames["summary"]["Property"], frames["summary"]["Value"], strict=True))
+    assert (properties["nodes"], properties["initializers"]) == ("720", "29")
+    assert str(properties["weights"]).isdecimal()
+    origins = graphkit.origins(model)
+    assert not any("depends on" in line or " more" in line for line in origins.to_csv().splitlines())
+    assert "depends on" in origins.to_text()
