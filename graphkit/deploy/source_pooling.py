@@ -251,9 +251,11 @@ def _feed_value(part: Model, value: Value, dims: Mapping[str, int], ids: np.ndar
         return None
     shape = [read_dim(dim, dims).evaluate(dims) for dim in declared.dims if dim is not None]
     kind = declared.numpy_dtype
-    if declared.is_float:
+    if value is part.graph.inputs[-1]:  # the states: the number of each row
         numbers = np.arange(np.prod(shape[:2])).reshape(*shape[:2], 1)
         return np.ascontiguousarray(np.broadcast_to(numbers, shape).astype(kind))
+    if declared.is_float:  # of which the shape may be read
+        return np.zeros(shape, kind)
     if role == "tokens":
         return ids.astype(kind)
     if role in MASKS:

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from builders import model_of
 from onnx import parser
 from real_models import params
+from sessions import run
 
 from graphkit.contract import Method, read_contract
 from graphkit.contract.contract_writers import WRITERS
@@ -226,3 +228,32 @@ def recorded_feed(folder: Path, ids: list[int]) -> bytes:
 
     Host(folder, run).start(ids)
     return b"".join(fed)
+
+
+def test_rows_are_counted_by_a_picture_whose_content_does_not_matter_for_them(tmp_path: Path) -> None:
+    """As in CLIPSeg, whose picture says how many texts there are."""
+    model = model_of(
+        """g (int64[B, n] input_ids, float[B, 3, 4, 4] pixel_values) => (float[B, 3] y)
+        <int64 zero = {0}, int64 one = {1}, int64[1] last = {-1}, int64[2] flat = {0, -1}> {
+            words = Gather (table, input_ids)
+            largest = ArgMax <axis = -1, keepdims = 0> (input_ids)
+            batch = Shape <start = 0, end = 1> (pixel_values)
+            count = Squeeze (batch)
+            row = Range (zero, count, one)
+            i = Unsqueeze (row, last)
+            j = Unsqueeze (largest, last)
+            at = Concat <axis = -1> (i, j)
+            text = GatherND (words, at)
+            mean = GlobalAveragePool (pixel_values)
+            picture = Reshape (mean, flat)
+            y = Add (text, picture)
+        }""",
+        table=np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32),
+    )
+    model.save(tmp_path / "model.onnx")
+    report = lower_folder(tmp_path / "model.onnx", tmp_path / "out", LowerOptions(src_len=8))
+    assert report.proof is not None
+    assert report.proof.passed
+    ids, picture = [4, 17, 3, 9], np.random.default_rng(1).normal(size=(1, 3, 4, 4)).astype(np.float32)
+    (expected,) = run(model.proto, {"input_ids": np.array([ids]), "pixel_values": picture})
+    np.testing.assert_allclose(Host(tmp_path / "out").start(ids, pixel_values=picture)["y"], expected, atol=1e-6)
