@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graphkit.equivalence.result import GRADES, LEAST_SIZES, ComparedConstants, Equivalence
+from graphkit.equivalence.result import GRADES, LEAST_SIZES, ROUNDED, ComparedConstants, Equivalence
 from graphkit.errors import ModelError
 from graphkit.graph.names import count_things, join_words
 from graphkit.model import Model
@@ -30,7 +30,7 @@ class EquivalenceSummary:
         unproven: Why nothing is shown of the others, by name.
         axioms: How often each equality was used.
         conditions: The sizes that this is about, such as `batch >= 1`.
-        limits: Those of the conditions that hold at some legal sizes alone, such as `batch <= 16,777,216`.
+        limits: Those of the conditions that do not hold everywhere, such as `batch <= 16,777,216`.
         compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
         shared_dims: Which dims of the inputs it takes for one size, such as `one batch`.
         constants: Those that were compared with their exact values, where an output is proven in exact arithmetic.
@@ -63,12 +63,14 @@ class EquivalenceSummary:
     @classmethod
     def of(cls, found: Equivalence) -> EquivalenceSummary:
         """Return the summary of a check."""
+        limits = [str(limit) for limit in found.limits if not limit.is_usual]
+        rounded = ["16-bit floats rounded after each node"] if ROUNDED in found.conditions else []
         return cls(
             proven={output.name: output.exactness for output in found.outputs if output.verdict == "proven"},
             unproven={output.name: output.reason for output in found.outputs if output.verdict != "proven"},
             axioms=found.used,
             conditions=found.conditions,
-            limits=tuple(str(limit) for limit in found.limits if not limit.is_usual) if found.proven else (),
+            limits=(*limits, *rounded) if found.proven else (),
             compared=found.compared,
             shared_dims=found.shared_dims,
             constants=found.constants,

@@ -16,6 +16,7 @@ from graphkit.symbolic.expr import INF, Symbol, TooComplexError
 __all__ = [
     "GRADES",
     "LEAST_SIZES",
+    "ROUNDED",
     "ComparedConstants",
     "Equivalence",
     "Exactness",
@@ -28,6 +29,7 @@ Exactness = Literal["bit for bit", "in exact arithmetic"]
 GRADES: tuple[str, ...] = get_args(Exactness)  # the most exact first
 
 LEAST_SIZES = 8  # at which what is said of a node must hold, if it depends on sizes
+ROUNDED = "float16 is rounded after each node, by one kernel for each operator"  # a condition
 ExprPair = tuple[Expr, Expr]  # of the original and of the rewritten model
 
 
@@ -203,6 +205,14 @@ class Equivalence:
             return self.unproven(f"it would hold for {odd[0]}, and not at all sizes up to {size:,}")
         gone = {*map(str, self.limits)}
         return replace(self, limits=(), conditions=tuple(each for each in self.conditions if each not in gone))
+
+    def without_rounding(self) -> Equivalence:
+        """Return what is proven in exact arithmetic, of models that are rounded at other places than at each node."""
+        proven = (
+            replace(each, exactness="in exact arithmetic") if each.verdict == "proven" else each
+            for each in self.outputs
+        )
+        return replace(self, outputs=tuple(proven), conditions=tuple(c for c in self.conditions if c != ROUNDED))
 
     def unproven(self, reason: str) -> Equivalence:
         """Return it with no output proven, for a reason."""

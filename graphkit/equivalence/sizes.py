@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS
-from graphkit.equivalence.result import ExprPair, SizeLimit
+from graphkit.equivalence.result import ROUNDED, ExprPair, SizeLimit
 from graphkit.graph.declared_types import declared_dims, shape_text
 from graphkit.graph.roles import count_captured_values
 from graphkit.graph.traversal import walk_breadth_first
@@ -249,7 +249,6 @@ def _without_product(monomial: Monomial, product: Monomial) -> Expr:
 # Up to which sizes what is known of tensors holds: where a dtype holds the numbers that are computed of sizes.
 
 
-ROUNDED = "float16 is rounded after each node, by one kernel for each operator"
 MOST_ELEMENTS = 1 << 48  # of a tensor: no memory holds more
 Part = tuple[Monomial, int]  # a product of dims, and its factor
 
