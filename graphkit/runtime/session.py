@@ -382,9 +382,10 @@ class BoundSession:
         """Let inputs and outputs be one array, which is bound anew in any case: quicker than each by itself."""
         value = self._value_of(array)
         for name in inputs:
-            self._binding.bind_ortvalue_input(name, value)
             if name in self._memories:
                 self._copied[name] = array
+            else:
+                self._binding.bind_ortvalue_input(name, value)
         for name in outputs:
             self._outputs[name] = None
             self._forget(name)

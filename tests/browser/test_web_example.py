@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from large_models import WORDS, export_of
 from npm_packages import JAVASCRIPT, ONNXRUNTIME, install_packages
 from real_models import export_cases, unpacked_export
 
@@ -28,6 +29,7 @@ SWITCHES = [
 ROOT = JAVASCRIPT.parents[2]
 TOKENIZERS = "@huggingface/tokenizers@0.2.0"
 END, A_MINUTE = 2, 60_000
+LARGE, SLOTS = 32_000, 2048  # words of a vocabulary of real size, and the slots of its cache
 NAMES = ("marian-multi", "qwen3-padded", "llama-static")
 
 
@@ -132,6 +134,21 @@ def test_the_page_gives_the_tokens_of_pytorch(open_example: Open, made: Path, na
             tokens = cut(case["tokens"][0].tolist())
             ids = " ".join(map(str, case["inputs"]["input_ids"][0].tolist()))
             assert list(map(int, generate(page, ids, case["tokens"].shape[1]).split())) == tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("provider", ["wasm", "webgpu"])
+def test_the_page_chooses_from_a_vocabulary_of_real_size(open_example: Open, made: Path, provider: str) -> None:
+    if not (made / "large").exists():
+        export = export_of("qwen2-tiny", made / "large.export", LARGE, SLOTS)
+        graphkit.bundle_folder(export, made / "large", graphkit.BundleOptions(verify=False, max_cache=SLOTS))
+    page = open_example("large", provider)
+    if provider == "webgpu" and not page.evaluate("navigator.gpu?.requestAdapter().then(Boolean)"):
+        pytest.skip("the browser has no adapter for WebGPU")
+    load(page)
+    tokens = list(map(int, generate(page, "7 19 3", 24).split()))
+    assert [tokens] == graphkit.Bundle(made / "large", unchecked=True).generate([[7, 19, 3]], max_new_tokens=24)
+    assert max(tokens) > WORDS["qwen2-tiny"]
 
 
 def test_a_bar_shows_how_much_has_come_and_stop_ends_a_generation(open_example: Open) -> None:
