@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["bundle", "contract", "fetched_export", "genai", "lower", "transformers_js"]
 
 PAGES = ("webgpu", "webnn")  # targets of which browsers are the hosts
+RUNS = {"c": "c++ -std=c++17 {} -lonnxruntime -o loop && ./loop", "python": "python {}"}  # programs that decode
 LANGUAGES = ("c", "rust", "typescript", "kotlin", "python")
 
 
@@ -108,6 +110,9 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
     else:
         text = WRITERS[chosen](read_contract(file))
     put_text(text, output, path.iterdir() if path.is_dir() else [path])
+    if loop and output is not None and chosen in RUNS:
+        folder = shlex.quote(str(path if path.is_dir() else path.parent))
+        print_line(f"Run it: {RUNS[chosen].format(shlex.quote(str(output)))} {folder} 32 PROMPT [SOURCE]")
 
 
 def _constants_command(folder: Path) -> Sequence[str]:

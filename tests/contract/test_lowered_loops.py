@@ -84,6 +84,8 @@ def test_code_is_ascii_with_brackets_in_pairs(language: str) -> None:
 def test_the_command_writes_a_loop_and_says_in_which_languages_there_is_one(tmp_path: Path, run: Run) -> None:
     (tmp_path / "contract.json").write_text(SMALL.to_json())
     assert run("contract", tmp_path, "--loop", "-o", tmp_path / "Loop.kt")[0] == 0
+    said = run("contract", tmp_path, "--loop", "-o", tmp_path / "loop.py")[1]
+    assert said.splitlines()[1] == f"Run it: python {tmp_path}/loop.py {tmp_path} 32 PROMPT [SOURCE]"
     assert "class Loop(folder: File) : AutoCloseable {" in (tmp_path / "Loop.kt").read_text()
     assert "int main(int count, char** words)" in run("contract", tmp_path, "--loop")[1]
     for language in {*LOOPS, "typescript"} - {*LOWERED_LOOPS}:
