@@ -216,17 +216,23 @@ def device_memories(session: InferenceSession) -> dict[str, OrtMemoryInfo | None
 
 
 def device_value(memory: OrtMemoryInfo, array: np.ndarray) -> OrtValue:
-    """Return a copy of an array in the memory of a device.
+    """Return a copy of an array in the memory of a device, to which a session can be bound by its address.
 
     Raises:
+        ProviderError: By an address this would be another memory, which a session copies when it is bound.
         Exception: Whatever onnxruntime raises; its errors have no common base.
     """
-    from onnxruntime import OrtValue
+    from onnxruntime import OrtDevice, OrtValue
 
+    value: OrtValue
     try:
-        value: OrtValue = OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, memory_info=memory)
+        value = OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, memory_info=memory)
     except Exception:  # of a provider that is built in, whose memory has a name of its own
-        return OrtValue.ortvalue_from_numpy(array, memory.name.lower(), memory.device_id)
+        value = OrtValue.ortvalue_from_numpy(array, memory.name.lower(), memory.device_id)
+    device = OrtDevice.make(value.device_name(), memory.device_id)
+    kind = int(memory.device_vendor_id), int(memory.device_mem_type)
+    if value.device_name() == "cpu" or kind != (int(device.device_vendor_id()), int(device.device_mem_type())):
+        raise ProviderError(f"{memory.name} is no memory that an address alone stands for")
     value.update_inplace(array)
     return value
 

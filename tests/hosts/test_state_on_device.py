@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from devices import copies, needs_webgpu
+from devices import copies, memories_of_the_cpu, needs_webgpu
 
 from graphkit.errors import UsageError
 from graphkit.hosts.bundle_host import Bundle
@@ -88,6 +88,16 @@ def test_state_that_cannot_be_on_a_device_stays_in_the_arena(
         np.testing.assert_array_equal(ours, theirs)
     assert {*bundle.state.devices.values()} == {None}
     assert copies == before
+
+
+def test_memory_that_a_device_shares_with_the_cpu_is_none(bundle_of: BundleOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its address it would be that of the CPU, which a session copies when it is bound, and at no run after."""
+    expected = logits_of(Bundle(bundle_of("causal"), threads=1), [[5, 6, 7], [2, 3, 4]])
+    monkeypatch.setattr(session, "device_memories", memories_of_the_cpu)
+    bundle = Bundle(bundle_of("causal"), threads=1)
+    for ours, theirs in zip(logits_of(bundle, [[5, 6, 7], [2, 3, 4]]), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert {*bundle.state.devices.values()} == {None}
 
 
 @needs_webgpu

@@ -6,7 +6,7 @@ A Vulkan driver without a GPU, which Debian's package chromium brings, is named 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -22,7 +22,7 @@ from graphkit.runtime import session
 from graphkit.runtime.providers import Provider
 from graphkit.runtime.session import DeviceArray, IsolatedSession
 
-__all__ = ["EMPTY", "copies", "needs_empty", "needs_webgpu"]
+__all__ = ["EMPTY", "copies", "memories_of_the_cpu", "needs_empty", "needs_webgpu"]
 
 EMPTY = "AzureExecutionProvider"  # in the wheels for Linux and Windows; it runs models on servers, and no operators
 ONE_NODE = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Exp (x) }'
@@ -43,14 +43,16 @@ needs_empty = pytest.mark.skipif(EMPTY not in onnxruntime.get_available_provider
 needs_webgpu = pytest.mark.skipif(not _has_webgpu(), reason="onnxruntime-ep-webgpu or its device is not there")
 
 
+def memories_of_the_cpu(opened: onnxruntime.InferenceSession) -> dict[str, Any]:
+    """Say of all inputs and outputs that a device has them in the memory of the CPU."""
+    ports, memory = [*opened.get_inputs(), *opened.get_outputs()], opened.get_output_memory_infos()[0]
+    return {port.name: memory for port in ports}
+
+
 @pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+def copies(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Let all inputs and outputs be in the memory of a device, and count the copies from it and to it."""
     counts = {"read": 0, "write": 0}
-
-    def memories(opened: onnxruntime.InferenceSession) -> dict[str, Any]:
-        ports, memory = [*opened.get_inputs(), *opened.get_outputs()], opened.get_output_memory_infos()[0]
-        return {port.name: memory for port in ports}
 
     def value(_: object, array: np.ndarray) -> onnxruntime.OrtValue:
         made = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type)
@@ -68,9 +70,8 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
 
     if not hasattr(onnxruntime.InferenceSession, "get_output_memory_infos"):
         pytest.skip("this onnxruntime does not say where inputs and outputs are")
-    with monkeypatch.context() as patched:
-        patched.setattr(session, "device_memories", memories)
-        patched.setattr(session, "device_value", value)
-        for name in counts:
-            patched.setattr(DeviceArray, name, counted(name))
-        yield counts
+    monkeypatch.setattr(session, "device_memories", memories_of_the_cpu)
+    monkeypatch.setattr(session, "device_value", value)
+    for name in counts:
+        monkeypatch.setattr(DeviceArray, name, counted(name))
+    return counts
