@@ -481,6 +481,17 @@ def test_a_condition_beyond_which_nothing_is_known() -> None:
     )
 
 
+@pytest.mark.parametrize(("dtype", "refused"), [("int64", ["Add", "Cast", "Gather"]), ("int32", [])])
+def test_vela_for_the_u85_takes_no_arithmetic_of_int64(dtype: str, refused: list[str]) -> None:
+    text = f"""({dtype}[3] i, float[8, 4] t) => (float[3, 4] y, bool[3] b) {{
+        j = Add (i, i)
+        y = Gather (t, j)
+        b = Cast <to = 9> (j)
+    }}"""
+    found = blockers(model_of(text), load_target("ethos-u85"))
+    assert sorted(one.op for one in found.blockers) == refused
+
+
 def test_targets_differ() -> None:
     assert by_tflite("ethos-u85", "y = Gather <axis = 1> (x, i)") == ["Gather"]
     assert by_tflite("ethos-u85", "y = Gather (x, i)") == []
