@@ -7,41 +7,27 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from graphkit.analysis.blockers import NO_REWRITE
+from graphkit.analysis.node_placement import REMEDIED
 from graphkit.analysis.target_lint import Cause, Lint
 from graphkit.deploy.lower_model import PLAIN_PASSES
 from graphkit.deploy.lower_report import DATA, Judgement
 from graphkit.deploy.lowered_contract import Lowered
-from graphkit.deploy.write_proven import DeployFolder
 from graphkit.dtypes import dtype_name
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, all_nodes
 from graphkit.judges import Answer, Trial, ask_judge, find_judge
-from graphkit.save import save_models
+from graphkit.save import Placement, save_models
 from graphkit.shapes import infer
-from graphkit.targets import load_target, tflite_spellings
+from graphkit.targets import load_target
 
-__all__ = ["ROUNDS", "Drafted", "settle_with_judges"]
+__all__ = ["ROUNDS", "settle_with_judges"]
 
 ROUNDS = 4
-REMEDIED = "generic-npu"  # the target whose remedies are those of any compiler
-
-
-class Drafted(Protocol):
-    """A lowering that is not written yet."""
-
-    @property
-    def parts(self) -> Sequence[Lowered]:
-        """The models."""
-
-    @property
-    def folder(self) -> DeployFolder:
-        """The folder to write."""
-
-
-D = TypeVar("D", bound=Drafted)
+Draft = TypeVar("Draft")  # a lowering that is not written yet
+Models = tuple[Sequence[Lowered], Placement]  # those of one, and where their weights go
 
 
 @dataclass(frozen=True)
@@ -61,6 +47,11 @@ class _Round:
         """The passes that remove nodes and do not change results."""
         return {name for _, _, name in self.left if name in PLAIN_PASSES}
 
+    @property
+    def faults(self) -> tuple[int, int]:
+        """How many models do not compile, and how many nodes stay on the CPU."""
+        return sum(each.device_nodes is None for each in self.judgements), self.left.total()
+
     def words(self, number: int) -> str:
         """Return what was found, as a sentence."""
         judges = dict.fromkeys(judgement.command for judgement in self.judgements)
@@ -77,17 +68,19 @@ class _Round:
 
 
 def settle_with_judges(
-    draft: D,
-    again: Callable[[frozenset[str]], D],
+    draft: Draft,
+    again: Callable[[frozenset[str]], Draft],
+    models_of: Callable[[Draft], Models],
     judges: Sequence[str],
     seconds: float,
     progress: Callable[[str], None],
-) -> tuple[D, tuple[Judgement, ...], tuple[str, ...]]:
+) -> tuple[Draft, tuple[Judgement, ...], tuple[str, ...]]:
     """Lower again with the passes that remove what judges leave on the CPU, until no pass does, for some rounds.
 
     Args:
         draft: The lowering.
         again: Lowers once more, with passes of these names.
+        models_of: Gives the models of a lowering.
         judges: The names of judges that are installed.
         seconds: The time limit for each answer.
         progress: Called with the name of each step before it starts.
@@ -96,7 +89,7 @@ def settle_with_judges(
         The lowering that leaves least, the answers about it, and a sentence about each round, where the first one found
         anything.
     """
-    found, asked = _ask_round(draft, judges, seconds, progress), frozenset[str]()
+    found, asked = _ask_round(models_of(draft), judges, seconds, progress), frozenset[str]()
     notes = [found.words(1)]
     for number in range(2, ROUNDS + 1):
         more = found.passes - asked
@@ -104,48 +97,43 @@ def settle_with_judges(
             break
         progress(f"lowering again with {', '.join(sorted(more))}")
         other = again(asked | more)
-        if _content(other) == _content(draft):
+        if _content(models_of(other)) == _content(models_of(draft)):
             notes.append(f"{', '.join(sorted(more))} changed nothing.")
             break
-        answers = _ask_round(other, judges, seconds, progress)
+        answers = _ask_round(models_of(other), judges, seconds, progress)
         notes.append(answers.words(number))
-        if answers.left.total() >= found.left.total():
+        if answers.faults >= found.faults:
             notes.append(f"That is no less, so that the models of round {number - 1} were kept.")
             break
         draft, found, asked = other, answers, asked | more
     return draft, found.judgements, tuple(notes) if len(notes) > 1 or found.left else ()
 
 
-def _content(draft: Drafted) -> list[bytes]:
-    return [part.model.proto.SerializeToString(deterministic=True) for part in draft.parts]
+def _content(models: Models) -> list[bytes]:
+    return [part.model.proto.SerializeToString(deterministic=True) for part in models[0]]
 
 
-def _ask_round(draft: Drafted, judges: Sequence[str], seconds: float, progress: Callable[[str], None]) -> _Round:
-    judgements, left = [], Counter[tuple[str, str, str]]()
+def _ask_round(models: Models, judges: Sequence[str], seconds: float, progress: Callable[[str], None]) -> _Round:
+    judgements, left, (parts, weights) = [], Counter[tuple[str, str, str]](), models
     with tempfile.TemporaryDirectory(prefix="graphkit-") as name:
-        paths = [Path(name) / part.method.file for part in draft.parts]
-        models = dict(zip(paths, (part.model for part in draft.parts), strict=True))
-        save_models(models, weights=draft.folder.weights, data_name=DATA)
+        paths = [Path(name) / part.method.file for part in parts]
+        files = dict(zip(paths, (part.model for part in parts), strict=True))
+        save_models(files, weights=weights, data_name=DATA)
         for judge in judges:
             progress(f"asking {judge}")
             answers = ask_judge(find_judge(judge), paths, seconds=seconds, trials=[Trial()] * len(paths))
-            for part, answer in zip(draft.parts, answers, strict=True):
+            for part, answer in zip(parts, answers, strict=True):
                 judgements.append(Judgement.of(part.method.file, judge, answer))
                 left.update((judge, op, remedy) for op, remedy in _left_nodes(part, answer))
     return _Round(tuple(judgements), left)
 
 
 def _left_nodes(part: Lowered, answer: Answer) -> Iterator[tuple[str, str]]:
-    """Yield the operator of each node that stays on the CPU, and the pass that removes it, "" for none.
-
-    A node that the compiler calls something else is one of those of its operator, or that become it in TFLite.
-    """
-    lint, tflite = Lint(load_target(REMEDIED), infer(part.model), part.passes), tflite_spellings()
-    nodes = [*all_nodes(part.model.scopes)]
+    """Yield the operator of each node that stays on the CPU, and the pass that removes it, "" for none."""
+    lint, nodes = Lint(load_target(REMEDIED), infer(part.model), part.passes), [*all_nodes(part.model.scopes)]
     for placed in answer.on("cpu"):
         named = [node for node in nodes if placed.name and node.proto.name == placed.name]
         alike = named or [node for node in nodes if node.op_type == placed.op]
-        alike = alike or [node for node in nodes if any(placed.op in s.becomes for s in tflite.get(node.operator, ()))]
         yield placed.op, next(filter(None, (_remedy(lint, node) for node in alike)), "")
 
 

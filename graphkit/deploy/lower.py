@@ -438,7 +438,9 @@ def _settle_with_judges(
     if not judges:
         return draft, ()
     again = partial(_draft_files, changes, options, progress)
-    draft, judgements, notes = settle_with_judges(draft, again, judges, options.judge_seconds, progress)
+    draft, judgements, notes = settle_with_judges(
+        draft, again, lambda made: (made.parts, made.folder.weights), judges, options.judge_seconds, progress
+    )
     return replace(draft, notes=(*draft.notes, *notes)), judgements
 
 

@@ -22,7 +22,7 @@ NEGATIVE = {"y = Add (x, flat)": "minus = Neg (flat) y = Sub (x, minus)"}
 
 @pytest.fixture
 def lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LowerReport]:
-    """Lower a decoder, asked about by a judge that leaves nodes of some operators on the CPU."""
+    """Lower a decoder, asked about by a judge that leaves nodes of some operators on the CPU, or refuses "all"."""
 
     def lower(*refused: Collection[str], verify: bool = False) -> LowerReport:
         rounds = iter([*refused, *[refused[-1]] * judge_rounds.ROUNDS])
@@ -34,7 +34,8 @@ def lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lo
             for number, path in enumerate(models):
                 nodes = onnx.load(path).graph.node
                 placed = [PlacedNode(n.name, n.op_type, "cpu" if n.op_type in left else "device") for n in nodes]
-                yield Answer(number=number, nodes=tuple(placed), partitions=1)
+                error = "no kernel" if "all" in left else ""
+                yield Answer(number=number, error=error, nodes=() if error else tuple(placed), partitions=1)
 
         for module in (judge_rounds, lower_report):
             monkeypatch.setattr(module, "find_judge", JUDGES.__getitem__)
@@ -72,8 +73,11 @@ def test_a_node_that_no_pass_removes_is_named(lowered: Callable[..., LowerReport
     assert report.findings() == ("step.onnx: `webgpu`: 1 of 21 nodes on the CPU: Softmax 1",)
 
 
-def test_models_that_leave_more_on_the_cpu_are_not_kept(lowered: Callable[..., LowerReport], tmp_path: Path) -> None:
-    report = lowered(("Neg",), ("Mul", "MatMul"))
+@pytest.mark.parametrize("later", [("Mul", "MatMul"), ("all",)])
+def test_models_that_a_judge_takes_less_of_are_not_kept(
+    later: Collection[str], lowered: Callable[..., LowerReport], tmp_path: Path
+) -> None:
+    report = lowered(("Neg",), later)
     assert report.notes[-1] == "That is no less, so that the models of round 1 were kept."
     assert "Neg" in {node.op_type for node in onnx.load(tmp_path / "out" / "step.onnx").graph.node}
     assert read_contract(tmp_path / "out" / "contract.json").options.passes == ()
