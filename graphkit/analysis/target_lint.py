@@ -79,8 +79,7 @@ def _fills_from_data(lint: Lint, node: Node) -> bool:
 
 
 def _guards_softmax(_: Lint, node: Node) -> bool:
-    source = node.input(0)
-    return source is not None and source.producer is not None and source.producer.is_op("Softmax")
+    return _is_made_by(node, ("Softmax",))
 
 
 def _finds_assigned(_: Lint, node: Node) -> bool:
@@ -120,6 +119,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "Reciprocal", "reciprocal-to-div"),
     Remedy("operator", "Slice", "slice-steps-to-reshape", lambda _, node: node.input(4) is not None),
     Remedy("operator", "Sqrt", "reciprocal-to-div", lambda _, node: _is_read_by(node, "Reciprocal")),
+    Remedy("operator", "Cast", "dequantize", lambda _, node: _is_made_by(node, QUANTISED)),
     Remedy("operator", "DynamicQuantizeLinear", "dequantize"),
     *(Remedy("operator", operator, "dequantize", _second_is_static) for operator in QUANTISED),
     Remedy("control flow", "If", "specialize-input"),
@@ -421,6 +421,11 @@ def _condition_holds(node: Node, condition: Condition, shapes: Shapes) -> bool |
     if condition.static:
         parts.append(all(shapes[value].sizes() is not None for value in (*node.operands, *node.results)))
     return False if False in parts else None if None in parts else True
+
+
+def _is_made_by(node: Node, operators: Collection[str]) -> bool:
+    source = node.input(0)
+    return source is not None and source.producer is not None and source.producer.operator in operators
 
 
 def _is_read_by(node: Node, op: str) -> bool:

@@ -492,6 +492,15 @@ def test_vela_for_the_u85_takes_no_arithmetic_of_int64(dtype: str, refused: list
     assert sorted(one.op for one in found.blockers) == refused
 
 
+def test_a_cast_of_a_quantised_product_goes_with_it() -> None:
+    text = """(int8[3, 4] x) => (float[3, 2] y) <int8[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}> {
+        whole = MatMulInteger (x, w)
+        y = Cast <to = 1> (whole)
+    }"""
+    found = blockers(model_of(text), load_target("ethos-u85"))
+    assert [(one.op, one.pass_name) for one in found.blockers] == [("Cast", "dequantize")]
+
+
 def test_targets_differ() -> None:
     assert by_tflite("ethos-u85", "y = Gather <axis = 1> (x, i)") == ["Gather"]
     assert by_tflite("ethos-u85", "y = Gather (x, i)") == []
