@@ -10,6 +10,7 @@ import onnx.parser
 import psutil
 import pytest
 from bundles import SLOTS, VOCABULARY, made, saved
+from devices import copies
 
 from graphkit.contract.bundle_contract import BundleMethod, BundlePort, Feed
 from graphkit.errors import ModelError, UsageError
@@ -19,6 +20,7 @@ from graphkit.hosts.method_feeds import of_source
 from graphkit.hosts.token_search import BeamOptions
 from graphkit.runtime.session import RunError
 
+__all__ = ["copies"]
 BundleOf = Callable[[str], Path]
 KEY = "past_key_values.0.key"
 
@@ -387,7 +389,12 @@ def test_beams_find_the_best_of_all_sequences(opened: Opened) -> None:
 # State that is replaced as a whole
 
 
-def test_rows_of_state_with_two_places_are_reordered_and_the_rest_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["arena", "device"])
+def test_rows_of_state_with_two_places_are_reordered_and_the_rest_stays(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if place == "device":
+        request.getfixturevalue("copies")
     text = """<ir_version: 9, opset_import: ["" : 17]>
         agraph (float[batch, 2] x, float[batch, 2] hidden, float[1] count, float rate) =>
         (float[batch, 2] y, float[batch, 2] hidden_after, float[1] count_after) <float one = {1}> {
