@@ -37,8 +37,8 @@ class ProviderList(Result):
         yield table_of("Provider:code=name | Runs on=device | To install:note=install", others, "Others")
         yield Prose(
             "verify, compare, lower, bundle and report take --provider NAME. What a device refuses runs on the CPU; "
-            "`graphkit report MODEL --provider NAME` says which nodes that are. The state of a bundle stays on a device "
-            "that has memory of its own, as onnxruntime says; for another it is copied at each step."
+            "`graphkit report MODEL --provider NAME` says which nodes that are. The state of a bundle stays on a "
+            "device that has memory of its own, as onnxruntime says; for another it is copied at each step."
         )
 
 
