@@ -24,7 +24,7 @@ from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, const, lower
 from graphkit.symbolic.expr import Call, Symbol
 
-__all__ = ["AXIOMS", "FIRST_AXIOMS", "Axiom", "Result", "copies_zeros"]
+__all__ = ["AXIOMS", "BY_SIZES", "FIRST_AXIOMS", "Axiom", "Result", "copies_zeros"]
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,20 @@ def merge_transposes(app: Application) -> Result:
     return app.tools.movement.transpose(source, perm) if sorted(perm) == list(range(rank)) else None
 
 
+BY_SIZES = "Expand by sizes"  # which axes it repeats depends on these
+
+
 def merge_expands(app: Application) -> Result:
-    """Expands are known by their output dims."""
+    """Expands are known by their output dims, or else by the sizes that are not those of the axes anyway."""
     source = app.operand(0)
-    if not expands_to(source.shape, app.shape):
+    if expands_to(source.shape, app.shape):
+        return app.tools.movement.expand(source, app.shape)
+    sizes = app.elements_of(app.operand(1))
+    if sizes is None or len(sizes) < len(source.shape):
         return "along which axes it repeats depends on sizes"
-    return app.tools.movement.expand(source, app.shape)
+    own = (const(1),) * (len(sizes) - len(source.shape)) + source.shape
+    plain = tuple(const(1) if size == dim else size for size, dim in zip(sizes, own, strict=True))
+    return app.tools.terms.make(BY_SIZES, plain, (source,), app.dtype, app.dims)
 
 
 def repeat_axes(app: Application) -> Result:

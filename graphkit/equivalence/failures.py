@@ -18,7 +18,7 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.equivalence import cutting
 from graphkit.equivalence.application import Application, Reading, Run, version_of
-from graphkit.equivalence.axioms import copies_zeros
+from graphkit.equivalence.axioms import BY_SIZES, copies_zeros
 from graphkit.equivalence.movement import count_elements
 from graphkit.equivalence.reader import broadcast_dims
 from graphkit.equivalence.terms import Term
@@ -285,8 +285,8 @@ RULES: Mapping[str, Callable[[Application], bool]] = {
 
 
 MAX_NAMED = 4
-# Operators that fail by their core alone: by indices, however they are shaped, or by the axes that are padded.
-BY_CORE = {"Gather": "Gather of rows", "Pad": "Pad"}
+# Operators that fail by their core alone: by indices, whatever their shape, by the axes that are padded, or by sizes.
+BY_CORE = {"Expand": BY_SIZES, "Gather": "Gather of rows", "Pad": "Pad"}
 # Operators that fail by dtypes and dims alone, never by elements.
 BY_DIMS = RECURRENT | operator_set(
     """

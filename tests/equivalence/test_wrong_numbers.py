@@ -290,3 +290,20 @@ def test_a_proof_of_float16_tells_where_it_is_rounded(kind: str, is_told: bool) 
     text = f"g ({kind}[n] x) => ({kind}[n] y) {{ a = Add (x, x) y = Identity (a) }}"
     told = check_equivalence(model(text), model(text)).conditions
     assert ("float16 is rounded after each node, by one kernel for each operator" in told) == is_told
+
+
+@pytest.mark.parametrize(
+    ("target", "is_proven"),
+    [
+        ("Concat <axis = 0> (rows, one)", True),
+        ("Concat <axis = 0> (rows, columns)", True),
+        ("Concat <axis = 0> (others, one)", False),
+        ("Concat <axis = 0> (rows, others)", False),
+    ],
+)
+def test_an_expand_whose_axes_depend_on_sizes_is_known_by_the_others(target: str, is_proven: bool) -> None:
+    head = "g (float[n, c] x, float[m, d] z, float[k] v) => (float[r, s] y) <int64[1] one = {1}> {"
+    sizes = "rows = Shape <end = 1> (z) columns = Shape <start = 1> (x) others = Shape (v) "
+    original = model(f"{head} {sizes} all = Concat <axis = 0> (rows, columns) y = Expand (x, all) }}")
+    found = check_equivalence(original, model(f"{head} {sizes} t = {target} y = Expand (x, t) }}"))
+    assert found.is_proven == is_proven

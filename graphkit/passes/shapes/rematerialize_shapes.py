@@ -267,7 +267,8 @@ def _simplest_elements(editor: Editor, node: Node, index: int, value: Value, ele
         if any(isinstance(size, Expr) and lower(size) < 1 for size in plain):  # where it is 0, it would mean "copy"
             return elements
     elif node.is_op("Expand") and index == 1:
-        plain = expand_spec(before, after)
+        whole = (Expr.of(1),) * (len(after) - len(elements)) + tuple(elements)  # for a dim of 0 does not grow
+        plain = [n if isinstance(n, int) else given for n, given in zip(expand_spec(before, after), whole, strict=True)]
     elif node.is_op("Slice") and index in (1, 2) and (bounds := slice_bounds(editor, node)) is not None:
         most = INT32_MAX if editor.shapes[value].dtype == INT32 else INT64_MAX
         plain = [bound if isinstance(bound := pair[index - 1], Expr) else min(bound, most) for pair in bounds]

@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from rewriting import SIZES, check, constants, feeds_of, lines, model_of
+from sessions import run
 
 from graphkit.model import Model
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
@@ -73,6 +74,15 @@ def test_an_expand_is_told_only_the_dims_that_grow() -> None:
         "e = Expand (x, dims/1,L)",
         "y = Neg (e)",
     ]
+
+
+def test_an_expand_whose_axes_depend_on_sizes_keeps_its_target() -> None:
+    """A dim of 0 does not grow to the larger of both."""
+    text = f"{TWO} to = Concat <axis = 0> (n, l) e = Expand (w, to) y = Neg (e)"
+    outcome = PASS.run(graph(text, "float[N, L] x, float[M, L] w"))
+    assert "e = Expand (w, dims/N,1)" in plain(outcome.model)
+    feeds = {"x": np.zeros((0, 3), np.float32), "w": np.zeros((1, 3), np.float32)}
+    assert run(outcome.model.proto, feeds)[0].shape == (0, 3)
 
 
 def test_a_range_takes_a_scalar() -> None:
