@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
@@ -29,6 +30,8 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
+from graphkit.ops.costs import MACS
+from graphkit.ops.rule_context import NodeFacts, UnknownError
 from graphkit.ops.tensor import Ratio, Tensor, TensorSequence, exact_range
 from graphkit.progress import check_time
 from graphkit.runtime.session import Feed, SmallModel, run_small_models
@@ -229,8 +232,10 @@ class _Claim:
             total += counts[-1] * (BITS.get(tensor.dtype, 64) / 8)
         if self.reads_dims:
             return total / UNTOUCHED, np.zeros(values.count)
-        largest = sorted(counts, key=lambda count: -float(count.max()))[:3]  # rows*inner, inner*columns, rows*columns
-        return total, np.sqrt(np.prod(largest, axis=0)) if len(largest) == 3 else np.sum(counts, axis=0)
+        with suppress(UnknownError, KeyError):  # but for products each element is a step
+            products = MACS[self.node.operator](NodeFacts(self.node, self.inputs, self.outputs))
+            return total, np.maximum(values.of(products).astype(float) * np.ones(values.count), 0)
+        return total, np.sum(counts, axis=0)
 
 
 def _tensor_facts(tensor: Tensor) -> Hashable:
