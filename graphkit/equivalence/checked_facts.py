@@ -213,10 +213,10 @@ class _Claim:
 
     @cached_property
     def is_large(self) -> bool:
-        """Whether it takes too much to run it at any size."""
+        """Whether it takes too much to run it at as many sizes as it must hold at."""
         least = Values({each.name: size_column([_least_size(each)]) for each in self.symbols.values()})
         size, steps = self.weights(least)
-        return bool(size[0] > MAX_BYTES or steps[0] > MAX_STEPS)
+        return bool(size[0] * self.at_least > MAX_BYTES or steps[0] * self.at_least > MAX_STEPS)
 
     @property
     def reads_dims(self) -> bool:

@@ -6,7 +6,7 @@ import math
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 from onnx.defs import get_schema
@@ -153,7 +153,8 @@ class ReciprocalToDiv(NodeRewrite):
 class SliceStepsToReshape(NodeRewrite):
     """Spell a Slice of every n-th element as one of step 1 between two Reshapes, as of the pairs of rotary embeddings.
 
-    Legality: all dims are numbers, one axis is cut, n divides its length, and all of it but the offset is cut.
+    Several axes are cut one after the other. Legality: all dims are numbers, n divides the length of each axis, and
+    nothing but the offset is left out of it.
 
     Before:
 
@@ -177,19 +178,20 @@ class SliceStepsToReshape(NodeRewrite):
     def edit_node(self, editor: Editor, node: Node) -> None:
         data, out, cuts = node.operand(0), node.result(), constant_bounds(editor, node)
         dims, after = editor.shapes[data].sizes(), editor.shapes[out].sizes()
-        ((axis, (first, _, step)), *others) = (cuts or {}).items() or [(0, (0, 0, 1))]
-        if others or step < 2 or dims is None or after is None or 0 in dims:
+        if not cuts or any(step < 2 for _, _, step in cuts.values()) or dims is None or after is None or 0 in dims:
             return
-        start = first + dims[axis] if first < 0 else first
-        if dims[axis] % step or not 0 <= start < step or after[axis] * step != dims[axis]:
-            raise MatchFailure(f"it takes some of every {step} elements")
-        groups = [math.prod(dims[:axis]), dims[axis] // step, step, math.prod(dims[axis + 1 :])]
-        groups = groups if groups[3] > 1 else groups[:3]
-        builder = Builder(editor, node)
-        apart = builder.add("Reshape", data, builder.integers(groups, "groups"), role="apart")
-        bounds = [builder.integers([at], name) for at, name in ((start, "from"), (start + 1, "to"), (2, "axis"))]
-        one = builder.add("Slice", apart, *bounds, role="one")
-        builder.add("Reshape", one, builder.integers(after, "shape"))
+        builder, sizes, value = Builder(editor, node), [*dims], cast(NodeInput, data)
+        for axis, (first, _, step) in cuts.items():
+            start = first + dims[axis] if first < 0 else first
+            if dims[axis] % step or not 0 <= start < step or after[axis] * step != dims[axis]:
+                raise MatchFailure(f"it takes some of every {step} elements")
+            groups = [math.prod(sizes[:axis]), sizes[axis] // step, step, math.prod(sizes[axis + 1 :])]
+            groups = groups if groups[3] > 1 else groups[:3]
+            sizes[axis] //= step
+            apart = builder.add("Reshape", value, builder.integers(groups, "groups"), role="apart")
+            bounds = [builder.integers([at], name) for at, name in ((start, "from"), (start + 1, "to"), (2, "axis"))]
+            value = builder.add("Slice", apart, *bounds, role="one")
+        builder.add("Reshape", value, builder.integers(after, "shape"))
         builder.replace()
         editor.note("Slice(s) of every n-th element spelled as Reshapes")
 

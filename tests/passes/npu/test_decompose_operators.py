@@ -77,6 +77,16 @@ def test_every_nth_element_is_one_of_a_group(dims: str, cut: tuple[int, ...]) ->
     assert all(len(infer(model)[value].dims or ()) <= 4 for value in model.graph.values.values())
 
 
+def test_every_nth_element_of_two_axes_is_one_of_a_group_of_each() -> None:
+    """As a Swin merges patches."""
+    text = """g (float[1, 4, 6, 5] x) => (float[1, 2, 2, 5] y)
+    <int64[2] a = {1, 2}, int64[2] e = {9, 9}, int64[2] axes = {1, 2}, int64[2] n = {2, 3}> {
+        y = Slice (x, a, e, axes, n)
+    }"""
+    model = check(SliceStepsToReshape(), model_of(text)).model
+    assert [node.op_type for node in model.graph.nodes] == ["Reshape", "Slice", "Reshape", "Slice", "Reshape"]
+
+
 @pytest.mark.parametrize(
     ("dims", "cut"),
     [("N, 6", (0, 6, 1, 2)), ("2, 7", (0, 7, 1, 2)), ("2, 6", (2, 6, 1, 2)), ("2, 6", (0, 4, 1, 2)),
