@@ -213,7 +213,8 @@ class BundleState(Mapping[str, np.ndarray]):
 
     def _fetch(self, state: StateTensor) -> None:
         """Copy a state from its device to the arena, where it is from then on."""
-        self._content(state)[...] = self._there.pop(state.name).read()
+        self._content(state)[...] = self._there[state.name].read()
+        del self._there[state.name]
 
     def note_written(self, state: StateTensor, shape: Sequence[int]) -> None:
         """Take note that a method has replaced a state as a whole."""
@@ -478,6 +479,7 @@ class BoundMethods:
             bound.bind_input(port.name, self._kept(method, port.name, feeds[port.name]))
         known = state.version, tuple(sizes.items())
         if self._bindings.get(method.name) != known or ports.moves:
+            self._bindings.pop(method.name, None)  # of what fails halfway nothing is known
             self._bind_state(method, bound, sizes)
             self._bindings[method.name] = known
         elif state.devices:

@@ -9,6 +9,7 @@ import re
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -266,7 +267,13 @@ class DeviceArray:
         self._place = self.value.device_name(), memory.device_id
 
     def write(self, array: np.ndarray) -> None:
-        """Copy an array of its size into it."""
+        """Copy an array of its size and dtype into it.
+
+        Raises:
+            ValueError: It has another dtype, of which onnxruntime would copy the bytes.
+        """
+        if array.dtype != self.dtype:
+            raise ValueError(f"an array is {array.dtype}, and the model takes {np.dtype(self.dtype)}")
         self.value.update_inplace(array)
 
     def read(self) -> np.ndarray:
@@ -362,7 +369,9 @@ class BoundSession:
     def memory_of(self, names: Sequence[str]) -> object:
         """Return the memory of a device that has all these inputs and outputs, None where there is none."""
         memories = [self._memories.get(name) for name in names]
-        return memories[0] if memories and None not in memories else None
+        parts = attrgetter("name", "device_id", "device_vendor_id", "device_mem_type")
+        places = {parts(memory) if memory is not None else None for memory in memories}
+        return memories[0] if len(places) == 1 else None
 
     def bind_input(self, name: str, array: np.ndarray) -> None:
         """Let an input be an array, which is read at each run."""

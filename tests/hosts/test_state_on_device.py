@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from devices import copies, memories_of_the_cpu, needs_webgpu
+from rewriting import model_of
 
 from graphkit.errors import UsageError
+from graphkit.hosts import bound_state
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.runtime import session
+from graphkit.runtime.session import BoundSession, DeviceArray, Session
 
 BundleOf = Callable[[str], Path]
 KEY = "past_key_values.0.key"
@@ -98,6 +103,64 @@ def test_memory_that_a_device_shares_with_the_cpu_is_none(bundle_of: BundleOf, m
     for ours, theirs in zip(logits_of(bundle, [[5, 6, 7], [2, 3, 4]]), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert {*bundle.state.devices.values()} == {None}
+
+
+def test_a_state_that_could_not_be_read_is_still_on_its_device(
+    bundle_of: BundleOf, copies: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: DeviceArray) -> np.ndarray:
+        raise RuntimeError("the device is lost")
+
+    bundle = Bundle(bundle_of("causal"), threads=1)
+    bundle.prefill([[1, 2]])
+    with monkeypatch.context() as patched:
+        patched.setattr(DeviceArray, "read", fail)
+        with pytest.raises(RuntimeError, match="lost"):
+            bundle.state[KEY]
+    assert bundle.state[KEY].any()
+    assert copies["read"] == 1
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_run_goes_on_after_one_that_could_not_be_bound(
+    is_there: bool, bundle_of: BundleOf, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise UsageError("no room")
+
+    bundle = Bundle(bundle_of("causal"), threads=1)
+    bundle.prefill([[1, 2]])
+    expected = [bundle.step(token) for token in (3, 4)]
+    if is_there:
+        request.getfixturevalue("copies")
+    bundle = Bundle(bundle_of("causal"), threads=1)
+    bundle.prefill([[1, 2]])
+    np.testing.assert_array_equal(bundle.step(3), expected[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(bound_state, "_resolved_dims", fail)
+        with pytest.raises(UsageError, match="no room"):
+            bundle.step([[4, 5]])
+    np.testing.assert_array_equal(bundle.step(4), expected[1])
+
+
+@pytest.mark.usefixtures("copies")
+def test_an_array_of_another_dtype_is_not_copied_to_a_device() -> None:
+    array = DeviceArray(SimpleNamespace(device_id=0), np.zeros(2, np.float32))
+    with pytest.raises(ValueError, match="an array is float64, and the model takes float32"):
+        array.write(np.ones(2))
+    assert not array.read().any()
+
+
+def test_what_lies_in_two_memories_has_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = [
+        SimpleNamespace(name=name, device_id=0, device_vendor_id=0, device_mem_type=0) for name in ("Cuda", "Pinned")
+    ]
+    model = model_of("g (float[n] x) => (float[n] y, float[n] z) { y = Exp (x) z = Neg (x) }")
+    monkeypatch.setattr(session, "device_memories", lambda _: dict(zip("xzy", [two[0], two[0], two[1]], strict=True)))
+    bound = BoundSession(Session(model))
+    assert bound.memory_of(["x", "z"]) is two[0]
+    assert bound.memory_of(["x", "y"]) is None
+    assert bound.memory_of([]) is None
 
 
 @needs_webgpu
