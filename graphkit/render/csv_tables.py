@@ -12,7 +12,8 @@ from graphkit.render.document_blocks import Cell, Column, Formula, Link, Shorten
 __all__ = ["csv_text", "plain_columns"]
 
 FORMULA = ("=", "+", "-", "@")  # beginnings of a text that spreadsheets compute
-AMOUNT = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)(?: ?[%x]| ms)?")  # a number, with a unit that a column has throughout
+AMOUNT = re.compile(r"([+-]?\d[\d,]*(?:\.\d+)?)(?: ?[%x]| ms)?")  # a number, with a unit that a column has throughout
+THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 NUMBER = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")  # a text that they read as it is
 
 
@@ -56,7 +57,7 @@ def _tables_as_csv(columns: Sequence[Column], tables: Sequence[Table]) -> str:
                 plain = _plain_number(cell) if is_number else cell.whole if isinstance(cell, Shortened) else cell
                 if isinstance(plain, bool | str | Formula | Link):
                     text = cell_text(plain)
-                    plain = text.replace(",", "") if is_number else _safe_text(text)
+                    plain = _safe_text(THOUSANDS.sub("", text) if is_number else text)
                 cells.append(plain)
             writer.writerow(cells)
     return file.getvalue()

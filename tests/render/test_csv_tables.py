@@ -38,6 +38,13 @@ def test_no_spreadsheet_computes_a_name(name: str) -> None:
     assert csv_text([table("A:code", [(name,)])]) == f"A\n'{name}\n"
 
 
+@pytest.mark.parametrize(
+    ("cell", "written"), [("=n", "'=n"), ("-n + 1,024", "'-n + 1024"), ("max(n, 2,048)", '"max(n, 2048)"')]
+)
+def test_a_formula_among_numbers_is_whole_and_not_computed(cell: str, written: str) -> None:
+    assert csv_text([table("N:number", [(cell,), (1,)])]) == f"N\n{written}\n1\n"
+
+
 @pytest.mark.parametrize("number", ["-1", "-0.5", "-3.4028235e+38"])
 def test_a_negative_number_stays_one(number: str) -> None:
     assert csv_text([table("A", [(number,)])]) == f"A\n{number}\n"
