@@ -102,7 +102,8 @@ def write_lowered_loop(language: str, contract: Contract, title: str) -> str:
     environment = template_environment("${", "}", {"docstring": _docstring_text, "comment": comment_text})
     loop = environment.get_template(f"lowered_loop.{LOOPS[language]}.jinja")
     constants = WRITERS[language](contract, has_loop=True) if language in WRITERS else ""
-    return f"{constants}{loop.render(title=title, rules=rules_beside(contract.generation))}"
+    rules = rules_beside(contract.generation)
+    return f"{constants}{loop.render(title=title, rules=rules, takes_text=contract.takes_text)}"
 
 
 class ModelPorts(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +13,7 @@ from asking_programs import DECLARATIONS, compile_cpp, compiled, run_for
 from real_models import export_cases, unpacked_export
 from small_contract import SMALL
 
+from graphkit.contract import Method, Port, Source
 from graphkit.contract.contract_files import read_contract
 from graphkit.contract.plain_constants import LOOPS, LOWERED_LOOPS, write_lowered_loop
 from graphkit.deploy.lower import LowerOptions, lower_folder
@@ -79,6 +81,30 @@ def test_code_is_ascii_with_brackets_in_pairs(language: str) -> None:
     assert text.startswith('"""' if language == "python" else ("/*", "//"))
     bare = re.sub(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', "", re.sub(r"(?m)//.*$|^ *#.*$|/\*.*?\*/", "", text))
     assert all(bare.count(opening) == bare.count(closing) for opening, closing in ("()", "[]", "{}"))
+
+
+@pytest.mark.parametrize("language", LOWERED_LOOPS)
+def test_models_that_take_a_source_are_not_run_on_padding_alone(language: str) -> None:
+    words = "the models take a source, and there is none"
+    assert words not in write_lowered_loop(language, SMALL, "out")
+    ids = Port("ids", "float32", (1, 4, 8), "rows", Source("embedding", "step.inputs_embeds", "source"))
+    encoder = Method("encoder", "encoder.onnx", "once", (ids,), (Port("y", "float32", (1, 4, 8), "states"),))
+    text = write_lowered_loop(language, replace(SMALL, methods=(encoder, *SMALL.methods)), "out")
+    assert words in text
+    if language == "python":
+        exec(text, vars(module := ModuleType("program")))
+        loop = object.__new__(module.Loop)
+        loop.sizes = {"source": 4}
+        with pytest.raises(SystemExit, match=words):
+            loop.generate([7], [], 2)
+
+
+def test_the_program_in_python_takes_no_negative_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be one from the end of the table."""
+    exec(write_lowered_loop("python", SMALL, "out"), vars(module := ModuleType("program")))
+    monkeypatch.setattr("sys.argv", ["loop.py", "out", "2", "3,-1"])
+    with pytest.raises(SystemExit, match="-1 is no token: give numbers such as 12,7,2"):
+        module.main()
 
 
 def test_the_command_writes_a_loop_and_says_in_which_languages_there_is_one(tmp_path: Path, run: Run) -> None:
