@@ -28,6 +28,7 @@ KEEPING = (1, 0)  # the elements of a mask for what counts and for padding, as t
 ELEMENTS = (KEEPING, (0, 1))
 ADDED = (0, -1e9)  # as well where a mask holds floats
 LENGTHS = (8, 12, 16, 32, 64, 128, 512, 2048, 8192)  # that are tried
+TRIED = 4  # lengths at which it runs
 HIDDEN = 3  # of a length, one part in so many
 CLEAR = 4  # times less influence than another one is less
 NONE = 1e-5  # of the largest output: no influence
@@ -62,17 +63,17 @@ class InputProbe:
             return KEEPING
         choices = (*ELEMENTS, ADDED) if declared.is_float else ELEMENTS
         is_sound = self.model.roles.of(source) == "audio"
-        for length in self._runnable_lengths():
-            if not self._runs_at(length):
-                continue
+        runnable = filter(self._runs_at, self._runnable_lengths())
+        for length in itertools.islice(runnable, TRIED):  # of a short one, what is left may not run
+            is_told = False
             for is_first in (False,) if is_sound else (True, False):
                 apart = {choice: self._measure_influence(mask, source, choice, length, is_first) for choice in choices}
                 least, second, *_ = sorted(apart.values())
                 if least * CLEAR < second and not (least > NONE and math.isinf(second)):
                     return min(apart, key=apart.__getitem__)
-                if math.isinf(least):  # what is left of the source is too short
-                    continue
-            break
+                is_told = is_told or not math.isinf(least)
+            if is_told:
+                break
         return KEEPING
 
     @cached_property
