@@ -238,11 +238,12 @@ class Judgement:
         """Return the answer of a judge that has a name."""
         left = answer.on("cpu")
         lines = tuple(f"{node.op} '{node.name}': {node.why or 'no reason given'}" for node in left)
-        if answer.no_numbers:
-            lines = (*lines, f"no numbers: {answer.no_numbers}")
+        odd = [f"'{each.output}' is not finite" for each in answer.numbers if each.cosine is None]
+        if why := answer.no_numbers or ", ".join(odd):
+            lines = (*lines, f"no numbers: {why}")
         counts = (len(answer.on("device")), len(left), answer.partitions, answer.copies, sum(answer.files.values()))
         cosines, errors = ([getattr(each, key) for each in answer.numbers] for key in ("cosine", "error"))
-        numbers = (min(cosines), max(errors)) if answer.numbers and None not in cosines else ()
+        numbers = (min(cosines), max(errors)) if cosines and not odd else ()
         return cls(model, judge, None, answer.fault, lines, *((*counts, *numbers) if not answer.error else ()))
 
 

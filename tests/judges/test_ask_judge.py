@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec.structs
 import onnx.parser
 import pytest
 
@@ -16,7 +17,7 @@ import graphkit.judges
 from graphkit.deploy.lower_report import Judgement, Judgements, judge_models
 from graphkit.errors import OutputError, UsageError
 from graphkit.examples import resolve
-from graphkit.judges import JUDGES, Answer, Judge, Trial, ask_judge, find_judge, install_judge, judges_folder
+from graphkit.judges import JUDGES, Answer, Deviation, Judge, Trial, ask_judge, find_judge, install_judge, judges_folder
 
 Run = Callable[..., tuple[object, str, str]]
 TAKEN = '{"number": NUMBER, "nodes": [{"name": "a", "op": "Add", "on": "device"}], "partitions": 1, "seconds": 0.5}'
@@ -91,6 +92,10 @@ def test_numbers_of_a_simulator_are_told_apart_from_placement(judge: Judge, tmp_
     assert judgement.counts[-2:] == ("0.500000", "2.0e+00")
     assert Judgement.of("n.onnx", "fake", none).output == ("no numbers: the simulator does not start",)
     assert not Judgements((judgement,)).findings()
+    lost = Judgement.of(
+        "m.onnx", "fake", msgspec.structs.replace(found, numbers=(found.numbers[0], Deviation("z", None, None)))
+    )
+    assert (lost.counts[-2:], lost.output) == ((None, None), ("no numbers: 'z' is not finite",))
 
 
 def test_a_compiler_that_crashes_has_answered_and_the_others_are_asked(judge: Judge, tmp_path: Path) -> None:
