@@ -8,7 +8,7 @@ from typing import ClassVar, cast
 
 from onnx import TensorProto
 
-from graphkit.dtypes import INT64_MAX
+from graphkit.dtypes import INT64_MAX, dtype_name
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
@@ -305,13 +305,17 @@ def _without_limit(expr: Expr, op: str, limit: Expr) -> Expr:
     return rest[0] if len(rest) == 1 and isinstance(atom, Call) and limit in atom.args else expr
 
 
+NO_WHERE = frozenset({TensorProto.BOOL, TensorProto.INT16, TensorProto.UINT16, TensorProto.UINT64})
+
+
 @dataclass(frozen=True)
 class MaskedScatterToWhere(NodeRewrite):
     """Write the ScatterND of one number at the places where a mask is true as a Where.
 
     `x[mask] = 0` is exported so: how many places there are depends on data. A Where may lose the sign of a zero.
     A mask of fewer axes than the data is reshaped first. Legality: there is no reduction, the indices are those of the
-    mask, in order, the mask has the first dims of the data, and the updates are one number, expanded.
+    mask, in order, the mask has the first dims of the data, the updates are one number, expanded, and onnxruntime has a
+    Where of its dtype.
 
     Before:
 
@@ -348,6 +352,8 @@ class MaskedScatterToWhere(NodeRewrite):
             raise MatchFailure("its updates are not one number, expanded")
         if not masked or masked != dims[: len(masked)]:
             raise MatchFailure(f"its mask is {shape_text(masked)}, its data {shape_text(dims)}")
+        if (dtype := editor.shapes[data].dtype) in NO_WHERE:
+            raise MatchFailure(f"onnxruntime has no Where of {dtype_name(dtype)}")
         builder, chosen = Builder(editor, node), cast(NodeInput, mask)
         if len(dims) > len(masked):
             shape = builder.integers([0] * len(masked) + [1] * (len(dims) - len(masked)), "mask_shape")

@@ -458,3 +458,16 @@ def test_an_assignment_behind_a_mask_is_a_choice(dims: str, size: tuple[int, int
 def test_an_assignment_that_is_no_choice_stays(model: Model, reason: str) -> None:
     (declined,) = MaskedScatterToWhere().run(model).declined
     assert declined.reason == reason
+
+
+@pytest.mark.parametrize("name", ["bool", "int16", "uint16", "uint64", "int8", "uint32", "float16"])
+def test_an_assignment_is_a_choice_where_onnxruntime_has_one_of_its_dtype(name: str) -> None:
+    model = model_of(
+        f"""{HEADER} agraph ({name}[3, 2] x, bool[3, 2] mask) => ({name}[3, 2] y) <{name} one = {{1}}> {{
+            by_axis = NonZero (mask)  at = Transpose <perm = [1, 0]> (by_axis)  places = Shape <start = 0, end = 1> (at)
+            updates = Expand (one, places)  y = ScatterND (x, at, updates) }}"""
+    )
+    outcome = MaskedScatterToWhere().run(model)
+    assert [each.reason for each in outcome.declined] in ([], [f"onnxruntime has no Where of {name}"])
+    feeds = {"x": np.eye(3, 2, dtype=name), "mask": np.eye(3, 2, 1, dtype=bool)}
+    np.testing.assert_array_equal(*(run(each.proto, feeds)[0] for each in (model, outcome.model)))
