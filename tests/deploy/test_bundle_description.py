@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from devices import copies
 from onnx import numpy_helper, parser
 
 import graphkit
@@ -16,6 +17,7 @@ from graphkit.verify.bundle_prompts import input_spec
 from graphkit.verify.described_bundle_verifier import verify_methods
 from graphkit.verify.input_generator import ExportInputs
 
+__all__ = ["copies"]
 FRONT = """<ir_version: 8, opset_import: ["" : 17]>
 front (float[batch, 4] audio) => (float[batch, 2, 2] features) <int64[3] to = {0, 2, 2}> {
     features = Reshape (audio, to)
@@ -86,6 +88,13 @@ def export(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(params=["arena", "device"])
+def place(request: pytest.FixtureRequest) -> None:
+    """Let the state be in the arena, or in the memory of a device."""
+    if request.param == "device":
+        request.getfixturevalue("copies")
+
+
 def made(export: Path, **options: object) -> graphkit.BundleReport:
     return graphkit.bundle_folder(export, export.parent / "bundle", graphkit.BundleOptions(batch=2, **options))  # type: ignore[arg-type]
 
@@ -100,6 +109,7 @@ def test_state_of_other_kinds_is_proven(export: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("place")
 def test_a_method_runs_by_name(export: Path) -> None:
     made(export, verify=False)
     bundle = graphkit.Bundle(export.parent / "bundle")
@@ -115,6 +125,7 @@ def test_a_method_runs_by_name(export: Path) -> None:
     np.testing.assert_array_equal(bundle.run("hear", audio=frames)["out"], first)
 
 
+@pytest.mark.usefixtures("place")
 def test_a_sequence_starts_with_the_initial_value_of_what_it_reads(export: Path) -> None:
     """Not with what an earlier sequence has left, which may have other rows."""
     text = DESCRIPTION.replace('"hear"', '"begin"\nwhen = "once"', 1).replace("hear =", "begin =")
@@ -126,6 +137,7 @@ def test_a_sequence_starts_with_the_initial_value_of_what_it_reads(export: Path)
     np.testing.assert_array_equal(bundle.run("begin", audio=audio)["out"], expected)
 
 
+@pytest.mark.usefixtures("place")
 def test_rows_of_state_with_two_places_are_reordered(export: Path) -> None:
     made(export, verify=False)
     bundle = graphkit.Bundle(export.parent / "bundle")

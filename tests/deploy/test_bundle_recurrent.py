@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from bundles import decoder, saved
+from devices import copies
 from onnx import helper, numpy_helper, parser
 
 import graphkit
@@ -20,6 +21,7 @@ from graphkit.errors import GraphkitError, TargetError, UsageError
 from graphkit.model import load
 from graphkit.verify.described_bundle_verifier import verify_methods
 
+__all__ = ["copies"]
 # A decoder with two states: a sum that decays, stacked before the batch, and the largest embedding so far.
 STEP = """<ir_version: 8, opset_import: ["" : 17]>
 step (int64[batch, 1] input_ids, float[1, batch, 4] ssm_states, float[batch, 4] top)
@@ -115,6 +117,23 @@ def expected(prompt: list[int], count: int, top: float | np.ndarray = 0.0) -> li
 
 
 PROMPTS = [[3, 1, 4], [1, 5, 8]]
+
+
+def test_state_that_swaps_is_on_a_device_what_it_is_in_the_arena(export: Path, request: pytest.FixtureRequest) -> None:
+    made(export / "model.onnx", verify=False)
+    sides = []
+    for is_there in (False, True):
+        if is_there:
+            request.getfixturevalue("copies")
+        bundle = graphkit.Bundle(export.parent / "bundle")
+        found = [np.array(bundle.generate(prompts, max_new_tokens=4)) for prompts in (PROMPTS, PROMPTS[::-1])]
+        bundle.reorder([1, 0])
+        found += [array.copy() for array in bundle.state.values()]
+        found += [bundle.step([3, 4]), *(array.copy() for array in bundle.state.values())]
+        sides.append(found)
+        assert any(bundle.state.devices.values()) == is_there
+    for ours, theirs in zip(*sides, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_model_with_state_is_a_bundle_by_itself(export: Path) -> None:

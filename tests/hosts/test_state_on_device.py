@@ -79,6 +79,33 @@ def test_forks_on_a_device_do_not_meet(bundle_of: BundleOf) -> None:
     np.testing.assert_array_equal(one.step(3), expected[1])
 
 
+def test_one_state_is_read_and_written_on_a_device_and_in_the_arena_in_turn(
+    bundle_of: BundleOf, request: pytest.FixtureRequest
+) -> None:
+    plain = Bundle(bundle_of("causal"), threads=1)
+    expected = [plain.prefill([[1, 2]]), *(plain.step(token) for token in (3, 4, 5, 6))]
+    plain.reset()
+    np.testing.assert_array_equal(plain.prefill([[1, 2]]), expected[0])
+    np.testing.assert_array_equal(plain.step(3), expected[1])
+    request.getfixturevalue("copies")
+    there = Bundle(bundle_of("causal"), threads=1)
+    there.state = plain.state
+    for token, bundle in ((4, there), (5, plain), (6, there)):
+        np.testing.assert_array_equal(bundle.step(token), expected[token - 2])
+    assert any(there.state.devices.values())
+
+
+def test_a_state_has_no_room_for_more_than_it_is_made_for(bundle_of: BundleOf, copies: dict[str, int]) -> None:
+    bundle = Bundle(bundle_of("marian-tiny"), threads=1)
+    method = bundle.contract.methods[0]
+    feeds = {port.name: np.ones(1, port.dtype) for port in method.inputs if port.kind}
+    sizes = {dim: 10_000 for port in method.outputs for dim in port.shape if isinstance(dim, str)}
+    bundle.state.rows = 1
+    with pytest.raises(UsageError, match="and has room for"):
+        bundle._methods.run(method, feeds, sizes)
+    assert copies["read"] == 0
+
+
 def test_state_that_cannot_be_on_a_device_stays_in_the_arena(
     bundle_of: BundleOf, copies: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
