@@ -106,9 +106,13 @@ def test_a_host_that_records_runs_moves_no_input_or_output(lowered: Path, monkey
 
 
 @pytest.mark.usefixtures("copies")
-def test_a_record_that_does_not_repeat_the_model_is_refused(lowered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_of_inputs", [False, True])
+def test_a_record_that_does_not_repeat_the_model_is_refused(
+    is_of_inputs: bool, lowered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def other(opened: onnxruntime.InferenceSession, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        return [array + 1 for array in opened.run(None, feed)]
+        more = sum(np.abs(array).sum() for array in feed.values()) if is_of_inputs else 1
+        return [array + more for array in opened.run(None, feed)]
 
     monkeypatch.setattr(session, "run_unrecorded", other)
     host = Host(lowered, provider="cpu:enableGraphCapture=1", unchecked=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -9,11 +10,14 @@ import onnx
 import pytest
 from bundles import decoder, saved
 
+from graphkit.contract import LoweredWith
 from graphkit.contract.contract_files import read_contract
 from graphkit.deploy import judge_rounds, lower_report
-from graphkit.deploy.lower import lower_folder
+from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.deploy.lower import lower_again, lower_folder
 from graphkit.deploy.lower_report import LowerReport
 from graphkit.deploy.verify_folder import verify_folder
+from graphkit.errors import UsageError
 from graphkit.judges import JUDGES, Answer, Judge, PlacedNode, Trial
 from graphkit.options import LowerOptions
 
@@ -64,16 +68,17 @@ def test_what_a_judge_leaves_on_the_cpu_is_rewritten_and_asked_about_again(
     assert again.stages == report.proof.stages
 
 
-def test_a_node_that_no_pass_removes_is_named(lowered: Callable[..., LowerReport]) -> None:
+def test_a_node_that_no_pass_removes_is_named(lowered: Callable[..., LowerReport], tmp_path: Path) -> None:
     report = lowered(("Softmax", "Neg"))
     assert report.notes[-2:] == (
         "Round 1: webgpu leaves 2 nodes on the CPU: Softmax 1 (no rewrite known), Neg 1 (neg-to-mul).",
         "Round 2: webgpu leaves 1 node on the CPU: Softmax 1 (no rewrite known).",
     )
     assert report.findings() == ("step.onnx: `webgpu`: 1 of 21 nodes on the CPU: Softmax 1",)
+    assert read_contract(tmp_path / "out" / "contract.json").options.passes == ("neg-to-mul",)
 
 
-@pytest.mark.parametrize("later", [("Mul", "MatMul"), ("all",)])
+@pytest.mark.parametrize("later", [("Mul", "MatMul"), ("Softmax",), ("all",)])
 def test_models_that_a_judge_takes_less_of_are_not_kept(
     later: Collection[str], lowered: Callable[..., LowerReport], tmp_path: Path
 ) -> None:
@@ -87,3 +92,32 @@ def test_a_judge_that_leaves_nothing_is_asked_once(lowered: Callable[..., LowerR
     report = lowered((), ("Neg",))
     assert not report.findings()
     assert not any("Round" in note for note in report.notes)
+
+
+def test_each_round_keeps_the_passes_of_those_before_and_takes_none_that_changes_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[dict[tuple[str, str, str], int]] = [
+        {("npu", "Neg", "neg-to-mul"): 3, ("npu", "MatMulInteger", "dequantize"): 1},
+        {("npu", "Reciprocal", "reciprocal-to-div"): 2},
+        {},
+    ]
+    rounds = iter([judge_rounds._Round((), Counter(each)) for each in left])
+    monkeypatch.setattr(judge_rounds, "_ask_round", lambda *_: next(rounds))
+    monkeypatch.setattr(judge_rounds, "_content", lambda models: models)
+    asked: list[frozenset[str]] = [frozenset()]
+
+    def again(passes: frozenset[str]) -> frozenset[str]:
+        asked.append(passes)
+        return passes
+
+    draft, _, _ = judge_rounds.settle_with_judges(asked[0], again, lambda made: made, ["npu"], 1.0, lambda _: None)  # type: ignore[arg-type,return-value]
+    assert asked[1:] == [{"neg-to-mul"}, {"neg-to-mul", "reciprocal-to-div"}]
+    assert draft == asked[-1]
+
+
+@pytest.mark.parametrize("name", ["os:system", "freeze-dims", "dequantize"])
+def test_a_contract_names_no_pass_but_those_that_judges_ask_for(name: str, tmp_path: Path) -> None:
+    saved(decoder(), tmp_path / "export")
+    with pytest.raises(UsageError, match=f"'{name}' is no pass that a judge asks for"):
+        lower_again(find_pipeline(tmp_path / "export"), LoweredWith(passes=("neg-to-mul", name)))

@@ -471,3 +471,13 @@ def test_an_assignment_is_a_choice_where_onnxruntime_has_one_of_its_dtype(name: 
     assert [each.reason for each in outcome.declined] in ([], [f"onnxruntime has no Where of {name}"])
     feeds = {"x": np.eye(3, 2, dtype=name), "mask": np.eye(3, 2, 1, dtype=bool)}
     np.testing.assert_array_equal(*(run(each.proto, feeds)[0] for each in (model, outcome.model)))
+
+
+@pytest.mark.parametrize(("kind", "perm"), [("int32", "1, 0"), ("bool", "0, 1")])
+def test_an_assignment_by_other_indices_than_those_of_a_mask_stays(kind: str, perm: str) -> None:
+    model = model_of(
+        f"""{HEADER} agraph (float[3, 2] x, {kind}[3, 2] mask) => (float[3, 2] y) <float one = {{1}}> {{
+            by_axis = NonZero (mask)  at = Transpose <perm = [{perm}]> (by_axis)  places = Shape <end = 1> (at)
+            updates = Expand (one, places)  y = ScatterND (x, at, updates) }}"""
+    )
+    assert MaskedScatterToWhere().run(model).model is model
