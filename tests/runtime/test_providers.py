@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import contextlib
+
 import onnxruntime
 import pytest
+from rewriting import model_of
 
+from graphkit.errors import ModelError
+from graphkit.runtime import session
+from graphkit.runtime.onnxruntime_loader import open_model
 from graphkit.runtime.providers import (
     KNOWN_PROVIDERS,
     Provider,
@@ -14,6 +20,7 @@ from graphkit.runtime.providers import (
     parse_provider,
     short_name,
 )
+from graphkit.runtime.session import IsolatedSession, Session
 
 
 def test_a_provider_is_written_with_its_options() -> None:
@@ -56,3 +63,42 @@ def test_each_known_provider_is_one_of_onnxruntimes_and_says_how_to_install_it()
 def test_the_cpu_is_in_every_onnxruntime() -> None:
     check_provider(Provider())
     assert add_provider(onnxruntime.SessionOptions(), Provider()) == [find_provider("cpu").runtime_name]
+
+
+@pytest.mark.parametrize("kind", [Session, IsolatedSession])
+def test_only_a_session_of_fixed_places_records_its_runs(
+    kind: type[Session | IsolatedSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded reads its inputs where they were at first."""
+    options = dict[str, object]()
+
+    def opened(*_: object, **given: object) -> None:
+        options.update(given)
+        raise RuntimeError
+
+    monkeypatch.setattr(session, "open_model", opened)
+    monkeypatch.setattr(IsolatedSession, "_load", lambda self: opened(provider=self._provider))
+    provider = Provider("cuda", {"enable_cuda_graph": "1", "device_id": "0"})
+    with contextlib.suppress(ModelError, RuntimeError):
+        kind(model_of("g (float[n] x) => (float[n] y) { y = Neg (x) }"), provider=provider)
+    assert options["provider"] == Provider("cuda", {"device_id": "0"})
+
+
+@pytest.mark.parametrize(("option", "is_planned"), [("1", False), ("0", True)])
+def test_memory_is_not_planned_for_runs_that_a_device_records(
+    option: str, is_planned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WebGPU does not record them so."""
+    seen = list[bool]()
+
+    def opened(_: object, options: onnxruntime.SessionOptions, **__: object) -> None:
+        seen.append(options.enable_mem_pattern)
+        raise RuntimeError
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", opened)
+    with pytest.raises(RuntimeError):
+        open_model(
+            b"", folder=None, optimize=False, threads=1, prepack=True,
+            provider=Provider("cpu", {"enableGraphCapture": option}),
+        )  # fmt: skip
+    assert seen == [is_planned]
