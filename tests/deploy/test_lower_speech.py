@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -18,9 +20,11 @@ from speech import FEATURES, normalized_over_windows_of, speech
 
 from graphkit.contract import read_contract
 from graphkit.contract.contract_writers import WRITERS, write_guide
+from graphkit.deploy import host_tables
+from graphkit.deploy.deploy_sizes import Sound
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.equivalence.originals import Originals
-from graphkit.errors import UsageError
+from graphkit.errors import ModelError, UsageError
 from graphkit.hosts import Host
 from graphkit.model import load
 from graphkit.verify.deployment_proofs import LoweringProof
@@ -77,6 +81,24 @@ def expected(source: Path, lengths: list[int], array: np.ndarray) -> np.ndarray:
     oracle, tokens = Oracle(originals(source)), np.full((len(lengths), 1), 3)
     first = oracle.start(tokens, np.ones_like(tokens), {"input_features": features, "attention_mask": mask})
     return np.concatenate([first, oracle.step(tokens + 1)], 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        (lambda valid: np.arange(5) < (valid + 1) // 2, Sound(9, 2, 1)),
+        (lambda valid: np.zeros(valid), None),
+    ],
+)
+def test_a_rule_is_that_of_the_sounds_that_are_long_enough(
+    values: Callable[[int], np.ndarray], rule: Sound | None
+) -> None:
+    def run(_: str, valid: int) -> dict[str, np.ndarray]:
+        if valid < 3:
+            raise ModelError("too short")
+        return {"mask": values(valid)}
+
+    assert host_tables._sound_rule(SimpleNamespace(run=run), 9) == rule  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
