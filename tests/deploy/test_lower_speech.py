@@ -94,7 +94,7 @@ def test_a_rule_is_that_of_the_sounds_that_are_long_enough(
     values: Callable[[int], np.ndarray], rule: Sound | None
 ) -> None:
     def run(_: str, valid: int) -> dict[str, np.ndarray]:
-        if valid < 3:
+        if valid < 5:
             raise ModelError("too short")
         return {"mask": values(valid)}
 
