@@ -16,6 +16,7 @@ from graphkit.deploy.lower_model import PLAIN_PASSES
 from graphkit.deploy.lower_report import DATA, Judgement
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.dtypes import dtype_name
+from graphkit.errors import GraphkitError
 from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, all_nodes
 from graphkit.judges import Answer, Trial, ask_judge, find_judge
@@ -95,10 +96,15 @@ def settle_with_judges(
         more = found.passes - asked
         if not more:
             break
-        progress(f"lowering again with {', '.join(sorted(more))}")
-        other = again(asked | more)
+        names = ", ".join(sorted(more))
+        progress(f"lowering again with {names}")
+        try:
+            other = again(asked | more)
+        except GraphkitError as error:
+            notes.append(f"With {names} it cannot be lowered: {error}.")
+            break
         if _content(models_of(other)) == _content(models_of(draft)):
-            notes.append(f"{', '.join(sorted(more))} changed nothing.")
+            notes.append(f"{names} changed nothing.")
             break
         answers = _ask_round(models_of(other), judges, seconds, progress)
         notes.append(answers.words(number))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import onnx
 import pytest
@@ -15,7 +16,7 @@ from graphkit.contract.contract_files import read_contract
 from graphkit.deploy import judge_rounds, lower_report
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.lower import lower_again, lower_folder
-from graphkit.deploy.lower_report import LowerReport
+from graphkit.deploy.lower_report import Judgement, LowerReport
 from graphkit.deploy.verify_folder import verify_folder
 from graphkit.errors import UsageError
 from graphkit.judges import JUDGES, Answer, Judge, PlacedNode, Trial
@@ -94,6 +95,27 @@ def test_a_judge_that_leaves_nothing_is_asked_once(lowered: Callable[..., LowerR
     assert not any("Round" in note for note in report.notes)
 
 
+def settle(
+    again: Callable[[frozenset[str]], frozenset[str]],
+) -> tuple[frozenset[str], tuple[Judgement, ...], tuple[str, ...]]:
+    """Settle with a judge on a lowering that is the names of its passes."""
+    models = cast(Callable[[frozenset[str]], judge_rounds.Models], lambda made: made)
+    return judge_rounds.settle_with_judges(frozenset[str](), again, models, ["npu"], 1.0, lambda _: None)
+
+
+def test_passes_with_which_nothing_can_be_lowered_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(_: frozenset[str]) -> frozenset[str]:
+        raise UsageError("step.onnx: convert-opset: no equal")
+
+    found = judge_rounds._Round((), Counter({("npu", "Neg", "neg-to-mul"): 1}))
+    monkeypatch.setattr(judge_rounds, "_ask_round", lambda *_: found)
+    draft, _, notes = settle(again)
+    assert (draft, notes[1:]) == (
+        frozenset(),
+        ("With neg-to-mul it cannot be lowered: step.onnx: convert-opset: no equal.",),
+    )
+
+
 def test_each_round_keeps_the_passes_of_those_before_and_takes_none_that_changes_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -111,7 +133,7 @@ def test_each_round_keeps_the_passes_of_those_before_and_takes_none_that_changes
         asked.append(passes)
         return passes
 
-    draft, _, _ = judge_rounds.settle_with_judges(asked[0], again, lambda made: made, ["npu"], 1.0, lambda _: None)  # type: ignore[arg-type,return-value]
+    draft, _, _ = settle(again)
     assert asked[1:] == [{"neg-to-mul"}, {"neg-to-mul", "reciprocal-to-div"}]
     assert draft == asked[-1]
 
