@@ -7,7 +7,8 @@ import itertools
 import os
 import re
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -251,6 +252,15 @@ def _short_message(message: str) -> str:
     return in_shown_paths(SOURCE.sub("", " ".join(message.split())))[:300]
 
 
+@contextmanager
+def _told_copies() -> Iterator[None]:
+    """Raise RunError where a copy from the memory of a device or to it fails."""
+    try:
+        yield
+    except Exception as error:  # onnxruntime's errors have no common base
+        raise RunError.of(str(error), "", "a copy from the device or to it fails") from error
+
+
 class DeviceArray:
     """A tensor in the memory of a device.
 
@@ -270,15 +280,21 @@ class DeviceArray:
         """Copy an array of its size and dtype into it.
 
         Raises:
-            ValueError: It has another dtype, of which onnxruntime would copy the bytes.
+            RunError: The copy fails, or it has another dtype, of which onnxruntime would copy the bytes.
         """
         if array.dtype != self.dtype:
-            raise ValueError(f"an array is {array.dtype}, and the model takes {np.dtype(self.dtype)}")
-        self.value.update_inplace(array)
+            raise RunError(f"an array is {array.dtype}, and the model takes {np.dtype(self.dtype)}")
+        with _told_copies():
+            self.value.update_inplace(array)
 
     def read(self) -> np.ndarray:
-        """Return a copy."""
-        array: np.ndarray = self.value.numpy()
+        """Return a copy.
+
+        Raises:
+            RunError: It fails.
+        """
+        with _told_copies():
+            array: np.ndarray = self.value.numpy()
         return array
 
     def bound(self, shape: Sequence[int]) -> tuple[object, ...]:
@@ -296,7 +312,7 @@ class CapturedSession(Session):
         zeros: An array of the dtype and shape of each input and output, by name.
 
     Raises:
-        UsageError: Nothing is on the device, or what it repeats is not what the model computes.
+        UsageError: Nothing is on the device, it has no memory, or what it repeats is not what the model computes.
         ModelError: As for `Session`, or a node is on the CPU.
     """
 
@@ -309,7 +325,11 @@ class CapturedSession(Session):
         memory = next(filter(None, device_memories(self.onnx).values()), None)
         if memory is None:
             raise UsageError(f"{self.label}: nothing of it is on '{provider.name}' - leave out {provider.capture}")
-        self._binding, self._arrays = self.onnx.io_binding(), {n: DeviceArray(memory, a) for n, a in zeros.items()}
+        try:
+            self._binding, self._arrays = self.onnx.io_binding(), {n: DeviceArray(memory, a) for n, a in zeros.items()}
+        except Exception as error:  # onnxruntime's errors have no common base
+            why = f"there is no memory of '{provider.name}' for its inputs and outputs: {_short_message(str(error))}"
+            raise UsageError(f"{self.label}: {why} - leave out {provider.capture}") from error
         for name in self.inputs:
             self._binding.bind_ortvalue_input(name, self._arrays[name].value)
         for name in self.outputs:

@@ -120,6 +120,18 @@ def test_a_record_that_does_not_repeat_the_model_is_refused(
         host.step(1)
 
 
+@pytest.mark.usefixtures("copies")
+def test_nothing_is_recorded_where_there_is_no_memory(lowered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(session, "device_value", refuse)
+    with pytest.raises(
+        UsageError, match=r"step\.onnx: there is no memory of 'cpu' .*: out of memory - leave out enable"
+    ):
+        Host(lowered, provider="cpu:enableGraphCapture=1", unchecked=True).step(1)
+
+
 def test_nothing_is_recorded_where_nothing_is_on_a_device(lowered: Path) -> None:
     host = Host(lowered, provider="cpu:enableGraphCapture=1", unchecked=True)
     with pytest.raises(UsageError, match=r"nothing of it is on 'cpu' - leave out enableGraphCapture"):

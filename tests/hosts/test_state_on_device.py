@@ -17,7 +17,7 @@ from graphkit.errors import UsageError
 from graphkit.hosts import bound_state
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.runtime import session
-from graphkit.runtime.session import BoundSession, DeviceArray, Session
+from graphkit.runtime.session import BoundSession, DeviceArray, RunError, Session
 
 BundleOf = Callable[[str], Path]
 KEY = "past_key_values.0.key"
@@ -173,9 +173,21 @@ def test_a_run_goes_on_after_one_that_could_not_be_bound(
 @pytest.mark.usefixtures("copies")
 def test_an_array_of_another_dtype_is_not_copied_to_a_device() -> None:
     array = DeviceArray(SimpleNamespace(device_id=0), np.zeros(2, np.float32))
-    with pytest.raises(ValueError, match="an array is float64, and the model takes float32"):
+    with pytest.raises(RunError, match="an array is float64, and the model takes float32"):
         array.write(np.ones(2))
     assert not array.read().any()
+
+
+@pytest.mark.usefixtures("copies")
+def test_a_copy_that_fails_is_an_error_of_a_run() -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("the device is lost")
+
+    array = DeviceArray(SimpleNamespace(device_id=0), np.zeros(2, np.float32))
+    array.value = SimpleNamespace(numpy=fail, update_inplace=fail)  # type: ignore[assignment]
+    for call in (array.read, lambda: array.write(np.zeros(2, np.float32))):
+        with pytest.raises(RunError, match="a copy from the device or to it fails: the device is lost"):
+            call()
 
 
 def test_what_lies_in_two_memories_has_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
