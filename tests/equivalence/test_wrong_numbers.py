@@ -307,3 +307,14 @@ def test_an_expand_whose_axes_depend_on_sizes_is_known_by_the_others(target: str
     original = model(f"{head} {sizes} all = Concat <axis = 0> (rows, columns) y = Expand (x, all) }}")
     found = check_equivalence(original, model(f"{head} {sizes} t = {target} y = Expand (x, t) }}"))
     assert found.is_proven == is_proven
+
+
+@pytest.mark.parametrize(("target", "is_proven"), [("k, rows, one", True), ("k, one, columns", False)])
+def test_sizes_of_an_expand_are_those_of_the_last_axes(target: str, is_proven: bool) -> None:
+    head = "g (float[n, c] x, float[m, d] z, float[k] v) => (float[q, r, s] y) <int64[1] one = {1}> {"
+    sizes = "rows = Shape <end = 1> (z) columns = Shape <start = 1> (x) k = Shape (v) "
+    one, two = (
+        model(f"{head} {sizes} t = Concat <axis = 0> ({each}) y = Expand (x, t) }}")
+        for each in ("k, rows, columns", target)
+    )
+    assert check_equivalence(one, two).is_proven == is_proven
