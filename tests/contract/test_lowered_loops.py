@@ -112,6 +112,13 @@ def test_the_command_writes_a_loop_and_says_in_which_languages_there_is_one(tmp_
     assert run("contract", tmp_path, "--loop", "-o", tmp_path / "Loop.kt")[0] == 0
     said = run("contract", tmp_path, "--loop", "-o", tmp_path / "loop.py")[1]
     assert said.splitlines()[1] == f"Run it: python {tmp_path}/loop.py {tmp_path} 32 PROMPT [SOURCE]"
+    (folder := tmp_path / "a b;c").mkdir()
+    (folder / "contract.json").write_text(SMALL.to_json())
+    said = run("contract", folder, "--loop", "-o", folder / "l.py")[1]
+    assert said.splitlines()[1] == f"Run it: python '{folder}/l.py' '{folder}' 32 PROMPT [SOURCE]"
+    code, _, error = run("contract", tmp_path, "-o", tmp_path / "loop.mjs")
+    assert code != 0
+    assert "its suffix is that of no language" in error
     assert "class Loop(folder: File) : AutoCloseable {" in (tmp_path / "Loop.kt").read_text()
     assert "int main(int count, char** words)" in run("contract", tmp_path, "--loop")[1]
     for language in {*LOOPS, "typescript"} - {*LOWERED_LOOPS}:
