@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from rewriting import model_of
 
+from graphkit.equivalence import check_equivalence
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.equivalence.result import ComparedConstants, Equivalence, OutputProof
 from graphkit.model import Model
@@ -206,3 +208,32 @@ def test_many_outputs_that_are_not_proven_are_counted() -> None:
     shown = EquivalenceSummary(unproven=dict.fromkeys("abcde", "no axiom"))
     texts = [str(block.text) for block in shown.blocks() if isinstance(block, Prose)]
     assert texts == [*(f"Not proven at every size: '{name}': no axiom." for name in "abc"), "Nor are 2 others."]
+
+
+@pytest.mark.parametrize(
+    ("apart", "is_taken"),
+    [
+        ({}, True),
+        ({"limits": ("batch <= 8",)}, True),
+        ({"exactness": "in exact arithmetic"}, False),
+        ({"verdict": "unknown"}, False),
+    ],
+)
+def test_dims_of_one_name_are_apart_where_as_much_is_proven(
+    apart: dict[str, Any], is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = check_equivalence(PLAIN, PLAIN)
+    fields = {name: value for name, value in apart.items() if name != "limits"}
+    weaker = replace(
+        exact,
+        outputs=tuple(replace(output, **fields) for output in exact.outputs),
+        limits=apart.get("limits", ()),
+    )
+    related = replace(exact, shared_dims=("one batch",))
+    found = {"apart": weaker, "related": related}
+    monkeypatch.setattr("graphkit.equivalence.check.check_equivalence", lambda *_, dims, **__: found[dims])
+    chosen = limited_equivalence(PLAIN, PLAIN, narrower=False, values={}, seconds=None)
+    assert chosen is (weaker if is_taken else related)
+    found["related"] = replace(related, shared_dims=())
+    chosen = limited_equivalence(PLAIN, PLAIN, narrower=False, values={}, seconds=None)
+    assert chosen is (weaker if not apart else found["related"])
