@@ -209,7 +209,7 @@ def device_memories(session: InferenceSession) -> dict[str, OrtMemoryInfo | None
         return {}
     try:
         memories = [*session.get_input_memory_infos(), *session.get_output_memory_infos()]
-    except (AttributeError, RuntimeError):  # of an onnxruntime, or a provider, that does not say
+    except Exception:  # of an onnxruntime, or a provider, that does not say: its errors have no common base
         memories = [None] * len(ports)
     pairs = zip(ports, memories, strict=True)
     return {port.name: memory for port, memory in pairs if memory is None or memory.name != "Cpu"}

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 
 import onnxruntime
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from rewriting import model_of
 
 from graphkit.errors import ModelError
 from graphkit.runtime import session
-from graphkit.runtime.onnxruntime_loader import open_model
+from graphkit.runtime.onnxruntime_loader import device_memories, open_model
 from graphkit.runtime.providers import (
     KNOWN_PROVIDERS,
     Provider,
@@ -102,3 +104,18 @@ def test_memory_is_not_planned_for_runs_that_a_device_records(
             provider=Provider("cpu", {"enableGraphCapture": option}),
         )  # fmt: skip
     assert seen == [is_planned]
+
+
+@pytest.mark.parametrize("error", [AttributeError, RuntimeError, InvalidArgument])
+def test_where_a_session_does_not_say_what_is_on_a_device_all_may_be(error: type[Exception]) -> None:
+    def refuse() -> None:
+        raise error("not here")
+
+    port = SimpleNamespace(name="x")
+    opened = SimpleNamespace(
+        get_inputs=lambda: [port],
+        get_outputs=list,
+        get_providers=lambda: ["OtherExecutionProvider"],
+        get_input_memory_infos=refuse,
+    )
+    assert device_memories(opened) == {"x": None}  # type: ignore[arg-type]
