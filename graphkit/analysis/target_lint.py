@@ -82,11 +82,12 @@ def _guards_softmax(_: Lint, node: Node) -> bool:
     return _is_made_by(node, ("Softmax",))
 
 
-def _finds_assigned(_: Lint, node: Node) -> bool:
-    """Whether a NonZero says where a ScatterND writes one number."""
+def _finds_assigned(lint: Lint, node: Node) -> bool:
+    """Whether a NonZero says where a ScatterND writes one number; of booleans onnxruntime has no Where."""
     turned = [reader.result() for value in node.results for reader, _ in value.consumers if reader.is_op("Transpose")]
-    written = [reader.input(2) for value in turned for reader, _ in value.consumers if reader.is_op("ScatterND")]
-    return any(value is not None and value.producer and value.producer.is_op("Expand") for value in written)
+    scatters = [reader for value in turned for reader, _ in value.consumers if reader.is_op("ScatterND")]
+    written = [value for each in scatters if (value := each.input(2)) and lint.shapes[value].dtype != TensorProto.BOOL]
+    return any(value.producer and value.producer.is_op("Expand") for value in written)
 
 
 QUANTISED = (  # products, whose second input is the weight

@@ -542,6 +542,12 @@ def test_a_custom_operator_is_unknown() -> None:
             "n = NonZero (x) t = Transpose (n) k = Shape <end = 1> (t) u = Expand (floor, k) y = ScatterND (x, t, u)",
             "masked-scatter-to-where",
         ),
+        (
+            "(float[4] f, bool on) => (bool y)",
+            "x = Less (f, floor) n = NonZero (x) t = Transpose (n) k = Shape <end = 1> (t) u = Expand (on, k) "
+            "y = ScatterND (x, t, u)",
+            None,
+        ),
     ],
 )
 def test_which_pass_removes_an_operator(io: str, body: str, pass_name: str | None) -> None:
