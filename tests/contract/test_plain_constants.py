@@ -271,7 +271,7 @@ def test_the_loop_gives_the_tokens_of_pytorch(name: str, kind: str, tmp_path: Pa
             assert loop.generate(prompt, source, case["tokens"].shape[1])[: len(expected)] == expected
 
 
-@pytest.mark.parametrize("name", ["causal", "window", "marian-tiny"])
+@pytest.mark.parametrize("name", ["causal", "window", pytest.param("marian-tiny", marks=pytest.mark.slow)])
 def test_the_program_prints_the_tokens_of_the_bundle(
     name: str, bundle_of: Callable[[str], Path], tmp_path: Path, run: Run
 ) -> None:
