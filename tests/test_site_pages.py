@@ -7,7 +7,16 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from site_pages import GENERATED, command_pages, finding_pages, pass_pages, python_pages, schema_pages, target_pages
+from site_pages import (
+    GENERATED,
+    command_pages,
+    finding_pages,
+    judge_pages,
+    pass_pages,
+    python_pages,
+    schema_pages,
+    target_pages,
+)
 from site_pages.docstrings import as_restructured_text
 from site_pages.links import linked
 from site_pages.markdown import prose
@@ -17,6 +26,8 @@ from site_pages.write import write_pages
 import graphkit
 from graphkit.analysis.findings import KIND_NAMES
 from graphkit.cli.commands import every_command
+from graphkit.judges.judge_list import JUDGES
+from graphkit.judges.measure import MEASURED
 from graphkit.passes import PASSES
 from graphkit.targets import NAMES
 from graphkit.workflows.output_schemas import SCHEMAS
@@ -125,3 +136,10 @@ def test_pages_that_are_made_no_more_go(tmp_path: Path) -> None:
     stale.touch()
     write_pages(tmp_path, {"reference/commands": lambda: {"here.md": "# Here\n"}})
     assert [path.name for path in stale.parent.iterdir()] == ["here.md"]
+
+
+def test_each_judge_has_a_page_that_names_the_targets_measured_by_it() -> None:
+    pages = judge_pages.pages()
+    assert {f"{name}.md" for name in JUDGES} <= pages.keys()
+    for name, measured in MEASURED.items():
+        assert name in pages[f"{measured.judge}.md"]

@@ -25,7 +25,7 @@ def pages() -> dict[str, str]:
 
 
 def _page(judge: Judge) -> str:
-    targets = [name for name, (asked, _) in MEASURED.items() if asked == judge.name]
+    targets = [name for name, measured in MEASURED.items() if measured.judge == judge.name]
     rows = [
         ("packages", ", ".join(f"`{package}`" for package in judge.packages)),
         ("licence", judge.licence),
