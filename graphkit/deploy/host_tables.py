@@ -274,6 +274,7 @@ def _sound_rule(part: HostPart, length: int) -> Sound | None:
             low, high = (low, middle) if are_equal(middle, valid) else (middle + 1, high)
         return low
 
+    part.run("valid_length", length)  # raises where it does not run at all
     last = run_start(length)
     if last == 1:
         return Sound(length, length, length - 1)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from graphkit.analysis.blockers import NO_REWRITE
 from graphkit.analysis.node_placement import REMEDIED
 from graphkit.analysis.target_lint import Cause, Lint
-from graphkit.deploy.lower_model import PLAIN_PASSES
+from graphkit.deploy.lower_model import AXES, PLAIN_PASSES
 from graphkit.deploy.lower_report import DATA, Judgement
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.dtypes import dtype_name
@@ -147,7 +147,7 @@ def _remedy(lint: Lint, node: Node) -> str:
     """Return the pass that removes a node, by its operator, or else by the ranks and dtypes of its tensors."""
     tensors = [lint.shapes[value] for value in (*node.operands, *node.results)]
     causes: list[tuple[Cause, str]] = [("operator", node.operator)]
-    if any(tensor.dims is not None and len(tensor.dims) > 4 for tensor in tensors):
+    if any(tensor.dims is not None and len(tensor.dims) > AXES for tensor in tensors):
         causes.append(("rank", ""))
     causes += [("dtype", dtype_name(tensor.dtype)) for tensor in tensors if tensor.dtype]
     return next(filter(None, (lint.remedy(node, cause, what) for cause, what in causes)), "")

@@ -64,7 +64,7 @@ from graphkit.rewrite.new_interface import (
 )
 from graphkit.shapes import AS_DECLARED, DimSpec, infer
 
-__all__ = ["PLAIN_PASSES", "counted_positions", "lower_model", "zeros_of"]
+__all__ = ["AXES", "PLAIN_PASSES", "counted_positions", "lower_model", "zeros_of"]
 
 # Inputs of a model that are constants at fixed sizes: positions, and masks of all that counts.
 
@@ -441,10 +441,13 @@ class _Lowering:
 
     def _spellings(self) -> Iterator[Rewrite]:
         """Yield the passes for any target, without that for fewer axes where the target is known to take them all."""
-        shapes, wide = infer(self.model), set[str]()
-        for node in all_nodes(self.model.scopes):
-            dims = [shapes[value].dims for value in (*node.operands, *node.results)]
-            wide |= {node.path} if any(each is None or len(each) > AXES for each in dims) else set()
+        shapes = infer(self.model)
+        wide = {
+            node.path
+            for node in all_nodes(self.model.scopes)
+            for value in (*node.operands, *node.results)
+            if (dims := shapes[value].dims) is None or len(dims) > AXES
+        }
         found = blockers(self.model, self.sizes.target) if wide else None
         is_open = found and not wide.isdisjoint(each.path for each in (*found.blockers, *found.unknown))
         yield from (kind() for kind in NPU_PASSES if kind is not ReduceRank or is_open)

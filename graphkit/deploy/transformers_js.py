@@ -82,7 +82,7 @@ class TransformersJsReport(Result):
 
     def blocks(self) -> Iterator[Block]:
         models = [file for file in self.files if file.endswith(".onnx")]
-        proofs = dict(zip(models, self.proofs, strict=False))
+        proofs = dict(zip(models, self.proofs, strict=True)) if self.proofs else {}
         proven = [f"{name}: {said[0].lower()}{said[1:]}" for name, proof in proofs.items() if (said := proof.proven())]
         unproven = () if self.proofs else ("not proven: the proof was not run",)
         yield outcome([f"Wrote {', '.join(self.files)}.", *proven], self.findings() or unproven)

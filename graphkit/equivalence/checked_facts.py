@@ -213,10 +213,11 @@ class _Claim:
 
     @cached_property
     def is_large(self) -> bool:
-        """Whether it takes too much to run it at as many sizes as it must hold at."""
-        least = Values({each.name: size_column([_least_size(each)]) for each in self.symbols.values()})
-        size, steps = self.weights(least)
-        return bool(size[0] * self.at_least > MAX_BYTES or steps[0] * self.at_least > MAX_STEPS)
+        """Whether it takes too much wherever one size is as far from its least as it must hold at many."""
+        least = {name: _least_size(each) for name, each in self.symbols.items()}
+        larger = [{**least, name: size + self.at_least - 1} for name, size in least.items()]
+        size, steps = self.weights(Values.of_all(larger or [least]))
+        return not ((size <= MAX_BYTES) & (steps <= MAX_STEPS)).any()
 
     @property
     def reads_dims(self) -> bool:
@@ -232,10 +233,12 @@ class _Claim:
             total += counts[-1] * (BITS.get(tensor.dtype, 64) / 8)
         if self.reads_dims:
             return total / UNTOUCHED, np.zeros(values.count)
-        with suppress(UnknownError, KeyError):  # but for products each element is a step
-            products = MACS[self.node.operator](NodeFacts(self.node, self.inputs, self.outputs))
-            return total, np.maximum(values.of(products).astype(float) * np.ones(values.count), 0)
-        return total, np.sum(counts, axis=0)
+        if (count := MACS.get(self.node.operator)) is not None:
+            with suppress(UnknownError):
+                products = count(NodeFacts(self.node, self.inputs, self.outputs))
+                for known in _sized_expressions([products], values):
+                    return total, np.maximum(values.of(known).astype(float) * np.ones(values.count), 0)
+        return total, np.sum(counts, axis=0)  # each element is a step
 
 
 def _tensor_facts(tensor: Tensor) -> Hashable:

@@ -99,6 +99,8 @@ def test_a_rule_is_that_of_the_sounds_that_are_long_enough(
         return {"mask": values(valid)}
 
     assert host_tables._sound_rule(SimpleNamespace(run=run), 9) == rule  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="too short"):
+        host_tables._sound_rule(SimpleNamespace(run=run), 4)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from graphkit.model import Model
 from graphkit.ops.registry import RULES
 from graphkit.ops.rule_context import InferenceContext, Rule
 from graphkit.ops.tensor import Tensor, array_of
+from graphkit.runtime.session import SmallModel
 from graphkit.shapes import Expr, infer
 
 CASES = {
@@ -142,6 +143,24 @@ def test_a_node_that_could_run_at_a_few_sizes_alone_is_compared_by_the_dims_that
     )
     found = check_equivalence(made, fold(made).model)
     assert found.is_proven, found
+
+
+def test_a_node_beside_a_large_weight_is_run_where_its_sizes_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model(
+        "g (int64[n, m] i) => (float[k0, k1, 64] y) { a = Gather (table, i) s = Shape (a) y = Reshape (a, s) }",
+        table=np.zeros((90_000, 64)),
+    )
+    is_large = dict[str, bool]()
+
+    def watch(claim: checked_facts._Claim, tried: Sequence[checked_facts.Sizes]) -> list[SmallModel]:
+        is_large[claim.node.op_type] = claim.is_large
+        return make(claim, tried)
+
+    make = checked_facts._small_models
+    monkeypatch.setattr(checked_facts, "_small_models", watch)
+    forget()
+    assert check_equivalence(made, fold(made).model).is_proven
+    assert is_large["Gather"] is False
 
 
 def test_a_node_that_cannot_be_compared_proves_nothing_of_integers(monkeypatch: pytest.MonkeyPatch) -> None:

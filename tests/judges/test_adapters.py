@@ -226,6 +226,8 @@ def test_numbers_are_compared_with_those_of_onnxruntime_on_the_cpu(tmp_path: Pat
     assert [(each["output"], each["error"]) for each in found] == [("y", 0.25), ("j", 0)]
     assert [each["cosine"] for each in found] == [pytest.approx(17 / (17 * 18) ** 0.5), 1.0]  # of the first run
     assert answer_lines.try_model(path, {}, lambda: run) == {}
+    zeros = answer_lines.try_model(path, {"feeds": feeds}, lambda: lambda feed: [feed["x"] * 0, -feed["i"]])
+    assert zeros["numbers"][0] == {"output": "y", "cosine": 0.0, "error": 1.0}
     lost = answer_lines.try_model(path, {"feeds": ""}, lambda: lambda feed: [feed["x"] * np.nan, -feed["i"]])
     assert lost["numbers"][0] == {"output": "y", "cosine": None, "error": None}
     assert answer_lines.try_model(path, {"feeds": ""}, lambda: run(3)) == {

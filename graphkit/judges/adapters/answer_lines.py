@@ -99,9 +99,10 @@ def compare_outputs(model: str, feeds: Sequence[Mapping[str, Any]], run: Run) ->
     numbers = []
     for index, name in enumerate(names):
         pairs = [[numpy.asarray(each[index], "float64").ravel() for each in both] for both in results]
-        lengths = [float(numpy.linalg.norm(wanted) * numpy.linalg.norm(made)) for wanted, made in pairs]
         cosines = [
-            float(one @ two) / length if length else 1.0 for (one, two), length in zip(pairs, lengths, strict=True)
+            float(wanted @ made) / length if length else float(numpy.array_equal(wanted, made))
+            for wanted, made in pairs
+            for length in [float(numpy.linalg.norm(wanted) * numpy.linalg.norm(made))]
         ]
         largest = max(float(abs(wanted).max(initial=0)) for wanted, _ in pairs)
         error = max(float(abs(wanted - made).max(initial=0)) for wanted, made in pairs) / (largest or 1.0)
