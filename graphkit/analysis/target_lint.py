@@ -18,6 +18,7 @@ from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import NORMALIZATIONS, RANDOM, SKIP_NORMALIZATIONS, value_inputs
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, as_text, attribute_value
+from graphkit.ops.elementwise import NO_WHERE
 from graphkit.ops.tensor import TensorSequence, element_numbers, plain_dims
 from graphkit.shapes import Shapes, is_known
 from graphkit.targets import ANYTHING, Condition, Fact, Facts, Target, Verdict, joint_verdict, tflite_spellings
@@ -83,10 +84,10 @@ def _guards_softmax(_: Lint, node: Node) -> bool:
 
 
 def _finds_assigned(lint: Lint, node: Node) -> bool:
-    """Whether a NonZero says where a ScatterND writes one number; of booleans onnxruntime has no Where."""
+    """Whether a NonZero says where a ScatterND writes one number of a dtype that Where takes."""
     turned = [reader.result() for value in node.results for reader, _ in value.consumers if reader.is_op("Transpose")]
     scatters = [reader for value in turned for reader, _ in value.consumers if reader.is_op("ScatterND")]
-    written = [value for each in scatters if (value := each.input(2)) and lint.shapes[value].dtype != TensorProto.BOOL]
+    written = [value for each in scatters if (value := each.input(2)) and lint.shapes[value].dtype not in NO_WHERE]
     return any(value.producer and value.producer.is_op("Expand") for value in written)
 
 

@@ -12,6 +12,7 @@ from graphkit.dtypes import INT64_MAX, dtype_name
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
+from graphkit.ops.elementwise import NO_WHERE
 from graphkit.ops.tensor import Dims
 from graphkit.ops.value_ranges import Affine, ValueRangeAnalysis
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite
@@ -303,9 +304,6 @@ def _without_limit(expr: Expr, op: str, limit: Expr) -> Expr:
     atom = expr.atom
     rest = [arg for arg in atom.args if arg != limit] if isinstance(atom, Call) and atom.op == op else []
     return rest[0] if len(rest) == 1 and isinstance(atom, Call) and limit in atom.args else expr
-
-
-NO_WHERE = frozenset({TensorProto.BOOL, TensorProto.INT16, TensorProto.UINT16, TensorProto.UINT64})
 
 
 @dataclass(frozen=True)
