@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import which
 
 import pytest
 from doc_blocks import ROOT, Block, Page, blocks, pages
@@ -68,6 +69,7 @@ def page_of(language: str, text: str) -> tuple[Page, Block]:
         ("pycon", ">>> 1 + 1\n3"),
         ("yaml", "- run: graphkit report no-such-file.onnx"),
         ("yaml", "- uses: OWNER/graphkit@main\n  with: {nothing: 1}"),
+        pytest.param("rust", "fn main() { nothing }", marks=pytest.mark.skipif(not which("rustc"), reason="no rustc")),
         ("text", "an output alone"),
         ("", "a block of no language"),
     ],

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["bundle", "contract", "fetched_export", "genai", "lower", "transformers_js"]
 
 PAGES = ("webgpu", "webnn")  # targets of which browsers are the hosts
-RUNS = {"c": "c++ -std=c++17 {} -lonnxruntime -o loop && ./loop", "python": "python {}"}  # programs that decode
+RUNS = {  # programs that decode
+    "c": "c++ -std=c++17 {} -lonnxruntime -o loop && ./loop",
+    "python": "python {}",
+    "rust": "with the main.rs of docs/tasks/own-program.md beside {}: cargo run --release --",
+}
 LANGUAGES = ("c", "rust", "typescript", "kotlin", "python")
 
 
@@ -111,8 +115,10 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
         text = WRITERS[chosen](read_contract(file))
     put_text(text, output, path.iterdir() if path.is_dir() else [path])
     if loop and output is not None and chosen in RUNS:
-        folder = shlex.quote(str(path if path.is_dir() else path.parent))
-        print_line(f"Run it: {RUNS[chosen].format(shlex.quote(str(output)))} {folder} 32 PROMPT [SOURCE]")
+        folder = path if path.is_dir() else path.parent
+        folder = folder.resolve() if chosen == "rust" else folder  # cargo runs in its crate
+        words = f"{RUNS[chosen].format(shlex.quote(str(output)))} {shlex.quote(str(folder))}"
+        print_line(f"Run it: {words} 32 PROMPT [SOURCE]")
 
 
 def _constants_command(folder: Path) -> Sequence[str]:

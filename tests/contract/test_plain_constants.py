@@ -14,8 +14,9 @@ from types import ModuleType
 import numpy as np
 import onnx
 import pytest
-from asking_programs import DECLARATIONS, compile_cpp, compiled, run_for
+from asking_programs import DECLARATIONS, compile_cpp, compile_rust, compiled, run_for
 from bundles import decoder
+from doc_blocks import blocks
 from real_models import export_cases, unpacked, unpacked_export
 
 import graphkit
@@ -161,38 +162,10 @@ def test_a_kotlin_compiler_takes_constants_and_loops(every: dict[str, Constants]
     )
 
 
-RUNNER = """
-mod written;
-use std::io::{stdin, stdout, BufRead, Write};
-use written::{Loop, Model, Runner, Tensor, OUTPUTS};
-
-struct Asking;
-
-impl Runner for Asking {
-    fn run(&mut self, model: &Model, inputs: Vec<(&'static str, Tensor)>) -> Result<Vec<Tensor>, String> {
-        println!("run {} {}", model.file, inputs.len());
-        for (name, tensor) in inputs {
-            println!("{}|{}|{:?}|{:?}", name, tensor.dtype, tensor.dims, tensor.bytes);
-        }
-        stdout().flush().unwrap();
-        let filled = |part: &&str| !part.is_empty();
-        let number = |part: &str| part.parse::<usize>().unwrap();
-        let numbers = |text: &str| text.split(',').filter(filled).map(number).collect::<Vec<_>>();
-        let lines = stdin().lock().lines().map(|line| line.unwrap()).take(model.output_count as usize);
-        let lines = lines.collect::<Vec<_>>();
-        Ok(lines.iter().map(|line| {
-            let parts: Vec<&str> = line.split('|').collect();
-            let bytes = numbers(parts[2]).into_iter().map(|byte| byte as u8).collect();
-            Tensor { dtype: parts[0].into(), dims: numbers(parts[1]), bytes }
-        }).collect())
-    }
-}
-
-fn main() {
-    let _ = OUTPUTS.len();
-    println!("{:?}", Loop::new(Asking).generate(&[3, 4], &[5, 6, 7], 5));
-}
-"""
+def rust_program() -> str:
+    """Return the program of the docs around the loop in Rust."""
+    page = (Path(__file__).parents[2] / "docs" / "tasks" / "own-program.md").read_text()
+    return next(block.text for block in blocks(page) if block.language == "rust")
 
 
 @pytest.mark.parametrize(
@@ -205,18 +178,13 @@ def test_the_loops_of_compilers_give_the_tokens_of_that_in_python(
 ) -> None:
     folder = pair if name == "pair" else bundle_of("causal")
     text = write_plain(language, every[name], has_loop=True)
-    if language == "c":
-        command = [compile_cpp(text, tmp_path), folder, "5", "3,4", "5,6,7"]
-    else:
-        (tmp_path / "written.rs").write_text(text)
-        (tmp_path / "main.rs").write_text(RUNNER)
-        compiled(["rustc", "-D", "warnings", "main.rs", "-o", "main"], tmp_path)
-        command = [tmp_path / "main"]
+    (tmp_path / "decoder.rs").write_text(text)
+    program = compile_cpp(text, tmp_path) if language == "c" else compile_rust(rust_program(), tmp_path)
     python = module_of(every[name], has_loop=True)
     expected = python.Loop(folder).generate([3, 4], [5, 6, 7], 5)
     outputs = {m.file: [port.name for port in python.OUTPUTS[m.outputs :][: m.output_count]] for m in python.MODELS}
-    said = run_for(command, folder, outputs).strip()
-    assert said == (f"Ok({expected})" if language == "rust" else "\n".join(map(str, expected)))
+    said = run_for([program, folder, "5", "3,4", "5,6,7"], folder, outputs)
+    assert said.split() == list(map(str, expected))
 
 
 @pytest.mark.parametrize("language", PLAIN)
@@ -369,6 +337,9 @@ def test_the_command_takes_models_folders_and_bundles_and_never_writes_over_them
     assert "pub static STATES: [State; 5]" in run("contract", pair, "-l", "rust")[1]
     assert "HOST_ARENA_BYTES" in run("contract", bundle_of("causal") / "bundle.json")[1]
     assert run("contract", "example:merged-decoder", "-l", "kotlin")[0] == 0
+    said = run("contract", pair, "--loop", "-o", pair.parent / "decoder.rs")[1].splitlines()[1]
+    assert said.startswith("Run it: with the main.rs of docs/tasks/own-program.md beside")
+    assert said.endswith(f"/decoder.rs: cargo run --release -- {pair.resolve()} 32 PROMPT [SOURCE]")
     code, _, err = run("contract", pair, "-o", pair / "decoder_model.onnx")
     assert code == 2
     assert "decoder_model.onnx" in err

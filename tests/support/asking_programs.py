@@ -31,6 +31,15 @@ def compile_cpp(text: str, folder: Path) -> str:
     return str(folder / "loop")
 
 
+def compile_rust(text: str, folder: Path) -> str:
+    """Return the path of a program in Rust over the crate `ort`, with the modules in its folder."""
+    (folder / "main.rs").write_text(text)
+    crate = ["--edition", "2021", "-D", "warnings"]
+    compiled(["rustc", *crate, "--crate-type", "rlib", str(DECLARATIONS / "ort.rs")], folder)
+    compiled(["rustc", *crate, "main.rs", "--extern", "ort=libort.rlib", "-o", "main"], folder)
+    return str(folder / "main")
+
+
 def run_for(command: Sequence[str], folder: Path, outputs: Mapping[str, Sequence[str]]) -> str:
     """Return what a program prints in the end, whose models of a folder run here; with their outputs in order."""
     sessions: dict[str, onnxruntime.InferenceSession] = {}

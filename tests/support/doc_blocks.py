@@ -7,6 +7,7 @@ A page's blocks run in order, in one folder and one namespace:
   unless it ends with `; echo $?`. `pip install` and `make` do not run: their extras and targets have to exist.
 - ``python`` runs; ``pycon`` is a doctest.
 - ``yaml``: its `run:` commands of graphkit run; what it gives this project's action has to be an input of it.
+- ``rust``: a Rust compiler takes it, where one is there, beside the modules that the page wrote to a folder `src`.
 - ``toml``, and ``text`` that is a graph (`agraph ...`), are parsed.
 
 In an output `...` stands for anything, on a line of its own for any lines. A comment right before a block, which
@@ -22,6 +23,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,6 +33,7 @@ from typing import Any
 
 import onnx.parser
 import yaml
+from asking_programs import compile_rust
 from markdown_it import MarkdownIt
 
 from graphkit.cli import main
@@ -103,6 +106,7 @@ class Page:
             "python": self._python,
             "pycon": self._pycon,
             "yaml": self._yaml,
+            "rust": self._rust,
             "toml": lambda block: tomllib.loads(block.text),
             "text": lambda block: onnx.parser.parse_graph(block.text),
         }.get("" if block.language == "text" and not block.text.startswith("agraph") else block.language)
@@ -142,6 +146,10 @@ class Page:
                 assert set(step.get("with", ())) <= set(ACTION["inputs"]), f"{self._place(block)}: no such input"
             for line in step.get("run", "").splitlines():
                 _printed(line)
+
+    def _rust(self, block: Block) -> None:
+        if shutil.which("rustc") is not None:
+            compile_rust(block.text, next(Path.cwd().rglob("src"), Path.cwd()))
 
     def _place(self, block: Block) -> str:
         return f"{self.path.relative_to(ROOT)}:{block.line}"
