@@ -28,7 +28,7 @@ test-slow: $(VENV)/.dev
 
 browser-test: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
-	$(BIN)/python -m pytest tests/browser
+	$(BIN)/python -m pytest -n logical --dist loadfile tests/browser
 
 check: format lint types test test-slow
 

@@ -1,4 +1,7 @@
-"""What a page of a large model may weigh and take, and that it can be printed and worked by keys alone."""
+"""What a page of a large model may weigh, and that it can be printed and worked by keys alone.
+
+How soon it is usable is measured by `benchmarks/pages.py`.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +24,29 @@ def example(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_a_large_page_is_light_and_soon_usable(open_page: Open, name: str) -> None:
+def test_a_large_page_is_light_and_usable_once_it_is_read(open_page: Open, name: str) -> None:
     html = example(name)
     (style,) = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
     (script,) = re.findall(r'<script type="module">(.*?)</script>', html, re.DOTALL)
     assert len(html.encode()) < 3_000_000
     assert len(style.encode()) + len(script.encode()) < 300_000
     page = open_page(html)
-    seconds = page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd / 1000")
-    assert 0 < seconds < 2  # the script has run by then
+    assert page.evaluate("document.querySelectorAll('*').length") < 20_000
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_a_slider_and_a_search_answer_at_once(open_page: Open, name: str) -> None:
+def test_a_slider_and_a_search_answer_before_the_page_does_anything_else(open_page: Open, name: str) -> None:
     page = open_page(example(name))
-    seconds = page.evaluate("""() => {
-        const begin = performance.now();
+    found = page.evaluate("""() => {
         for (const [place, value] of [[".sizes input[type=number]", "2"], ["#search", "softmax"]]) {
             const field = document.querySelector(place);
             field.value = value;
             field.dispatchEvent(new Event("input"));
         }
-        return (performance.now() - begin) / 1000;
+        return ["#costs p.sized", "#panel h2"].map((place) => document.querySelector(place).textContent);
     }""")
-    assert "as set here" in page.locator("#costs p.sized").inner_text()
-    assert seconds < 1
+    assert "as set here" in found[0]
+    assert re.match(r"\d+ matches", found[1])
 
 
 def test_a_page_can_be_worked_by_keys_alone(open_page: Open) -> None:
