@@ -20,7 +20,7 @@ from pathlib import Path
 __all__ = ["Memory", "Spread", "alternate", "environment", "peak_memory", "printed", "wall", "warm"]
 
 SAMPLE_PERIOD = 0.0005
-PACKAGES = ("graphkit", "onnx", "protobuf")
+PACKAGES = ("onnx-graphkit", "onnx", "protobuf")
 
 
 @dataclass(frozen=True)
