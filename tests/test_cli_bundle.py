@@ -196,15 +196,13 @@ def test_a_dry_run_writes_nothing(run: Run, source: Path, tmp_path: Path) -> Non
 
 
 def test_it_says_how_to_load_a_bundle_and_copies_the_host(run: Run, source: Path, tmp_path: Path) -> None:
-    out, host = tmp_path / "out", JAVASCRIPT / "bundle.mjs"
+    out = tmp_path / "out"
     _, said, _ = run("bundle", source, "-o", out, "--no-verify")
-    assert said.splitlines()[-3:] == [
-        f"Wrote {out}.",
-        f"In Python: bundle = graphkit.Bundle('{out}')",
-        f"In JavaScript: import {{ Bundle }} from '{host}'; --copy-host puts it into the bundle",
-    ]
+    assert said.splitlines()[-2:] == [f"Wrote {out}.", f"In Python: bundle = graphkit.Bundle('{out}')"]
+    assert len(said.splitlines()) <= 24
     _, said, _ = run("bundle", source, "-o", out, "--no-verify", "--copy-host", "--overwrite")
     assert said.splitlines()[-1] == f"In JavaScript: import {{ Bundle }} from '{out / 'bundle.mjs'}'"
+    assert len(said.splitlines()) <= 24
     recorded = json.loads((out / "bundle.json").read_text())["files"]
     for name in ("bundle.mjs", "folder.mjs", "tokens.mjs", "values.mjs"):
         assert (out / name).read_bytes() == (JAVASCRIPT / name).read_bytes()

@@ -37,11 +37,18 @@ export_argument = click.argument("export", metavar="FOLDER_OR_MODEL")
 folder_output = output_option("OUT", "The folder to write to.", required=True)
 
 
-def _finish_command(result: Result, format: str, output: Path, *commands: Sequence[str]) -> None:
-    show_result(result, format, *(() if result.findings() else commands))
+def _finish_command(
+    result: Result, format: str, output: Path, *commands: Sequence[str], below: Sequence[str] = ()
+) -> None:
+    """Print a result with the commands to run next, and the lines below them, or what is wrong with it."""
     if result.findings():
+        show_result(result, format)
         print_line(f"Not done: {result.findings()[0]}. The files in {output} are kept.", is_error=True)
         raise SystemExit(1)
+    lines = below if format == "text" else ()
+    show_result(result, format, *commands, below=len(lines))
+    for line in lines:
+        print_line(line)
 
 
 @click.command(short_help="Lower models for an NPU, with a host contract and a proof.")
@@ -62,9 +69,11 @@ def lower(export: str, output: Path, options: Asked[LowerOptions], format: str) 
         with fetched_export(export) as path:
             lowering = lower_folder(path, output, options.read(), progress=progress)
     is_for_pages = options.read().target in PAGES
-    _finish_command(lowering, format, output, *([] if is_for_pages else [_constants_command(output)]))
-    if is_for_pages and format == "text":
-        print_line(f"In JavaScript, with graphkit-host: const host = await Host.open(ort, {str(output)!r})")
+    if is_for_pages:
+        line = f"In JavaScript, with graphkit-host: const host = await Host.open(ort, {str(output)!r})"
+        _finish_command(lowering, format, output, below=[line])
+    else:
+        _finish_command(lowering, format, output, _constants_command(output))
 
 
 @click.command(short_help="Write what a host program has to know as code, and its loop.")
@@ -154,14 +163,13 @@ def bundle(export: str, output: Path, options: Asked[BundleOptions], format: str
         progress("fetching")
         with fetched_export(export) as path:
             report = bundle_folder(path, output, chosen, progress=progress)
-    _finish_command(report, format, output, *([] if chosen.dry_run else [_constants_command(output)]))
-    if format == "text" and not chosen.dry_run:
-        print_line(f"Wrote {output}.")
-        copied = output / JAVASCRIPT_HOST.name
-        is_copied = copied.is_file()
-        hint = "" if is_copied else "; --copy-host puts it into the bundle"
-        print_line(f"In Python: bundle = graphkit.Bundle({str(output)!r})")
-        print_line(f"In JavaScript: import {{ Bundle }} from {str(copied if is_copied else JAVASCRIPT_HOST)!r}{hint}")
+    if chosen.dry_run:
+        _finish_command(report, format, output)
+        return
+    copied = output / JAVASCRIPT_HOST.name
+    below = [f"Wrote {output}.", f"In Python: bundle = graphkit.Bundle({str(output)!r})"]
+    below += [f"In JavaScript: import {{ Bundle }} from {str(copied)!r}"] if copied.is_file() else []
+    _finish_command(report, format, output, _constants_command(output), below=below)
 
 
 @click.command(short_help="Write an export as a folder for onnxruntime-genai.")
@@ -181,9 +189,7 @@ def genai(export: str, output: Path, options: Asked[GenaiOptions], format: str) 
         progress("fetching")
         with fetched_export(export) as path:
             report = genai_folder(path, output, options.read(), progress=progress)
-    _finish_command(report, format, output)
-    if format == "text":
-        print_line(f"In Python: model = onnxruntime_genai.Model({str(output)!r})")
+    _finish_command(report, format, output, below=[f"In Python: model = onnxruntime_genai.Model({str(output)!r})"])
 
 
 @click.command("transformers-js", short_help="Write an export as a folder for transformers.js.")
@@ -202,9 +208,8 @@ def transformers_js(export: str, output: Path, options: Asked[TransformersJsOpti
 
         with fetched_export(export) as path:
             report = transformers_js_folder(path, output, options.read(), progress=progress)
-    _finish_command(report, format, output)
-    if format == "text":
-        print_line(f"In JavaScript: from_pretrained({str(output)!r}), after env.localModelPath = '.'")
+    line = f"In JavaScript: from_pretrained({str(output)!r}), after env.localModelPath = '.'"
+    _finish_command(report, format, output, below=[line])
 
 
 MOST = 4  # models of an export: an encoder, the decoders of the first and of later steps, a merged one

@@ -54,7 +54,7 @@ def print_line(text: str, *, is_error: bool = False) -> None:
 
 
 def show_result(
-    result: Result, chosen: str, *commands: Sequence[str], is_list: bool = False, has_lines: bool = True
+    result: Result, chosen: str, *commands: Sequence[str], is_list: bool = False, has_lines: bool = True, below: int = 0
 ) -> None:
     """Print a result on one screen, with the commands to run next, or all of it with --full.
 
@@ -67,6 +67,7 @@ def show_result(
         commands: What to run next, in words after `graphkit`.
         is_list: Whether it is a list, of which a pipe gets every row.
         has_lines: Whether the screen has a line for each section: see `Brief`.
+        below: Lines that the command prints below it.
     """
     context = click.get_current_context(silent=True)
     meta = {} if context is None else context.meta
@@ -85,11 +86,9 @@ def show_result(
 
     console = Console(highlight=False)
     is_full = meta.get(FULL, False) or (is_list and file is None and not console.is_terminal)
-    shown = (
-        result
-        if is_full
-        else Brief(result, console.width, tuple(shlex.join(("graphkit", *words)) for words in commands), has_lines)
-    )
+    words = tuple(shlex.join(("graphkit", *words)) for words in commands)
+    below += file is not None
+    shown = result if is_full else Brief(result, console.width, words, has_lines, below)
     if console.is_terminal:
         Rendered(shown).print_on(console)
     else:

@@ -27,12 +27,14 @@ class Brief:
         width: Of the screen, in columns.
         commands: The commands to run next.
         has_lines: Whether sections have a line each, and do not fill the screen one after the other.
+        below: Lines of the screen that are needed for what follows.
     """
 
     result: Document
     width: int
     commands: tuple[str, ...] = ()
     has_lines: bool = True
+    below: int = 0
 
     def heading(self) -> str:
         """The heading of the result."""
@@ -43,7 +45,7 @@ class Brief:
         blocks = [block for block in self.result.blocks() if isinstance(block, Heading | Prose | Lines | Table)]
         next_lines = Lines(tuple((command, "command") for command in self.commands))
         end: list[Block] = [next_lines] if self.commands else []
-        room = SCREEN - self._height([Prose(self.heading()), *end])
+        room = SCREEN - self.below - self._height([Prose(self.heading()), *end])
         if self._height(blocks) <= room:
             yield from (*blocks, *end)
             return
@@ -53,7 +55,7 @@ class Brief:
         counts = (*range(MOST_SECTIONS, LEAST_SECTIONS - 1, -1), 0)
         for parts, most in product(trials, counts):  # as many lines as leave room for tables too, else for texts
             end = [*self._overview(sections, most), Lines(((FULL, "plain"), *next_lines.rows))]
-            room = SCREEN - self._height([Prose(self.heading()), *end])
+            room = SCREEN - self.below - self._height([Prose(self.heading()), *end])
             if self._height(parts) <= room:
                 break
         yield from self._fitting(shown, room)
