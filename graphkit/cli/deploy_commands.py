@@ -26,9 +26,10 @@ __all__ = ["bundle", "contract", "fetched_export", "genai", "lower", "transforme
 
 PAGES = ("webgpu", "webnn")  # targets of which browsers are the hosts
 RUNS = {  # programs that decode
-    "c": "c++ -std=c++17 {} -lonnxruntime -o loop && ./loop",
-    "python": "python {}",
-    "rust": "with the main.rs of docs/tasks/own-program.md beside {}: cargo run --release --",
+    "c": "Run it: c++ -std=c++17 {file} -lonnxruntime -o loop && ./loop {folder} 32 PROMPT [SOURCE]",
+    "python": "Run it: python {file} {folder} 32 PROMPT [SOURCE]",
+    "rust": "Beside the main.rs of docs/tasks/own-program.md: cargo run --release -- {folder} 32 PROMPT [SOURCE]",
+    "kotlin": "In an app: host.Loop(File(PATH)).generate(PROMPT, SOURCE, 32), where PATH is that of a copy of {folder}",
 }
 LANGUAGES = ("c", "rust", "typescript", "kotlin", "python")
 
@@ -123,11 +124,11 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
     else:
         text = WRITERS[chosen](read_contract(file))
     put_text(text, output, path.iterdir() if path.is_dir() else [path])
-    if loop and output is not None and chosen in RUNS:
+    if loop and output is not None:
         folder = path if path.is_dir() else path.parent
         folder = folder.resolve() if chosen == "rust" else folder  # cargo runs in its crate
-        words = f"{RUNS[chosen].format(shlex.quote(str(output)))} {shlex.quote(str(folder))}"
-        print_line(f"Run it: {words} 32 PROMPT [SOURCE]")
+        names = {"file": shlex.quote(str(output)), "folder": shlex.quote(str(folder))}
+        print_line(RUNS[chosen].format(**names))
 
 
 def _constants_command(folder: Path) -> Sequence[str]:

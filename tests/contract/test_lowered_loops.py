@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from asking_programs import DECLARATIONS, compile_cpp, compiled, run_for
+from asking_programs import compile_cpp, compile_kotlin, run_for
 from real_models import export_cases, unpacked_export
 from small_contract import SMALL
 
@@ -70,8 +70,7 @@ def test_a_kotlin_compiler_takes_the_loops(lowered: dict[str, tuple[Path, Path]]
     for name, (_, out) in lowered.items():
         text = write_lowered_loop("kotlin", read_contract(out / "contract.json"), name)
         (tmp_path / f"{name}.kt").write_text(text.replace("package host", f"package host.{name.partition('-')[0]}"))
-    files = [*(f"{name}.kt" for name in lowered), str(DECLARATIONS / "onnxruntime.kt")]
-    compiled(["kotlinc", "-d", "out", *files], tmp_path)
+    compile_kotlin([Path(f"{name}.kt") for name in lowered], tmp_path)
 
 
 @pytest.mark.parametrize("language", LOWERED_LOOPS)

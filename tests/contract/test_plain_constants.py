@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 import onnx
 import pytest
-from asking_programs import DECLARATIONS, compile_cpp, compile_rust, compiled, run_for
+from asking_programs import DECLARATIONS, compile_cpp, compile_kotlin, compile_rust, compiled, run_for
 from bundles import decoder
 from doc_blocks import blocks
 from real_models import export_cases, unpacked, unpacked_export
@@ -157,9 +157,7 @@ def test_a_kotlin_compiler_takes_constants_and_loops(every: dict[str, Constants]
     for name, constants in every.items():
         text = write_plain("kotlin", constants, has_loop=name in ("pair", "bundle"))
         (tmp_path / f"{name}.kt").write_text(text.replace("package host", f"package host.{name}"))
-    compiled(
-        ["kotlinc", "-d", "out", *(f"{name}.kt" for name in every), str(DECLARATIONS / "onnxruntime.kt")], tmp_path
-    )
+    compile_kotlin([Path(f"{name}.kt") for name in every], tmp_path)
 
 
 def rust_program() -> str:
@@ -337,9 +335,11 @@ def test_the_command_takes_models_folders_and_bundles_and_never_writes_over_them
     assert "pub static STATES: [State; 5]" in run("contract", pair, "-l", "rust")[1]
     assert "HOST_ARENA_BYTES" in run("contract", bundle_of("causal") / "bundle.json")[1]
     assert run("contract", "example:merged-decoder", "-l", "kotlin")[0] == 0
-    said = run("contract", pair, "--loop", "-o", pair.parent / "decoder.rs")[1].splitlines()[1]
-    assert said.startswith("Run it: with the main.rs of docs/tasks/own-program.md beside")
-    assert said.endswith(f"/decoder.rs: cargo run --release -- {pair.resolve()} 32 PROMPT [SOURCE]")
+    for name, words in (
+        ("decoder.rs", f"Beside the main.rs of docs/tasks/own-program.md: cargo run --release -- {pair.resolve()} 32 "),
+        ("Loop.kt", "In an app: host.Loop(File(PATH)).generate(PROMPT, SOURCE, 32), where PATH is that of a copy of "),
+    ):
+        assert run("contract", pair, "--loop", "-o", pair.parent / name)[1].splitlines()[1].startswith(words)
     code, _, err = run("contract", pair, "-o", pair / "decoder_model.onnx")
     assert code == 2
     assert "decoder_model.onnx" in err

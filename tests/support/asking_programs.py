@@ -40,6 +40,12 @@ def compile_rust(text: str, folder: Path) -> str:
     return str(folder / "main")
 
 
+def compile_kotlin(files: Sequence[Path], folder: Path) -> None:
+    """Compile files over the classes of onnxruntime and Android that they name."""
+    sources = [*map(str, files), *map(str, DECLARATIONS.glob("*.kt"))]
+    compiled(["kotlinc", "-d", "out", *sources], folder)
+
+
 def run_for(command: Sequence[str], folder: Path, outputs: Mapping[str, Sequence[str]]) -> str:
     """Return what a program prints in the end, whose models of a folder run here; with their outputs in order."""
     sessions: dict[str, onnxruntime.InferenceSession] = {}

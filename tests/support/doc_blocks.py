@@ -8,6 +8,7 @@ A page's blocks run in order, in one folder and one namespace:
 - ``python`` runs; ``pycon`` is a doctest.
 - ``yaml``: its `run:` commands of graphkit run; what it gives this project's action has to be an input of it.
 - ``rust``: a Rust compiler takes it, where one is there, beside the modules that the page wrote to a folder `src`.
+- ``kotlin``: a Kotlin compiler takes it, where one is there, with the first program in Kotlin that the page wrote.
 - ``toml``, and ``text`` that is a graph (`agraph ...`), are parsed.
 
 In an output `...` stands for anything, on a line of its own for any lines. A comment right before a block, which
@@ -33,7 +34,7 @@ from typing import Any
 
 import onnx.parser
 import yaml
-from asking_programs import compile_rust
+from asking_programs import compile_kotlin, compile_rust
 from markdown_it import MarkdownIt
 
 from graphkit.cli import main
@@ -107,6 +108,7 @@ class Page:
             "pycon": self._pycon,
             "yaml": self._yaml,
             "rust": self._rust,
+            "kotlin": self._kotlin,
             "toml": lambda block: tomllib.loads(block.text),
             "text": lambda block: onnx.parser.parse_graph(block.text),
         }.get("" if block.language == "text" and not block.text.startswith("agraph") else block.language)
@@ -150,6 +152,12 @@ class Page:
     def _rust(self, block: Block) -> None:
         if shutil.which("rustc") is not None:
             compile_rust(block.text, next(Path.cwd().rglob("src"), Path.cwd()))
+
+    def _kotlin(self, block: Block) -> None:
+        if shutil.which("kotlinc") is not None:
+            written = next(Path.cwd().glob("*.kt"))
+            Path("Block.kt").write_text(block.text, encoding="utf-8")
+            compile_kotlin([written, Path("Block.kt")], Path.cwd())
 
     def _place(self, block: Block) -> str:
         return f"{self.path.relative_to(ROOT)}:{block.line}"
