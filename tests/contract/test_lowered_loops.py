@@ -37,7 +37,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("language", ["c", "python"])
+@pytest.mark.parametrize("language", ["c", "kotlin", "python"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_loop_gives_the_tokens_of_pytorch(
     name: str, language: str, lowered: dict[str, tuple[Path, Path]], tmp_path: Path
@@ -46,20 +46,24 @@ def test_a_loop_gives_the_tokens_of_pytorch(
     contract = read_contract(out / "contract.json")
     text = write_lowered_loop(language, contract, "out")
     outputs = {method.file: [port.name for port in method.outputs] for method in contract.methods}
-    program = compile_cpp(text, tmp_path) if language == "c" else None
-    module = ModuleType("program")
-    if program is None:
+    program, module = list[str](), ModuleType("program")
+    if language == "kotlin":
+        (tmp_path / "Loop.kt").write_text(text)
+        program = ["java", "-cp", compile_kotlin([Path("Loop.kt")], tmp_path), "host.LoopKt"]
+    elif language == "c":
+        program = [compile_cpp(text, tmp_path)]
+    else:
         exec(text, vars(module))
     tried = 0
     for case in (case for case in export_cases(export) if not case["padded"]):
         for row, tokens in zip(case["inputs"]["input_ids"], case["tokens"].tolist(), strict=True):
             expected = tokens[: tokens.index(END) + 1] if END in tokens else tokens
             prompt, source = (case["prompt"], row.tolist()) if case.get("prompt") else (row.tolist(), [])
-            if program is None:
+            if not program:
                 found = module.Loop(out).generate(prompt, source, len(expected))
             else:
                 words = [",".join(map(str, ids)) for ids in (prompt, source)]
-                found = [*map(int, run_for([program, out, str(len(expected)), *words], out, outputs).split())]
+                found = [*map(int, run_for([*program, out, str(len(expected)), *words], out, outputs).split())]
             assert found == expected
             tried += 1
     assert tried > 1

@@ -28,7 +28,7 @@ from graphkit.errors import UsageError
 
 Run = Callable[..., tuple[object, str, str]]
 END = 2  # of the exports
-COMPILED = [("rust", "bundle"), ("c", "pair"), ("c", "bundle")]
+COMPILED = [("rust", "bundle"), *((language, name) for language in ("c", "kotlin") for name in ("pair", "bundle"))]
 
 
 def module_of(constants: Constants, *, has_loop: bool = False) -> ModuleType:
@@ -176,12 +176,15 @@ def test_the_loops_of_compilers_give_the_tokens_of_that_in_python(
 ) -> None:
     folder = pair if name == "pair" else bundle_of("causal")
     text = write_plain(language, every[name], has_loop=True)
-    (tmp_path / "decoder.rs").write_text(text)
-    program = compile_cpp(text, tmp_path) if language == "c" else compile_rust(rust_program(), tmp_path)
+    (tmp_path / ("Loop.kt" if language == "kotlin" else "decoder.rs")).write_text(text)
+    if language == "kotlin":
+        program = ["java", "-cp", compile_kotlin([Path("Loop.kt")], tmp_path), "host.LoopKt"]
+    else:
+        program = [compile_cpp(text, tmp_path) if language == "c" else compile_rust(rust_program(), tmp_path)]
     python = module_of(every[name], has_loop=True)
     expected = python.Loop(folder).generate([3, 4], [5, 6, 7], 5)
     outputs = {m.file: [port.name for port in python.OUTPUTS[m.outputs :][: m.output_count]] for m in python.MODELS}
-    said = run_for([program, folder, "5", "3,4", "5,6,7"], folder, outputs)
+    said = run_for([*program, folder, "5", "3,4", "5,6,7"], folder, outputs)
     assert said.split() == list(map(str, expected))
 
 

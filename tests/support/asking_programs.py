@@ -40,10 +40,11 @@ def compile_rust(text: str, folder: Path) -> str:
     return str(folder / "main")
 
 
-def compile_kotlin(files: Sequence[Path], folder: Path) -> None:
-    """Compile files over the classes of onnxruntime and Android that they name."""
+def compile_kotlin(files: Sequence[Path], folder: Path) -> str:
+    """Return the path of a jar of files over the classes of onnxruntime and Android that they name."""
     sources = [*map(str, files), *map(str, DECLARATIONS.glob("*.kt"))]
-    compiled(["kotlinc", "-d", "out", *sources], folder)
+    compiled(["kotlinc", "-include-runtime", "-d", "loop.jar", *sources], folder)
+    return str(folder / "loop.jar")
 
 
 def run_for(command: Sequence[str], folder: Path, outputs: Mapping[str, Sequence[str]]) -> str:
@@ -60,9 +61,10 @@ def run_for(command: Sequence[str], folder: Path, outputs: Mapping[str, Sequence
             array = np.array(json.loads(content), np.uint8).tobytes()
             feeds[port] = np.frombuffer(array, dtype).reshape(json.loads(dims))
         session = sessions.setdefault(file, onnxruntime.InferenceSession(folder / file))
-        for array in session.run(outputs[file], feeds):
+        program.stdin.write(f"{len(outputs[file])}\n")
+        for port, array in zip(outputs[file], session.run(outputs[file], feeds), strict=True):
             dims, content = (",".join(map(str, numbers)) for numbers in (array.shape, array.tobytes()))
-            program.stdin.write(f"{array.dtype}|{dims}|{content}\n")
+            program.stdin.write(f"{port}|{array.dtype}|{dims}|{content}\n")
         program.stdin.flush()
     program.stdin.close()
     said = line + program.stdout.read()

@@ -74,7 +74,7 @@ private:
 struct Session {
     Session(const Env&, const char* path, const SessionOptions&) : path_(path) {}
 
-    // Prints the inputs, one a line, and reads the outputs: name or nothing, type, dims and bytes, with | between.
+    // Prints the inputs, one a line, and reads how many outputs there are, and each: name, type, dims and bytes.
     void Run(const RunOptions&, const char* const* names, const Value* inputs, std::size_t count, const char* const*,
              Value* outputs, std::size_t output_count) {
         static const std::map<int, std::string> types = {{1, "float32"}, {6, "int32"}, {7, "int64"}, {9, "bool"}, {10, "float16"}};
@@ -88,13 +88,15 @@ struct Session {
             std::cout << "]\n";
         }
         std::cout << std::flush;
+        std::cin.ignore(80, '\n');  // how many there are
         for (std::size_t i = 0; i < output_count; i++) {
             std::string dtype, dims, bytes;
+            std::cin.ignore(1000, '|');  // the name
             std::getline(std::cin, dtype, '|');
             std::getline(std::cin, dims, '|');
             std::getline(std::cin, bytes);
             Value given{nullptr};
-            for (const auto& [code, name] : types) if (name == dtype) given.type_ = code;
+            for (const auto& [code, known] : types) if (known == dtype) given.type_ = code;
             given.dims_ = numbers<std::int64_t>(dims);
             given.owned_ = numbers<std::uint8_t>(bytes);
             if (!outputs[i]) outputs[i] = std::move(given);

@@ -87,6 +87,7 @@ pub mod session {
                 println!("{}|{}|{:?}|{:?}", name, tensor.dtype, tensor.dims, tensor.bytes);
             }
             stdout().flush()?;
+            stdin().read_line(&mut String::new())?;
             Ok(SessionOutputs)
         }
     }
@@ -98,8 +99,8 @@ pub mod session {
             stdin().read_line(&mut line).ok()?;
             let parts: Vec<&str> = line.trim().split('|').collect();
             let numbers = |text: &str| text.split(',').filter_map(|part| part.parse().ok()).collect::<Vec<i64>>();
-            let bytes = numbers(parts[2]).into_iter().map(|byte| byte as u8).collect();
-            Some(DynValue(DynTensor { dtype: parts[0].into(), dims: numbers(parts[1]), bytes }))
+            let bytes = numbers(parts[3]).into_iter().map(|byte| byte as u8).collect();
+            Some(DynValue(DynTensor { dtype: parts[1].into(), dims: numbers(parts[2]), bytes }))
         }
     }
 }
