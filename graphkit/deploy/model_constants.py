@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
+from graphkit.analysis.findings import kind_of
+from graphkit.analysis.frozen_sizes import frozen_sizes
 from graphkit.analysis.kv_cache import kv_cache
 from graphkit.analysis.model_interface import given_states
 from graphkit.analysis.sliding_windows import cut_caches, find_windows
@@ -84,6 +87,13 @@ def model_constants(path: Path) -> Constants:
         cut = [entry.past.name for entry in cut_caches(decoder) if entry.past is not None]
         if cut:
             static = f"{path.name}: its cache '{cut[0]}' keeps the last tokens alone - write the loop of it by hand"
+        begun = arrays["states"][1] if "first" not in models else []  # those that a loop has to give a first value
+        for row in begun:
+            if DIMS["other"] in cast("list[int]", row["dims"]):
+                what = f"nothing says how large '{row['name']}' ({row['shape']}) is in all dims"
+                static = f"{path.name}: {what} - give them with graphkit set-dims"
+        for frozen in frozen_sizes(decoder).rows:
+            static = f"{decoder.name}: {frozen}" if kind_of(frozen.kind).is_fault else static
         fault = fault if decoder is models.get("first") else static
     return Constants(path.name, tuple(numbers), arrays, rules_beside(settings.generation), fault)
 

@@ -274,9 +274,14 @@ def test_a_loop_says_which_rules_it_does_not_follow_and_what_it_cannot_run(tmp_p
     assert "longArrayOf(5)" in text
     with pytest.raises(UsageError, match="there is no loop in typescript - take one of c, kotlin, python, rust"):
         write_plain("typescript", model_constants(pair), has_loop=True)
-    static = unpacked_export("llama-static", tmp_path / "static")
-    with pytest.raises(UsageError, match="its caches have all slots from the start - make a bundle of it"):
-        write_plain("python", model_constants(static), has_loop=True)
+    for name, words in (
+        ("llama-static", "its caches have all slots from the start - make a bundle of it"),
+        ("llama-builder", r"nothing says how large .*kv_cache_dim\) is in all dims - give them with graphkit set-dims"),
+        ("marian", "decode.onnx: this decoder runs only after exactly 1 token"),
+    ):
+        export = unpacked_export(name, tmp_path / name)
+        with pytest.raises(UsageError, match=words):
+            write_plain("python", model_constants(export), has_loop=True)
 
 
 @pytest.mark.parametrize("dims", ["batch, 1, seq, total", "batch, seq, total", "seq, total"])
