@@ -18,6 +18,7 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.attention.share_kv_heads import ShareKvHeads
 from graphkit.passes.fold_pipeline import fold
+from graphkit.passes.npu.cache_interface import find_growths
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.passes.state.decode_step import KEPT, KeepLastLogits, SqueezeTokenAxis, UnpackLogitsWeight
@@ -293,13 +294,15 @@ def _run_step(model: Model, step: Pass) -> Outcome:
 
 
 def _way_out(model: Model) -> str:
-    """Return the advice for a cache that is rounded where it is read or given, or that an attention joins itself."""
+    """Return the advice for a cache that is rounded, that an attention joins itself, or that is moved or stacked."""
     operators = {node.op_type for node in all_nodes(model.scopes)}
     advice = ""
     if "QuantizeLinear" in operators:
         advice = "take the export back to floats: graphkit rewrite -p 'dequantize{qdq=true}'"
     elif operators & {"Attention", "GroupQueryAttention"}:
         advice = "write its attention in plain operators: graphkit rewrite -p 'decompose-attention{unpadded=true}'"
+    elif any(growth.new is None for growth in find_growths(model, infer(model), [])):
+        advice = "lower it, which takes such a cache, or export it with new keys and values joined to it as it comes"
     return f" - {advice}" if advice else ""
 
 

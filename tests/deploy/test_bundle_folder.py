@@ -54,6 +54,15 @@ def test_an_encoder_decoder_is_two_methods_over_one_state(bundle_of: BundleOf) -
     assert (folder / "bundle.data").stat().st_size < 900_000  # every distinct tensor once: both methods have most
 
 
+@pytest.mark.parametrize("name", ["bshd", "stacked", "two-stacked"])
+def test_a_cache_that_is_moved_before_it_grows_is_declined_with_a_way_out(
+    name: str, model_file: Callable[[str], Path], tmp_path: Path
+) -> None:
+    moved = "it is moved before what is new joins it.* - lower it, which takes such a cache, or export it with new keys"
+    with pytest.raises(UsageError, match=moved):
+        bundle_folder(model_file(f"cache-styles/{name}"), tmp_path / "out", BundleOptions(max_cache=32, dry_run=True))
+
+
 @pytest.mark.parametrize("update", ["scatter-nd", "tensor-scatter"])
 @pytest.mark.parametrize("mask", ["causal", "window"])
 def test_dims_may_have_automatic_names(mask: str, update: Update, tmp_path: Path) -> None:
