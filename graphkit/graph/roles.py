@@ -19,7 +19,7 @@ from graphkit.graph.declared_types import Dim, TensorType, hinted_type
 from graphkit.graph.mask_polarity import Polarity, find_polarity
 from graphkit.graph.operator_traits import PRESERVING
 from graphkit.graph.traversal import chain_end, follow_chain
-from graphkit.graph.uses import Use, find_lookups, find_uses, table_entries
+from graphkit.graph.uses import BEFORE_LOOKUPS, Use, find_lookups, find_uses, table_entries
 from graphkit.graph.view import Node, Scope, Value, branch_fault, unwrap_value
 
 __all__ = [
@@ -438,15 +438,24 @@ def _tell_sides_apart(inputs: dict[Value, Role], *, has_cache: bool) -> dict[Val
 
 
 def _with_tokens(inputs: dict[Value, Role]) -> dict[Value, Role]:
-    """Return roles in which the only input [batch, sequence] that looks up rows is tokens, if no other input is."""
+    """Return roles in which the only input [batch, sequence] that looks up rows of a table is tokens.
+
+    Where no other input is, and the table is not computed, as those are that edges of a graph look up.
+    """
     if any(role in ("tokens", "embeddings") for role in inputs.values()):
         return inputs
     looking_up = [
         value
         for value, role in inputs.items()
         if role == "other" and declared_rank(value) == 2 and "lookup" in find_uses(value)
+        if not any(_is_computed(table) for _, table in find_lookups(value))
     ]
     return inputs | {looking_up[0]: "tokens"} if len(looking_up) == 1 else inputs
+
+
+def _is_computed(table: Value) -> bool:
+    table = unwrap_value(table, BEFORE_LOOKUPS)
+    return table.producer is not None and not table.is_constant
 
 
 def _find_encoder_inputs(inputs: dict[Value, Role], cache: Iterable[CacheEntry]) -> dict[Value, Role]:

@@ -136,6 +136,12 @@ def test_two_unnamed_lookups_are_not_told_apart() -> None:
     assert roles_of(graph) == {"arg0": "other", "arg1": "other"}
 
 
+def test_edges_of_a_graph_are_no_tokens() -> None:
+    graph = """g (float[n, 6] x, int64[2, e] edges) => (float[2, e, 4] y) <float[6, 4] w> {
+        h = MatMul (x, w)  y = Gather (h, edges) }"""
+    assert roles_of(graph)["edges"] == "other"
+
+
 def test_what_angles_are_taken_of_is_positions() -> None:
     graph = """g (int64[b, s] arg0) => (float[b, s, 4] y) <float[1, 4] frequencies, int64[1] axes = {2}> {
         a = Cast <to = 1> (arg0)  c = Unsqueeze (a, axes)  d = MatMul (c, frequencies)  y = Cos (d) }"""
