@@ -148,6 +148,14 @@ def test_what_angles_are_taken_of_is_positions() -> None:
     assert roles_of(graph) == {"arg0": "positions"}
 
 
+@pytest.mark.parametrize("t", ["int64[b] t", "int64 t"])
+def test_the_time_of_a_diffusion_is_no_position(t: str) -> None:
+    graph = f"""g (float[b, 4, h, w] x, {t}) => (float[c, 4] y)
+        <float[1, 4] frequencies, int64[1] axes = {{1}}> {{
+        a = Cast <to = 1> (t)  c = Unsqueeze (a, axes)  d = MatMul (c, frequencies)  y = Cos (d) }}"""
+    assert roles_of(graph)["t"] == "other"
+
+
 @pytest.mark.parametrize(
     ("graph", "expected"),
     [
