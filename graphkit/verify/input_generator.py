@@ -374,9 +374,6 @@ class InputGenerator:
         return rng.integers(0, high, shape)
 
 
-OTHER_VOCABULARY = 64  # ids to draw from where neither a table nor logits tell more
-
-
 @dataclass(frozen=True)
 class InputSpec:
     """An input of a model that was made of an export.
@@ -400,7 +397,12 @@ class ExportInputs:
     Args:
         models: The models.
         rng: Of the elements.
+
+    Attributes:
+        most: Below which number integers are drawn where neither a table nor logits tell more.
     """
+
+    most = 64
 
     def __init__(self, models: Iterable[Model], rng: np.random.Generator) -> None:
         self.rng, self.makers = rng, [InputGenerator(model) for model in dict.fromkeys(models)]
@@ -430,8 +432,8 @@ class ExportInputs:
         known = [rows for maker, value in takers if (rows := maker.bounds[value.name]) is not None]
         roles = {maker.model.roles.of(value) for maker, value in takers}
         if spec.takes_tokens or "tokens" in roles:
-            return min(known, default=spec.logits or OTHER_VOCABULARY)
-        return min(known, default=OTHER_VOCABULARY if "other" in roles else None)
+            return min(known, default=spec.logits or self.most)
+        return min(known, default=self.most if "other" in roles else None)
 
     def _inputs_to_make(self, spec: InputSpec) -> list[tuple[InputGenerator, Value]]:
         return [

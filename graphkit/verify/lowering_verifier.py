@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from graphkit.equivalence.originals import Originals
 from graphkit.graph.names import join_words
 from graphkit.options import DeploymentProofOptions
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
-from graphkit.runtime.session import as_provider
+from graphkit.runtime.session import RunError, as_provider
 from graphkit.suggest import count_things
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, Output, largest_measured
@@ -36,7 +37,8 @@ __all__ = ["measure_deviation", "verify_lowering", "vocabulary_size"]
 STEPS = 32  # of a decoder without a cache, which takes any number
 GREEDY = 16  # most tokens to decode greedily
 SPECIAL = 6  # steps with a special token
-MASKED = 4  # runs where the caller gives masks, whose padding differs
+MASKED = 4  # runs where the caller gives masks, whose padding differs, or integers such as lengths
+TRIED = 4  # inputs at which the original must run
 NOTHING = "the originals give nothing that could be compared"
 
 
@@ -102,6 +104,8 @@ class _Proof:
         }
 
         self.has_user_masks = not masks.isdisjoint(self.user)
+        others = {value.name for model in originals.models for value in model.roles.all("other")}
+        self.integers = [name for name, port in self.user.items() if name in others and "int" in port.dtype]
 
     @property
     def _steps(self) -> int:
@@ -111,7 +115,9 @@ class _Proof:
 
     def run(self, *, same_weights: bool) -> LoweringProof:
         lengths, runs = self._source_lengths(), []
-        count = max(len(lengths), self.host.batch, MASKED if self.has_user_masks else 0)
+        if lengths and self.integers:
+            self._limit_integers(lengths[-1])
+        count = max(len(lengths), self.host.batch, MASKED if self.has_user_masks or self.integers else 0)
         for number in tell_each(range(count if lengths else 0), "proving", self.progress):
             length = lengths[number % len(lengths)]
             self._take_sound(length)
@@ -174,6 +180,9 @@ class _Proof:
         if others := [f"'{port.name}'" for ports in steps for port in ports if not port.writes][1:]:
             yield f"Of a step, logits alone are compared, not {join_words(others)}."
         yield from assumed_inputs(self.reference.originals.step)
+        if self.inputs.most < ExportInputs.most:
+            names = join_words([f"'{name}'" for name in self.integers])
+            yield f"Integers of {names} are tried below {self.inputs.most}: with larger ones the original failed."
         if self._pads_with_tokens and self.contract.takes_text:
             yield f"Shorter texts are padded with token {self.reference.pad}, which no mask hides."
         sound = self.contract.sizes.get("sound", 0)
@@ -223,6 +232,18 @@ class _Proof:
         """Return inputs that the caller makes; the padding of masks among them differs from time to time."""
         draw, specs = Draw.usual(next(self.draws)), {n: InputSpec(n, port.dtype) for n, port in self.user.items()}
         return {name: self.inputs.array(specs[name], port.shape, draw) for name, port in self.user.items()}
+
+    def _limit_integers(self, length: int) -> None:
+        """Let integers of which nothing is known be so small that the original runs, as lengths and edges must be."""
+        dims = {dim for port in self.user.values() for dim in port.shape if dim > 2}
+        self._take_sound(length)
+        for most in (self.inputs.most, *sorted(dims, reverse=True), 2):
+            self.inputs.most = most
+            with suppress(RunError):
+                for _ in range(TRIED):
+                    user = {name: self.host.own(array) for name, array in self._user_inputs().items()}
+                    self.reference.start(self._source(length), user)
+                return
 
     def _run_special(self, token: int, length: int) -> SourceRun:
         """Run sources and prompts with a token at several places."""

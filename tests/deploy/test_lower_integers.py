@@ -1,0 +1,57 @@
+"""Integers that a caller gives, of which nothing is known but where the original runs: times, lengths, edges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+from sessions import run
+
+from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.hosts import Host
+
+TIME = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[b, 4, 6, 6] x, int64[b] t) => (float[b, 4, 6, 6] y)
+<float[1, 4] rates = {1, 0.5, 0.25, 0.125}, int64[1] one = {1}, int64[2] behind = {2, 3}> {
+    a = Cast <to = 1> (t)  c = Unsqueeze (a, one)  d = MatMul (c, rates)  e = Sin (d)  f = Unsqueeze (e, behind)
+    y = Add (x, f)
+}"""
+LENGTHS = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[b, 6, 5] x, int64[b] lengths) => (float[b, 1, 5] y)
+<int64[1] one = {1}, int64[2] behind = {1, 2}, int64[3] width = {1, 1, 5}> {
+    last = Sub (lengths, one)  a = Unsqueeze (last, behind)  i = Expand (a, width)
+    y = GatherElements <axis = 1> (x, i)
+}"""
+
+
+def lowered(text: str, folder: Path) -> tuple[Path, tuple[str, ...]]:
+    path = folder / "model.onnx"
+    onnx.save(parser.parse_model(text), path)
+    report = lower_folder(path, folder / "out", LowerOptions())
+    assert report.proof is not None
+    assert report.proof.passed
+    assert len(report.proof.runs) == 4
+    return path, tuple(report.proof.caveats)
+
+
+@pytest.mark.parametrize("time", [0, 3, 999])
+def test_the_time_of_a_diffusion_is_given_by_the_caller(time: int, tmp_path: Path) -> None:
+    path, caveats = lowered(TIME, tmp_path)
+    assert caveats == ()
+    feed = {"x": np.ones((1, 4, 6, 6), np.float32), "t": np.array([time])}
+    (expected,) = run(path, feed)
+    (given,) = Host(tmp_path / "out").start(feed).values()
+    np.testing.assert_allclose(given, expected, atol=1e-5)
+
+
+def test_lengths_are_tried_at_which_the_original_runs_and_the_proof_says_so(tmp_path: Path) -> None:
+    path, caveats = lowered(LENGTHS, tmp_path)
+    assert "Integers of 'lengths' are tried below 6: with larger ones the original failed." in caveats
+    for length in (1, 4, 6):
+        feed = {"x": np.arange(30, dtype=np.float32).reshape(1, 6, 5), "lengths": np.array([length])}
+        (expected,) = run(path, feed)
+        (given,) = Host(tmp_path / "out").start(feed).values()
+        np.testing.assert_array_equal(given, expected)
