@@ -29,7 +29,7 @@ from graphkit.equivalence.result import Equivalence
 from graphkit.equivalence.stages import prove_stages
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
-from graphkit.runtime import external_tools
+from graphkit.runtime import external_tools, isolation
 
 TOO_NEW = re.compile(r"Opset \d+ is under development|Unsupported model IR version")  # what onnxruntime says
 
@@ -43,6 +43,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what ru
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+SPARES = 4
 PARTS = 6  # of the slow suite, of which CI runs one
 
 
@@ -178,6 +179,35 @@ def _optimized_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(external_tools, "optimize_bytes", kept)
+        yield
+
+
+class Spares(isolation._Spare):
+    """Places for several processes that nobody uses: sessions that tests make outside of an isolation have one each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: list[isolation.Worker] = []
+
+    def take(self) -> isolation.Worker:
+        with self._lock:
+            while self._kept:
+                if (worker := self._kept.pop()).lives:
+                    return worker
+        return isolation.Worker()
+
+    def put(self, worker: isolation.Worker) -> None:
+        with self._lock:
+            if len(self._kept) < SPARES:
+                self._kept.append(worker)
+                return
+        worker.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _spares() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolation, "_SPARE", Spares())
         yield
 
 

@@ -890,7 +890,7 @@ def test_a_color_terminal_gets_a_yellow_warning() -> None:
 
 
 def test_a_terminal_shows_the_share_of_the_work_that_is_done(tmp_path: Path) -> None:
-    written = terminal("fold", EXAMPLE, "-o", tmp_path / "out.onnx", TERM="xterm-256color")
+    written = terminal("fold", OTHER, "-o", tmp_path / "out.onnx", TERM="xterm-256color")
     assert re.search(rb"proving: [^\r\n]*\d%", re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", written))
 
 

@@ -72,7 +72,11 @@ def test_a_model_in_memory_comes_back_as_it_was(make: Make, proto: onnx.ModelPro
         assert back == proto
 
 
-@KINDS
+@pytest.mark.parametrize(
+    "make",
+    [as_proto, as_ir, pytest.param(ONNXProgram, marks=pytest.mark.slow)],  # which is one of onnx_ir, wrapped
+    ids=["onnx", "onnx_ir", "torch"],
+)
 def test_a_rewrite_of_a_model_in_memory_is_that_of_its_file(make: Make, proto: onnx.ModelProto, tmp_path: Path) -> None:
     model = graphkit.fold(make(proto)).model
     assert graphkit.verify_rewrite(EXAMPLE, model).passed

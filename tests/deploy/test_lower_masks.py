@@ -65,7 +65,7 @@ def at_most(array: np.ndarray, axis: int, length: int) -> np.ndarray:
     return np.pad(array, [(0, length - size if at == axis else 0) for at, size in enumerate(array.shape)])
 
 
-@pytest.mark.parametrize("size", ["size1", "size2"])
+@pytest.mark.parametrize("size", [pytest.param("size1", marks=pytest.mark.slow), "size2"])
 def test_a_mask_whose_ones_pad_gives_what_pytorch_gives(size: str, tmp_path: Path) -> None:
     assert passed(lowered("padding-true", tmp_path))
     host = Host(tmp_path / "out", unchecked=True)
@@ -75,7 +75,7 @@ def test_a_mask_whose_ones_pad_gives_what_pytorch_gives(size: str, tmp_path: Pat
         np.testing.assert_allclose(found[0], expected, atol=CLOSE, rtol=0)
 
 
-@pytest.mark.parametrize("size", ["size1", "size2"])
+@pytest.mark.parametrize("size", ["size1", pytest.param("size2", marks=pytest.mark.slow)])
 def test_what_belongs_to_the_tokens_is_as_long_as_they_are(size: str, tmp_path: Path) -> None:
     """`bbox` has a dim of another name, which nodes broadcast with that of the tokens."""
     assert passed(lowered("layoutlm", tmp_path))

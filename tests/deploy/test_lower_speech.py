@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,6 +65,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return source, folder / "out"
 
 
+@cache
 def originals(source: Path) -> Originals:
     names = ("encoder_model", "decoder_model", "decoder_with_past_model")
     return Originals(*(load(source / f"{name}.onnx") for name in names))

@@ -38,6 +38,10 @@ PLAIN = str(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
 OPTIONS = LowerOptions(target=PLAIN, src_len=6, max_cache_len=5)
 
 
+def slow(*values: object) -> list[object]:
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 def lowered(model: onnx.ModelProto, folder: Path, options: LowerOptions = OPTIONS) -> LowerReport:
     return lower_folder(saved(model, folder / "model"), folder / "out", options)
 
@@ -389,7 +393,7 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("target", ["ethos-u65", "mediatek-litert", "mt8371", "generic-npu"])
+@pytest.mark.parametrize("target", ["ethos-u65", *slow("mediatek-litert", "mt8371", "generic-npu")])
 @pytest.mark.parametrize("chosen", CHOICES.values(), ids=CHOICES)
 def test_a_choice_by_padding_alone_is_a_product_with_what_the_host_makes(
     chosen: str, target: str, tmp_path: Path
@@ -525,7 +529,9 @@ def floats(folder: Path) -> list[np.ndarray]:
     return [array for array in found if array.dtype.kind == "f" and array.size]
 
 
-@pytest.mark.parametrize("target", ["ethos-u65", "ethos-u85", "qnn-htp", "rk3588", "mediatek-litert", "generic-npu"])
+@pytest.mark.parametrize(
+    "target", ["ethos-u85", "generic-npu", *slow("ethos-u65", "qnn-htp", "rk3588", "mediatek-litert")]
+)
 @pytest.mark.parametrize("make", [lambda: decoder(FILLED), lambda: encoder(TEXT, TABLE, CAUSAL)])
 def test_masks_for_targets_that_take_8_bits_keep_a_scale(
     target: str, make: Callable[[], onnx.ModelProto], tmp_path: Path
@@ -563,7 +569,7 @@ BIASED = """
 """
 
 
-@pytest.mark.parametrize("floor", [-1e9, -5000.0, -255.0, -100.0, -50.0])
+@pytest.mark.parametrize("floor", [-1e9, -100.0, *slow(-5000.0, -255.0, -50.0)])
 @pytest.mark.parametrize("slope", [3.0, 40.0])
 def test_a_mask_with_a_bias_has_its_shape_at_any_floor(floor: float, slope: float, tmp_path: Path) -> None:
     """Biases of relative positions that a mask is added to, as in T5: the host makes the mask alone."""
@@ -578,7 +584,7 @@ def test_a_mask_with_a_bias_has_its_shape_at_any_floor(floor: float, slope: floa
     assert ports["attention_bias"] == ((1, 1, 6), "source_mask")
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_a_floor_of_100_changes_no_bit_of_float_results(seed: int, tmp_path: Path) -> None:
     tokens = np.random.default_rng(seed).integers(0, VOCABULARY, 5).tolist()
     logits = {}

@@ -24,7 +24,7 @@ SAYS = "The proof is against the export with {}, as contract.json records."
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of two exports, `float` and `uint8`, lowered to `--gelu-to-tanh` and `--dequantize`."""
+    """Return a folder of an export, `float`, lowered to `--gelu-to-tanh`."""
     folder = tmp_path_factory.mktemp("folders")
     (folder / "float").mkdir()
     proto = onnx.load_from_string(lzma.decompress((MODELS / "bert-fill-mask/model.onnx.xz").read_bytes()))
@@ -32,22 +32,29 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if len(tensor.dims) == 2:  # of small numbers, tanh is as good as erf
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(20), tensor.name))
     onnx.save(proto, folder / "float/model.onnx")
-    quantised("dynamic uint8", folder / "float", folder / "uint8")
     lower_folder(folder / "float", folder / "--gelu-to-tanh", LowerOptions(src_len=8, gelu_to_tanh=True))
-    both = LowerOptions(src_len=8, dequantize=True, gelu_to_tanh=True)
-    lower_folder(folder / "uint8", folder / "--dequantize and --gelu-to-tanh", both)
     return folder
 
 
+@pytest.fixture(scope="module")
+def both_folders(folders: Path) -> Path:
+    """Return the same with another export, `uint8`, lowered with `--dequantize` too."""
+    quantised("dynamic uint8", folders / "float", folders / "uint8")
+    both = LowerOptions(src_len=8, dequantize=True, gelu_to_tanh=True)
+    lower_folder(folders / "uint8", folders / "--dequantize and --gelu-to-tanh", both)
+    return folders
+
+
 CASES = [
-    ("float", "--gelu-to-tanh"),
-    pytest.param("uint8", "--dequantize and --gelu-to-tanh", marks=pytest.mark.slow),
+    ("folders", "float", "--gelu-to-tanh"),
+    pytest.param("both_folders", "uint8", "--dequantize and --gelu-to-tanh", marks=pytest.mark.slow),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("export", "changes"), CASES)
-def test_it_is_proven_without_a_tolerance(export: str, changes: str, folders: Path) -> None:
+@pytest.mark.parametrize(("made", "export", "changes"), CASES)
+def test_it_is_proven_without_a_tolerance(made: str, export: str, changes: str, request: pytest.FixtureRequest) -> None:
+    folders = request.getfixturevalue(made)
     recorded = read_contract(folders / changes / "contract.json").proof
     assert (recorded.passed, " and ".join(recorded.changes)) == (True, changes)
     proof = verify_folder(folders / export, folders / changes)
@@ -55,8 +62,11 @@ def test_it_is_proven_without_a_tolerance(export: str, changes: str, folders: Pa
     assert SAYS.format(changes) in proof.notes
 
 
-@pytest.mark.parametrize(("export", "changes"), CASES)
-def test_the_export_as_it_is_differs_by_more(export: str, changes: str, folders: Path) -> None:
+@pytest.mark.parametrize(("made", "export", "changes"), CASES)
+def test_the_export_as_it_is_differs_by_more(
+    made: str, export: str, changes: str, request: pytest.FixtureRequest
+) -> None:
+    folders = request.getfixturevalue(made)
     proof = verify_folder(folders / export, folders / changes, FolderOptions(tolerance=1e-4))
     assert not proof.passed
     assert verify_folder(folders / export, folders / changes, FolderOptions(tolerance=0.5)).passed

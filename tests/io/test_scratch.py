@@ -19,6 +19,7 @@ def test_bytes_are_kept_in_order_and_nothing_is_made_before() -> None:
 
 
 def test_the_file_goes_with_its_owner() -> None:
+    gc.freeze()  # what other tests left, through which a collection would walk
     scratch = Scratch()
     scratch.append([b"a"])
     folder = scratch.path.parent

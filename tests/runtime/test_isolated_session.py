@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -174,10 +173,15 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children()}
 
 
+@pytest.fixture(autouse=True)
+def _one_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep one process that nobody uses, as outside of tests."""
+    monkeypatch.setattr(isolation_module, "_SPARE", isolation_module._Spare())
+
+
 @pytest.fixture
 def no_spare() -> Iterator[None]:
     """Start without a process that nobody uses."""
-    gc.collect()
     isolation_module._SPARE.take().close()
     yield
     isolation_module._SPARE.take().close()

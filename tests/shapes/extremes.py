@@ -9,6 +9,7 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import onnx
@@ -55,6 +56,7 @@ SIZES = [
 ]  # fmt: skip
 
 
+@cache
 def numbers(dtype: int) -> np.ndarray:
     """Return numbers at the ends of a dtype, and where others begin to round or to wrap around."""
     near = {sign * (2**power + step) for power in NEAR for step in (-1, 0, 1) for sign in (1, -1)}
@@ -121,8 +123,7 @@ def cases(op_type: str, seed: int, most: int) -> Iterator[Case]:
     for opset in versions.values():
         schema = onnx.defs.get_schema(op_type, opset)
         for dtype in DTYPES if not schema.deprecated else ():
-            made = list(_of_dtype(schema, opset, dtype, rng))
-            yield from made if len(made) <= most else rng.sample(made, most)
+            yield from itertools.islice(_of_dtype(schema, opset, dtype, rng), most)
 
 
 def of_sizes(op_type: str, seed: int, most: int) -> Iterator[Case]:
@@ -145,6 +146,7 @@ def evaluated(exprs: Sequence[Expr], sizes: Mapping[str, int]) -> np.ndarray:
 
 
 def _of_dtype(schema: onnx.defs.OpSchema, opset: int, dtype: int, rng: random.Random) -> Iterator[Case]:
+    """Yield nodes in any order."""
     allowed = {
         each.type_param_str: {NAMES[text] for text in each.allowed_type_strs if text in NAMES}
         for each in schema.type_constraints
@@ -154,7 +156,8 @@ def _of_dtype(schema: onnx.defs.OpSchema, opset: int, dtype: int, rng: random.Ra
         return
     is_variadic = schema.max_input > 8
     counts = (1, 2, 3) if is_variadic else range(max(schema.min_input, 1), schema.max_input + 1)
-    for count, attributes, layout in itertools.product(counts, list(_attributes(schema, rng)), range(5)):
+    combined = [*itertools.product(counts, _attributes(schema, rng), range(5))]
+    for count, attributes, layout in rng.sample(combined, len(combined)):
         inputs = [params[min(index, len(params) - 1)] for index in range(count)]
         arrays = [_array(each, at, params[0].type_str, dtype, allowed, layout, rng) for at, each in enumerate(inputs)]
         if any(array is None for array in arrays):

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from graphs import dims, model
 from onnx import helper, numpy_helper
+from real_models import params
 
 from graphkit.model import Model
 from graphkit.shapes import infer, is_known
@@ -84,7 +85,7 @@ RUN_ERRORS = (
 )
 
 
-@pytest.mark.parametrize("operator", [*POOLS, *CONVOLUTIONS])
+@pytest.mark.parametrize("operator", params([*POOLS, *CONVOLUTIONS], slow=("LpPool", "ConvInteger")))
 def test_windows_are_counted_as_onnxruntime_does(operator: str) -> None:
     wrong, known, runs = [], 0, 0
     for attributes in attributes_of(operator):

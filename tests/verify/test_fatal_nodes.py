@@ -66,7 +66,7 @@ def lowered(export: Path, out: Path) -> Path:
     return next(out.glob("*.onnx"))
 
 
-@pytest.mark.parametrize("make", [bundled, described, lowered])
+@pytest.mark.parametrize("make", [pytest.param(bundled, marks=pytest.mark.slow), described, lowered])
 def test_a_folder_whose_model_ends_the_process_is_an_error(
     make: Callable[[Path, Path], Path], run: Run, tmp_path: Path
 ) -> None:
@@ -84,7 +84,7 @@ def test_a_split_whose_part_ends_the_process_is_an_error(part: str, run: Run, tm
     check(run("verify", merged, *(tmp_path / f"{name}.onnx" for name in PARTS)), tmp_path / f"{part}.onnx")
 
 
-@pytest.mark.parametrize("command", ["verify", "compare"])
+@pytest.mark.parametrize("command", ["verify", pytest.param("compare", marks=pytest.mark.slow)])
 def test_a_file_that_ends_the_process_is_an_error(command: str, run: Run, tmp_path: Path) -> None:
     right, wrong = (saved(decoder("causal"), tmp_path, name) / f"{name}.onnx" for name in ("right", "wrong"))
     spoil(wrong)

@@ -62,12 +62,9 @@ def commands(*slow: str) -> list[object]:
     return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in WORDS]
 
 
-@pytest.fixture
-def place(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model_file: Callable[[str], Path]) -> Site:
-    """The models in the current folder, and the same ones on a server, which are large beside a request."""
-    for module, name in ((remote_file, "FIRST"), (remote_file, "SMALL_FILE"), (window, "STEP")):
-        monkeypatch.setattr(module, name, 2048)
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def contents(model_file: Callable[[str], Path]) -> dict[str, bytes]:
+    """Return the files of an export by name, and a merged decoder with its halves."""
     contents = {
         "model.onnx": layered(2).SerializeToString(),
         "decoder_model_merged.onnx": model_file("gpt2-tiny/decoder_model_merged").read_bytes(),
@@ -78,6 +75,15 @@ def place(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model_fil
     halves = graphkit.split_merged(onnx.load_from_string(contents["decoder_model_merged.onnx"]))
     for name, half in (("first.onnx", halves.first), ("with_past.onnx", halves.with_past)):
         contents[name] = half.to_proto().SerializeToString()
+    return contents
+
+
+@pytest.fixture
+def place(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contents: dict[str, bytes]) -> Site:
+    """The models in the current folder, and the same ones on a server, which are large beside a request."""
+    for module, name in ((remote_file, "FIRST"), (remote_file, "SMALL_FILE"), (window, "STEP")):
+        monkeypatch.setattr(module, name, 2048)
+    monkeypatch.chdir(tmp_path)
     for name, content in contents.items():
         Path(name).write_bytes(content)
         site.put(f"/{name}", content)
