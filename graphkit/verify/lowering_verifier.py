@@ -38,6 +38,7 @@ STEPS = 32  # of a decoder without a cache, which takes any number
 GREEDY = 16  # most tokens to decode greedily
 SPECIAL = 6  # steps with a special token
 MASKED = 4  # runs where the caller gives masks, whose padding differs, or integers such as lengths
+SHOWN = 8  # integers of an input at which the results differ
 TRIED = 4  # inputs at which the original must run
 NOTHING = "the originals give nothing that could be compared"
 
@@ -271,6 +272,9 @@ class _Proof:
         source, user = self._source(length), self._user_inputs()
         case = self._make_case(source, self._draw_ids(self._steps), user)
         run = self._compare_case(case)
+        if run.failure and self.integers:
+            given = [f"'{name}' of {user[name].ravel()[:SHOWN].tolist()}" for name in self.integers]
+            run = replace(run, failure=f"{run.failure}, with {join_words(given)}")
         if not self._steps:
             return run
         case.start()

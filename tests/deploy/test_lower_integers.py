@@ -55,3 +55,22 @@ def test_lengths_are_tried_at_which_the_original_runs_and_the_proof_says_so(tmp_
         (expected,) = run(path, feed)
         (given,) = Host(tmp_path / "out").start(feed).values()
         np.testing.assert_array_equal(given, expected)
+
+
+HIDDEN = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[b, 6, 6] x, int64[b] lengths) => (float[b, 6, 6] y)
+<int64[1] behind = {1}, int64[6] places = {0, 1, 2, 3, 4, 5}, float floor = {-10000}, int64 least = {60}> {
+    counted = Sub (lengths, least)  ends = Unsqueeze (counted, behind)  counts = Less (places, ends)
+    hidden = Not (counts)  rows = Unsqueeze (hidden, behind)
+    scores = MatMul (x, x)  masked = Where (rows, floor, scores)  weights = Softmax (masked)  y = MatMul (weights, x)
+}"""
+
+
+def test_a_proof_that_fails_where_nothing_counts_says_at_which_integers(tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(HIDDEN), tmp_path / "model.onnx")
+    report = lower_folder(tmp_path / "model.onnx", tmp_path / "out", LowerOptions())
+    assert report.proof is not None
+    failures = [run.failure for run in report.proof.runs if run.failure]
+    assert failures
+    assert all(", with 'lengths' of [" in failure for failure in failures)
+    assert {int(failure.split("[")[1].rstrip("]")) for failure in failures} <= {*range(61)}
