@@ -178,11 +178,24 @@ def _by_shape(scope: Scope, inputs: list[Value]) -> tuple[CacheEntry, ...]:
             if len(past_family) == len(present_family) and all(
                 _grows_by_one_dim(past, present) for past, present in pairs
             ):
-                return tuple(
-                    CacheEntry(Slot((number,), "", "both"), past, present)
-                    for number, (past, present) in enumerate(pairs)
-                )
-    return ()
+                return _entries_of(pairs)
+    return _entries_of(_joined_pairs(scope, inputs))
+
+
+def _entries_of(pairs: Iterable[tuple[Value, Value]]) -> tuple[CacheEntry, ...]:
+    return tuple(CacheEntry(Slot((number,), "", "both"), past, present) for number, (past, present) in enumerate(pairs))
+
+
+def _joined_pairs(scope: Scope, inputs: list[Value]) -> list[tuple[Value, Value]]:
+    """Pair keys and values by any name with outputs in which new ones are joined to them, and which nodes read."""
+    pairs = [
+        (past, joined)
+        for past in filter(_may_cache, inputs)
+        for node, index in past.consumers
+        if node.is_op("Concat") and index == 0 and len(node.operands) == 2
+        if (joined := node.outputs[0]) in scope.outputs and joined.consumers
+    ]
+    return pairs if len(pairs) == len(dict(pairs)) > 1 else []
 
 
 def _name_families(values: list[Value]) -> list[list[Value]]:

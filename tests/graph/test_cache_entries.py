@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
+from builders import main_scope
 from onnx import TensorProto, helper
 
 from graphkit.graph.cache_entries import CacheEntry, Slot, cache_entries, growing_axis, parse_cache_name, split_name
@@ -241,6 +242,21 @@ def test_anonymous_families_pair_by_shape() -> None:
 
 def test_anonymous_tensors_are_numbered_and_not_told_apart() -> None:
     assert [entry.slot for entry in anonymous(PAST, PRESENT)] == [Slot((0,), "", "both"), Slot((1,), "", "both")]
+
+
+@pytest.mark.parametrize(
+    ("body", "is_cache"),
+    [
+        ("y1 = Concat <axis = 1> (k, a) y2 = Concat <axis = 1> (v, a)", True),
+        ("y1 = Concat <axis = 1> (a, k) y2 = Concat <axis = 1> (a, v)", False),  # what is new stands first
+        ("y1 = Concat <axis = 1> (k, a) y2 = Identity (v)", False),  # keys alone
+    ],
+)
+def test_what_new_keys_and_values_are_joined_to_is_a_cache_by_any_name(body: str, is_cache: bool) -> None:
+    text = f"""g (float[b, p, 2, 8] k, float[b, q, 2, 8] v, float[b, t, 2, 8] a)
+        => (float[b, r, 2, 8] y1, float[b, s, 2, 8] y2, float[b, u, 2, 8] z) {{ {body} z = Add (y1, y2) }}"""
+    found = pairs(cache_entries(main_scope(text)))
+    assert found == ([("k", "y1"), ("v", "y2")] if is_cache else [])
 
 
 @pytest.mark.parametrize(
