@@ -24,6 +24,7 @@ from real_models import MODELS, PIPELINES, unpacked
 from sessions import ONNXRUNTIME
 
 from graphkit.cli import main
+from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.equivalence import bundles, equivalence_summary, shared_values
 from graphkit.equivalence.result import Equivalence
 from graphkit.equivalence.stages import prove_stages
@@ -145,6 +146,15 @@ def bundle_of(tmp_path_factory: pytest.TempPathFactory, model_file: Callable[[st
         return folder / name
 
     return make
+
+
+@pytest.fixture(scope="session")
+def lowered_decoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return an export of `qwen2-tiny` and its lowered folder, which is proven: a test changes a copy."""
+    folder = tmp_path_factory.mktemp("lowered")
+    export, out = unpacked("qwen2-tiny", folder / "export"), folder / "out"
+    lower_folder(export, out, LowerOptions(max_cache_len=5))
+    return export, out
 
 
 def shared_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:

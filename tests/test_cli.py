@@ -205,15 +205,15 @@ def test_hash_reaches_the_report(run: Run) -> None:
 )
 def test_the_suffix_of_the_output_says_the_format(run: Run, tmp_path: Path, suffix: str, format: str) -> None:
     output = tmp_path / f"report{suffix}"
-    assert run("report", EXAMPLE, "-o", output)[::2] == (0, "")
-    assert output.read_text(encoding="utf-8") == run("report", EXAMPLE, "-f", format).out
+    assert run("report", OTHER, "-o", output)[::2] == (0, "")
+    assert output.read_text(encoding="utf-8") == run("report", OTHER, "-f", format).out
 
 
 @pytest.mark.parametrize("name", ["report.txt", "report"])
 def test_the_output_is_text_where_the_suffix_says_nothing(run: Run, tmp_path: Path, name: str) -> None:
     output = tmp_path / name
-    run("report", EXAMPLE, "-o", output)
-    assert output.read_text(encoding="utf-8") == as_text(report(load(EXAMPLE)), table_width=TABLE_WIDTH)
+    run("report", OTHER, "-o", output)
+    assert output.read_text(encoding="utf-8") == as_text(report(load(OTHER)), table_width=TABLE_WIDTH)
 
 
 def test_the_format_goes_before_the_suffix(run: Run, tmp_path: Path) -> None:
@@ -835,7 +835,7 @@ def test_a_command_fails_without_a_traceback() -> None:
 
 
 def test_a_pipe_gets_no_escapes() -> None:
-    assert "\x1b" not in command("report", EXAMPLE, TERM="xterm-256color").stdout
+    assert "\x1b" not in command("report", OTHER, TERM="xterm-256color").stdout
 
 
 @pytest.mark.parametrize("format", ["text", "markdown"])
@@ -874,14 +874,14 @@ def terminal(*arguments: object, **environment: str) -> bytes:
 
 
 def test_a_dumb_terminal_gets_no_escapes() -> None:
-    written = terminal("report", EXAMPLE, TERM="dumb")
-    assert b"merged If" in written
+    written = terminal("report", OTHER, TERM="dumb")
+    assert b"2 limits" in written
     assert b"\x1b" not in written
 
 
 def test_a_terminal_without_color_gets_no_colors() -> None:
-    written = terminal("report", EXAMPLE, TERM="xterm-256color", NO_COLOR="1")
-    assert b"merged If" in written
+    written = terminal("report", OTHER, TERM="xterm-256color", NO_COLOR="1")
+    assert b"2 limits" in written
     assert re.findall(rb"\x1b\[[0-9;]*\b(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])m", written) == []
 
 

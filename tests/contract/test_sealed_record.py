@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_models import unpacked
 from small_contract import SMALL
 
 import graphkit
 from graphkit.contract import read_contract
 from graphkit.contract.contract_files import read_bundle
 from graphkit.contract.contract_parts import ProofRecord
-from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.errors import ModelError, UnprovenWarning
 from graphkit.hosts import Host
 
@@ -28,16 +26,9 @@ HINT = " - make the folder again, or copy it again from where it was made"
 PASSED = ProofRecord("passed", "", 0.0, 1.0, "0.1.0")
 
 
-@pytest.fixture(scope="module")
-def lowered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lowered")
-    lower_folder(unpacked("qwen2-tiny", folder / "model"), folder / "out", LowerOptions(max_cache_len=5))
-    return folder / "out"
-
-
 @pytest.fixture
-def out(lowered: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(lowered, tmp_path / "out"))
+def out(lowered_decoder: tuple[Path, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(lowered_decoder[1], tmp_path / "out"))
 
 
 @pytest.fixture

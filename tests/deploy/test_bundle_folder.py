@@ -63,8 +63,15 @@ def test_a_cache_that_is_moved_before_it_grows_is_declined_with_a_way_out(
         bundle_folder(model_file(f"cache-styles/{name}"), tmp_path / "out", BundleOptions(max_cache=32, dry_run=True))
 
 
-@pytest.mark.parametrize("update", ["scatter-nd", "tensor-scatter"])
-@pytest.mark.parametrize("mask", ["causal", "window"])
+@pytest.mark.parametrize(
+    ("mask", "update"),
+    [
+        ("causal", "scatter-nd"),
+        ("window", "tensor-scatter"),
+        pytest.param("causal", "tensor-scatter", marks=pytest.mark.slow),
+        pytest.param("window", "scatter-nd", marks=pytest.mark.slow),
+    ],
+)
 def test_dims_may_have_automatic_names(mask: str, update: Update, tmp_path: Path) -> None:
     source = saved(decoder(mask, changes=AUTOMATIC), tmp_path / "export")
     report = bundle_folder(source, tmp_path / "out", BundleOptions(max_cache=8, batch=2, update=update))

@@ -32,14 +32,14 @@ from graphkit.verify.deployment_proofs import LoweringProof, SourceRun
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sources")
-    lower_folder(unpacked("qwen2-tiny", folder / "lowered"), folder / "lowered.out", LowerOptions(max_cache_len=5))
     made(saved(decoder("causal"), folder / "bundled"), folder / "bundled.out")
     return folder
 
 
 @pytest.fixture
-def lowered(sources: Path, tmp_path: Path) -> tuple[Path, Path]:
-    return sources / "lowered", Path(shutil.copytree(sources / "lowered.out", tmp_path / "out"))
+def lowered(lowered_decoder: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+    export, out = lowered_decoder
+    return export, Path(shutil.copytree(out, tmp_path / "out"))
 
 
 @pytest.fixture

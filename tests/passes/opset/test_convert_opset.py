@@ -220,7 +220,14 @@ def test_each_adapter_is_for_a_version_in_which_its_operator_changed() -> None:
         assert version in [step.since for step in conversion_steps(name, version - 1, version) or ()], name
 
 
-@pytest.mark.parametrize("name", ["bert-fill-mask/model", "whisper-tiny/decoder_model_merged", "llama-int4/model"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert-fill-mask/model",
+        "whisper-tiny/decoder_model_merged",
+        pytest.param("llama-int4/model", marks=pytest.mark.slow),
+    ],
+)
 def test_real_models_give_the_same_to_the_last_bit(name: str) -> None:
     proto = onnx.load_from_string(lzma.decompress((MODELS / f"{name}.onnx.xz").read_bytes()))
     model = Model.from_proto(proto)
