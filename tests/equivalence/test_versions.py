@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,7 @@ def built(body: str, version: int, **more: object) -> Model:
     return Model.from_proto(proto)
 
 
+@cache
 def history(operator: str) -> list[int]:
     """Return the versions in which an operator changed, from the oldest that onnxruntime has on."""
     found = {
@@ -136,12 +138,14 @@ def history(operator: str) -> list[int]:
     return sorted({max(each, 7) for each in found if each <= 24})
 
 
+@lru_cache(maxsize=2)
+def opened(model: Model) -> list[Session]:
+    return [Session(model, threads=1, optimize=is_optimized) for is_optimized in (False, True)]
+
+
 def run(model: Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray] | None:
     try:
-        return [
-            next(iter(Session(model, threads=1, optimize=is_optimized).run(feeds).values()))
-            for is_optimized in (False, True)
-        ]
+        return [next(iter(session.run(feeds).values())) for session in opened(model)]
     except ModelError:
         return None
 
