@@ -44,7 +44,7 @@ __all__ = [
 
 
 STEPS = 4  # at the end of a longer prompt
-LONG = 16  # from a prompt of one token
+LONG = 24  # from a prompt of one token
 FEW = 4  # tokens of a prompt of all rows, and of one where the logits of longer ones would be too large
 SHORT = 64  # tokens of a prompt that is tried with padding and without
 LONGEST = 600  # tokens of a prompt that is tried at both levels, and again in each check
