@@ -374,7 +374,8 @@ def _input_role(value: Value) -> Role:
 def _integer_role(value: Value, uses_of_value: frozenset[Use], words: set[str]) -> Role:
     if words & MASK_WORDS and not ("lookup" in uses_of_value and "mask" not in uses_of_value):
         return _mask_role(words)
-    is_turned = uses_of_value == {"angle"} and "ids" not in words and declared_rank(value) not in (0, 1)  # no time
+    # numbers that angles are taken of, but for the time of a diffusion, which has no positions
+    is_turned = uses_of_value == {"angle"} and "ids" not in words and declared_rank(value) not in (0, 1)
     if words & {"position", "positions", "pos"} or is_turned:
         return "positions"
     if declared_rank(value) == 0:

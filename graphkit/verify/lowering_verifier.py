@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +38,7 @@ GREEDY = 16  # most tokens to decode greedily
 SPECIAL = 6  # steps with a special token
 MASKED = 4  # runs where the caller gives masks, whose padding differs, or integers such as lengths
 SHOWN = 8  # integers of an input at which the results differ
-TRIED = 4  # inputs at which the original must run
+LARGE = 1000  # integers such as the time of a diffusion
 NOTHING = "the originals give nothing that could be compared"
 
 
@@ -181,9 +180,9 @@ class _Proof:
         if others := [f"'{port.name}'" for ports in steps for port in ports if not port.writes][1:]:
             yield f"Of a step, logits alone are compared, not {join_words(others)}."
         yield from assumed_inputs(self.reference.originals.step)
-        if self.inputs.most < ExportInputs.most:
+        if self.integers:
             names = join_words([f"'{name}'" for name in self.integers])
-            yield f"Integers of {names} are tried below {self.inputs.most}: with larger ones the original failed."
+            yield f"Integers of {names} are tried below {self.inputs.most} alone."
         if self._pads_with_tokens and self.contract.takes_text:
             yield f"Shorter texts are padded with token {self.reference.pad}, which no mask hides."
         sound = self.contract.sizes.get("sound", 0)
@@ -235,16 +234,24 @@ class _Proof:
         return {name: self.inputs.array(specs[name], port.shape, draw) for name, port in self.user.items()}
 
     def _limit_integers(self, length: int) -> None:
-        """Let integers of which nothing is known be so small that the original runs, as lengths and edges must be."""
+        """Let integers of which nothing is known be large, and so small that the original runs, as lengths must be.
+
+        Raises:
+            RunError: One ends the process of the original.
+        """
         dims = {dim for port in self.user.values() for dim in port.shape if dim > 2}
         self._take_sound(length)
-        for most in (self.inputs.most, *sorted(dims, reverse=True), 2):
+        for most in (LARGE, self.inputs.most, *sorted(dims, reverse=True), 2):
             self.inputs.most = most
-            with suppress(RunError):
-                for _ in range(TRIED):
-                    user = {name: self.host.own(array) for name, array in self._user_inputs().items()}
-                    self.reference.start(self._source(length), user)
+            try:
+                user = {name: self.host.own(array) for name, array in self._user_inputs().items()}
+                largest = {name: np.full_like(user[name], most - 1) for name in self.integers}
+                for each in (user, {**user, **largest}):
+                    self.reference.start(self._source(length), each)
                 return
+            except RunError as error:
+                if error.signal or error.timed_out:
+                    raise
 
     def _run_special(self, token: int, length: int) -> SourceRun:
         """Run sources and prompts with a token at several places."""

@@ -100,9 +100,10 @@ def compare_outputs(model: str, feeds: Sequence[Mapping[str, Any]], run: Run) ->
     for index, name in enumerate(names):
         pairs = [[numpy.asarray(each[index], "float64").ravel() for each in both] for both in results]
         cosines = [
-            float(wanted @ made) / length if length else float(not wanted.any())
+            float(wanted @ made / length)
+            if (length := numpy.linalg.norm(wanted) * numpy.linalg.norm(made))
+            else float(not wanted.any())
             for wanted, made in pairs
-            for length in [float(numpy.linalg.norm(wanted) * numpy.linalg.norm(made))]
         ]
         largest = max(float(abs(wanted).max(initial=0)) for wanted, _ in pairs)
         error = max(float(abs(wanted - made).max(initial=0)) for wanted, made in pairs) / (largest or 1.0)
