@@ -47,7 +47,7 @@ def test_the_time_of_a_diffusion_is_given_by_the_caller(time: int, tmp_path: Pat
     np.testing.assert_allclose(given, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("width", [5, 7])  # a length of 7 is one too many
+@pytest.mark.parametrize("width", [5, 8])  # of lengths below 8, that of 7 is one too many
 def test_lengths_are_tried_at_which_the_original_runs_and_the_proof_says_so(width: int, tmp_path: Path) -> None:
     path, caveats = lowered(LENGTHS.replace("WIDE", str(width)), tmp_path)
     assert "Integers of 'lengths' are tried below 6 alone." in caveats
