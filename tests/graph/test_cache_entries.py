@@ -247,14 +247,18 @@ def test_anonymous_tensors_are_numbered_and_not_told_apart() -> None:
 @pytest.mark.parametrize(
     ("body", "is_cache"),
     [
-        ("y1 = Concat <axis = 1> (k, a) y2 = Concat <axis = 1> (v, a)", True),
-        ("y1 = Concat <axis = 1> (a, k) y2 = Concat <axis = 1> (a, v)", False),  # what is new stands first
-        ("y1 = Concat <axis = 1> (k, a) y2 = Identity (v)", False),  # keys alone
+        ("y1 = Concat <axis = 1> (k, a) y2 = Concat <axis = 1> (v, a) z = Add (y1, y2)", True),
+        ("y1 = Concat <axis = 1> (k, a) y2 = Concat <axis = 1> (v, a) z = Identity (a)", False),  # nothing reads them
+        (
+            "y1 = Concat <axis = 1> (a, k) y2 = Concat <axis = 1> (a, v) z = Add (y1, y2)",
+            False,
+        ),  # what is new stands first
+        ("y1 = Concat <axis = 1> (k, a) y2 = Identity (v) z = Add (y1, y2)", False),  # keys alone
     ],
 )
 def test_what_new_keys_and_values_are_joined_to_is_a_cache_by_any_name(body: str, is_cache: bool) -> None:
     text = f"""g (float[b, p, 2, 8] k, float[b, q, 2, 8] v, float[b, t, 2, 8] a)
-        => (float[b, r, 2, 8] y1, float[b, s, 2, 8] y2, float[b, u, 2, 8] z) {{ {body} z = Add (y1, y2) }}"""
+        => (float[b, r, 2, 8] y1, float[b, s, 2, 8] y2, float[b, u, 2, 8] z) {{ {body} }}"""
     found = pairs(cache_entries(main_scope(text)))
     assert found == ([("k", "y1"), ("v", "y2")] if is_cache else [])
 
