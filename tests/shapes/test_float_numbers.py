@@ -1,4 +1,4 @@
-"""Elements of small float tensors: those of onnxruntime to the bit, or unknown."""
+"""Elements of small float tensors, and quotients of integers: those of onnxruntime to the bit, or unknown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from small_models import model
 
 from graphkit.ops.element_values import cast_number
 from graphkit.runtime.session import Session
-from graphkit.shapes import infer
+from graphkit.shapes import Expr, infer
 
 SPECIAL = [-0.5, -0.4, -0.0, 0.0, 0.4, 0.5, -1.5, 2.5, 3.0, 1e-45, 1e30, np.nan, np.inf, -np.inf]
 ONE = ["Abs", "Ceil", "Floor", "Neg", "Reciprocal", "Round", "Sign", "Sqrt"]
@@ -122,3 +122,15 @@ def test_a_number_that_is_rounded_twice_is_unknown() -> None:
     assert cast_number(2**53 + 1, TensorProto.DOUBLE) == 2**53
     assert cast_number(2**60 + 2**36 + 1, TensorProto.FLOAT) is None
     assert str(cast_number(-0.0, TensorProto.FLOAT16)) == "-0.0"
+
+
+@pytest.mark.parametrize(("sign", "divisor"), [(1, 3), (1, -3), (-1, 3), (-1, -3)])
+def test_a_quotient_of_integers_is_cut_towards_zero_whatever_the_signs(sign: int, divisor: int) -> None:
+    text = "g (float[n] x) => (float[n] z, int64[1] y) { z = Neg (x) s = Shape (x) t = Mul (s, a) y = Div (t, b) }"
+    made = model(text, a=[sign], b=[divisor])
+    found = infer(made)["y"].elements
+    assert found is not None
+    session = Session(made, threads=1)
+    for size in (0, 1, 2, 3, 4, 7, 9):
+        (ran,) = session.run({"x": np.ones(size, np.float32)})["y"]
+        assert Expr.of(found[0]).evaluate({"n": size}) == ran  # type: ignore[arg-type]
