@@ -103,7 +103,7 @@ def _repeatable(name: str, text: str, metavar: str, *, is_rare: bool = False) ->
     return Flag(name=name, help=text, metavar=metavar, kind="tuple", is_rare=is_rare)
 
 
-DIM = _repeatable("--dim", "Set the size of a symbol, or of one dim, such as x.0=1; repeatable.", "NAME=N")
+DIM = _repeatable("--dim", "Set a symbol, or one dim, such as x.0=1; repeatable.", "NAME=N")
 INPUT = _repeatable("--input", "Set the shape of an input; repeatable.", "NAME=AxBxC")
 RANGE = _repeatable(
     "--range", "Set bounds of a symbol; either may be left out; repeatable.", "NAME=LO:HI", is_rare=True
@@ -137,7 +137,7 @@ WEIGHTS = Flag(
 )
 NO_VERIFY = Flag(help="Skip the proof.")
 OVERWRITE = Flag(help="Replace existing files.")
-TIME = Flag(help="Measure the latency before and after in onnxruntime, in turns.")
+TIME = Flag(help="Time onnxruntime before and after, in turns.")
 TIMED_ON = Flag(
     help="Where --time runs both models: an execution provider of onnxruntime; see graphkit providers.",
     metavar="NAME[:KEY=VALUE...]",
@@ -146,9 +146,7 @@ TIMED_ON = Flag(
 STEPS = Flag(help="Number of greedy decoding steps in the proof of a split.", is_rare=True)
 SEED = Flag(help="Seed of the generated inputs.", least=0, is_rare=True)
 BLOCKED_BY = Flag(help="Show what keeps the model from a target; see graphkit targets.", metavar="NAME|FILE")
-MAP = _repeatable(
-    "--map", "A tensor of the first model and its name in the second, if that differs; repeatable.", "NAME=NAME"
-)
+MAP = _repeatable("--map", "A tensor of A and its name in B, if that differs; repeatable.", "NAME=NAME")
 PROVIDER = Flag(
     help="Run the result on an execution provider of onnxruntime too, such as webgpu; see graphkit providers. The "
     "original runs on the CPU. Outputs may differ by the tolerance of the device: that is a test, and no proof.",
@@ -194,14 +192,12 @@ class FoldingOptions(Options):
         least=0,
         is_rare=True,
     )
-    keep_fusions: bool = option(
-        True, "Remove more nodes, even those that onnxruntime's own fusions look for.", name="--no-fusions"
-    )
+    keep_fusions: bool = option(True, "Remove even what onnxruntime's own fusions look for.", name="--no-fusions")
     fuse: bool = option(
         False,
-        "Put constants into the weights of Conv, Gemm and MatMul, those of one input into one, and a layer "
-        "normalization, or attention without a mask, into one node; implies --no-fusions. Changes the last digits: the "
-        "default tolerance is 1e-5 of the largest magnitude then.",
+        "Fuse nodes, which changes the last digits: put constants into the weights of Conv, Gemm and MatMul, those of "
+        "one input into one, and a layer normalization, or attention without a mask, into one node. Implies "
+        "--no-fusions; the default tolerance is 1e-5 of the largest magnitude then.",
     )
 
 
@@ -232,9 +228,7 @@ class SplitOptions(Options):
 class DeployOptions(Options):
     """Options that `lower` and `bundle` share."""
 
-    batch: int = option(
-        1, "Number of sequences, images or sounds at a time. For a bundle, the most rows: sequences or beams."
-    )
+    batch: int = option(1, "Sequences, images or sounds at a time. For a bundle, the most rows: sequences or beams.")
     dims: tuple[tuple[str, int], ...] = option((), DIM)
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = option((), INPUT)
     encode_apart: bool | None = option(
@@ -279,6 +273,7 @@ class LowerOptions(DeployOptions):
         False,
         "Compute quantised products with floats, as a model that was quantised dynamically needs. This changes "
         "results; the report says by how much.",
+        is_rare=True,
     )
     mask_floor: float | None = option(
         None,
@@ -329,7 +324,7 @@ class BundleOptions(DeployOptions):
         is_rare=True,
     )
     dry_run: bool = option(False, "Describe the bundle. Nothing is written or run.")
-    copy_host: bool = option(False, "Put the host in JavaScript, bundle.mjs, into OUT.")
+    copy_host: bool = option(False, "Put the host in JavaScript, bundle.mjs, into OUT.", is_rare=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -437,10 +432,8 @@ class CompareOptions(Options):
     """How to compare; a bisection runs about log2 of the tensors' number of times."""
 
     names: tuple[tuple[str, str], ...] = option((), MAP)
-    by_order: bool = option(
-        False, "Match the remaining tensors of a module by order, if both models have equally many."
-    )
-    bisect: bool = option(False, "Measure only what a bisection for the first difference needs.")
+    by_order: bool = option(False, "Match the rest of a module by order: where both models have equally many tensors.")
+    bisect: bool = option(False, "Look for the first difference alone, by bisection.")
     tolerance: float | None = option(
         None,
         "Largest difference that counts as equal, times the largest magnitude where that is above 1. Default: 0.0001; "

@@ -17,7 +17,7 @@ def count_things(count: int, text: str) -> str:
 MOST = 20_000  # names to look through, and
 LONGEST = 300  # characters of one: comparing takes the product of two lengths
 MEANT = 3  # names that one may have meant
-LISTED = 12  # names of those that there are
+LISTED = 16  # names of those that there are
 
 
 def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "") -> str:

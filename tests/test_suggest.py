@@ -16,7 +16,7 @@ from graphkit.suggest import did_you_mean
         ("past.4.key", ["past.0.key", "past.0.value"], "did you mean 'past.0.key' or 'past.0.value'?"),
         ("qq", ["batch_size", "x"], "there are batch_size, x"),
         ("qq", [], "there are none"),
-        ("qq", list("abcdefghijklmn"), "there are a, b, c, d, e, f, g, h, i, j, k, l and 2 more"),
+        ("77", list("abcdefghijklmnopqr"), f"there are {', '.join('abcdefghijklmnop')} and 2 more"),
     ],
 )
 def test_what_is_meant(wanted: str, known: list[str], hint: str) -> None:

@@ -58,7 +58,7 @@ def _finish_command(
 @takes_options(LowerOptions)
 @format_option
 def lower(export: str, output: Path, options: Asked[LowerOptions], format: str) -> None:
-    """Lower a pipeline for an NPU: fixed shapes, a host contract, and the proof of both.
+    """Lower a pipeline for an NPU: fixed shapes, a host contract, and a proof.
 
     FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
     It may be a URL, with --download.

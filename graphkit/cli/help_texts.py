@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 
@@ -28,17 +29,26 @@ def _show_help(context: click.Context, option: click.Parameter, value: bool) -> 
         command.format_help(context, formatter)
     else:
         command.format_usage(context, formatter)
-        command.format_help_text(context, formatter)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(_short_text(command))
         with formatter.section("Options"):
             formatter.write_dl([*_short_records(context)], col_max=NAMES)
     click.echo(formatter.getvalue().rstrip("\n"))
     context.exit()
 
 
+def _short_text(command: click.Command) -> str:
+    """Return what a command does, and the first sentence about its arguments."""
+    first, *others = inspect.cleandoc(command.help or "").split("\n\n")
+    return "\n\n".join([first, *(re.split(r"(?<=\.)\s", text)[0] for text in others[:1])])
+
+
 def _short_records(context: click.Context) -> Iterator[tuple[str, str]]:
     """Yield the names of the options that most people use, and the first clause of what is said of each."""
     for option in context.command.params:
-        if not isinstance(option, click.Option) or getattr(option, "is_rare", False):
+        is_rare = getattr(option, "is_rare", option.name == "help")  # the reader has found --help
+        if not isinstance(option, click.Option) or is_rare:
             continue
         names, text = (
             ", ".join(sorted(option.opts, key=len)),

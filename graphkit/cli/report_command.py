@@ -47,9 +47,9 @@ class ReportFlags:
     """The sections of a report, and the findings that it fails on."""
 
     recursive: bool = option(False, "Look for models in the folders of a folder too.", short="-r")
-    only: str = option("", "Comma-separated sections to show, such as shape-ops,origins.", metavar="NAMES")
+    only: str = option("", "Sections to show, such as shape-ops,origins.", metavar="NAMES")
     optimize: bool = option(False, "Compare the graph before and after onnxoptimizer.", is_rare=True)
-    full: bool = option(False, "Show all sections, not a line for each, and the lists of shape origins in full.")
+    full: bool = option(False, "Show all sections whole, not a line for each.")
     hash: bool = option(False, "Read all weights to find tied tensors.", is_rare=True)
     context: int = option(
         2048, "Number of positions at which to state the memory of a KV cache, at most the model's.", is_rare=True
@@ -69,14 +69,14 @@ class ReportFlags:
     strict: bool = option(False, "Exit with code 1 if there are faults. Notes, such as limits of sizes, do not count.")
     fail_on: str = option(
         "",
-        "Exit with code 1 if there are findings of these kinds, notes included. A section stands for all of its kinds. "
+        "Exit with code 1 at findings of these kinds: notes are included, a section stands for all of its kinds. "
         "partitions:N: more than N parts, or none, on the device of --provider. "
         f"Kinds: {', '.join(KIND_NAMES)}.",
         metavar="KIND,...",
     )
     baseline: Path | None = option(
         None,
-        "Exit with code 1 if anything is worse than in this report: a new finding, one that concerns more, more nodes "
+        "Exit with code 1 if worse than in this report: a new finding, one that concerns more, more nodes "
         "that compute shapes, a larger KV cache, or over 1 % more nodes or bytes. A lock file serves too.",
         metavar="REPORT.json",
     )
