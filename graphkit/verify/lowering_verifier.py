@@ -229,9 +229,16 @@ class _Proof:
         return [int(token) for token in self.rng.choice(self.plain, count)]
 
     def _user_inputs(self) -> dict[str, np.ndarray]:
-        """Return inputs that the caller makes; the padding of masks among them differs from time to time."""
-        draw, specs = Draw.usual(next(self.draws)), {n: InputSpec(n, port.dtype) for n, port in self.user.items()}
-        return {name: self.inputs.array(specs[name], port.shape, draw) for name, port in self.user.items()}
+        """Return inputs that the caller makes; the padding of masks among them differs from time to time.
+
+        Integers of which nothing is known are lengths of the inputs every other time, as larger ones hide nothing.
+        """
+        number, specs = next(self.draws), {name: InputSpec(name, port.dtype) for name, port in self.user.items()}
+        draw, longest = Draw.usual(number), max((dim for port in self.user.values() for dim in port.shape), default=1)
+        made = {name: self.inputs.array(specs[name], port.shape, draw) for name, port in self.user.items()}
+        if number % 2 and self.inputs.most > longest:
+            made |= {name: made[name] % longest + 1 for name in self.integers}
+        return made
 
     def _limit_integers(self, length: int) -> None:
         """Let integers of which nothing is known be large, and so small that the original runs, as lengths must be.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,10 @@ from onnx import parser
 from sessions import run
 
 from graphkit.deploy.lower import LowerOptions, lower_folder
+from graphkit.equivalence.originals import Originals
 from graphkit.hosts import Host
+from graphkit.model import load
+from graphkit.verify.lowering_verifier import verify_lowering
 
 TIME = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[b, 4, 6, 6] x, int64[b] t) => (float[b, 4, 6, 6] y)
@@ -67,6 +71,9 @@ g (float[b, 6, 6] x, int64[b] lengths) => (float[b, 6, 6] y)
 }"""
 
 
+COUNTED = HIDDEN.replace("{60}", "{0}").replace("{900}", "{0}")
+
+
 def test_a_proof_that_fails_where_nothing_counts_says_at_which_integers(tmp_path: Path) -> None:
     onnx.save(parser.parse_model(HIDDEN), tmp_path / "model.onnx")
     report = lower_folder(tmp_path / "model.onnx", tmp_path / "out", LowerOptions())
@@ -75,3 +82,17 @@ def test_a_proof_that_fails_where_nothing_counts_says_at_which_integers(tmp_path
     assert failures
     assert all(", with 'lengths' of [" in failure for failure in failures)
     assert {int(failure.split("[")[1].rstrip("]")) for failure in failures} <= {*range(901)}
+
+
+def test_a_lowering_that_forgets_lengths_is_found(tmp_path: Path) -> None:
+    """Most integers are longer than the input, and hide nothing of it."""
+    folders = []
+    for name, text in (("right", COUNTED), ("wrong", COUNTED.replace("{0, 1, 2, 3, 4, 5}", "{0, 0, 0, 0, 0, 0}"))):
+        (tmp_path / name).mkdir()
+        path, _ = lowered(text, tmp_path / name)
+        folders.append(path.parent / "out")
+    originals = Originals(load(tmp_path / "right" / "model.onnx"), None, None)
+    assert verify_lowering(originals, folders[0]).passed
+    shutil.copy(folders[1] / "model.onnx", folders[0] / "model.onnx")
+    failures = [run.failure for run in verify_lowering(originals, folders[0]).runs]
+    assert any("differs" in failure for failure in failures), failures
