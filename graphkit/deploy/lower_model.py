@@ -238,23 +238,20 @@ class _Lowering:
             before, positions = self.model, counted_positions(self.model, self.setting, self.original.name)
             self.model = with_constants(before, positions)
             self._add_stage("positions that count from 0", before, values=positions)
-        before, outcome = self.model, ExtractEmbedding().run(self.model)
-        for lookup in outcome.matches:
+        before, outcome = self.model, ExtractEmbedding(known_only=True).run(self.model)
+        known = [lookup for lookup in outcome.matches if lookup.role != "other"]  # callers give the others
+        for lookup in known:
             tensor = lookup.table.constant
             assert tensor is not None
             table = f"{self.name}.{lookup.name}"
             self.tables[table] = before.array(tensor)
-            if lookup.role == "other":
-                raise UsageError(
-                    f"'{lookup.ids.name}' chooses rows of a table, and is not known to be tokens - rename it"
-                )
             by: By = "type" if lookup.role == "token types" else "token" if self.is_decoder else "source"
             is_position = self.is_decoder and lookup.role == "positions"
             source = Source("rows", table, "position") if is_position else Source("embedding", table, by)
             self.interface.becomes(lookup.ids.name, lookup.name)
             self.interface.make(lookup.name, source, f"the rows of '{lookup.table.name}' at '{lookup.ids.name}'")
-        self._adopt_outcome(outcome, ExtractEmbedding.name())
-        rows = {lookup.name: lookup.node.result().name for lookup in outcome.matches}
+        self._adopt_outcome(outcome, *[ExtractEmbedding.name()][: len(known) == len(outcome.matches)])
+        rows = {lookup.name: lookup.node.result().name for lookup in known}
         self._add_stage("rows of tables as inputs", before, stands_for=rows)
 
     def insert_masks(self) -> None:

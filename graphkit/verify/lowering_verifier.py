@@ -106,6 +106,8 @@ class _Proof:
         self.has_user_masks = not masks.isdisjoint(self.user)
         others = {value.name for model in originals.models for value in model.roles.all("other")}
         self.integers = [name for name, port in self.user.items() if name in others and "int" in port.dtype]
+        bounds = [maker.bounds for maker in self.inputs.makers]
+        self.unknown = [name for name in self.integers if all(each.get(name) is None for each in bounds)]
 
     @property
     def _steps(self) -> int:
@@ -115,7 +117,7 @@ class _Proof:
 
     def run(self, *, same_weights: bool) -> LoweringProof:
         lengths, runs = self._source_lengths(), []
-        if lengths and self.integers:
+        if lengths and self.unknown:
             self._limit_integers(lengths[-1])
         count = max(len(lengths), self.host.batch, MASKED if self.has_user_masks or self.integers else 0)
         for number in tell_each(range(count if lengths else 0), "proving", self.progress):
@@ -180,8 +182,8 @@ class _Proof:
         if others := [f"'{port.name}'" for ports in steps for port in ports if not port.writes][1:]:
             yield f"Of a step, logits alone are compared, not {join_words(others)}."
         yield from assumed_inputs(self.reference.originals.step)
-        if self.integers:
-            names = join_words([f"'{name}'" for name in self.integers])
+        if self.unknown:
+            names = join_words([f"'{name}'" for name in self.unknown])
             yield f"Integers of {names} are tried below {self.inputs.most} alone."
         if self._pads_with_tokens and self.contract.takes_text:
             yield f"Shorter texts are padded with token {self.reference.pad}, which no mask hides."
@@ -237,7 +239,7 @@ class _Proof:
         draw, longest = Draw.usual(number), max((dim for port in self.user.values() for dim in port.shape), default=1)
         made = {name: self.inputs.array(specs[name], port.shape, draw) for name, port in self.user.items()}
         if number % 2 and self.inputs.most > longest:
-            made |= {name: made[name] % longest + 1 for name in self.integers}
+            made |= {name: made[name] % longest + 1 for name in self.unknown}
         return made
 
     def _limit_integers(self, length: int) -> None:
@@ -252,7 +254,7 @@ class _Proof:
             self.inputs.most = most
             try:
                 user = {name: self.host.own(array) for name, array in self._user_inputs().items()}
-                largest = {name: np.full_like(user[name], most - 1) for name in self.integers}
+                largest = {name: np.full_like(user[name], most - 1) for name in self.unknown}
                 for each in (user, {**user, **largest}):
                     self.reference.start(self._source(length), each)
                 return

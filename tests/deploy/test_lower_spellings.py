@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper, parser
+from sessions import run
 from small_pipelines import (
     FILLED,
     VOCABULARY,
@@ -768,14 +769,27 @@ def test_positions_of_an_encoder_are_a_constant(tmp_path: Path) -> None:
     assert method.became["position_ids"] == "nothing: its value is fixed"
 
 
-def test_ids_of_an_encoder_that_are_no_tokens_are_declined(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dims", ["batch, length", "batch"])
+def test_ids_of_an_encoder_that_are_no_tokens_are_the_callers(dims: str, tmp_path: Path) -> None:
     x = f"""
     {TABLE.replace("x =", "words =")}
-    languages = Gather (token_table, "lang/0")
+    {
+        'languages = Gather (token_table, "lang/0")'
+        if "," in dims
+        else 'rows = Unsqueeze ("lang/0", one)  languages = Gather (token_table, rows)'
+    }
     x = Add (words, languages)
     """
-    with pytest.raises(UsageError, match="'lang/0' chooses rows of a table, and is not known to be tokens - rename it"):
-        lowered(encoder(f'{TEXT}, int64[batch, length] "lang/0"', x, PADDED), tmp_path)
+    model = encoder(f'{TEXT}, int64[{dims}] "lang/0"', x, PADDED)
+    report = lowered(model, tmp_path)
+    assert report.proof is not None
+    assert report.proof.passed
+    assert not any("lang/0" in caveat for caveat in report.proof.caveats)  # each row of the table may be asked for
+    languages = np.full((1, 6) if "," in dims else (1,), 2)
+    (given,) = Host(tmp_path / "out").start([3, 1, 2], {"lang/0": languages}).values()
+    feed = {"input_ids": np.array([[3, 1, 2]]), "attention_mask": np.ones((1, 3), np.int64)}
+    (expected,) = run(model, {**feed, "lang/0": languages[..., :3]})
+    np.testing.assert_allclose(given[:, :3], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("text", "ends"), [("[1, 106, 1]", (1, 106)), ("-1", ()), ("true", ()), ("7", (7,))])

@@ -140,6 +140,9 @@ class ExtractEmbedding(Pass):
     integer graph input, as they are or reshaped. A table that is dequantised first stays quantised. A table of
     activations, indices that are computed, and lookups in bodies of other nodes stay.
 
+    Attributes:
+        known_only: Whether lookups by inputs of which nothing is known, such as a class, stay: the matches name them.
+
     Before:
 
         agraph (int64[N, L] input_ids) => (float[N, L, 2] y) <float[3, 2] table = {1, 2, 3, 4, 5, 6}> {
@@ -154,6 +157,7 @@ class ExtractEmbedding(Pass):
         }
     """
 
+    known_only: bool = False
     changes_interface: ClassVar[bool] = True
 
     def run(self, model: Model) -> Matched[Embedding]:
@@ -176,16 +180,19 @@ class ExtractEmbedding(Pass):
             base = NAMES.get(role) or re.sub(r"[^A-Za-z0-9_]+", "_", f"{ids.name[:64]}_embeds")  # names a file too
             name = names.setdefault((table, ids), free_name(base, {*names.values(), *names_in(model.scopes)}))
             embeddings.append(Embedding(node, table, ids, role, name))
-            replaced[out] = NewInput(name, shapes[table].dtype, dims, f"rows of '{table.name}' at '{ids.name}'")
+            if role != "other" or not self.known_only:
+                replaced[out] = NewInput(name, shapes[table].dtype, dims, f"rows of '{table.name}' at '{ids.name}'")
         for node in (node for scope in model.graph.walk() if scope is not model.graph for node in scope.nodes):
             if node.is_op("Gather", "GatherND"):
                 with suppress(MatchFailure):
                     _read_lookup(node, shapes)
                     why = "it is in a body of another node - split or inline that first"
                     declined.append(Declined(node.path, why))
-        if not embeddings:
-            return Matched(before, declined=tuple(declined))
-        changes = tuple(f"'{each.ids.name}' is looked up by the host, as '{each.name}'" for each in embeddings)
+        if not replaced:
+            return Matched(before, declined=tuple(declined), matches=tuple(embeddings))
+        made = {new.name for new in replaced.values()}
+        named = [each for each in embeddings if each.name in made]
+        changes = tuple(f"'{each.ids.name}' is looked up by the host, as '{each.name}'" for each in named)
         return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), tuple(embeddings))
 
 
