@@ -151,7 +151,7 @@ def test_an_unknown_section(run: Run) -> None:
         "",
         "Error: no section 'weather' - there are "
         "verdict, summary, architecture, interface, kv-cache, costs, shape-ops, origins, what-if, hazards, "
-        "unknown-shapes, control-flow and 1 more\n",
+        "unknown-shapes, control-flow, float16\n",
     )
 
 
