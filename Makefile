@@ -1,6 +1,6 @@
 # make report [MODEL=path]   set up an environment, report on a model (an example that ships with graphkit)
 # make test                  set up an environment, run the tests
-# make test-slow             run those that repeat them on larger models and on all cases (PART=N: a twelfth of them)
+# make test-slow             run those that repeat them on larger models and on all cases (PART=N: a fortieth of them)
 # make browser-test          try the page of a report in a Chromium, where one is on PATH
 # make check                 format, lint, types and tests, as CI does
 # make npu-gate              install the judge vela (Python 3.11, 2.6 GB), ask it and others whether lowered models run on an NPU
@@ -27,7 +27,7 @@ test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n logical --dist worksteal -m slow $(if $(PART),--part $(PART))
 
 browser-test: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev,browser]'
 	$(BIN)/python -m pytest -n logical --dist loadfile tests/browser
 
 check: format lint types test test-slow
@@ -47,7 +47,7 @@ reports: $(VENV)/.dev
 	$(BIN)/python reports/regenerate.py
 
 docs: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[docs]'
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs docs/_build
 	@echo "The site is docs/_build/index.html"
 
@@ -60,12 +60,12 @@ npu-gate: $(VENV)/.runtime
 
 $(VENV)/.runtime: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --no-compile --editable .
 	touch $@
 
 $(VENV)/.dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'
 	touch $@ $(VENV)/.runtime
 
 clean:

@@ -45,12 +45,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what ru
 
 
 SPARES = 4
-PARTS = 12  # of the slow suite, of which CI runs one
+PARTS = 40  # of the slow suite, of which CI runs one
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="Write the files of tests/golden anew.")
-    parser.addoption("--part", type=int, metavar="N", help="Run a twelfth of the tests: N modulo 12 says which.")
+    parser.addoption("--part", type=int, metavar="N", help="Run a fortieth of the tests: N modulo 40 says which.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
