@@ -18,7 +18,7 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.stored_twice import find_stored_twice
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.graph.names import count_things
-from graphkit.graph.operator_traits import QUANTIZED
+from graphkit.graph.operator_traits import EXTRA, QUANTIZED
 from graphkit.graph.roles import trace_condition
 from graphkit.graph.view import Node, all_nodes, all_scopes, as_text
 from graphkit.io.byte_source import external_extent
@@ -407,6 +407,17 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
     )
 
 
+def _missing_operators(model: Model) -> Counter[tuple[str, int]]:
+    """Return how many nodes are of operators that ONNX's own domain does not have in their opset, by both."""
+    counts = Counter((node.op_type, node.scope.opset()) for node in all_nodes(model.scopes) if not node.domain)
+    own = EXTRA | {function.name for function in model.proto.functions}
+    for operator, opset in list(counts):
+        is_new = opset > onnx.defs.onnx_opset_version()  # of an ONNX that is not here
+        if is_new or operator in own or onnx.defs.has(operator, max_inclusive_version=opset):
+            del counts[operator, opset]
+    return counts
+
+
 def _tensor_name(tensor: onnx.TensorProto, node: str | None) -> str:
     return as_text(tensor.name) or (f"value of node {node}" if node else "")
 
@@ -456,6 +467,10 @@ def _model_problems(model: Model) -> Iterator[Finding]:
             more = f" (and {len(scope.problems) - 1} more)" if len(scope.problems) > 1 else ""
             text = f"The graph is not valid{where}: {scope.problems[0]}{more}."
             yield Finding("invalid-graph", scope.problems[0], text, count=len(scope.problems))
+    for (operator, opset), count in _missing_operators(model).items():
+        where = f"{count_things(count, 'node(s)')} of '{operator}', which opset {opset} has not"
+        text = f"The graph is not valid: {where}, so no runtime loads it - look at what its exporter said of them."
+        yield Finding("invalid-graph", where, text, operator, count)
     # What keeps onnxruntime from loading a model although no run meets it: names twice (a Constant becomes a tensor),
     # and branches that never run, of which there is none where inputs decide
     nodes = [node for node in all_nodes(model.scopes) if node.proto.name and not node.is_op("Constant")]

@@ -143,6 +143,12 @@ COMPARING = operator_set("Equal Greater GreaterOrEqual Less LessOrEqual")
 VARIADIC = operator_set("Max Mean Min Sum")  # of any number of inputs
 COMMUTATIVE = VARIADIC | operator_set("Add And Equal Mul Or Xor")
 SOFTMAXES = operator_set("Softmax LogSoftmax Hardmax")
+# What onnxruntime has in ONNX's own domain where ONNX does not: its own operators, those of old drafts, of TensorRT.
+EXTRA = operator_set(
+    "Affine Crop DisentangledAttention_TRT DynamicSlice EfficientNMS_TRT GRUUnit GivenTensorFill ImageScaler "
+    "LayerNormalization MeanVarianceNormalization MultilevelCropAndResize_TRT ParametricSoftplus PyramidROIAlign_TRT "
+    "Scale ScaledTanh SimplifiedLayerNormalization ThresholdedRelu"
+)
 NORMALIZATIONS = operator_set("LayerNormalization RMSNormalization SimplifiedLayerNormalization")
 SKIP_NORMALIZATIONS = operator_set("SkipLayerNormalization SkipSimplifiedLayerNormalization", "com.microsoft")
 RECURRENT = operator_set("GRU LSTM RNN")

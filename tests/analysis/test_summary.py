@@ -357,6 +357,21 @@ def test_problems_of_the_graph_are_findings() -> None:
     )
 
 
+@pytest.mark.parametrize("operator", ["Erfc", "Swish"])  # of no opset, and of a later one
+def test_an_operator_that_an_opset_lacks_is_a_finding(operator: str) -> None:
+    (finding,) = summed(f"g (float[N] x) => (float[N] y) {{ a = {operator} (x)  y = {operator} (a) }}").found()
+    assert finding.kind == "invalid-graph"
+    assert str(finding) == (
+        f"The graph is not valid: 2 nodes of '{operator}', which opset 17 has not, so no runtime loads it - look at "
+        "what its exporter said of them."
+    )
+
+
+@pytest.mark.parametrize("operator", ["SimplifiedLayerNormalization", "EfficientNMS_TRT", "com.microsoft.Gelu"])
+def test_operators_that_runtimes_add_are_no_finding(operator: str) -> None:
+    assert summed(f"g (float[N] x, float[N] s) => (float[N] y) {{ y = {operator} (x, s) }}").findings() == ()
+
+
 def test_problems_of_a_body_say_where() -> None:
     graph = "g (bool c) => (y) { [pick] y = If (c) <then_branch = t () => (float[1] a) { a = Relu(ghost) }> }"
     assert summed(graph).findings() == (
