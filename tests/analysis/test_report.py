@@ -58,7 +58,7 @@ def test_an_unknown_section_is_an_error() -> None:
     assert str(caught.value) == (
         "no section 'weather' - there are "
         "verdict, summary, architecture, interface, kv-cache, costs, shape-ops, origins, what-if, hazards, "
-        f"unknown-shapes, control-flow, {', '.join(EXTRAS)}"
+        f"unknown-shapes, control-flow, {', '.join(each.name for each in EXTRAS)}"
     )
 
 
