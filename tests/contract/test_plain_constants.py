@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +17,7 @@ import pytest
 from asking_programs import DECLARATIONS, compile_cpp, compile_kotlin, compile_rust, compiled, run_for
 from bundles import decoder
 from doc_blocks import blocks
-from real_models import export_cases, unpacked, unpacked_export
+from real_models import export_cases, unpacked_export
 
 import graphkit
 from graphkit.contract import plain_constants
@@ -28,6 +28,7 @@ from graphkit.errors import UsageError
 
 Run = Callable[..., tuple[object, str, str]]
 END = 2  # of the exports
+EXPORTED = ("gemma3_text", "lfm2", "mamba2", "marian-multi", "qwen3-padded")
 COMPILED = [("rust", "bundle"), *((language, name) for language in ("c", "kotlin") for name in ("pair", "bundle"))]
 
 
@@ -39,16 +40,23 @@ def module_of(constants: Constants, *, has_loop: bool = False) -> ModuleType:
     return module
 
 
+@pytest.fixture(scope="module")
+def shared_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A split decoder, and the encoder that belongs to it, which nobody changes."""
+    folder = tmp_path_factory.mktemp("shared") / "pair"
+    graphkit.split_file("example:merged-decoder", folder, graphkit.SplitOptions(verify=False))
+    shutil.copy(graphkit.load("example:encoder").path or "", folder / "encoder_model.onnx")
+    return folder
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> Path:
-    """A split decoder, and the encoder that belongs to it."""
-    graphkit.split_file("example:merged-decoder", tmp_path / "pair", graphkit.SplitOptions(verify=False))
-    shutil.copy(graphkit.load("example:encoder").path or "", tmp_path / "pair" / "encoder_model.onnx")
-    return tmp_path / "pair"
+def pair(shared_pair: Path, tmp_path: Path) -> Path:
+    """A copy of the pair, beside which tests may write."""
+    return Path(shutil.copytree(shared_pair, tmp_path / "pair"))
 
 
-def test_a_pair_says_what_goes_round_and_what_stays(pair: Path) -> None:
-    made = module_of(model_constants(pair))
+def test_a_pair_says_what_goes_round_and_what_stays(every: Mapping[str, Constants]) -> None:
+    made = module_of(every["pair"])
     assert [(model.file, model.runs) for model in made.MODELS] == [
         ("encoder_model.onnx", "encoder"),
         ("decoder_model.onnx", "first"),
@@ -81,8 +89,8 @@ def test_a_dim_of_an_output_counts_what_that_of_an_input_of_its_name_does() -> N
     assert made.OUTPUTS[0].dims[0] == made.DIM_BATCH
 
 
-def test_gemma_has_its_layers_heads_and_bytes_in_full_and_in_windows(model_file: Callable[[str], Path]) -> None:
-    made = module_of(model_constants(model_file("gemma-270m/model")))
+def test_gemma_has_its_layers_heads_and_bytes_in_full_and_in_windows(every: Mapping[str, Constants]) -> None:
+    made = module_of(every["gemma"])
     assert (made.KV_LAYERS, made.KV_HEADS, made.KV_HEAD_DIM, made.KV_BYTES_PER_TOKEN) == (18, 1, 256, 36_864)
     assert (made.KV_CONTEXT, made.KV_CONTEXT_BYTES, made.KV_CONTEXT_BYTES_IN_WINDOWS) == (2048, 75_497_472, 28_311_552)
     assert [tuple(window) for window in made.WINDOWS] == [(512, 15, 30_720)]
@@ -113,47 +121,49 @@ def test_a_bundle_says_where_its_state_lies(bundle_of: Callable[[str], Path]) ->
 # Compilers
 
 
-@pytest.fixture
-def every(pair: Path, bundle_of: Callable[[str], Path], model_file: Callable[[str], Path]) -> dict[str, Constants]:
+@pytest.fixture(scope="module")
+def every(
+    shared_pair: Path, bundle_of: Callable[[str], Path], model_file: Callable[[str], Path]
+) -> Mapping[str, Constants]:
     name = 'a"; x $y {z} */ \\ é\n'
     port = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N"])
     node = onnx.helper.make_node("Relu", [name], [f"{name}2"])
     graph = onnx.helper.make_graph([node], "g", [port], [onnx.helper.make_tensor_value_info(f"{name}2", 1, ["N"])])
-    onnx.save(onnx.helper.make_model(graph), pair.parent / "hostile.onnx")
+    onnx.save(onnx.helper.make_model(graph), shared_pair.parent / "hostile.onnx")
     return {
-        "pair": model_constants(pair),
+        "pair": model_constants(shared_pair),
         "bundle": bundle_constants(read_bundle(bundle_of("causal") / "bundle.json")),
         "gemma": model_constants(model_file("gemma-270m/model")),
-        "hostile": model_constants(pair.parent / "hostile.onnx"),
+        "hostile": model_constants(shared_pair.parent / "hostile.onnx"),
     }
 
 
-def test_a_c_compiler_takes_headers(every: dict[str, Constants], tmp_path: Path) -> None:
+def test_a_c_compiler_takes_headers(every: Mapping[str, Constants], tmp_path: Path) -> None:
     for name, constants in every.items():
         (tmp_path / f"{name}.c").write_text(write_plain("c", constants))
     files = [f"{name}.c" for name in every]
     compiled(["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-Wno-unused", "-fsyntax-only", *files], tmp_path)
 
 
-def test_a_rust_compiler_takes_modules(every: dict[str, Constants], tmp_path: Path) -> None:
+def test_a_rust_compiler_takes_modules(every: Mapping[str, Constants], tmp_path: Path) -> None:
     for name, constants in every.items():
         (tmp_path / f"m_{name}.rs").write_text(write_plain("rust", constants))
     (tmp_path / "lib.rs").write_text("".join(f"pub mod m_{name};\n" for name in every))
     compiled(["rustc", "--crate-type", "lib", "--emit", "metadata", "-D", "warnings", "lib.rs"], tmp_path)
 
 
-def test_a_typescript_compiler_takes_modules(every: dict[str, Constants], tmp_path: Path) -> None:
+def test_a_typescript_compiler_takes_modules(every: Mapping[str, Constants], tmp_path: Path) -> None:
     for name, constants in every.items():
         (tmp_path / f"{name}.ts").write_text(write_plain("typescript", constants))
     compiled(["tsc", "--strict", "--noEmit", "--target", "es2020", *(f"{name}.ts" for name in every)], tmp_path)
 
 
-def test_a_cpp_compiler_takes_the_loop(every: dict[str, Constants], tmp_path: Path) -> None:
+def test_a_cpp_compiler_takes_the_loop(every: Mapping[str, Constants], tmp_path: Path) -> None:
     (tmp_path / "loop.cpp").write_text(write_plain("c", every["pair"], has_loop=True))
     compiled(["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-I", str(DECLARATIONS), "loop.cpp"], tmp_path)
 
 
-def test_a_kotlin_compiler_takes_constants_and_loops(every: dict[str, Constants], tmp_path: Path) -> None:
+def test_a_kotlin_compiler_takes_constants_and_loops(every: Mapping[str, Constants], tmp_path: Path) -> None:
     for name, constants in every.items():
         text = write_plain("kotlin", constants, has_loop=name in ("pair", "bundle"))
         (tmp_path / f"{name}.kt").write_text(text.replace("package host", f"package host.{name}"))
@@ -172,7 +182,12 @@ def rust_program() -> str:
     ids="-".join,
 )
 def test_the_loops_of_compilers_give_the_tokens_of_that_in_python(
-    language: str, name: str, every: dict[str, Constants], pair: Path, bundle_of: Callable[[str], Path], tmp_path: Path
+    language: str,
+    name: str,
+    every: Mapping[str, Constants],
+    pair: Path,
+    bundle_of: Callable[[str], Path],
+    tmp_path: Path,
 ) -> None:
     folder = pair if name == "pair" else bundle_of("causal")
     text = write_plain(language, every[name], has_loop=True)
@@ -190,7 +205,7 @@ def test_the_loops_of_compilers_give_the_tokens_of_that_in_python(
 
 @pytest.mark.parametrize("language", PLAIN)
 def test_code_is_ascii_with_brackets_in_pairs_and_no_name_outside_of_a_literal_or_comment(
-    language: str, every: dict[str, Constants]
+    language: str, every: Mapping[str, Constants]
 ) -> None:
     for name, constants in every.items():
         has_loop = language in plain_constants.LOOPS and name in ("pair", "bundle")
@@ -204,7 +219,7 @@ def test_code_is_ascii_with_brackets_in_pairs_and_no_name_outside_of_a_literal_o
             assert bare.count(opening) == bare.count(closing), (language, name)
 
 
-def test_python_takes_any_name_and_any_rule(every: dict[str, Constants]) -> None:
+def test_python_takes_any_name_and_any_rule(every: Mapping[str, Constants]) -> None:
     hostile = replace(every["pair"], title='a"""\\x\\N".onnx', rules=('b"""', "\\x", '"', "\\"))
     made = module_of(hostile, has_loop=True)
     assert 'a"""\\x\\N".onnx' in (made.__doc__ or "")
@@ -224,8 +239,14 @@ def rows_of(case: dict[str, object]) -> Iterator[tuple[list[int], list[int]]]:
         yield row[mask == 1].tolist(), tokens[: tokens.index(END) + 1] if END in tokens else tokens
 
 
-@pytest.mark.parametrize("kind", ["models", "bundle"])
-@pytest.mark.parametrize("name", ["gemma3_text", "lfm2", "mamba2", "marian-multi", "qwen3-padded"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "models") for name in EXPORTED),
+        *((name, "bundle") for name in ("lfm2", "mamba2", "marian-multi")),
+        *(pytest.param(name, "bundle", marks=pytest.mark.slow) for name in ("gemma3_text", "qwen3-padded")),
+    ],
+)
 def test_the_loop_gives_the_tokens_of_pytorch(name: str, kind: str, tmp_path: Path) -> None:
     folder = export = unpacked_export(name, tmp_path / "export")
     if kind == "bundle":
@@ -256,13 +277,14 @@ def test_the_program_prints_the_tokens_of_the_bundle(
     assert [int(line) for line in printed.split()] == expected[0]
 
 
-def test_a_merged_decoder_and_its_pair_give_the_same_tokens(tmp_path: Path) -> None:
-    merged = unpacked("marian-tiny", tmp_path / "merged")
-    graphkit.split_file(merged / "decoder_model_merged.onnx", tmp_path / "pair", graphkit.SplitOptions(verify=False))
-    shutil.copy(merged / "encoder_model.onnx", tmp_path / "pair")
+def test_a_merged_decoder_and_its_pair_give_the_same_tokens(pair: Path, tmp_path: Path) -> None:
+    merged = tmp_path / "merged"
+    merged.mkdir()
+    shutil.copy(graphkit.load("example:merged-decoder").path or "", merged / "decoder_model_merged.onnx")
+    shutil.copy(pair / "encoder_model.onnx", merged)
     tokens = [
         module_of(model_constants(folder), has_loop=True).Loop(folder).generate([3], [5, 6, 7], 5)
-        for folder in (merged, tmp_path / "pair")
+        for folder in (merged, pair)
     ]
     assert tokens[0] == tokens[1]
 
