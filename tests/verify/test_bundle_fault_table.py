@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 from bundle_fault_table import FAULTS, SLOTS_OF
 from bundle_faults import export
+from real_models import params
+from recordings import originals_run_once
 
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.equivalence.originals import Originals
-from graphkit.hosts.bundle_host import Bundle
-from graphkit.runtime.isolation import shared_isolation
-from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.bundle_verifier import verify_bundle
 
-QUICK = [name for name in FAULTS if name.startswith("causal")][::3]
+QUICK = {
+    "causal: slots one further on",
+    "causal: the third position off by one",
+    "causal: logits scaled by 1.001",
+    "causal: a weight and slots",
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +40,11 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
             made[name] = Originals(found.encoder, found.first, found.step), folder / f"{name}-out"
         return made[name]
 
-    with shared_isolation(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graphkit.verify.bundle_verifier.Bundle", partial(Bundle, threads=1))
-        patch.setattr("graphkit.verify.oracle.IsolatedSession", partial(IsolatedSession, threads=1))
+    with originals_run_once():
         yield of
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS]
-)
+@pytest.mark.parametrize("name", params(FAULTS, slow=FAULTS.keys() - QUICK))
 def test_a_fault_of_a_bundle_is_caught_and_named_right(
     name: str, bundled: Callable[[str], tuple[Originals, Path]], tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,11 @@ import pytest
 from bundle_faults import Edit
 from bundles import OPTIONS, SLOTS, WINDOW, decoder, made, saved
 from onnx import helper, numpy_helper
+from recordings import originals_run_once
 
 from graphkit.equivalence.originals import Originals
-from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.passes.state.update_cache_in_place import Update
-from graphkit.runtime.isolation import shared_isolation
-from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 
@@ -32,11 +30,14 @@ KEY = "past_key_values.0.key"
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_process() -> Iterator[None]:
-    """Run the originals of all tests in one process, and everything on one thread: others would wait in busy loops."""
-    with shared_isolation(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graphkit.verify.bundle_verifier.Bundle", partial(Bundle, threads=1))
-        patch.setattr("graphkit.verify.oracle.IsolatedSession", partial(IsolatedSession, threads=1))
+    with originals_run_once():
         yield
+
+
+@cache
+def originals(name: str) -> Originals:
+    model = Model.from_proto(decoder(name))
+    return Originals(None, model, model)
 
 
 @pytest.fixture
@@ -48,8 +49,7 @@ def copy_of(bundle_of: BundleOf, tmp_path: Path) -> BundleOf:
 
 
 def proof(folder: Path) -> BundleProof:
-    model = Model.from_proto(decoder(folder.name))
-    return verify_bundle(Originals(None, model, model), folder, exact=folder.name != "window")
+    return verify_bundle(originals(folder.name), folder, exact=folder.name != "window")
 
 
 def edit(path: Path, change: Callable[[onnx.GraphProto], None]) -> None:
@@ -88,7 +88,7 @@ def test_without_a_fault_nothing_is_found(name: str, bundle_of: BundleOf) -> Non
     assert [check for check, fault in found.checks.items() if fault] == []
 
 
-@pytest.mark.parametrize("update", ["tensor-scatter", "scatter-nd"])
+@pytest.mark.parametrize("update", ["tensor-scatter", pytest.param("scatter-nd", marks=pytest.mark.slow)])
 def test_a_slot_further_on(update: Update, tmp_path: Path) -> None:
     def further(graph: onnx.GraphProto) -> None:
         writer = next(node for node in graph.node if node.output[0] == f"{KEY}_after")
@@ -224,7 +224,9 @@ def test_unused_slots_of_a_ring_that_are_read(tmp_path: Path) -> None:
     assert found["unused slots may hold NaN"] == "what unused slots hold changes the logits"
 
 
-@pytest.mark.parametrize("states", [KEY, ""], ids=["of one state", "of all"])
+@pytest.mark.parametrize(
+    "states", [pytest.param(KEY, id="of one state"), pytest.param("", id="of all", marks=pytest.mark.slow)]
+)
 def test_rows_that_are_not_reordered(states: str, copy_of: BundleOf) -> None:
     def stay(graph: onnx.GraphProto) -> None:
         """Let each row be itself, as far as there are rows."""
@@ -297,6 +299,7 @@ def test_logits_of_another_token_than_the_last(copy_of: BundleOf) -> None:
     assert found[0].startswith("the logits of the last token alone: they differ by ")
 
 
+@pytest.mark.slow
 def test_logits_of_the_last_two_tokens(copy_of: BundleOf) -> None:
     """Where all logits are asked for, or those of the last token, all is right."""
 
