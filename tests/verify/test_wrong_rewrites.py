@@ -14,8 +14,35 @@ from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.candidate_sessions import TwoModels
 from graphkit.verify.rewrite_verifier import verify_rewrite
 
+ALONE = {  # what only one kind of run catches, though its words are those of others
+    "float: nearly zero, bool",
+    "float: negative infinity, bool",
+    "float: zero is positive, bool",
+    "float: ties from the right",
+    "from the end: GatherND",
+    "int64: round trip via float64",
+    "mask: padding before the last token",
+    "mask: positions that ignore it",
+    "positions: counted, not read",
+    "sizes: a batch past 16",
+    "sizes: a length past 5000",
+    "sizes: even lengths beyond a list",
+    "sizes: odd lengths beyond a list",
+    "the last row: counted lengths",
+    "tokens: a token in the last place",
+    "tokens: a token that occurs twice",
+    "tokens: token 39",
+}
+FIRST = {(pair.name.partition(":")[0], pair.caught): pair.name for pair in reversed(PAIRS)}  # of each kind
 
-@pytest.mark.parametrize("pair", PAIRS, ids=[pair.name for pair in PAIRS])
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(pair, id=pair.name, marks=[] if pair.name in {*ALONE, *FIRST.values()} else pytest.mark.slow)
+        for pair in PAIRS
+    ],
+)
 def test_a_wrong_rewrite_is_caught(pair: Pair) -> None:
     before, after = (model(text, **pair.constants) for text in (pair.before, pair.after))
     found = verify_rewrite(before, after)
