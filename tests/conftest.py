@@ -14,6 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
+import small_pipelines
 from bundles import audio_encoder, decoder, made, saved
 from golden_files import Golden, check_golden, normalised
 from hypothesis import settings
@@ -150,9 +151,10 @@ def bundle_of(tmp_path_factory: pytest.TempPathFactory, model_file: Callable[[st
 
 @pytest.fixture(scope="session")
 def lowered_decoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return an export of `qwen2-tiny` and its lowered folder, which is proven: a test changes a copy."""
+    """Return a small export and its lowered folder, which is proven: a test changes a copy."""
     folder = tmp_path_factory.mktemp("lowered")
-    export, out = unpacked("qwen2-tiny", folder / "export"), folder / "out"
+    decoder = small_pipelines.decoder(small_pipelines.FILLED)
+    export, out = small_pipelines.saved(decoder, folder / "export"), folder / "out"
     lower_folder(export, out, LowerOptions(max_cache_len=5))
     return export, out
 

@@ -67,20 +67,21 @@ def test_a_file_without_tags_is_asked_for_anew_where_the_connection_broke_off(si
 
 @pytest.mark.usefixtures("small_steps")
 def test_weights_are_fetched_when_somebody_asks_for_their_values(site: Site) -> None:
-    model = load(site.put("/model.onnx", CONTENT))
+    right = layered(4, 64)
+    model = load(site.put("/model.onnx", right.SerializeToString()))
     tensor = model.proto.graph.initializer[4]
     before = len(site.asked)
-    expected = onnx.numpy_helper.to_array(layered().graph.initializer[4])
+    expected = onnx.numpy_helper.to_array(right.graph.initializer[4])
     np.testing.assert_array_equal(model.array(tensor), expected)
     np.testing.assert_array_equal(model.array(tensor), expected)
     assert len(site.asked) == before + 1
-    assert model.restore() == layered()
+    assert model.restore() == right
 
 
 @pytest.mark.usefixtures("small_steps")
 def test_offsets_are_predicted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without predictions the chain takes a round for each weight."""
-    url = site.put("/model.onnx", layered(40).SerializeToString())
+    url = site.put("/model.onnx", layered(20, 64).SerializeToString())
     rounds: list[int] = []
     fetch = remote_file.RemoteFile._fetch
 
@@ -96,13 +97,13 @@ def test_offsets_are_predicted(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(window, "predict_offsets", lambda *_: [])
     with remote_options(options):
         assert load(url).proto == predicted
-    assert len(rounds) >= 80
-    assert guessed < 25
+    assert len(rounds) >= 40
+    assert guessed < 13
 
 
 @pytest.mark.usefixtures("small_steps")
 def test_wrong_predictions_cost_requests_and_nothing_else(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = site.put("/model.onnx", CONTENT)
+    url = site.put("/model.onnx", layered(6, 64).SerializeToString())
     right = load(url).proto
     monkeypatch.setattr(
         window, "predict_offsets", lambda offsets, _, count: [(offsets[-1] + 1000 * n, 0) for n in range(count)]
@@ -111,7 +112,7 @@ def test_wrong_predictions_cost_requests_and_nothing_else(site: Site, monkeypatc
         assert load(url).proto == right
 
 
-@pytest.mark.parametrize("name", params(MODEL_NAMES, slow=MODEL_NAMES[3:]))
+@pytest.mark.parametrize("name", params(MODEL_NAMES, slow={*MODEL_NAMES} - {"bert-fill-mask/model"}))
 def test_reports_are_those_of_the_file(
     site: Site, model_file: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +127,7 @@ def test_reports_are_those_of_the_file(
 
 def test_data_files_are_found_beside_the_model(site: Site, tmp_path: Path) -> None:
     name = "sub folder#data"
-    onnx.save(layered(), tmp_path / "model.onnx", save_as_external_data=True, location=name, size_threshold=0)
+    onnx.save(layered(4), tmp_path / "model.onnx", save_as_external_data=True, location=name, size_threshold=0)
     url = site.put("/org/model.onnx", (tmp_path / "model.onnx").read_bytes())
     site.put("/org/sub%20folder%23data", (tmp_path / name).read_bytes())
     model, local = load(url), load(tmp_path / "model.onnx")
