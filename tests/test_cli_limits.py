@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -17,6 +17,7 @@ from graphkit.errors import UsageError
 from graphkit.runtime import limits as limits_module
 from graphkit.runtime.limits import Limits
 
+Run = Callable[..., tuple[object, str, str]]
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>\n'
 # the least integer by -1, which no processor can do
 FATAL = """g (float[n] x) => (int64[one] y) {
@@ -47,20 +48,18 @@ SAYS = {
 }
 
 
-def graphkit(*arguments: object) -> tuple[int, str, str]:
-    ran = subprocess.run(
-        [sys.executable, "-m", "graphkit", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "400"},
-        check=False,
-    )
-    return ran.returncode, ran.stdout, ran.stderr
+@pytest.fixture
+def graphkit(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command line in this process, on a terminal that is wide."""
+    monkeypatch.setenv("COLUMNS", "400")
+    return run
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals and limits are those of Linux")
 @pytest.mark.parametrize("command", params(("verify", "fold"), slow=("verify",)))
-def test_a_model_that_ends_its_process_on_all_inputs_is_one_line_with_the_node(command: str, tmp_path: Path) -> None:
+def test_a_model_that_ends_its_process_on_all_inputs_is_one_line_with_the_node(
+    command: str, graphkit: Run, tmp_path: Path
+) -> None:
     text, says = SAYS["fatal"]
     path = tmp_path / "m.onnx"
     onnx.save(onnx.parser.parse_model(HEAD + text), path)
@@ -72,7 +71,7 @@ def test_a_model_that_ends_its_process_on_all_inputs_is_one_line_with_the_node(c
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals and limits are those of Linux")
 @pytest.mark.parametrize("name", params([name for name in SAYS if name != "fatal"], ("endless",)))
-def test_the_proof_of_a_model_that_cannot_run_did_not_run(name: str, tmp_path: Path) -> None:
+def test_the_proof_of_a_model_that_cannot_run_did_not_run(name: str, graphkit: Run, tmp_path: Path) -> None:
     text, says = SAYS[name]
     path = tmp_path / "m.onnx"
     onnx.save(onnx.parser.parse_model(HEAD + text), path)
@@ -84,7 +83,7 @@ def test_the_proof_of_a_model_that_cannot_run_did_not_run(name: str, tmp_path: P
 
 
 @pytest.mark.slow
-def test_inputs_that_take_too_long_to_make_are_not_made(tmp_path: Path) -> None:
+def test_inputs_that_take_too_long_to_make_are_not_made(graphkit: Run, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     text = "g (float[batch, 1024] x) => (float[batch, 1024] y) { y = Neg (x) }"
     onnx.save(onnx.parser.parse_model(HEAD + text), path)
@@ -105,7 +104,9 @@ def test_inputs_that_take_too_long_to_make_are_not_made(tmp_path: Path) -> None:
         pytest.param(["rewrite", "-p", "fold-shapes"], "rewriting", marks=pytest.mark.slow),
     ],
 )
-def test_folding_and_rewriting_end_where_time_is_over(command: list[str], work: str, tmp_path: Path) -> None:
+def test_folding_and_rewriting_end_where_time_is_over(
+    command: list[str], work: str, graphkit: Run, tmp_path: Path
+) -> None:
     path = tmp_path / "m.onnx"
     text = "g (float[batch, n] x) => (int64[2] y) { y = Shape (x) }"
     onnx.save(onnx.parser.parse_model(HEAD + text), path)

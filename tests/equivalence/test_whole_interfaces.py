@@ -24,7 +24,7 @@ from graphkit.shapes.input_dims import input_dims
 from graphkit.verify import verify_extract
 from graphkit.verify.interface_changes import computed_dims
 
-QUICK = ("t5-tiny/encoder_model", "cache-styles/bshd", "merged-decoder/decoder_model", "qwen2-tiny/model")
+QUICK = ("t5-tiny/encoder_model", "cache-styles/bshd")
 EACH = pytest.mark.parametrize("name", params(DISTINCT, slow={*DISTINCT} - {*QUICK}))
 ModelFile = Callable[[str], Path]
 
