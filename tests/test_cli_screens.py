@@ -51,12 +51,15 @@ def test_options_for_servers_and_times_are_for_commands_that_read_models(run: Ru
 @pytest.mark.parametrize(
     "words",
     [
-        ("report", "example:detection"),
+        pytest.param(("report", "example:detection"), marks=pytest.mark.slow),
         ("report", "example:merged-decoder"),
         ("report", "example:prefill", "example:decode"),
         ("report", "example:sliding-window", "--target", "mt8371"),
         ("diff", "example:prefill", "example:decode"),
-        ("set-dims", "example:detection", "--dim", "batch_size=1", "-o", "out.onnx", "--no-verify"),
+        pytest.param(
+            ("set-dims", "example:detection", "--dim", "batch_size=1", "-o", "out.onnx", "--no-verify"),
+            marks=pytest.mark.slow,
+        ),
         ("fold", "example:detection", "-o", "out.onnx", "--no-verify"),
         ("compare", "example:encoder", "example:encoder"),
         ("verify", "example:encoder", "example:encoder"),

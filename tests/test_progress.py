@@ -49,10 +49,6 @@ WORK: dict[str, tuple[str, Work]] = {
         lambda source, out, told: graphkit.fold_file(source, out, FUSED, progress=told),
     ),
     "split": ("example:merged-decoder", lambda source, out, told: graphkit.split_file(source, out, progress=told)),
-    "bundle": (
-        "export",
-        lambda source, out, told: bundle_folder(source, out, SLOTS, progress=told),
-    ),
     "lower": (
         "export",
         lambda source, out, told: graphkit.lower_folder(source, out, LowerOptions(max_cache_len=8), progress=told),
@@ -67,19 +63,24 @@ def test_the_shares_of_a_workflow_grow_from_its_beginning_to_its_end(
     monkeypatch.chdir(tmp_path)
     saved(decoder("causal"), Path("export"))
     source, work = WORK[name]
-    shares = shares_of(lambda told: work(source, Path("out"), told))
+    check_shares(shares_of(lambda told: work(source, Path("out"), told)), is_sorted=name != "split")
+
+
+def check_shares(shares: list[float], *, is_sorted: bool = True) -> None:
+    """Check that shares grow: those of a split need not, whose models take turns in each part."""
     assert shares[0] <= 0.35
     assert shares[-1] >= 0.75
     assert all(0 <= share <= 1 for share in shares)
-    if name != "split":  # whose models take turns in each part
+    if is_sorted:
         assert shares == sorted(shares)
 
 
-def test_each_check_of_a_bundle_is_a_step_with_a_share_of_its_own(tmp_path: Path) -> None:
+def test_each_check_of_a_bundle_is_a_step_with_a_share_of_its_own_and_shares_grow(tmp_path: Path) -> None:
     steps: list[str] = []
     report = bundle_folder(
         saved(decoder("causal"), tmp_path / "export"), tmp_path / "out", SLOTS, progress=steps.append
     )
     assert report.proof is not None
+    check_shares([share for step in steps if (share := share_of(step)) is not None])
     shares = {share_of(step) for step in steps if step.startswith("checking: ")}
     assert len(shares) == len(report.proof.checks) - 1  # that of the weights reads files, before the others

@@ -74,7 +74,7 @@ def test_a_cache_that_is_moved_before_it_grows_is_declined_with_a_way_out(
 )
 def test_dims_may_have_automatic_names(mask: str, update: Update, tmp_path: Path) -> None:
     source = saved(decoder(mask, changes=AUTOMATIC), tmp_path / "export")
-    report = bundle_folder(source, tmp_path / "out", BundleOptions(max_cache=8, batch=2, update=update))
+    report = bundle_folder(source, tmp_path / "out", BundleOptions(max_cache=8, update=update))
     assert report.proof is not None
     assert report.proof.findings() == ()
     contract = read_bundle(tmp_path / "out" / "bundle.json")

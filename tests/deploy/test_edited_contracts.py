@@ -194,6 +194,7 @@ def check(run: Run, export: Path, folder: Path, documents: Iterator[Plain]) -> i
     return count
 
 
+@pytest.mark.usefixtures("made_once")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("maker", QUICK)
 def test_an_edited_leaf_is_refused(maker: Any, seed: int, folders: Any, run: Run, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 import onnxruntime
@@ -85,10 +85,11 @@ RUN_ERRORS = (
 )
 
 
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("operator", params([*POOLS, *CONVOLUTIONS], slow=("LpPool", "ConvInteger")))
-def test_windows_are_counted_as_onnxruntime_does(operator: str) -> None:
+def test_windows_are_counted_as_onnxruntime_does(operator: str, every: int) -> None:
     wrong, known, runs = [], 0, 0
-    for attributes in attributes_of(operator):
+    for attributes in islice(attributes_of(operator), 0, None, every):
         made = node_of(operator, attributes)
         shapes = infer(made)
         dim = shapes[made.graph.outputs[0]].dims[2]
@@ -99,8 +100,8 @@ def test_windows_are_counted_as_onnxruntime_does(operator: str) -> None:
             if not met or (is_known(dim) and dim.evaluate({"past_h": size}) != length):
                 wrong.append(f"{attributes}: {length} at {size}, not {dim}, where {shapes.inequalities}")
     assert not wrong, wrong[:5]
-    assert runs > 500
-    assert known > 150
+    assert runs > 500 // every
+    assert known > 150 // every
 
 
 SAME = 'auto_pad = "SAME_UPPER"'

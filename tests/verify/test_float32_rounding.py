@@ -124,7 +124,7 @@ def norm(*, epsilon: float, far: float) -> Model:
     return model_of(NORM.format("epsilon"), opset=17, **{name: np.float32(value) for name, value in constants.items()})
 
 
-@pytest.mark.parametrize("far", [0, 1000, 3000])
+@pytest.mark.parametrize("far", [0, pytest.param(1000, marks=pytest.mark.slow), 3000])
 def test_fused_operators_may_be_as_far_off_as_the_original_itself(far: float, tmp_path: Path) -> None:
     """A mean of numbers near 3,000 leaves three digits of what is subtracted from it."""
     found = fold_file(norm(epsilon=1e-5, far=far), tmp_path / "m.onnx", FoldOptions(fuse=True)).proof
