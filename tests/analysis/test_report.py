@@ -209,7 +209,22 @@ def test_the_optimizer_runs_only_for_sections_that_need_it(real_model: RealModel
     assert steps(lambda tell: report(model, options, progress=tell)) == ["interface"]
 
 
-@pytest.fixture(scope="module", params=params(MODEL_NAMES))
+QUICK = {
+    "bert-fill-mask/model",
+    "cache-styles/anonymous",
+    "gemma-270m/model",
+    "gpt2-tiny/decoder_model_merged",
+    "llama-int4/model",
+    "merged-decoder/decoder_with_past_model",
+    "patchtst/model",
+    "search/beamsearch-gpt2",
+    "search/loop-greedy",
+    "table-transformer/model",
+    "vit-qdq/model",
+}
+
+
+@pytest.fixture(scope="module", params=params(MODEL_NAMES, slow={*MODEL_NAMES} - QUICK))
 def made(request: pytest.FixtureRequest, real_model: RealModel) -> Report:
     return report(real_model(request.param))
 

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from bundles import decoder, saved
 from devices import copies
 from onnx import numpy_helper, parser
 
@@ -148,11 +148,10 @@ def test_rows_of_state_with_two_places_are_reordered(export: Path) -> None:
     np.testing.assert_array_equal(bundle.state["mean"], mean[:, ::-1])
 
 
-def test_two_caches_have_lengths_of_their_own(tmp_path: Path, model_file: Callable[[str], Path]) -> None:
+def test_two_caches_have_lengths_of_their_own(tmp_path: Path) -> None:
     folder = tmp_path / "pair"
-    folder.mkdir()
     for name in ("draft", "target"):
-        (folder / f"{name}.onnx").write_bytes(model_file("qwen2-tiny/model").read_bytes())
+        saved(decoder("causal"), folder, name)
     lines = [
         f'[[method]]\nname = "{name}"\nmodels = ["{name}.onnx"]\ncache = "{name}"\n' for name in ("draft", "target")
     ]
@@ -186,7 +185,7 @@ def summing(folder: Path, rows: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("rows", "below"), [(1, 1), (5, 5), (100_000, 100_000)])
+@pytest.mark.parametrize(("rows", "below"), [(1, 1), pytest.param(5, 5, marks=pytest.mark.slow), (100_000, 100_000)])
 def test_tokens_are_of_the_table_that_they_are_looked_up_in(rows: int, below: int, tmp_path: Path) -> None:
     source = summing(tmp_path / "export", rows)
     report = made(source)

@@ -32,7 +32,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if len(tensor.dims) == 2:  # of small numbers, tanh is as good as erf
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(20), tensor.name))
     onnx.save(proto, folder / "float/model.onnx")
-    lower_folder(folder / "float", folder / "--gelu-to-tanh", LowerOptions(src_len=8, gelu_to_tanh=True))
+    lower_folder(folder / "float", folder / "--gelu-to-tanh", LowerOptions(src_len=4, gelu_to_tanh=True))
     return folder
 
 
@@ -40,7 +40,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def both_folders(folders: Path) -> Path:
     """Return the same with another export, `uint8`, lowered with `--dequantize` too."""
     quantised("dynamic uint8", folders / "float", folders / "uint8")
-    both = LowerOptions(src_len=8, dequantize=True, gelu_to_tanh=True)
+    both = LowerOptions(src_len=4, dequantize=True, gelu_to_tanh=True)
     lower_folder(folders / "uint8", folders / "--dequantize and --gelu-to-tanh", both)
     return folders
 
@@ -96,13 +96,13 @@ def test_a_record_keeps_the_changes_unless_a_tolerance_stands_for_them(folders: 
 
 
 def test_an_option_that_changed_nothing_is_not_recorded(folders: Path, tmp_path: Path) -> None:
-    lower_folder(folders / "float", tmp_path / "out", LowerOptions(src_len=8, dequantize=True, verify=False))
+    lower_folder(folders / "float", tmp_path / "out", LowerOptions(src_len=4, dequantize=True, verify=False))
     assert read_contract(tmp_path / "out" / "contract.json").proof.changes == ()
 
 
 @pytest.mark.slow
 def test_without_a_proof_the_changes_are_recorded_too(folders: Path, tmp_path: Path) -> None:
-    lower_folder(folders / "float", tmp_path / "out", LowerOptions(src_len=8, gelu_to_tanh=True, verify=False))
+    lower_folder(folders / "float", tmp_path / "out", LowerOptions(src_len=4, gelu_to_tanh=True, verify=False))
     assert read_contract(tmp_path / "out" / "contract.json").proof.changes == ("--gelu-to-tanh",)
     assert verify_folder(folders / "float", tmp_path / "out").passed
 

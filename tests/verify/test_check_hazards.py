@@ -192,7 +192,9 @@ COMPLETE = {
 }
 
 
-@pytest.mark.parametrize("name", params(COMPLETE, slow=["nllb-tiny/decoder_model_merged_quantized"]))
+@pytest.mark.parametrize(
+    "name", params(COMPLETE, slow=["marian-tiny/decoder_model_merged", "nllb-tiny/decoder_model_merged_quantized"])
+)
 def test_hazards_of_real_exports_are_confirmed(name: str, real_model: RealModel) -> None:
     made = real_model(name)
     found = check_hazards(made, hazards(made)).hazards
