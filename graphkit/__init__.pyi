@@ -32,7 +32,8 @@ from .analysis.tensor_shapes import (
 )
 from .analysis.verdict import Verdict
 from .deploy.genai import GenaiReport, genai_folder
-from .deploy.lower import LowerReport, lower_folder
+from .deploy.lower import lower_folder
+from .deploy.lower_report import LowerReport
 from .deploy.make_bundle import BundleReport, bundle_folder
 from .deploy.transformers_js import TransformersJsReport, transformers_js_folder
 from .deploy.verify_folder import verify_folder

@@ -11,23 +11,6 @@ from onnx import TensorProto
 
 from graphkit.errors import ModelError
 
-__all__ = [
-    "BITS",
-    "COMPLEX",
-    "FLOATS",
-    "HALVES",
-    "HELD",
-    "INT32_MAX",
-    "INT64_MAX",
-    "INTEGERS",
-    "TYPED_FIELDS",
-    "array_of_bytes",
-    "dtype_name",
-    "inline_array",
-    "integer_range",
-    "typed_payload",
-]
-
 # Bits of one element. STRING and dtypes newer than this table have no fixed size.
 BITS: Mapping[int, int] = {
     **dict.fromkeys((TensorProto.UINT8, TensorProto.INT8, TensorProto.BOOL), 8),

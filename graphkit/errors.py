@@ -5,11 +5,6 @@ Every message states the fault, the expectation and, after a dash, the remedy.
 
 from __future__ import annotations
 
-__all__ = [
-    "GenerationWarning", "GraphkitError", "ModelError", "OutputError", "PassError", "TargetError", "UnprovenWarning",
-    "UsageError",
-]  # fmt: skip
-
 
 class GraphkitError(Exception):
     """Base of all errors that a user can cause; the command line prints it and exits with 2."""

@@ -18,7 +18,6 @@ from graphkit.dtypes import array_of_bytes, typed_payload
 from graphkit.errors import ModelError
 from graphkit.examples import example_name, resolve
 from graphkit.graph.dataflow import check_scopes
-from graphkit.graph.names import count_things
 from graphkit.graph.roles import Roles, find_roles
 from graphkit.graph.uses import ShapeTensors, find_shape_tensors
 from graphkit.graph.view import Node, Scope, all_nodes, as_text, build_scopes
@@ -28,6 +27,7 @@ from graphkit.io.read import DEFAULT_THRESHOLD, Source, read_model_file
 from graphkit.io.remote.urls import RemoteOptions, current_options, is_url
 from graphkit.io.stream_files import Scratch, shown_path
 from graphkit.io.wire import Mapped, Reference
+from graphkit.suggest import count_things
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from graphkit.glance import Glance
     from graphkit.io.memory import InMemory, MemoryWeights
     from graphkit.save import Placement, Saved
-
-__all__ = ["Model", "ModelLike", "as_model", "load"]
 
 
 @dataclass(frozen=True, eq=False)

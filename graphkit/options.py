@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     from graphkit.save import Placement
     from graphkit.shapes import DimSpec
 
-__all__ = [
-    "BLOCKED_BY", "BUNDLED", "FOLD_LIMIT", "JUDGE_SECONDS", "LIMITS", "LOWERED", "MAP", "OVERWRITE", "SIZES", "SOURCE",
-    "SPLIT_STEPS", "TIMEOUT", "WEIGHTS", "BundleOptions", "By", "CompareOptions", "DeployOptions",
-    "DeploymentProofOptions", "DiffOptions", "Flag", "FoldOptions", "FolderOptions", "FoldingOptions", "KvLayout",
-    "LowerOptions", "Options", "ProofOptions", "RewriteOptions", "RewriteProofOptions", "SplitOptions",
-    "SplitProofOptions", "TransformersJsOptions", "Update", "as_declared", "flags_of", "option", "sizes_option",
-]  # fmt: skip
-
 T = TypeVar("T")
 KvLayout = Literal["per-layer", "stacked"]
 Update = Literal["tensor-scatter", "scatter-nd"]

@@ -13,22 +13,6 @@ from typing import NamedTuple
 
 from graphkit.errors import GraphkitError
 
-__all__ = [
-    "STOPPING",
-    "OutOfTimeError",
-    "Progress",
-    "StoppedError",
-    "check_stopped",
-    "check_time",
-    "ended_by_interrupt",
-    "hold_signals",
-    "portion_of",
-    "raise_signals",
-    "share_of",
-    "time_limit",
-    "with_share",
-]
-
 Progress = Callable[[str], None]
 
 

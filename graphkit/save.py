@@ -29,22 +29,6 @@ from graphkit.io.stream_files import name_as_staged, shown_path
 from graphkit.io.transaction import recover_unfinished, write_all_or_none
 from graphkit.io.wire import MAX_PROTO, inflate_payloads
 
-__all__ = [
-    "Body",
-    "DataPlan",
-    "Files",
-    "Piece",
-    "Placement",
-    "Saved",
-    "check_targets",
-    "resolve_placement",
-    "save_models",
-    "shrunk_file_error",
-    "unused_text",
-    "write_body",
-    "write_data",
-]
-
 # Copy bytes of source files into new files: data files with each distinct tensor once, and models with weights.
 #
 # Source files are read, not mapped, so that a file that has shrunk since its model was read raises an error, and does

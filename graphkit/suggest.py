@@ -6,8 +6,6 @@ import difflib
 import itertools
 from collections.abc import Iterable
 
-__all__ = ["count_things", "did_you_mean"]
-
 
 def count_things(count: int, text: str) -> str:
     """Return a text with its number: `1 node removed` or `3 nodes removed` for "node(s) removed"."""

@@ -21,8 +21,6 @@ from graphkit.model import Model, ModelLike, as_model
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
-__all__ = ["Network", "cone", "from_graphsurgeon", "to_graphsurgeon", "to_networkx"]
-
 Described = onnx.ModelProto | onnx.GraphProto | onnx.NodeProto | onnx.ValueInfoProto
 
 

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.analysis.kv_cache import KVCache, kv_cache
+from graphkit.dtypes import inline_array
 from graphkit.graph.cache_entries import split_name as words
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import module_path
 from graphkit.graph.traversal import follow_chain
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, unwrap_value
-from graphkit.io.tensors import inline_array
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Result
-
-__all__ = ["Architecture", "architecture", "vocabulary_size"]
 
 QUERY = re.compile(r"(^|[./_])(q_proj|q_lin|query|to_q|wq|q)([./]|$)", re.IGNORECASE)
 FUSED = re.compile(r"(^|[./_])(c_attn|qkv|qkv_proj|wqkv|query_key_value|in_proj|in_proj_weight)([./]|$)", re.IGNORECASE)

@@ -26,8 +26,6 @@ from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
 from graphkit.symbolic.expr import TooComplexError
 from graphkit.targets import Target, load_target
 
-__all__ = ["Blockers", "Share", "blockers"]
-
 SHOWN = 5  # nodes of one group, in a text
 NO_REWRITE = "no rewrite known"
 FREEZABLE: tuple[Cause, str] = ("dynamic shape", INPUT_DIMS)

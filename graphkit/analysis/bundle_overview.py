@@ -12,11 +12,9 @@ from graphkit.contract.bundle_contract import Access, BundleContract, StateTenso
 from graphkit.contract.contract_files import read_bundle
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.name_families import family_labels, family_pattern
-from graphkit.graph.names import count_things
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, table
 from graphkit.render.result import Result
-
-__all__ = ["BundleOverview", "bundle_overview"]
+from graphkit.suggest import count_things
 
 ACCESS: Mapping[Access, str] = {"none": "-", "read": "read", "write": "write", "read and write": "read, write"}
 UPDATES: Mapping[Update, str] = {

@@ -14,8 +14,6 @@ from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, NodeMark, Prose, table
 
-__all__ = ["Branch", "ControlFlow", "ControlNode", "Merged", "control_flow"]
-
 # Operators of ONNX Runtime that run whole decoders as attributes.
 SEARCHES = {"BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"}
 

@@ -18,8 +18,6 @@ from graphkit.analysis.report import VERDICT, Comparison, Report
 from graphkit.analysis.verdict import Verdict
 from graphkit.render.document_blocks import printable
 
-__all__ = ["as_junit", "as_sarif"]
-
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 UNREADABLE = "unreadable-model"
 Plain = dict[str, Any]

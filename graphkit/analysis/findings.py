@@ -8,11 +8,6 @@ from pathlib import Path
 
 from graphkit.render.result import Result
 
-__all__ = [
-    "KINDS", "KIND_NAMES", "Finding", "Judged", "Kind", "finding_page", "in_order", "kind_of", "kinds_named",
-    "worst_first",
-]  # fmt: skip
-
 PAGES = Path(__file__).parent / "finding_pages"
 
 

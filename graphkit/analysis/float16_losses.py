@@ -15,12 +15,10 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.analysis.findings import Finding, Judged
+from graphkit.dtypes import inline_array
 from graphkit.graph.view import all_nodes, all_scopes
-from graphkit.io.tensors import inline_array
 from graphkit.model import ModelLike, as_model
 from graphkit.render.result import tabled
-
-__all__ = ["Float16Losses", "Lost", "float16_losses"]
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,12 @@ from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.declared_types import Dim, declared_dims, hinted_type, shape_text
 from graphkit.graph.name_families import family_labels
-from graphkit.graph.names import count_things
 from graphkit.graph.roles import MASKS, Role, Roles, dim_at
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose
-
-__all__ = ["FrozenSize", "FrozenSizes", "check_frozen_sizes", "frozen_sizes", "has_manifest"]
+from graphkit.suggest import count_things
 
 MANIFEST = "export.json"  # which transformers 5 writes beside its models
 SOURCES: tuple[Role, ...] = ("tokens", "embeddings", "encoder tokens", "audio")  # inputs with rows and a length

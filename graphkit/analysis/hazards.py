@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 
 from graphkit.analysis.findings import Finding, Judged, kind_of
 from graphkit.graph.name_families import family_labels
-from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import GATHERING, value_inputs
 from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
@@ -20,8 +19,7 @@ from graphkit.shapes.constraints import Trigger, find_triggers
 from graphkit.shapes.constraints.collect_preconditions import Guarded
 from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.infer import infer_claimed
-
-__all__ = ["Check", "Hazard", "Hazards", "LegalSizes", "dims_text", "hazards"]
+from graphkit.suggest import count_things
 
 Kind = Literal["never", "wrong shape", "empty", "sizes", "limit", "fit"]
 Dims = Sizes

@@ -19,13 +19,11 @@ from graphkit.graph.cache_entries import CacheEntry, Slot
 from graphkit.graph.declared_types import Dim, declared_dims, declared_type, shape_text, type_dims
 from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.name_families import family_label, family_labels, family_pattern
-from graphkit.graph.names import count_things, runs_of, short_paths
+from graphkit.graph.names import runs_of, short_paths
 from graphkit.graph.view import Scope, Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table
-
-__all__ = ["DECODERS", "ENCODERS", "Fit", "Interface", "Link", "Port", "fit", "interface"]
-
+from graphkit.suggest import count_things
 
 # Meanings of the usual names; a doc string in the model goes before.
 MEANINGS = {

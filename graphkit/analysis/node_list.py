@@ -13,7 +13,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import Dim, attribute_text, shape_text
 from graphkit.graph.name_families import by_family, expand_label, glob_test, in_order, in_short, label_families
-from graphkit.graph.names import count_things, module_of, module_parts
+from graphkit.graph.names import module_of, module_parts
 from graphkit.graph.view import Node, Value, all_nodes, as_text
 from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import payload_size
@@ -22,9 +22,7 @@ from graphkit.ops.tensor import plain_dims
 from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, declarations, infer
-from graphkit.suggest import did_you_mean
-
-__all__ = ["NodeList", "NodeRow", "TensorOf", "WeightList", "WeightOrder", "WeightRow", "node_list", "weight_list"]
+from graphkit.suggest import count_things, did_you_mean
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,6 @@ from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 from graphkit.suggest import count_things
 from graphkit.targets import load_target
 
-__all__ = ["REMEDIED", "CpuNodes", "NodePlacement", "number_nodes", "placement"]
-
 NUMBERED = re.compile(r"n(\d+)(?!\d)")  # a node's name while onnxruntime places it, at the start of that of a fused one
 REMEDIED = "generic-npu"  # the target whose remedies are those of any device
 

@@ -26,8 +26,6 @@ from graphkit.shapes.constraints.collect_preconditions import Guarded, collect_p
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.symbolic.relations import linear_equations, reduce_rows, solve_symbol
 
-__all__ = ["PageSizes", "page_graph"]
-
 T = TypeVar("T")
 REACH = 32  # how many times the size that is shown a slider reaches
 LEAST_REACH = 4096

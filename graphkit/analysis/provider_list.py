@@ -10,8 +10,6 @@ from graphkit.render.document_blocks import Block, Prose, table_of
 from graphkit.render.result import Result
 from graphkit.runtime.providers import KNOWN_PROVIDERS, how_to_install, is_here
 
-__all__ = ["ProviderList", "ProviderRow", "list_providers"]
-
 
 @dataclass(frozen=True)
 class ProviderRow:

@@ -20,22 +20,15 @@ from graphkit.analysis.summary import Summary, shared_bytes, summary
 from graphkit.analysis.tensor_shapes import unknown_shapes
 from graphkit.analysis.verdict import Facts, Verdict, facts_of, folder_steps, model_steps, verdict_lines, verdict_of
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.names import count_things, distinct_stems, join_words, short_paths
+from graphkit.graph.names import distinct_stems, join_words, short_paths
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Cell, Column, Heading, Lines, Prose, Table, size_text, table
 from graphkit.render.result import Result
 from graphkit.shapes import DimSpec, Shapes, declarations, infer
-from graphkit.suggest import did_you_mean
+from graphkit.suggest import count_things, did_you_mean
 
 if TYPE_CHECKING:
     from graphkit.targets import Target
-
-__all__ = [
-    "BLOCKERS", "EXTRAS", "PLACEMENT", "SECTIONS", "SECTION_NAMES", "VERDICT", "Comparison", "ComparisonRow", "Failure",
-    "HazardCheck", "Report", "ReportOptions", "Section", "compare", "in_brief", "judged_sections", "report",
-    "sections_of",
-]  # fmt: skip
-
 
 COST_ROWS = 20
 HazardCheck = Callable[[Model, Hazards, Shapes], Hazards]

@@ -25,11 +25,6 @@ from graphkit.errors import UsageError
 from graphkit.graph.names import paths_below
 from graphkit.render.result import Result, tabled, versioned_schema
 
-__all__ = [
-    "MEASURES", "OTHER_MODELS", "Baseline", "Gate", "LockedFinding", "LockedModel", "Measure", "VerdictLock",
-    "read_baseline", "read_kinds", "read_partitions", "verdict_lock",
-]  # fmt: skip
-
 NEW_MODEL, GONE, OTHER_ROLE = OTHER_MODELS = ("New model: ", "Gone: ", "Other role: ")
 FOLDER = "fit"  # no section: part of the report of several models
 SLACK = 0.01  # part by which nodes and bytes may grow: exporters note their version and change a node here and there

@@ -8,17 +8,12 @@ from dataclasses import astuple, dataclass, field
 from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import MEASURING, SHAPE_OPERATORS, value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
 from graphkit.render.result import Result, tabled
-
-__all__ = [
-    "Change", "Feeds", "RemainingShape", "RemainingShapes", "ShapeOp", "ShapeOps", "ValueRead",
-    "changes_table", "remaining_shapes", "shape_ops",
-]  # fmt: skip
+from graphkit.suggest import count_things
 
 
 @dataclass(frozen=True)

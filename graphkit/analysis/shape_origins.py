@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from graphkit.errors import UsageError
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.traversal import walk_postorder
 from graphkit.graph.uses import ShapeTensors
@@ -21,12 +20,7 @@ from graphkit.ops.tensor import without_huge_numbers
 from graphkit.render.document_blocks import Block, Cell, Drawing, NodeMark, Prose, Shortened, table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer, is_known
-
-__all__ = [
-    "Freeze", "Meaning", "OpCount", "OriginGroup", "Origins", "Source", "Stay", "WhatIf", "meanings_text", "origins",
-    "what_if",
-]  # fmt: skip
-
+from graphkit.suggest import count_things
 
 # Consumers in the order of the report; all others come last. Axes are left out: they are nearly
 # always constants, and do not tell where a shape comes from.

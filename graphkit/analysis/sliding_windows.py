@@ -22,8 +22,6 @@ from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.input_dims import input_dims
 
-__all__ = ["cut_caches", "find_windows"]
-
 PAST = 1 << 24  # tokens, more than any window has
 LARGEST = PAST // 4  # of a window
 POWERS = tuple(1 << power for power in range(25))

@@ -13,8 +13,6 @@ from graphkit.io.byte_source import source_of
 from graphkit.model import Model
 from graphkit.render.document_blocks import size_text
 
-__all__ = ["find_stored_twice"]
-
 LEAST = 1 << 20  # bytes
 PLACES, FIRST = 64, 4  # elements that are read of each matrix, and those that must be equal before the others are
 TELLING = 8  # numbers among them that differ, without which they say nothing

@@ -17,7 +17,6 @@ import onnx
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.stored_twice import find_stored_twice
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
-from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import EXTRA, QUANTIZED
 from graphkit.graph.roles import trace_condition
 from graphkit.graph.view import Node, all_nodes, all_scopes, as_text
@@ -26,12 +25,7 @@ from graphkit.io.tensors import element_count, payload_size, walk_tensors
 from graphkit.io.wire import encode_varint
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Shortened, table, table_of
-
-__all__ = [
-    "DataFileRow", "OperatorCount", "Summary", "TensorRow", "TiedTensors", "Weight", "WeightBits", "WeightBytes",
-    "shared_bytes", "stored_bytes", "stored_weights", "summary", "weight_bits",
-]  # fmt: skip
-
+from graphkit.suggest import count_things
 
 # Operator -> the inputs that hold packed weights, and the attribute and its default that says of how many bits
 PACKED: Mapping[str, tuple[tuple[int, ...], str, int]] = {

@@ -22,8 +22,6 @@ from graphkit.targets import (
     tflite_spellings,
 )
 
-__all__ = ["FactRow", "LimitRow", "OperatorCounts", "SourceRow", "TargetFacts", "Targets", "target_facts", "targets"]
-
 Answer = Literal["allowed", "in part", "refused", "unknown"]
 LIMITS = {"max_rank": "highest rank", "static_shapes": "static shapes", "max_opset": "newest opset"}
 LIMITS |= {"quantized": "quantised only"}

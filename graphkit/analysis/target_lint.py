@@ -23,8 +23,6 @@ from graphkit.ops.tensor import TensorSequence, element_numbers, plain_dims
 from graphkit.shapes import Shapes, is_known
 from graphkit.targets import ANYTHING, Condition, Fact, Facts, Target, Verdict, joint_verdict, tflite_spellings
 
-__all__ = ["CAUSES", "INPUT_DIMS", "REMEDIES", "Cause", "Lint", "Obstacle", "Ruling", "rule_node"]
-
 MAX_OPSET = 1 << 31  # onnx counts opsets in 32 bits
 CONTROL_FLOW = ("If", "Loop", "Scan")
 COUNTING = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)  # of ids, positions and masks: no activations

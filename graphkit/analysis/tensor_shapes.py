@@ -14,19 +14,13 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim, shape_text
 from graphkit.graph.name_families import by_family, find_matching_values, fixed_values, in_order
-from graphkit.graph.names import count_things
 from graphkit.graph.view import Value
 from graphkit.model import ModelLike, as_model
 from graphkit.ops.tensor import plain_dims
 from graphkit.render.document_blocks import Block, NodeMark, Prose, Table, table, table_of
 from graphkit.render.result import Result, tabled
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
-from graphkit.suggest import did_you_mean
-
-__all__ = [
-    "ShapeRow", "TensorShapes", "UnknownCause", "UnknownShapes", "WhyShape", "tensor_shapes", "unknown_shapes",
-    "why_shape",
-]  # fmt: skip
+from graphkit.suggest import count_things, did_you_mean
 
 UNKNOWN = re.compile(r"\?(\d+)\.")  # how the name of an unknown dim begins
 

@@ -19,7 +19,6 @@ from graphkit.analysis.model_interface import ENCODERS
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
 from graphkit.graph.declared_types import declared_dims
-from graphkit.graph.names import count_things
 from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.io.remote.urls import is_url
@@ -41,17 +40,13 @@ from graphkit.render.document_blocks import (
 )
 from graphkit.render.result import Result, Sizes
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.suggest import count_things
 
 if TYPE_CHECKING:
     from graphkit.analysis.blockers import Blockers
     from graphkit.analysis.control_flow import ControlFlow
     from graphkit.analysis.hazards import Hazards
     from graphkit.analysis.tensor_shapes import UnknownShapes
-
-__all__ = [
-    "Facts", "Verdict", "asked_options", "facts_of", "folder_steps", "model_steps", "verdict_lines", "verdict_of",
-]  # fmt: skip
-
 
 COMMANDS = 3  # at most
 LEFT = 3  # rows for findings that commands leave

@@ -16,8 +16,6 @@ from graphkit.io.remote.urls import current_options, remote_options
 from graphkit.options import TIMEOUT, Flag
 from graphkit.suggest import did_you_mean
 
-__all__ = ["app", "every_command", "reads_models"]
-
 FETCHING = {
     "--download": "Fetch the whole file of a model on a server before it is read.",
     "--no-cache": "Keep no graphs of models on servers, and use none that were kept.",

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from graphkit.model import Model
     from graphkit.render.result import Result
 
-__all__ = ["bundle", "contract", "fetched_export", "genai", "lower", "transformers_js"]
-
 PAGES = ("webgpu", "webnn")  # targets of which browsers are the hosts
 RUNS = {  # programs that decode
     "c": "Run it: c++ -std=c++17 {file} -lonnxruntime -o loop && ./loop {folder} 32 PROMPT [SOURCE]",

@@ -21,28 +21,6 @@ if TYPE_CHECKING:
     from graphkit.runtime.limits import Limits
     from graphkit.shapes import DimSpec
 
-__all__ = [
-    "DRAWINGS",
-    "FINDINGS",
-    "FULL",
-    "REPORT_FILE",
-    "REPORT_FORMATS",
-    "Asked",
-    "Format",
-    "choice_type",
-    "click_option",
-    "complete",
-    "format_of",
-    "format_option",
-    "model_argument",
-    "output_format_option",
-    "output_option",
-    "read_limits",
-    "read_pairs",
-    "read_sizes",
-    "takes_options",
-]
-
 T = TypeVar("T")
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([kmgt]?b?)", re.IGNORECASE)
 UNITS = {f"{prefix}{unit}": 1000**power for power, prefix in enumerate(("", "k", "m", "g", "t")) for unit in ("", "b")}

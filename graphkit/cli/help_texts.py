@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 import click
 
-__all__ = ["add_help_options"]
-
 NAMES = 24  # columns of options
 
 

@@ -13,8 +13,6 @@ from graphkit.cli.flags import Format, complete, output_format_option, output_op
 from graphkit.cli.output import put_list, put_text, show_result
 from graphkit.cli.rewrite_commands import current_folder_importable
 
-__all__ = ["examples", "explain", "judges", "providers", "schema", "targets"]
-
 
 @click.command()
 @click.argument("name", metavar="[FINDING|PASS|passes]", required=False, shell_complete=complete("explained"))

@@ -24,23 +24,6 @@ if TYPE_CHECKING:
     from graphkit.runtime.limits import Limits
     from graphkit.save import Placement
 
-__all__ = [
-    "STREAM",
-    "finish_rewrite",
-    "load_model",
-    "make_tolerant",
-    "model_path",
-    "output_destination",
-    "print_line",
-    "progress_on_terminal",
-    "put_list",
-    "put_text",
-    "render_result",
-    "show_result",
-    "start_prover",
-    "written_out",
-]
-
 MINUTES = 100  # seconds from which a time is told in minutes
 SURE = 0.05  # of the work has to be done before anything is said of the rest
 TABLE_WIDTH = 160  # of tables in files and pipes, so that a row is a line for grep

@@ -25,8 +25,6 @@ from graphkit.options import (
     sizes_option,
 )
 
-__all__ = ["compare", "diff", "verify"]
-
 if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
     from graphkit.verify.deployment_proofs import BundleProof, LoweringProof

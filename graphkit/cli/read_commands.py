@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from graphkit.save import Placement
     from graphkit.shapes import DimSpec
 
-__all__ = ["costs", "nodes", "program", "shapes", "weights"]
-
 LANGUAGES = ("json", "python", "javascript", "py", "js")
 LANGUAGE_OF = {".py": "python", ".js": "javascript", ".mjs": "javascript"}  # by suffix
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
     from graphkit.targets import Target
 
-__all__ = ["report"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags:

@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from graphkit.render.result import Result
     from graphkit.rewrite.base import Pass
 
-__all__ = [
-    "convert_opset",
-    "current_folder_importable",
-    "extract",
-    "fold",
-    "merge_decoders",
-    "rename",
-    "rewrite",
-    "set_dims",
-    "split_merged",
-]
-
 Progress = Callable[[str], None]
 LATER_STEPS = "decoder_with_past_model.onnx"  # a pair that a program decodes with
 output_file = output_option("OUT", "Output file.", required=True)

@@ -19,8 +19,6 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from graphkit.model import Model
 
-__all__ = ["complete_word", "completion"]
-
 Completed = list[CompletionItem]
 SHELLS = ("bash", "zsh", "fish")
 # A line of click's script, and its replacement: no space follows NAME=, for a size does (fish knows that), and a

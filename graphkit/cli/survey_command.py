@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from graphkit.fleet.survey_task import RowOptions
     from graphkit.runtime.limits import Limits
 
-__all__ = ["survey"]
-
 SERVER_SHARE = 0.9  # of the time of a model, after which a slow server is the error
 
 

@@ -33,21 +33,6 @@ from graphkit.contract.contract_parts import (
     Token,
 )
 
-__all__ = [
-    "ALIGNMENT",
-    "Access",
-    "BundleContract",
-    "BundleMethod",
-    "BundlePort",
-    "BundledWith",
-    "Feed",
-    "LegalSize",
-    "Length",
-    "LengthChange",
-    "StateTensor",
-    "Update",
-]
-
 VERSION: Literal[4] = 4
 ALIGNMENT = 64  # bytes: a cache line
 FeedKind = Literal["user", "tokens", "mask", "state", "length", "kept", "indices"]

@@ -19,8 +19,6 @@ from graphkit.contract.contract_parts import FILE_NAME, AnyContract, AnyPort, Fi
 from graphkit.contract.host_contract import SIZES, Contract, Port
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 
-__all__ = ["BYTES", "bundle_problems", "contract_problems", "record_problems"]
-
 MOST = 1 << 44  # elements of an array
 MOST_FED = 1 << 28  # elements of an input of a caller, of a row
 TOKENS = ("pad", "start")

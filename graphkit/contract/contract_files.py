@@ -20,8 +20,6 @@ from graphkit.errors import ModelError
 from graphkit.io.toml import locate_problem
 from graphkit.render.document_blocks import printable
 
-__all__ = ["check_files", "contract_schema", "first_difference", "read_bundle", "read_contract", "record_files"]
-
 LONGEST = 300  # characters of an error
 SHOWN = 60  # of a value in it
 FOR_PEOPLE = (".md", ".mjs")  # suffixes of files that no host reads

@@ -17,12 +17,6 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-__all__ = [
-    "FILE_NAME", "LARGEST", "NOT_RUN", "TEXT", "AnyContract", "AnyMethod", "AnyPort", "AnySource", "Count", "Dims",
-    "EarlyStopping", "FileName", "FileRecord", "Generation", "Name", "Positive", "ProofRecord", "Sizes", "State",
-    "Token", "is_unsealed",
-]  # fmt: skip
-
 TEXT = {"text": True}  # metadata of a field that tells people something, and hosts nothing
 LARGEST = 1 << 53  # integers that every language has
 Token = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]

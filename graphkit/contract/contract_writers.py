@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
-from graphkit.contract.contract_parts import Generation
-from graphkit.contract.host_contract import By, Contract, Kind, Method, Port, Source, State, Table
+from graphkit.contract.contract_parts import Generation, State
+from graphkit.contract.host_contract import By, Contract, Kind, Method, Port, Source, Table
 from graphkit.errors import UsageError
 from graphkit.graph.name_families import family_label, family_pattern
 from graphkit.render.document_blocks import printable
@@ -23,11 +23,6 @@ from graphkit.render.markdown import escape_markdown
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-__all__ = [
-    "SUFFIXES", "WRITERS", "comment_text", "template_environment", "write_c_text", "write_guide", "write_kotlin_text",
-    "write_rust_text",
-]  # fmt: skip
 
 SUFFIXES = {  # of files
     ".h": "c", ".hpp": "c", ".cpp": "c", ".cc": "c", ".rs": "rust", ".ts": "typescript", ".mts": "typescript",

@@ -29,11 +29,6 @@ from graphkit.contract.contract_parts import (
     Token,
 )
 
-__all__ = [
-    "FIXED", "SIZES", "VERSION", "By", "Contract", "Kind", "LoweredWith", "Method", "Port", "Source", "State", "Table",
-    "sound_axis",
-]  # fmt: skip
-
 VERSION: Literal[3] = 3
 FIXED = "nothing: its value is fixed"  # what an input of the original became that nobody gives
 SIZES = ("batch", "source", "capacity", "positions", "layers", "heads", "head_dim", "vocabulary")

@@ -21,11 +21,6 @@ from graphkit.contract.contract_writers import (
 from graphkit.contract.host_contract import Contract
 from graphkit.errors import UsageError
 
-__all__ = [
-    "DIMS", "LOOPS", "PLAIN", "Constant", "Constants", "ModelPorts", "bundle_constants", "general_numbers",
-    "model_rows", "rules_beside", "shape_row", "write_lowered_loop", "write_plain",
-]  # fmt: skip
-
 Value = str | int | Sequence[int]
 Row = Mapping[str, Value]
 DIM_TEXTS = {

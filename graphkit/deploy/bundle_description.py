@@ -39,11 +39,10 @@ from graphkit.graph.roles import declared_rank, dim_at
 from graphkit.io.stream_files import shown_path
 from graphkit.io.toml import convert_toml, read_toml
 from graphkit.model import Model, load
+from graphkit.options import Update
 from graphkit.passes.state.join_encoder import chain_models
-from graphkit.passes.state.update_cache_in_place import LENGTH, Update
+from graphkit.passes.state.update_cache_in_place import LENGTH
 from graphkit.verify.described_bundle_verifier import Chain
-
-__all__ = ["BUNDLE_TOML", "Initial", "described_methods", "method_chains", "read_description", "recurrent_methods"]
 
 Initial = Mapping[str, np.ndarray]  # by state: a number, or an array of one row
 BUNDLE_TOML = "bundle.toml"

@@ -41,8 +41,6 @@ from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.shapes.input_dims import named_inputs
 
-__all__ = ["build_bundle"]
-
 SIZE_NAMES: Mapping[Axis, str] = {"batch": "batch", "encoder": "source", "sequence": "tokens"}
 MEANINGS: Mapping[FeedKind, str] = {
     "tokens": "the new tokens for the decoder",

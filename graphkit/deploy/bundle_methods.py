@@ -16,6 +16,7 @@ from graphkit.graph.cache_entries import CacheEntry, Slot
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
+from graphkit.options import Update
 from graphkit.passes.attention.share_kv_heads import ShareKvHeads
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import find_growths
@@ -24,15 +25,13 @@ from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.passes.state.decode_step import KEPT, KeepLastLogits, SqueezeTokenAxis, UnpackLogitsWeight
 from graphkit.passes.state.join_encoder import JoinEncoder
 from graphkit.passes.state.static_cache import CountSlotsInUse, find_slot_axes, has_static_cache, writes_rows
-from graphkit.passes.state.update_cache_in_place import LENGTH, SINCE, Update, UpdateCacheInPlace
+from graphkit.passes.state.update_cache_in_place import LENGTH, SINCE, UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
 from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.new_interface import NewInput, with_interface, with_names
 from graphkit.shapes import infer
 from graphkit.shapes.input_dims import input_dims
-
-__all__ = ["MethodModel", "derive_methods", "method_name", "unpacked_logits"]
 
 TOKENS = "decoder_input_ids"  # what a decoder beside an encoder calls its tokens
 USUAL = ("prefill", "encode", "step", "init", "reorder")  # methods of bundles

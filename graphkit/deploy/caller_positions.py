@@ -13,8 +13,6 @@ from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import infer
 
-__all__ = ["count_on_positions", "takes_positions"]
-
 
 def takes_positions(first: Model) -> bool:
     """Whether the caller of a first step says where the tokens stand, as counting them does not tell.

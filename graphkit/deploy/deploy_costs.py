@@ -14,15 +14,14 @@ from graphkit.deploy.bundle_methods import MethodModel
 from graphkit.deploy.deploy_sizes import DeploySizes
 from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.deploy.lowered_contract import Lowered
+from graphkit.graph.roles import Axis as Role
 from graphkit.model import Model, load
 from graphkit.options import BundleOptions, LowerOptions
 from graphkit.passes.state.update_cache_in_place import SLOTS
 from graphkit.shapes import DimSpec, Expr, const, infer, minimum, symbol
-from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.described_bundle_verifier import Chain
 from graphkit.verify.latency import costs_before_and_after
-
-__all__ = ["bundling_costs", "lowering_costs"]
 
 
 def lowering_costs(

@@ -17,6 +17,7 @@ from graphkit.analysis.kv_cache import table_positions
 from graphkit.deploy.export_pipeline import MASK_LENGTH
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.roles import Axis as Role
 from graphkit.model import Model
 from graphkit.ops.registry import forget_on_registration
 from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, DeployOptions, LowerOptions
@@ -27,31 +28,11 @@ from graphkit.save import check_targets
 from graphkit.shapes import DimSpec, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers, impossible_sizes_error
-from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, tied_symbols
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles, tied_symbols
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs
 from graphkit.suggest import did_you_mean
 from graphkit.targets import Target, load_target
-
-__all__ = [
-    "MAX_REACH",
-    "DeploySizes",
-    "LowerSizes",
-    "Setting",
-    "Sound",
-    "SourceLengths",
-    "check_asked_sizes",
-    "check_dtypes",
-    "check_request",
-    "check_source",
-    "fold_decoder",
-    "missing_sizes",
-    "most_positions",
-    "resolve_sizes",
-    "setting_of",
-    "with_input_sizes",
-]
-
 
 Asked = TypeVar("Asked", LowerOptions, BundleOptions)
 MOST_POSITIONS = 1 << 16  # of a lowering: the host's inputs are computed for each

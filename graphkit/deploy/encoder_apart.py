@@ -19,8 +19,6 @@ from graphkit.rewrite import Editor, NewNode
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inputs, with_outputs
 from graphkit.shapes import infer
 
-__all__ = ["take_encoder_apart"]
-
 STATES, READS = "last_hidden_state", "encoder_hidden_states"
 
 

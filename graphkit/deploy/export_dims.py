@@ -16,8 +16,6 @@ from graphkit.shapes import Expr, const, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.input_dims import input_dims
 
-__all__ = ["drop_idle_inputs", "find_least_prompt", "share_dim_names"]
-
 MOST_STATE = 64  # tokens that a state of a few of the last ones may hold
 SHARED: tuple[Axis, ...] = ("batch", "sequence", "past", "encoder")
 

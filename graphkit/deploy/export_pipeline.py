@@ -34,28 +34,6 @@ from graphkit.shapes import infer, symbol
 from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers
 from graphkit.shapes.input_dims import input_dims
 
-__all__ = [
-    "MASK_LENGTH",
-    "SOURCES",
-    "Pipeline",
-    "TokenSettings",
-    "changed_by",
-    "check_static_cache",
-    "compared_tokens",
-    "decoder_settings",
-    "find_pipeline",
-    "folder_models",
-    "has_fixed_prompt",
-    "has_shorter_output",
-    "models_by_role",
-    "pipeline_role",
-    "read_settings",
-    "read_token_settings",
-    "read_tokens",
-    "used_models",
-]
-
-
 LOGITS = "logits"
 SOURCES: tuple[Role, ...] = ("encoder tokens", "audio", "image")  # roles of what an encoder reads
 MASK_LENGTH = "source_mask_length"  # the dim of a decoder's mask that counts what the encoder's input does

@@ -45,8 +45,6 @@ from graphkit.shapes import Expr, infer
 from graphkit.verify.rewrite_proof import ProvenReport, RewriteProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract
 
-__all__ = ["GenaiReport", "genai_folder"]
-
 FED: Mapping[Role, str] = {"tokens": "input_ids", "mask": "attention_mask", "positions": "position_ids"}
 SIDES = {False: ("past_key_values", "present"), True: ("past_cross", "present_cross")}  # of the cross-attention or not
 FRAMES = 3000  # of a sound, which Whisper always has

@@ -27,20 +27,6 @@ from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.constraints.symbol_sizes import tied_symbols
 from graphkit.shapes.input_dims import read_dim
 
-__all__ = [
-    "By",
-    "HostPart",
-    "HostTable",
-    "host_part",
-    "host_tables",
-    "is_bias_and_mask",
-    "is_of_source",
-    "kept_inputs",
-    "sound_mask",
-    "with_sound",
-]
-
-
 MOST_BYTES = 1 << 30  # of an input of the part that is run
 TOKENS = range(8)  # that stand for all others, but for the one that pads
 By = Literal["position", "valid_length"]

@@ -17,14 +17,12 @@ from graphkit.deploy.lower_report import DATA, Judgement
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.dtypes import dtype_name
 from graphkit.errors import GraphkitError
-from graphkit.graph.names import count_things
 from graphkit.graph.view import Node, all_nodes
 from graphkit.judges import Answer, Trial, ask_judge, find_judge
 from graphkit.save import Placement, save_models
 from graphkit.shapes import infer
+from graphkit.suggest import count_things
 from graphkit.targets import load_target
-
-__all__ = ["ROUNDS", "settle_with_judges"]
 
 ROUNDS = 4
 Draft = TypeVar("Draft")  # a lowering that is not written yet

@@ -34,7 +34,6 @@ from graphkit.deploy.lower_report import (
     GUIDE,
     Judgement,
     Judgements,
-    LoweredFile,
     LowerReport,
     judge_models,
     judge_words,
@@ -69,20 +68,6 @@ from graphkit.verify.deployment_proofs import LoweringProof, with_device
 from graphkit.verify.lowering_case import zeros_change_results
 from graphkit.verify.lowering_verifier import measure_deviation, verify_lowering
 from graphkit.verify.proof_engine import run_isolated
-
-__all__ = [
-    "DEQUANTIZE",
-    "GELU_TO_TANH",
-    "AskedChanges",
-    "Draft",
-    "LowerOptions",
-    "LowerReport",
-    "LoweredFile",
-    "asked_changes",
-    "lower_again",
-    "lower_folder",
-    "prove_stages_again",
-]
 
 # Changes of results that the user asks for before a pipeline is lowered, and how far they move results.
 

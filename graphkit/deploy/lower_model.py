@@ -20,7 +20,7 @@ from graphkit.deploy.source_pooling import pool_by_product
 from graphkit.dtypes import dtype_name
 from graphkit.equivalence.stages import Stage
 from graphkit.errors import UsageError
-from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.options import FoldingOptions
@@ -63,8 +63,7 @@ from graphkit.rewrite.new_interface import (
     with_names,
 )
 from graphkit.shapes import AS_DECLARED, DimSpec, infer
-
-__all__ = ["AXES", "PLAIN_PASSES", "counted_positions", "lower_model", "zeros_of"]
+from graphkit.suggest import count_things
 
 # Inputs of a model that are constants at fixed sizes: positions, and masks of all that counts.
 

@@ -20,28 +20,15 @@ from graphkit.analysis.verdict import asked_options
 from graphkit.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.errors import UsageError
-from graphkit.graph.names import count_things
 from graphkit.judges import JUDGES, Answer, Trial, ask_judge, find_judge
 from graphkit.options import JUDGE_SECONDS
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import describe_ending
 from graphkit.shapes import infer
+from graphkit.suggest import count_things
 from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
-
-__all__ = [
-    "DATA",
-    "GUIDE",
-    "Judgement",
-    "Judgements",
-    "LowerReport",
-    "LoweredFile",
-    "judge_models",
-    "judge_words",
-    "lowered_file",
-]
-
 
 GUIDE, DATA = "HOST.md", "weights.onnx_data"
 

@@ -26,16 +26,6 @@ from graphkit.rewrite.base import Matched
 from graphkit.shapes import Shapes, infer
 from graphkit.targets import Target
 
-__all__ = [
-    "Interface",
-    "Lowered",
-    "build_contract",
-    "collect_tables",
-    "link_cross_cache",
-    "stack_caches",
-]
-
-
 MASKS = {
     "slots": "0 at the slots in use and, last, at the new token, and the floor elsewhere; added to scores",
     "source": "0 at the valid positions of the source, and the floor at its padding; added to scores",

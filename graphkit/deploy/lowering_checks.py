@@ -30,17 +30,6 @@ from graphkit.verify.lowering_case import measure_prompt
 from graphkit.verify.lowering_verifier import vocabulary_size
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, LOWERING_TOLERANCE, has_float16
 
-__all__ = [
-    "check_padding",
-    "check_prompt",
-    "check_ranges",
-    "check_scales",
-    "check_texts",
-    "check_vectors",
-    "is_step",
-    "largest_score",
-]
-
 
 def is_step(model: Model) -> bool:
     """Whether a model runs token by token on recurrent state, which the host can keep."""

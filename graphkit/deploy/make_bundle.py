@@ -72,19 +72,6 @@ from graphkit.verify.described_bundle_verifier import Chain, verify_methods
 from graphkit.verify.proof_engine import run_isolated
 from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
 
-__all__ = [
-    "JAVASCRIPT_HOST",
-    "BundleDraft",
-    "BundleExport",
-    "BundleOptions",
-    "BundleReport",
-    "bundle_again",
-    "bundle_folder",
-    "init_method",
-    "reorder_method",
-    "with_initial",
-]
-
 # The methods that bundles have besides: `init` gives all state its initial value, `reorder` chooses its rows.
 
 

@@ -30,8 +30,6 @@ from graphkit.graph.view import Value
 from graphkit.model import Model, load
 from graphkit.shapes import infer
 
-__all__ = ["model_constants"]
-
 RUNS = {"encoder": "encoder", "first": "first", "step": "step", "merged": "step"}
 SOURCES = {  # who makes an input of a decoder, by its role
     "tokens": "tokens",

@@ -34,8 +34,6 @@ from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.shapes.input_dims import read_dim
 
-__all__ = ["Pooling", "pool_by_product"]
-
 LENGTHS = ("encoder", "sequence", "total")
 DRAWS = 8  # of random tokens at each length
 ROWS = 2  # sequences at a time

@@ -40,8 +40,6 @@ from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.verify.split_verifier import verify_split
 from graphkit.verify.tolerances import has_float16
 
-__all__ = ["TransformersJsReport", "transformers_js_folder"]
-
 INPUTS: Mapping[Role, str] = {
     "tokens": "input_ids", "mask": "attention_mask", "token types": "token_type_ids", "positions": "position_ids",
     "image": "pixel_values", "image mask": "pixel_mask", "condition": CONDITION,

@@ -33,8 +33,6 @@ from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.proof_engine import run_isolated
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE
 
-__all__ = ["FolderOptions", "verify_folder"]
-
 
 def verify_folder(
     export: str | os.PathLike[str],

@@ -17,9 +17,6 @@ from graphkit.model import Model
 from graphkit.save import Placement, Saved, save_models
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 
-__all__ = ["DeployFolder", "FolderProof", "proof_record", "record_contract", "write_proven"]
-
-
 FolderProof = TypeVar("FolderProof", LoweringProof, BundleProof)
 
 

@@ -19,8 +19,6 @@ from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import MAX_ELEMENTS, Dims
 from graphkit.shapes import Expr
 
-__all__ = ["Application", "Context", "Reading", "Result", "Run", "Tools", "attributes_of", "inputs_fault", "version_of"]
-
 Result = Term | str | None  # of an axiom: the normal form, what was missing, or nothing to say
 
 Formal = onnx.defs.OpSchema.FormalParameterOption

@@ -12,19 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import TensorProto, helper
 
-from graphkit.dtypes import FLOATS, HALVES, INTEGERS
+from graphkit.dtypes import FLOATS, HALVES, INTEGERS, inline_array
 from graphkit.equivalence import cutting, flat
 from graphkit.equivalence.application import Application, Result
 from graphkit.equivalence.movement import JOINED, count_elements, expands_to
 from graphkit.equivalence.spelling import OF_KERNEL
 from graphkit.equivalence.terms import Term, without_reshape
 from graphkit.graph.operator_traits import BROADCASTING, UNARY
-from graphkit.io.tensors import inline_array
 from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, const, lower
 from graphkit.symbolic.expr import Call, Symbol
-
-__all__ = ["AXIOMS", "BY_SIZES", "FIRST_AXIOMS", "Axiom", "Result", "copies_zeros"]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from graphkit.equivalence.result import Equivalence
 from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.declared_types import Dim, declared_type
-from graphkit.graph.names import count_things
 from graphkit.graph.roles import Role
 from graphkit.graph.view import Value, all_nodes
 from graphkit.model import Model, load
@@ -41,19 +40,8 @@ from graphkit.shapes import Expr, Shapes, lower
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, named_inputs, read_dim
+from graphkit.suggest import count_things
 from graphkit.symbolic.expr import TooComplexError, const, symbol
-
-__all__ = [
-    "ALL_METHODS",
-    "OWN",
-    "InterfaceEdit",
-    "bundle_blocks",
-    "check_bundle",
-    "joining_fault",
-    "past_length",
-    "state_faults",
-    "summarize_bundle",
-]
 
 # The original of each method of a bundle: a decoder, or an encoder and the first step of a decoder as one model.
 

@@ -52,8 +52,6 @@ from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.input_dims import DimNames, read_alike
 from graphkit.symbolic.expr import INF, Bound, TooComplexError
 
-__all__ = ["check_equivalence"]
-
 
 def check_equivalence(
     original: ModelLike,

@@ -40,8 +40,6 @@ from graphkit.shapes.constraints.evaluate_constraints import Values, size_column
 from graphkit.symbolic.expr import INF, Symbol
 from graphkit.symbolic.relations import Requirement
 
-__all__ = ["check_facts"]
-
 MAX_NUMBERS = 30  # of a constant, near which sizes are tried
 MAX_CONSTANT = 1 << 12  # bytes of a constant that a node reads as it is
 BYTES, STEPS = 1 << 20, 1 << 22  # of the tensors around a node, and of its work, where it can be as small

@@ -14,21 +14,6 @@ from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, const, lower, upper
 
-__all__ = [
-    "count_up",
-    "cut_axes",
-    "cut_part",
-    "cut_strides",
-    "ends_by_axis",
-    "find_padding",
-    "gather_one",
-    "pad_axes",
-    "shift_count",
-    "take_element",
-    "write_box",
-    "write_slots",
-]
-
 ZERO, ONE = const(0), const(1)
 Ends = tuple[Expr, Expr]  # how many elements come before an axis and behind it
 

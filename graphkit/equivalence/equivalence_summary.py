@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 
 from graphkit.equivalence.result import GRADES, LEAST_SIZES, ROUNDED, ComparedConstants, Equivalence
 from graphkit.errors import ModelError
-from graphkit.graph.names import count_things, join_words
+from graphkit.graph.names import join_words
 from graphkit.model import Model
 from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.input_dims import DimNames
-
-__all__ = ["SECONDS", "EquivalenceSummary", "limited_equivalence", "share_texts"]
+from graphkit.suggest import count_things
 
 SECONDS = 60.0  # after which the runs alone are the proof
 MAX_LIMITS = 2  # of sizes that the headline tells

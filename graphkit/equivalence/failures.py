@@ -38,8 +38,6 @@ from graphkit.ops.tensor import is_known
 from graphkit.shapes import const, lower, upper
 from graphkit.symbolic.algebra import is_nonzero
 
-__all__ = ["branch_faults", "new_failures"]
-
 # Whether a node runs at every size and for every input, by rules for each operator.
 
 

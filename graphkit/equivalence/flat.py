@@ -36,17 +36,6 @@ from graphkit.ops.tensor import Dims
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Expr, const, lower
 
-__all__ = [
-    "apply_elementwise",
-    "look_up_rows",
-    "merge_elementwise",
-    "multiply_matrices",
-    "quantize_list",
-    "reduce_rows",
-    "run_constants",
-    "work_on_rows",
-]
-
 # What gives no more elements than a few for each one that it reads, and how many decides its data.
 SELECTING = operator_set("Compress NonZero Unique NonMaxSuppression")
 

@@ -19,19 +19,6 @@ from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, Shapes, infer, is_known, parse, symbol
 from graphkit.shapes.input_dims import DeclaredInputs, declare_dim
 
-__all__ = [
-    "cut_open",
-    "declaration_faults",
-    "declared_faults",
-    "input_faults",
-    "narrowed_dims",
-    "new_symbols",
-    "odd_flags",
-    "output_fault",
-    "output_faults",
-]
-
-
 FLAGS = listed(
     """
     allowzero ceil_mode exclusive keepdims noop_with_empty_axes reverse transA transB upper

@@ -24,9 +24,6 @@ from graphkit.equivalence.terms import Key, RealArray, Term, without_reshape
 from graphkit.ops.tensor import Dims, sizes_of
 from graphkit.shapes import Expr, const, lower
 
-__all__ = ["REAL_AXIOMS", "Change", "change_term", "linear_product"]
-
-
 WEIGHT, BIAS = "weight", "bias"
 NEUTRAL: Mapping[str, float] = {"Scaled": 1.0, "Shifted": 0.0}
 

@@ -15,7 +15,6 @@ from graphkit.dtypes import BITS, INTEGERS
 from graphkit.equivalence.application import inputs_fault
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.names import count_things
 from graphkit.graph.view import Scope, all_nodes, all_scopes
 from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import payload_size, walk_tensors
@@ -24,8 +23,7 @@ from graphkit.ops.tensor import element_numbers
 from graphkit.progress import check_time
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import infer
-
-__all__ = ["loadable_copy", "loading_fault", "loading_refusal", "whole_fault"]
+from graphkit.suggest import count_things
 
 # Faults for which onnxruntime does not load a model, whatever its nodes compute.
 

@@ -14,19 +14,6 @@ from graphkit.equivalence.terms import Constants, Term, Terms, without_reshape
 from graphkit.ops.tensor import Dims, sizes_of
 from graphkit.shapes import Expr, const, lower, upper
 
-__all__ = [
-    "Movement",
-    "count_elements",
-    "expands_to",
-    "find_refinement",
-    "group_axes",
-    "is_within",
-    "leading_ones",
-    "merge_grouped_dims",
-    "split_dims",
-]
-
-
 MAX_PARTS = 64  # of a Concat inside another one: Concats of themselves would have 2 to the power of their number
 JOINED = (1,)  # the axis of a Concat, whose axes before and behind are merged
 

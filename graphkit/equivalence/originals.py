@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from graphkit.model import Model
 
-__all__ = ["Originals"]
-
 
 @dataclass(frozen=True, eq=False)
 class Originals:

@@ -31,8 +31,6 @@ from graphkit.shapes import Expr, Shapes, is_known, symbol
 from graphkit.shapes.learned_facts import Rewriter, rewriter_of
 from graphkit.symbolic.expr import Symbol
 
-__all__ = ["EXACT", "REAL", "Facts", "NormalForms", "Pair", "broadcast_dims", "free_elements", "is_blind", "read_pair"]
-
 # Dtype, dims and elements of a model's values, in expressions that both models share.
 
 

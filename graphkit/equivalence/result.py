@@ -13,18 +13,6 @@ from graphkit.shapes import Expr
 from graphkit.symbolic.algebra import lower, upper
 from graphkit.symbolic.expr import INF, Symbol, TooComplexError
 
-__all__ = [
-    "GRADES",
-    "LEAST_SIZES",
-    "ROUNDED",
-    "ComparedConstants",
-    "Equivalence",
-    "Exactness",
-    "ExprPair",
-    "OutputProof",
-    "SizeLimit",
-]
-
 Exactness = Literal["bit for bit", "in exact arithmetic"]
 GRADES: tuple[str, ...] = get_args(Exactness)  # the most exact first
 

@@ -20,8 +20,6 @@ from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.symbolic.expr import TooComplexError
 
-__all__ = ["shared_values"]
-
 SECONDS = 20.0
 KNOWN = ("Constant", "Elements")  # terms whose elements are known
 

@@ -25,17 +25,6 @@ from graphkit.shapes.input_dims import DeclaredInputs, read_alike
 from graphkit.symbolic.algebra import lower, minimum, upper
 from graphkit.symbolic.expr import OPERATIONS, Atom, Call, Monomial, TooComplexError
 
-__all__ = [
-    "RequiredProducts",
-    "common_shapes",
-    "counting_conditions",
-    "producing_nodes",
-    "required_equalities",
-    "size_limits",
-    "stacks_of_nothing",
-    "turning_numbers",
-]
-
 # The shapes of an original and its rewrite over the same dims of their inputs.
 
 

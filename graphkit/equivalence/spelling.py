@@ -26,8 +26,6 @@ from graphkit.ops.numerics import BODIES_OF_HALVES, KERNELS_OF_HALVES, MEANINGS,
 from graphkit.ops.rule_context import UnknownError
 from graphkit.shapes import Shapes
 
-__all__ = ["OF_KERNEL", "draws_random_numbers", "inline_model", "kernel_fault", "spell_alike"]
-
 # A model with the bodies of its functions in place of their calls.
 #
 # `onnx.inliner` forgets what a call leaves to a default, takes over the names of dims, and leaves functions of

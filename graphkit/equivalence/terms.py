@@ -29,8 +29,6 @@ from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims, sizes_of
 from graphkit.shapes import Expr, const
 
-__all__ = ["MAX_ARRAY", "NEAR", "Constants", "Key", "RealArray", "RealConstants", "Term", "Terms", "without_reshape"]
-
 Key = tuple[Hashable, ...]
 
 

@@ -25,8 +25,6 @@ from graphkit.fleet.row_store import PartWriter, RowParts
 from graphkit.fleet.survey_task import SurveyTask, failed_row
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["DaskPool"]
-
 MOST, PER_THREAD = 64, 4  # models of a batch at most, and batches for each thread at least
 PACKAGE = "onnx-graphkit"  # as it is installed, of which Dask tells the versions
 SECONDS_TO_CONNECT = 10.0

@@ -23,9 +23,6 @@ from graphkit.runtime.isolation import DiedError, Worker
 from graphkit.runtime.limits import DEFAULT_LIMITS, Limits, allocated_bytes, limit_memory, machine_memory
 from graphkit.runtime.worker import Message, serve_requests
 
-__all__ = ["LocalPool", "TaskProcess", "main", "memory_of_each"]
-
-
 PROCESS = __name__  # the module whose main does tasks
 MOST_TASKS = 1000  # of a process
 MOST_LEFT = 256 << 20  # bytes that tasks may leave behind in a process

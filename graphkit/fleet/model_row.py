@@ -22,8 +22,6 @@ from graphkit.model import load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.targets import load_target
 
-__all__ = ["model_row"]
-
 FACTS = ReportOptions(only=("verdict", "summary", "unknown-shapes"))
 NOT_IN_A_NAME, LONGEST_NAME = re.compile(r"[^A-Za-z0-9._-]+"), 80
 

@@ -26,9 +26,6 @@ from graphkit.suggest import count_things
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MARK", "PartWriter", "RowParts", "RowStore", "read_table", "run_of"]
-
-
 MARK = b"graphkit.survey"  # key of the metadata of a table
 PART_ROWS, PART_SECONDS = 64, 5.0  # rows of a part at most, and seconds until one is written
 

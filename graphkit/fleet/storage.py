@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-__all__ = [
-    "absolute_place", "files_in", "make_folder", "name_of", "output_errors", "place_beside", "place_exists",
-    "place_inside", "read_parquet", "remove_folder", "require_arrow", "shown_place", "write_parquet", "write_text",
-]  # fmt: skip
-
 
 def require_arrow() -> None:
     """Check that pyarrow is there.

@@ -13,8 +13,6 @@ from graphkit.fleet import storage
 from graphkit.fleet.row_store import RowParts, RowStore
 from graphkit.fleet.survey_task import RowOptions, SurveyTask, row_name, table_columns
 
-__all__ = ["Executor", "Survey", "survey_models"]
-
 DEFAULT = RowOptions()
 
 

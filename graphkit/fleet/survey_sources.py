@@ -12,8 +12,6 @@ from graphkit.errors import UsageError
 from graphkit.io.remote.open_url import models_of_listing
 from graphkit.io.remote.urls import is_listing, is_url
 
-__all__ = ["UNKNOWN", "data_revisions", "is_same_data", "models_of"]
-
 STREAM = "-"
 UNKNOWN = "?"  # the data files of a model that could not be read so far
 

@@ -15,16 +15,14 @@ from graphkit.errors import UsageError
 from graphkit.fleet import storage
 from graphkit.fleet.row_store import read_table
 from graphkit.fleet.survey_task import BLOCKERS, COLUMNS, found_column
-from graphkit.graph.names import count_things, paths_below
+from graphkit.graph.names import paths_below
 from graphkit.io.remote.urls import is_url
 from graphkit.render.document_blocks import Block, Cell, Column, Link, Prose, Table
 from graphkit.render.result import Result
-from graphkit.suggest import did_you_mean
+from graphkit.suggest import count_things, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["SurveyTable", "kind_lines", "survey_table"]
 
 CONDITION = re.compile(r"\s*(\w[\w.-]*?)\s*(!=|>=|<=|=|>|<|~)\s*(.*?)\s*")
 WORST = (("error", "ascending"), ("faults", "descending"), ("notes", "descending"), ("path", "ascending"))

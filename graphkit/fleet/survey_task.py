@@ -14,11 +14,6 @@ from graphkit import __version__
 from graphkit.analysis.findings import KIND_NAMES
 from graphkit.io.remote.urls import is_url, shown_url
 
-__all__ = [
-    "BLOCKERS", "COLUMNS", "Row", "RowOptions", "SurveyTask", "blockers_column", "failed_row", "found_column",
-    "row_name", "row_of", "table_columns",
-]  # fmt: skip
-
 Row = Mapping[str, object]
 BLOCKERS = "blockers_"  # what the columns of targets begin with
 

@@ -22,16 +22,6 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import MOVES, find_readers, moved_from, moves_elements
 from graphkit.graph.view import Node, Scope, Value, unwrap_value
 
-__all__ = [
-    "CacheEntry",
-    "Slot",
-    "StateEntry",
-    "cache_entries",
-    "can_replace",
-    "growing_axis",
-    "recurrent_states",
-]
-
 PAST = {"past", "prev", "previous", "old"}
 PRESENT = {"present", "new", "next", "updated", "cur", "current"}
 CACHE = {"cache", "caches", "kv", "kvcache", "pkv"}

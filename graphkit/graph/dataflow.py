@@ -16,8 +16,6 @@ import onnx.defs
 from graphkit.errors import ModelError
 from graphkit.graph.view import VALUES, Node, Scope, Value
 
-__all__ = ["ForwardAnalysis", "check_scopes", "in_order", "sort_nodes", "values_read"]
-
 
 def in_order(scope: Scope) -> list[Node]:
     """Return the nodes of a scope, each after those that it reads. Nodes of a cycle come last, in file order."""

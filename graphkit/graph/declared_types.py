@@ -13,22 +13,8 @@ from onnx import AttributeProto, GraphProto, SparseTensorProto, TensorProto
 
 from graphkit.dtypes import dtype_name, inline_array
 from graphkit.graph.name_families import is_number
-from graphkit.graph.names import count_things
 from graphkit.graph.view import Value, as_text
-
-__all__ = [
-    "Dim",
-    "TensorType",
-    "attribute_text",
-    "declared_dims",
-    "declared_type",
-    "hinted_type",
-    "shape_text",
-    "tensor_text",
-    "type_dims",
-    "type_text",
-    "values_text",
-]
+from graphkit.suggest import count_things
 
 Dim = int | str | None  # a number, a symbol, or unknown
 

@@ -37,17 +37,6 @@ from graphkit.graph.operator_traits import (
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import ZERO, Node, Value, unwrap_value
 
-__all__ = [
-    "POLARITIES",
-    "ElementBounds",
-    "Elements",
-    "Polarity",
-    "find_polarity",
-    "is_boolean",
-    "make_open_mask",
-    "mask_elements",
-]
-
 Polarity = Literal["keeps", "pads", "adds"]  # 1 counts and 0 hides; 1 hides and 0 counts; it is added to scores
 POLARITIES: Mapping[Polarity, str] = {
     "keeps": "1 for what counts, 0 for padding",

@@ -15,30 +15,9 @@ from string import ascii_lowercase
 from typing import TypeVar
 
 from graphkit.errors import UsageError
-from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value, all_scopes
-from graphkit.suggest import did_you_mean
-
-__all__ = [
-    "by_family",
-    "count_of",
-    "expand_label",
-    "family_label",
-    "family_labels",
-    "family_pattern",
-    "find_matching_values",
-    "find_value",
-    "find_value_or_node",
-    "fixed_values",
-    "glob_test",
-    "in_order",
-    "in_short",
-    "is_number",
-    "label_families",
-    "pair_families",
-    "pairs_by_family",
-]
+from graphkit.suggest import count_things, did_you_mean
 
 MAX_DIGITS = 10
 KEY_VALUE = {"key", "value", "keys", "values", "k", "v"}

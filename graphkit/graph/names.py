@@ -10,22 +10,6 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path, PurePath
 
 from graphkit.graph.view import Node, Scope, all_scopes
-from graphkit.suggest import count_things
-
-__all__ = [
-    "count_things",
-    "distinct_stems",
-    "free_name",
-    "join_words",
-    "module_of",
-    "module_parts",
-    "module_path",
-    "name_of",
-    "names_in",
-    "paths_below",
-    "runs_of",
-    "short_paths",
-]
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
 

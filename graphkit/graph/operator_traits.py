@@ -16,50 +16,6 @@ from typing import TypeVar
 
 from graphkit.graph.view import Node
 
-__all__ = [
-    "ANGLES",
-    "BECAME_INPUTS",
-    "BROADCASTING",
-    "COMMUTATIVE",
-    "COMPARING",
-    "COPIED",
-    "COPYING",
-    "DIVIDING",
-    "GATHERING",
-    "INDICES",
-    "KEY_LENGTHS",
-    "KEY_MASKS",
-    "MEASURING",
-    "MOVING",
-    "NORMALIZATIONS",
-    "PICKING",
-    "PRESERVING",
-    "QUANTIZED",
-    "RANDOM",
-    "REARRANGING",
-    "RECURRENT",
-    "REDUCTIONS",
-    "RESHAPING",
-    "SAME_ORDER",
-    "SCATTERING",
-    "SCORES",
-    "SCORE_BIASES",
-    "SHAPED",
-    "SHAPE_OPERATORS",
-    "SOFTMAXES",
-    "UNARY",
-    "UNIDIRECTIONAL",
-    "VALUE_INPUTS",
-    "VARIADIC",
-    "broadcasts_inputs",
-    "copied_inputs",
-    "has_attributes_only",
-    "is_elementwise",
-    "join_tables",
-    "operator_set",
-    "value_inputs",
-]
-
 Entry = TypeVar("Entry")
 
 

@@ -22,23 +22,6 @@ from graphkit.graph.traversal import chain_end, follow_chain
 from graphkit.graph.uses import BEFORE_LOOKUPS, Use, find_lookups, find_uses, table_entries
 from graphkit.graph.view import Node, Scope, Value, branch_fault, unwrap_value
 
-__all__ = [
-    "MASKS",
-    "Axis",
-    "Condition",
-    "MergedDecoder",
-    "Role",
-    "Roles",
-    "count_captured_values",
-    "declared_rank",
-    "dim_at",
-    "find_roles",
-    "may_be_pixels",
-    "merged_decoders",
-    "trace_condition",
-    "zero_length_outputs",
-]
-
 # Recognise merged decoders: an If on a boolean input with one branch that reads the past.
 #
 # Names of nodes and exporters play no part.

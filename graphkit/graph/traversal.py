@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["chain_end", "connected_groups", "follow_chain", "walk_breadth_first", "walk_postorder"]
-
 T = TypeVar("T", bound=Hashable)
 
 

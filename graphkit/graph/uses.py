@@ -23,21 +23,6 @@ from graphkit.graph.operator_traits import (
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Scope, Value, unwrap_value
 
-__all__ = [
-    "MOVES",
-    "ShapeTensors",
-    "Use",
-    "find_lookups",
-    "find_readers",
-    "find_shape_tensors",
-    "find_uses",
-    "lookup_axis",
-    "moved_from",
-    "moves_elements",
-    "readers_beside",
-    "table_entries",
-]
-
 Use = Literal["lookup", "angle", "mask", "hidden"]
 
 MOVES = MOVING | {"Cast", "CastLike"}

@@ -18,25 +18,6 @@ from onnx import AttributeProto, SparseTensorProto, TensorProto
 from graphkit.errors import ModelError
 from graphkit.graph.traversal import chain_end
 
-__all__ = [
-    "VALUES",
-    "ZERO",
-    "Kind",
-    "Node",
-    "Scope",
-    "T",
-    "Value",
-    "all_nodes",
-    "all_scopes",
-    "as_text",
-    "attribute_value",
-    "body_graphs",
-    "branch_fault",
-    "build_scopes",
-    "constant_tensor",
-    "unwrap_value",
-]
-
 T = TypeVar("T", int, float, str, tuple[int, ...], TensorProto, SparseTensorProto)
 FIELDS: Mapping[type, tuple[int, str]] = {
     bool: (AttributeProto.INT, "i"),

@@ -14,13 +14,6 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import BoundSession, DeviceArray, IsolatedBinding, IsolatedSession, Session
 
-__all__ = [
-    "BoundMethods",
-    "BundleState",
-    "Sessions",
-    "packed_files",
-]
-
 
 def _zeros(size: int) -> np.ndarray:
     return np.zeros(size, np.uint8)

@@ -40,8 +40,6 @@ from graphkit.hosts.token_search import (
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession, Session, as_provider
 
-__all__ = ["Bundle"]
-
 
 class Bundle:
     """The methods of a bundle, and the state of one user.

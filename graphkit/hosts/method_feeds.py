@@ -11,19 +11,6 @@ import numpy.typing as npt
 from graphkit.contract.bundle_contract import BundleMethod, BundlePort, LegalSize
 from graphkit.errors import UsageError
 
-__all__ = [
-    "Feeds",
-    "Inputs",
-    "Tokens",
-    "as_array",
-    "as_rows",
-    "checked_feeds",
-    "join_inputs",
-    "most_rows",
-    "of_source",
-    "told_apart",
-]
-
 Tokens = int | npt.ArrayLike
 Inputs = Mapping[str, npt.ArrayLike]
 

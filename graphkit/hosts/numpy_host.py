@@ -26,19 +26,6 @@ from graphkit.hosts.token_search import (
 from graphkit.runtime.limits import machine_memory
 from graphkit.runtime.providers import CPU, Provider
 
-__all__ = [
-    "Host",
-    "Ids",
-    "Run",
-    "Tokens",
-    "slots_mask",
-    "sound_length",
-    "source_and_inputs",
-    "source_mask",
-    "with_zeros",
-]
-
-
 NOT_PADDED = (
     " - zeros behind a shorter sound would change its results: lower again for its length with --dim, or pad it as the "
     "original's caller does and say how many of its places are valid, such as start([24], ...)"

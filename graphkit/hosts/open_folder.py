@@ -19,8 +19,6 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
 
-__all__ = ["check_bundle", "check_folder"]
-
 MOVING = ("TensorScatter", "ScatterND", "Gather", "Identity")  # what gives its first input, some elements changed
 
 

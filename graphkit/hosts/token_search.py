@@ -14,21 +14,6 @@ import numpy as np
 from graphkit.contract.contract_parts import EarlyStopping, Generation
 from graphkit.errors import GenerationWarning, ModelError, UsageError
 
-__all__ = [
-    "FREE",
-    "BeamOptions",
-    "SamplingOptions",
-    "Stepper",
-    "TokenRules",
-    "beam_search",
-    "choose_token",
-    "end_tokens",
-    "greedy_search",
-    "most_new_tokens",
-    "warn_of_settings",
-]
-
-
 OF_PROMPT = ("decoder_input_ids", "decoder_start_token_id", "forced_decoder_ids", "language", "lang_to_id", "task")
 
 

@@ -20,20 +20,6 @@ from onnx import TensorProto
 from graphkit.errors import ModelError
 from graphkit.io.wire import Buffer, Mapped
 
-__all__ = [
-    "ByteSource",
-    "DataFile",
-    "Extent",
-    "LocalFile",
-    "check_bounds",
-    "external_extent",
-    "find_data_file",
-    "map_file",
-    "refer_to_bytes",
-    "register_source",
-    "source_of",
-]
-
 
 class ByteSource(ABC):
     """A file of which parts are read.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["CONFIGURATIONS", "TOKENIZER", "find_beside"]
-
 CONFIGURATIONS = ("generation_config.json", "config.json")
 TOKENIZER: tuple[str, ...] = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",

@@ -26,8 +26,6 @@ from graphkit.io.tensors import check_tensors, fill_tensor, payload_size, walk_t
 if TYPE_CHECKING:
     import onnx_ir
 
-__all__ = ["InMemory", "MemoryWeights", "Program", "make_ir_model", "read_memory"]
-
 
 class Program(Protocol):
     """The part of a `torch.onnx.ONNXProgram` that has the graph and its weights."""

@@ -21,8 +21,6 @@ from graphkit.io.stream_files import shown_path
 from graphkit.io.tensors import check_tensors
 from graphkit.io.wire import TOO_DEEP, Buffer, Fault, Reference, lighten_model, validate_model_bytes
 
-__all__ = ["DEFAULT_THRESHOLD", "Source", "read_model_file"]
-
 DEFAULT_THRESHOLD = 1024
 MAX_TEXT_SIZE = 64 << 20
 MAX_TEXT_DEPTH = 200

@@ -18,11 +18,6 @@ from typing import BinaryIO
 from graphkit.errors import ModelError, OutputError
 from graphkit.io.wire import MAX_PROTO
 
-__all__ = [
-    "FETCHED", "INPUT", "OUTPUT", "Scratch", "copy_stream", "kept_in_temporary", "name_as_staged", "shown_path",
-    "standing_for", "stream_file",
-]  # fmt: skip
-
 INPUT, OUTPUT = "standard input", "standard output"
 STREAMED = f"a model on {INPUT} or {OUTPUT} is kept there"
 REWRITTEN = "weights that change are kept there until they are written"

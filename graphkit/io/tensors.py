@@ -14,15 +14,11 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto
 
-from graphkit.dtypes import BITS, COMPLEX, TYPED_FIELDS, inline_array
+from graphkit.dtypes import BITS, COMPLEX, TYPED_FIELDS
 from graphkit.errors import ModelError
 from graphkit.io.byte_source import DataFile, Extent, check_bounds, external_extent, find_data_file, source_of
 from graphkit.io.stream_files import shown_path
 from graphkit.io.wire import Reference, encode_bytes
-
-__all__ = [
-    "check_tensors", "element_count", "fill_tensor", "inline_array", "payload_size", "restore_payloads", "walk_tensors",
-]  # fmt: skip
 
 MAX_ELEMENTS = (1 << 63) - 1
 

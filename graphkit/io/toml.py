@@ -15,8 +15,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["convert_toml", "locate_problem", "read_toml"]
-
 T = TypeVar("T")
 STEP = re.compile(
     r"(\[\.\.\.\])|\[(\d+)\]|([^.\[\]]+)"

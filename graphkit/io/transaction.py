@@ -27,8 +27,6 @@ from pathlib import Path
 from graphkit.errors import OutputError
 from graphkit.progress import check_stopped, hold_signals
 
-__all__ = ["made_folder", "recover_unfinished", "write_all_or_none", "write_text"]
-
 try:
     import fcntl
 except ImportError:  # Windows: there an open file cannot be removed, which serves as a lock

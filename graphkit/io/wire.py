@@ -10,28 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol, overload
 
-__all__ = [
-    "BYTES",
-    "CHILDREN",
-    "MAX_DEPTH",
-    "MAX_PROTO",
-    "SINGULAR",
-    "TOO_DEEP",
-    "VARINT",
-    "Buffer",
-    "Fault",
-    "LazyBytes",
-    "Mapped",
-    "Reference",
-    "encode_bytes",
-    "encode_varint",
-    "inflate_payloads",
-    "lighten_model",
-    "read_varint",
-    "validate_model_bytes",
-    "walk_fields",
-]
-
 
 class LazyBytes(Protocol):
     """Bytes that are fetched when somebody looks at them."""

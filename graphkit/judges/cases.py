@@ -22,8 +22,6 @@ from graphkit.model import Model
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.shapes import Shapes
 
-__all__ = ["OPSETS", "Case", "Observation", "distinct_cases", "kind_of", "library_cases", "model_cases", "varied_cases"]
-
 NAME = "case"  # of the node that is asked about
 DTYPES: tuple[int, ...] = (
     TensorProto.FLOAT,

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from graphkit.analysis.target_lint import has_planes
 from graphkit.judges.cases import Observation
 
-__all__ = ["FittedFact", "fit_fact"]
-
 MOST = 4  # conditions of an operator, any of which is enough
 PLANES = (8, 16, 32)  # elements by which devices lay out tensors
 LOSS = 2  # how many models that are taken a condition may lose for one that is refused

@@ -10,8 +10,6 @@ from graphkit.judges import JUDGES, judges_folder
 from graphkit.render.document_blocks import Block, Prose, table_of
 from graphkit.render.result import Result
 
-__all__ = ["JudgeList", "JudgeRow", "list_judges"]
-
 
 @dataclass(frozen=True)
 class JudgeRow:

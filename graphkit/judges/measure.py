@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from graphkit.analysis.node_placement import number_nodes
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.names import count_things
 from graphkit.graph.view import all_nodes
 from graphkit.judges import Answer, Judge, ask_judge, find_judge
 from graphkit.judges.cases import (
@@ -34,9 +33,7 @@ from graphkit.judges.cases import (
 from graphkit.judges.fit_facts import FittedFact, fit_fact
 from graphkit.model import Model
 from graphkit.shapes import infer
-from graphkit.suggest import did_you_mean
-
-__all__ = ["MEASURED", "Measured", "measure_target", "observe_cases", "strongest", "target_text"]
+from graphkit.suggest import count_things, did_you_mean
 
 
 class Measured(NamedTuple):

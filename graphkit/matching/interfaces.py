@@ -10,8 +10,6 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model
 
-__all__ = ["Interfaces", "compare_interfaces", "compare_ports"]
-
 Kind = Callable[[Value], Hashable]
 
 

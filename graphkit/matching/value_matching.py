@@ -23,8 +23,6 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.matching.value_numbering import ValueNumbers
 from graphkit.model import Model
 
-__all__ = ["Dims", "GraphSide", "How", "Matching", "is_counted", "known_tensor", "match_graphs", "source_of"]
-
 Dims = tuple[int | None, ...] | None
 
 

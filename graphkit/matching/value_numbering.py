@@ -25,8 +25,6 @@ from graphkit.graph.dataflow import in_order
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 
-__all__ = ["ConstantNumbers", "Place", "ValueNumbers", "default_of", "first_difference"]
-
 BLOCK = 1 << 20
 Place = tuple[Path, int, int]  # file, offset and length
 

@@ -5,11 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = [
-    "COSTS", "SECTIONS", "Change", "ChangedNode", "FindingChange", "LoneNode", "MovedNode", "NameChange", "NodeChanges",
-    "NoteChange", "Redeclared", "ShapeChange", "WeightChange", "WeightKind",
-]  # fmt: skip
-
 # Of a diff, in the order of its text
 SECTIONS = ("findings", "blockers", "interface", "opsets", "metadata", "nodes", "weights", "shapes")
 COSTS = "costs"  # which follow from differences of these

@@ -32,8 +32,6 @@ from graphkit.targets import load_target
 if TYPE_CHECKING:
     from graphkit.targets import Target
 
-__all__ = ["diff", "finding_changes"]
-
 # Differences beside nodes and weights: inputs, outputs, operator sets, functions, metadata.
 
 

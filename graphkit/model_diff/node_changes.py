@@ -35,9 +35,6 @@ from graphkit.shapes import Shapes
 from graphkit.suggest import count_things
 from graphkit.symbolic.expr import Expr
 
-__all__ = ["Weights", "declaration_changes", "node_changes", "shape_changes", "tensor_of", "weight_changes"]
-
-
 ReadConstants = dict[tuple[Value, Value], None]  # constants of A and of B that nodes read at the same place
 
 

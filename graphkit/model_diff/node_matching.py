@@ -17,8 +17,6 @@ from graphkit.matching.value_matching import Dims, GraphSide, Matching, known_te
 from graphkit.model import Model
 from graphkit.shapes import Shapes
 
-__all__ = ["GraphPair", "NodeMatching", "match_nodes", "value_path"]
-
 
 @dataclass(frozen=True, eq=False)
 class ModelSide(GraphSide):
@@ -30,9 +28,11 @@ class ModelSide(GraphSide):
 
     @property
     def scope(self) -> Scope:
+        """The graph."""
         return self.graph
 
     def dims(self, value: Value) -> Dims:
+        """Return the numbers among the dims of a value."""
         dims = self.shapes[value].dims
         return None if dims is None else tuple(dim.constant for dim in dims)
 

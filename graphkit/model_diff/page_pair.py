@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from graphkit.analysis.costs.cost_changes import CostChange, frozen_dims, models_of, sizes_of_originals
 from graphkit.analysis.page_graph import PageSizes, page_graph
 from graphkit.errors import ModelError
+from graphkit.graph.roles import Axis as Role
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.model_diff.node_matching import match_nodes
 from graphkit.render.document_blocks import NodeMark
 from graphkit.render.result import Sizes
 from graphkit.shapes import Expr, Shapes, declarations, infer
-from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
-
-__all__ = ["page_pair", "page_rewrites"]
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 
 
 @dataclass

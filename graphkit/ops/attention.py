@@ -18,8 +18,6 @@ from graphkit.symbolic.algebra import maximum
 from graphkit.symbolic.expr import Expr, const
 from graphkit.symbolic.relations import Relation
 
-__all__ = ["RULES"]
-
 TABLE = "more positions than the table has"
 
 

@@ -24,8 +24,6 @@ from graphkit.ops.rule_context import NodeFacts, UnknownError
 from graphkit.ops.tensor import Dims
 from graphkit.symbolic.expr import const
 
-__all__ = ["ALIKE", "FACTORS", "FREE", "OWN", "RULES", "Layout", "NodeFacts", "find_layout"]
-
 FREE, ALIKE, OWN = 0, 1, 2  # an axis may go, merge and be split; may merge with others of its kind; stays as it is
 ONE_AXIS_SINCE = 13  # of Softmax
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 
 from onnx import TensorProto
 
+from graphkit.dtypes import inline_array
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.view import Scope, Value, unwrap_value
-from graphkit.io.tensors import inline_array
 from graphkit.ops.data_movement import infer_concat
 from graphkit.ops.element_values import compare_elements
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
@@ -33,8 +33,6 @@ from graphkit.ops.tensor import (
 )
 from graphkit.symbolic.algebra import ceil_div, lower, maximum, minimum
 from graphkit.symbolic.expr import Expr, const
-
-__all__ = ["RULES", "count_iterations", "has_first_iteration"]
 
 NO_ITERATION = "the loop may have no iteration, and the body does not declare it as this number"
 MAX_ROUNDS = 4  # each round makes at least one more dim unknown

@@ -30,9 +30,6 @@ from graphkit.ops.rule_context import NodeFacts, UnknownError
 from graphkit.ops.tensor import Dims
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["MACS", "OPERATIONS", "READ_IN_PART", "SHAPE_ONLY", "UNCOUNTED", "VIEWS", "NodeFacts", "Rule", "product"]
-
-
 Rule = Callable[[NodeFacts], Expr]
 
 

@@ -27,17 +27,6 @@ from graphkit.ops.tensor import (
 from graphkit.symbolic.algebra import ceil_div, divide_exactly, is_nonzero, lower, maximum, upper
 from graphkit.symbolic.expr import INF, Expr, const
 
-__all__ = [
-    "RULES",
-    "Concatenated",
-    "dims_product",
-    "read_target_shape",
-    "small_data",
-    "unknown_values",
-    "with_dims",
-    "with_same_order",
-]
-
 MAX_RANK = 16
 
 

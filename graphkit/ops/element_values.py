@@ -20,21 +20,6 @@ from graphkit.ops.tensor import MAX_DIVISOR, Array, Element, Ratio, fits_dtype, 
 from graphkit.symbolic.algebra import floor_div, lower, maximum, minimum, modulo, upper
 from graphkit.symbolic.expr import Expr, TooComplexError
 
-__all__ = [
-    "COMPARISONS",
-    "OPERATORS",
-    "apply_operation",
-    "cast_element",
-    "cast_number",
-    "choose_element",
-    "compare_elements",
-    "extreme_number",
-    "for_each_element",
-    "is_negative_zero",
-    "make_whole",
-    "round_to_dtype",
-]
-
 
 def round_to_dtype(value: float, dtype: int) -> float:
     """Return a number as a float dtype holds it."""

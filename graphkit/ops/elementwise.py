@@ -26,8 +26,6 @@ from graphkit.ops.rule_context import InferenceContext, Rule
 from graphkit.ops.tensor import EXACT, MAX_ELEMENTS, Array, Dims, Element, Tensor, array_of, sizes_of
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["NO_WHERE", "RULES", "finish_elements", "held_in_float64"]
-
 PAIRED = frozenset(BROADCASTING) - VARIADIC  # operators of two inputs or more
 # Dtypes of which onnxruntime has no Where.
 NO_WHERE = frozenset({TensorProto.BOOL, TensorProto.INT16, TensorProto.UINT16, TensorProto.UINT64})

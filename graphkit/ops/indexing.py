@@ -19,8 +19,6 @@ from graphkit.ops.value_ranges import ValueRangeAnalysis
 from graphkit.symbolic.algebra import ceil_div, lower, maximum, minimum, upper
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["RULES", "indices_inside"]
-
 Bounds = list[tuple[int, Element | None, Element | None, Element | None]]
 
 

@@ -11,8 +11,6 @@ from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import Dims, Tensor
 from graphkit.symbolic.expr import const
 
-__all__ = ["RULES", "matmul_dims"]
-
 INNER = "the inner dims of a product"
 
 

@@ -17,21 +17,6 @@ from graphkit.graph.operator_traits import (
     operator_set,
 )
 
-__all__ = [
-    "BLIND",
-    "BODIES_OF_HALVES",
-    "FAITHFUL",
-    "FAITHFUL_IN_ALL",
-    "IN_ORDER",
-    "KERNELS_OF_HALVES",
-    "KERNELS_OF_INT32",
-    "MEANINGS",
-    "NEWEST",
-    "PLACED",
-    "PLACED_IN_DOUBLE",
-    "SWAPPING",
-]
-
 # -0 and 0 compare equal, but 1 / x tells them apart, so that `x + 0`, which makes 0 of -0, is x for some readers alone.
 # An operator that is blind to the sign gives the same bits for both; a faithful one gives at most zeros of another
 # sign: in all inputs, or in the first.

@@ -19,26 +19,6 @@ from graphkit.ops.tensor import is_known
 from graphkit.symbolic.expr import Expr
 from graphkit.symbolic.relations import Relation
 
-__all__ = [
-    "BROADCAST",
-    "FAILS",
-    "FINE",
-    "WRONG",
-    "Bools",
-    "Broadcast",
-    "Condition",
-    "Index",
-    "Ints",
-    "Precondition",
-    "Related",
-    "Violation",
-    "failing_where",
-    "has_rest",
-    "is_zero",
-    "name_value",
-    "pair_text",
-]
-
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 FINE, FAILS, WRONG = 0, 1, 2  # outcomes: it runs as meant; it fails; it runs and gives another shape

@@ -10,8 +10,6 @@ from graphkit.ops.rule_context import InferenceContext, Rule
 from graphkit.ops.tensor import Tensor
 from graphkit.symbolic.expr import const
 
-__all__ = ["RULES"]
-
 
 def infer_quantize(ctx: InferenceContext) -> Tensor:
     """Return the dims of the input, with the dtype of the zero point."""

@@ -17,8 +17,6 @@ from graphkit.ops.tensor import EXACT, Array, Dims, Element, Tensor, array_of, i
 from graphkit.symbolic.algebra import lower, upper
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["RULES"]
-
 UNORDERED = ("Add", "Mul")  # floats are rounded in the order in which a runtime takes them, which is not fixed
 STEP = {"ReduceSum": "Add", "ReduceProd": "Mul", "ReduceMax": "Max", "ReduceMin": "Min"}
 

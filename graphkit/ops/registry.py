@@ -28,8 +28,6 @@ from graphkit.ops.tensor import Tensor
 from graphkit.symbolic.algebra import upper
 from graphkit.symbolic.expr import TooComplexError
 
-__all__ = ["RULES", "forget_on_registration", "register_rule"]
-
 RULES: dict[str, Rule] = join_tables(
     attention.RULES,
     control_and_sequences.RULES,

@@ -25,8 +25,6 @@ from graphkit.symbolic.algebra import divide_exactly, lower, maximum, upper, wit
 from graphkit.symbolic.expr import INF, Bound, Call, Expr, TooComplexError, const, symbol
 from graphkit.symbolic.relations import Relation, Requirement
 
-__all__ = ["Engine", "Finding", "InferenceContext", "NodeFacts", "NodeView", "Notes", "Rule", "UnknownError"]
-
 
 class UnknownError(Exception):
     """The reason why a rule cannot know something; the engine catches it."""

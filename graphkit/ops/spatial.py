@@ -24,8 +24,6 @@ from graphkit.symbolic.algebra import ceil_div, floor_div, lower, maximum, minim
 from graphkit.symbolic.expr import Expr, const
 from graphkit.symbolic.relations import Relation
 
-__all__ = ["RULES"]
-
 ASPECT = "the sizes follow an aspect ratio"
 IN_FLOAT32 = "onnxruntime counts windows in float32"
 WINDOW = "the window does not fit"

@@ -28,44 +28,6 @@ from graphkit.dtypes import BITS, FLOATS, INT32_MAX, INT64_MAX, INTEGERS, intege
 from graphkit.symbolic.algebra import INTERVALS, Interval, floor_div, lower, product_of, upper
 from graphkit.symbolic.expr import INF, Atom, Expr, Monomial, Symbol, const
 
-__all__ = [
-    "EXACT",
-    "MAX_DIVISOR",
-    "MAX_ELEMENTS",
-    "MOST_OF_INPUTS",
-    "USUAL",
-    "Array",
-    "Common",
-    "Dims",
-    "Element",
-    "Ratio",
-    "Tensor",
-    "TensorSequence",
-    "agreed_facts",
-    "array_of",
-    "bound_up_to",
-    "common_facts",
-    "element_number",
-    "element_numbers",
-    "exact_range",
-    "fits_dtype",
-    "has_elements",
-    "is_between",
-    "is_exact",
-    "is_known",
-    "is_same",
-    "is_same_elements",
-    "is_to_the_end",
-    "join_sequences",
-    "plain_dims",
-    "plain_element",
-    "scalar_integer",
-    "sizes_of",
-    "term_span",
-    "unknown_tensor",
-    "without_huge_numbers",
-]
-
 MAX_DIVISOR = 1 << 12  # of a fraction that is calculated with
 MAX_ELEMENTS = 512  # elements of larger tensors are not followed
 HUGE = re.compile(rf"(?<![\w.])(-?)(?:{INT64_MAX}|{INT64_MAX + 1}|{INT32_MAX}|{INT32_MAX + 1})(?![\w.])")

@@ -27,8 +27,6 @@ from graphkit.ops.tensor import (
 from graphkit.symbolic.algebra import ceil_div, lower, maximum
 from graphkit.symbolic.expr import Expr, const
 
-__all__ = ["RULES"]
-
 
 def infer_shape(ctx: InferenceContext) -> Tensor:
     """Return the dims from `start` to `end` as elements."""

@@ -17,33 +17,18 @@ from typing import TypeVar
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.dtypes import FLOATS, INTEGERS
+from graphkit.dtypes import FLOATS, INTEGERS, inline_array
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value, unwrap_value
-from graphkit.io.tensors import inline_array
 from graphkit.model import Model
 from graphkit.ops.element_values import cast_element, compare_elements
 from graphkit.ops.rule_context import NodeView, UnknownError
 from graphkit.ops.tensor import Array, Dims, Element, Tensor, is_known
 from graphkit.symbolic.algebra import lower, maximum, minimum, upper
 from graphkit.symbolic.expr import OPERATIONS, Call, Expr, TooComplexError, const
-
-__all__ = [
-    "MOVES",
-    "RULES",
-    "Affine",
-    "ElementsView",
-    "Form",
-    "ValueRange",
-    "ValueRangeAnalysis",
-    "add_forms",
-    "broadcast_form",
-    "fit_form",
-    "uniform_form",
-]
 
 MAX_COMPARED = 8  # different expressions whose least is looked for
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from graphkit.graph.names import count_things
 from graphkit.model import ModelLike, as_model
 from graphkit.options import FoldingOptions
 from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds, DropZeroStates, EliminateIdentity
@@ -31,8 +30,7 @@ from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.fixpoint import Counts, describe_counts
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.shapes.graph_inputs import Inputs
-
-__all__ = ["FOLDING", "fold"]
+from graphkit.suggest import count_things
 
 FOLDING: tuple[type[Rewrite], ...] = (
     EliminateIdentity,

@@ -10,8 +10,6 @@ from graphkit.passes.fusion.fuse_into_linear import FusePads, MatmulAddToGemm, M
 from graphkit.passes.fusion.fuse_layer_norm import FuseLayerNorm
 from graphkit.rewrite.fixpoint import Rewrite
 
-__all__ = ["FUSING", "SHARING"]
-
 SHARING: tuple[type[Rewrite], ...] = (ShareKvHeads,)  # before the others, which move the Reshapes that it looks for
 FUSING: tuple[type[Rewrite], ...] = (
     SoftmaxToConstant,

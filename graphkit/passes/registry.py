@@ -67,8 +67,6 @@ from graphkit.rewrite import Pass, Rewrite
 from graphkit.rewrite.base import read_option
 from graphkit.suggest import did_you_mean
 
-__all__ = ["NPU_PASSES", "PASSES", "find_pass", "parse_pipeline", "pass_help"]
-
 # What a fold does to raise ranks is not among them.
 NPU_PASSES: tuple[type[Rewrite], ...] = (
     EliminateIdentity,

@@ -10,8 +10,6 @@ from os.path import commonprefix
 from graphkit.render.document_blocks import Block, Document, Heading, Lines, Prose, Table, table
 from graphkit.render.terminal import block_lines
 
-__all__ = ["Brief"]
-
 SCREEN = 24  # lines
 MOST_SECTIONS, LEAST_SECTIONS = 8, 3  # that have a line each
 LEAST_ROWS = 5  # of a table that is cut

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from graphkit.render.document_blocks import Cell, Column, Formula, Link, Shortened, Table, cell_text, printable
 
-__all__ = ["csv_text", "plain_columns"]
-
 FORMULA = ("=", "+", "-", "@")  # beginnings of a text that spreadsheets compute
 AMOUNT = re.compile(r"([+-]?\d[\d,]*(?:\.\d+)?)(?: ?[%x]| ms)?")  # a number, with a unit that a column has throughout
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")

@@ -7,12 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = [
-    "MARK", "PEAK", "ROWS", "WIDTH", "Block", "Cell", "Column", "Document", "Drawing", "Formula", "Heading", "Line",
-    "Lines", "Link", "NodeMark", "Picture", "Prose", "Sentence", "Shortened", "Table", "cell_text", "columns", "cut",
-    "filled_columns", "line", "outcome", "printable", "rows", "size_cell", "size_text", "table", "table_of", "treemap",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Formula:

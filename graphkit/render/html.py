@@ -33,9 +33,6 @@ from graphkit.render.document_blocks import (
     printable,
 )
 
-__all__ = ["STYLE", "as_dot", "block_html", "draw_svg", "html_fragment", "html_page"]
-
-
 CODE = re.compile(r"`([^`\n]+)`")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*", re.ASCII)
 

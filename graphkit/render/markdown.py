@@ -19,8 +19,6 @@ from graphkit.render.document_blocks import (
     printable,
 )
 
-__all__ = ["as_markdown", "as_mermaid"]
-
 # beginnings of a heading, a list, a line or an underlined heading; not -5 and 39.52
 STARTS = re.compile(r"^( *)(#(?=#{0,5}(?:\s|$))|[+-](?=\s|$)|-(?=[- ]*$)|=(?==*\s*$)|\d{1,9}(?=[.)](?:\s|$)))")
 

@@ -21,8 +21,6 @@ from graphkit.render.document_blocks import Block, Cell, NodeMark, Prose, Table,
 if TYPE_CHECKING:
     from graphkit.render.terminal import Rendered
 
-__all__ = ["SCHEMA", "Result", "Sizes", "tabled", "versioned_schema"]
-
 SCHEMA = 1  # raised when a field of any result changes its name or meaning
 NEW_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 

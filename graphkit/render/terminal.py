@@ -12,8 +12,6 @@ from rich.text import Text
 
 from graphkit.render.document_blocks import Block, Document, Heading, Lines, Prose, Table, cell_text, printable
 
-__all__ = ["Rendered", "as_text", "block_lines", "row_lines", "widths_within", "wrap_text"]
-
 MARKS = {"plain": ("", ""), "note": ("- ", ""), "warning": ("! ", "yellow"), "command": ("$ ", "bold")}
 NOTE = 2  # spaces before a note beneath a name
 

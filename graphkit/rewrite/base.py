@@ -17,38 +17,13 @@ import onnx
 
 from graphkit.errors import GraphkitError, PassError, UsageError
 from graphkit.graph.name_families import in_short, pair_families
-from graphkit.graph.names import count_things
 from graphkit.graph.view import Node
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Bounds
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec
-
-__all__ = [
-    "ALWAYS",
-    "ROUNDING",
-    "Declined",
-    "MatchFailure",
-    "Matched",
-    "Names",
-    "Outcome",
-    "Pass",
-    "PassChange",
-    "Premise",
-    "Renames",
-    "change_blocks",
-    "copy_proto",
-    "declined_blocks",
-    "drop_inputs",
-    "group_reasons",
-    "keep_members",
-    "parse_bounds",
-    "parse_shape",
-    "parse_size",
-    "read_option",
-    "run_passes",
-]
+from graphkit.suggest import count_things
 
 SHOWN_DECLINED = 20
 MatchT = TypeVar("MatchT")

@@ -10,12 +10,10 @@ from typing import NamedTuple
 
 import onnx
 
-from graphkit.graph.names import count_things
 from graphkit.graph.view import as_text, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep_members
-
-__all__ = ["clean_proto", "live_names", "remove_dead_code", "without_outputs"]
+from graphkit.suggest import count_things
 
 
 def remove_dead_code(model: Model) -> Outcome:

@@ -27,8 +27,8 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.read import DEFAULT_THRESHOLD
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
-from graphkit.ops.axes import NodeFacts
 from graphkit.ops.registry import forget_on_registration
+from graphkit.ops.rule_context import NodeFacts
 from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite.base import Declined, MatchFailure
 from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, NodeInput, rebuild_model
@@ -38,8 +38,6 @@ from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 if TYPE_CHECKING:
     from graphkit.rewrite.element_bounds import ElementBounds
     from graphkit.rewrite.host_values import Dependence
-
-__all__ = ["Builder", "Editor"]
 
 MAX_UNIFORM = 256 << 10  # bytes of a constant that are read to see whether its elements are all the same
 NUMPY_NUMBERS = {*INTEGERS, *FLOATS}

@@ -16,22 +16,6 @@ from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.dead_code import clean_proto
 
-__all__ = [
-    "INITIALIZERS_SINCE",
-    "Edits",
-    "Functions",
-    "Key",
-    "NewNode",
-    "NodeInput",
-    "all_nodes",
-    "attributes_of",
-    "domain_of",
-    "functions_of",
-    "key_of",
-    "rebuild_model",
-    "with_bodies",
-]
-
 Key = tuple[str, str, str]  # domain, name, overload
 Functions = Mapping[Key, onnx.FunctionProto]
 

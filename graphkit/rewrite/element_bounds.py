@@ -22,8 +22,6 @@ from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
 from graphkit.shapes import Shapes
 
-__all__ = ["UNBOUNDED", "ElementBounds", "Interval"]
-
 MAX_READ = 64 << 20  # bytes of a constant that are read
 EXACT = 2.0**53  # up to which floats hold each integer
 

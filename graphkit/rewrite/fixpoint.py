@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from graphkit.graph.names import count_things
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.progress import check_time
@@ -21,8 +20,7 @@ from graphkit.rewrite.dead_code import without_outputs
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes import Shapes
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, SymbolRanges
-
-__all__ = ["Counts", "NodeRewrite", "Rewrite", "describe_counts", "run_to_fixpoint"]
+from graphkit.suggest import count_things
 
 MAX_ROUNDS = 20
 Counts = Counter[tuple[str, str]]  # by pass and change

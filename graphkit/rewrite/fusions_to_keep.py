@@ -17,12 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
+from graphkit.dtypes import inline_array
 from graphkit.graph.traversal import chain_end, walk_breadth_first
 from graphkit.graph.view import Node, Scope, Value
-from graphkit.io.tensors import inline_array
 from graphkit.ops.tensor import Dims
-
-__all__ = ["fused_nodes", "spoils_product", "transposes_into_product"]
 
 DimsOf = Callable[[Value], Dims | None]  # the dims of a value, None where its rank is not known
 Finder = Callable[[Node, DimsOf], Iterator[Node]]

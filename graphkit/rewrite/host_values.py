@@ -20,8 +20,6 @@ from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes
 
-__all__ = ["Dependence", "HostValue", "find_dependences", "host_values"]
-
 READS_DIMS = ("Shape", "Size")
 QUANTISED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4)
 OF_HOST: tuple[Role, ...] = ("tokens", "encoder tokens", "positions", "token types", *MASKS)  # inputs that a host makes

@@ -20,22 +20,6 @@ from graphkit.rewrite.edits import NewNode
 from graphkit.shapes import Expr
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 
-__all__ = [
-    "NewInput",
-    "declared_dims_in",
-    "drop_dead_inputs",
-    "graphs_with_scopes",
-    "with_constants",
-    "with_exposed",
-    "with_first_output",
-    "with_inputs",
-    "with_interface",
-    "with_names",
-    "with_outputs",
-    "with_symbols",
-    "with_value_names",
-]
-
 
 def with_value_names(model: Model, names: Mapping[Value, str]) -> Model:
     """Return a model in which some values have other names, which no other value has in any scope that sees them."""

@@ -14,8 +14,6 @@ from graphkit.graph.operator_traits import COMMUTATIVE
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite.editor import Editor
 
-__all__ = ["Match", "Number", "Op", "Pattern", "nodes_of"]
-
 Match = Mapping["Pattern", Value]  # the values of the parts of a pattern
 
 

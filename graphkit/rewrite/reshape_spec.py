@@ -9,8 +9,6 @@ from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, const, lower
 from graphkit.symbolic.expr import TooComplexError
 
-__all__ = ["MAX_SIZE", "merged_dims", "open_spec", "reshape_spec"]
-
 MAX_SIZE = (1 << 63) - 1  # of a dim; what a model computes may be larger, which no tensor holds
 
 

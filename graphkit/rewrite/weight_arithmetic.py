@@ -15,18 +15,6 @@ from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.rewrite.base import MatchFailure
 
-__all__ = [
-    "columns_of",
-    "dequantized_blocks",
-    "join_weights",
-    "read_elements",
-    "round_numbers",
-    "scale_weight",
-    "spread_along_axes",
-    "sum_weight",
-    "unpack_codes",
-]
-
 PART = 1 << 20  # elements that are calculated with at a time
 ROUNDINGS = 4  # of an element, that a product may be off by
 

@@ -15,8 +15,6 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, allocated_bytes, limit_memor
 if TYPE_CHECKING:
     from graphkit.model import Model, ModelLike
 
-__all__ = ["ToolError", "convert_bytes", "main", "optimize_bytes", "optimized"]
-
 REFUSED = 3  # exit code where the tool raises; its message goes to stderr
 
 

@@ -29,17 +29,6 @@ from graphkit.runtime.limits import DEFAULT_LIMITS, Limits, waiting_factor
 from graphkit.runtime.shared_memory import Arena
 from graphkit.runtime.worker import Message, read_message, write_message
 
-__all__ = [
-    "DiedError",
-    "Process",
-    "Worker",
-    "current_limits",
-    "current_process",
-    "describe_ending",
-    "shared_isolation",
-    "worker_command",
-]
-
 # No folder of the user's is searched for modules that this process does not search too.
 START = (
     "import importlib, json, sys\n"

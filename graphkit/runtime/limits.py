@@ -8,16 +8,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "DEFAULT_LIMITS",
-    "HAS_MEMORY_LIMIT",
-    "Limits",
-    "allocated_bytes",
-    "limit_memory",
-    "machine_memory",
-    "waiting_factor",
-]
-
 HAS_MEMORY_LIMIT = sys.platform == "linux"  # elsewhere no limit counts the memory that a process allocates
 SECONDS = 60.0
 SECONDS_PER_GIGABYTE = 30.0  # of weights: to read them, and to multiply with them

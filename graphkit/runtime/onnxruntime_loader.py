@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from onnxruntime import OrtMemoryInfo
     from onnxruntime import OrtValue as OrtValue
 
-__all__ = [
-    "device_memories", "device_value", "open_model", "run_in_place", "run_model", "run_unrecorded", "runtime_version",
-    "value_of",
-]  # fmt: skip
-
 # Types that onnxruntime neither takes from numpy nor gives to it: the dtype in numpy, and the number in ONNX.
 ODD_TYPES = {
     "tensor(bfloat16)": ("bfloat16", 16), "tensor(float8e4m3fn)": ("float8_e4m3fn", 17),

@@ -31,8 +31,6 @@ else:  # run by its path
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-__all__ = ["RECORD", "count_nodes", "main", "place_nodes", "read_record"]
-
 RECORD = {"session.record_ep_graph_assignment_info": "1"}
 WEIGHTS_APART = {  # so that the file that tells the copies is small
     "session.optimized_model_external_initializers_file_name": "weights",

@@ -15,11 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
 
-__all__ = [
-    "CPU", "KNOWN_PROVIDERS", "KnownProvider", "Provider", "ProviderError", "add_provider", "check_provider",
-    "find_provider", "how_to_install", "is_here", "parse_provider", "short_name",
-]  # fmt: skip
-
 
 class ProviderError(ValueError):
     """A provider that nobody knows, that is not installed, or that has no device here."""

@@ -38,26 +38,6 @@ from graphkit.runtime.providers import CPU, Provider, ProviderError, check_provi
 from graphkit.runtime.shared_memory import block_of, live_blocks
 from graphkit.runtime.worker import Message
 
-__all__ = [
-    "MAX_TIMEOUTS",
-    "BoundSession",
-    "CapturedSession",
-    "DeviceArray",
-    "Feed",
-    "IsolatedSession",
-    "RunError",
-    "Runner",
-    "Session",
-    "SmallModel",
-    "as_provider",
-    "check_files",
-    "is_timeout",
-    "load_error",
-    "model_content",
-    "place_model",
-    "run_small_models",
-]
-
 LOADING = "see whether its data files are there, and whether this onnxruntime knows its operators"
 HINTS = {  # by a part of onnxruntime's message
     "two nodes with same node name": "`graphkit fold` gives its nodes names of their own",

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Arena", "Json", "block_of", "decode_value", "encode_value", "live_blocks", "shared_zeros"]
-
 Json = object  # any value of JSON
 ALIGNMENT = 64
 USER_DEFINED = 2  # what numpy calls dtypes of others, such as bfloat16

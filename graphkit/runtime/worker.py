@@ -23,8 +23,6 @@ from graphkit.runtime.placement import RECORD, count_nodes, place_nodes
 from graphkit.runtime.providers import parse_provider
 from graphkit.runtime.shared_memory import Arena
 
-__all__ = ["Message", "main", "read_message", "serve_requests", "write_message"]
-
 LENGTH = struct.Struct("<Q")
 DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
 STACKS = 16 << 20  # bytes for the stack and the heap of a thread

@@ -29,8 +29,6 @@ from graphkit.shapes.input_dims import declare_dim, declared_texts, input_dims, 
 from graphkit.symbolic.expr import Expr, const, symbol
 from graphkit.symbolic.relations import Row, fixed_sizes, linear_equations, reduce_rows, solve_symbol
 
-__all__ = ["FOLLOWING", "Correction", "Declarations", "Length", "declarations", "find_lengths"]
-
 Kind = Literal["tokens", "past", "encoder", "mask", "encoder mask", "positions"]
 KINDS: Mapping[Role, Kind] = {  # of the second axis
     "tokens": "tokens",

@@ -21,16 +21,6 @@ from graphkit.suggest import did_you_mean
 from graphkit.symbolic.algebra import divide_exactly, lower, upper
 from graphkit.symbolic.expr import INF, Bound, Expr, symbol
 
-__all__ = [
-    "AS_DECLARED",
-    "Bounds",
-    "DimSpec",
-    "InputShapes",
-    "Inputs",
-    "SymbolRanges",
-    "SymbolSizes",
-]
-
 Bounds = tuple[int | None, int | None]
 SymbolSizes = tuple[tuple[str, int], ...]
 InputShapes = tuple[tuple[str, tuple[int, ...]], ...]

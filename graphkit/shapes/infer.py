@@ -38,8 +38,6 @@ from graphkit.shapes.learned_facts import (
 from graphkit.symbolic.expr import Expr, TooComplexError, const
 from graphkit.symbolic.relations import Requirement
 
-__all__ = ["infer", "infer_claimed", "infer_from", "infer_node"]
-
 # Inference of one node by onnx itself, for operators without a rule.
 #
 # Declared types of outputs play no part: onnx gets only the types of the inputs, as the engine knows them. A symbolic

@@ -20,8 +20,6 @@ from graphkit.suggest import did_you_mean
 from graphkit.symbolic.expr import Expr
 from graphkit.symbolic.relations import Requirement
 
-__all__ = ["Shapes"]
-
 Preconditions = tuple[tuple[Node, Precondition], ...]
 
 

@@ -28,21 +28,6 @@ from graphkit.symbolic.algebra import lower
 from graphkit.symbolic.expr import Bound, Expr, symbol
 from graphkit.symbolic.parse_dims import parse
 
-__all__ = [
-    "DeclaredInputs",
-    "DimNames",
-    "Group",
-    "Place",
-    "claimed_inputs",
-    "declare_dim",
-    "declared_inputs",
-    "declared_texts",
-    "input_dims",
-    "named_inputs",
-    "read_alike",
-    "read_dim",
-]
-
 Place = tuple[str, int]  # an input, and an axis
 Group = tuple[Place, ...]  # dims of one name that are one symbol
 DimNames = Literal["apart", "related", "named"]  # what texts tell of dims: nothing, or that they are equal

@@ -20,16 +20,6 @@ from graphkit.symbolic.algebra import lower, upper, without_common_factor
 from graphkit.symbolic.expr import INF, OPERATIONS, Bound, Call, Expr, Symbol, TooComplexError
 from graphkit.symbolic.relations import Relation, Requirement
 
-__all__ = [
-    "Ranges",
-    "Rewriter",
-    "find_replacement",
-    "learned_ranges",
-    "narrower_ranges",
-    "rewriter_of",
-    "scope_rewriters",
-]
-
 Atom = Symbol | Call
 Replacements = dict[Atom, Expr]
 

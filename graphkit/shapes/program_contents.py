@@ -13,20 +13,6 @@ from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.symbolic.expr import Bound, Expr, Symbol, const
 from graphkit.symbolic.relations import Relation
 
-__all__ = [
-    "Consumer",
-    "Element",
-    "Input",
-    "Output",
-    "ProgramContents",
-    "Read",
-    "Source",
-    "Unread",
-    "find_consumers",
-    "find_sources",
-    "known_dims",
-]
-
 Shaped = Sequence[tuple[str, tuple[Expr | None, ...]]]
 
 

@@ -19,8 +19,6 @@ from graphkit.shapes.program_contents import Element, ProgramContents, Source
 from graphkit.symbolic.algebra import is_nonzero
 from graphkit.symbolic.expr import Call, Expr, Monomial, Symbol
 
-__all__ = ["MAX_SAFE", "javascript_function", "python_function"]
-
 MAX_SAFE = (1 << 53) - 1  # Number.MAX_SAFE_INTEGER; other readers that have doubles only round larger integers too
 
 

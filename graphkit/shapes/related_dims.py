@@ -18,8 +18,6 @@ from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import DeclaredInputs, Group, Place
 from graphkit.symbolic.expr import Call, Expr, TooComplexError
 
-__all__ = ["related_groups"]
-
 APART = (MOVING - {"Concat"}) | operator_set(
     "Einsum Gemm MatMul OneHot"
 )  # the dims of whose inputs go together in other ways

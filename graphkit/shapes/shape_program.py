@@ -24,8 +24,6 @@ from graphkit.symbolic.algebra import lower, upper
 from graphkit.symbolic.expr import Bound, Expr, Monomial, Symbol, TooComplexError
 from graphkit.symbolic.relations import Relation, Requirement
 
-__all__ = ["Program", "program"]
-
 SCHEMA = 1  # another number where a reader of this one would misread
 
 

@@ -26,22 +26,6 @@ from graphkit.symbolic.expr import (
     const,
 )
 
-__all__ = [
-    "INTERVALS",
-    "Interval",
-    "ceil_div",
-    "divide_exactly",
-    "floor_div",
-    "is_nonzero",
-    "lower",
-    "maximum",
-    "minimum",
-    "modulo",
-    "product_of",
-    "upper",
-    "without_common_factor",
-]
-
 Interval = tuple[Bound, Bound]
 MAX_DEPTH = 4  # calls replaced one after the other
 MAX_CASES = 1 << 12  # tried for one expression: each replaced call multiplies them by the number of choices

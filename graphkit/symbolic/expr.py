@@ -21,25 +21,6 @@ from numbers import Integral
 from typing import Literal
 from weakref import WeakValueDictionary
 
-__all__ = [
-    "INF",
-    "MAX_ARGS",
-    "MAX_NUMBER",
-    "MAX_TERMS",
-    "OPERATIONS",
-    "WORD",
-    "Bound",
-    "Call",
-    "Expr",
-    "Monomial",
-    "Operation",
-    "Symbol",
-    "TooComplexError",
-    "const",
-    "sum_text",
-    "symbol",
-]
-
 MAX_TERMS = 48
 MAX_DEGREE = 16  # atoms of a product
 MAX_ARGS = 8  # of a min or max

@@ -15,8 +15,6 @@ from math import prod
 from graphkit.symbolic.algebra import ceil_div, floor_div, maximum, minimum, modulo
 from graphkit.symbolic.expr import WORD, Expr, TooComplexError, const, symbol
 
-__all__ = ["parse"]
-
 MAX_LENGTH, MAX_DEPTH = 400, 64
 MAX_NUMBER = 1 << 63
 QUOTED = r"'(?:[^']|'')*'"

@@ -10,8 +10,6 @@ from typing import Literal
 from graphkit.graph.view import Node, Scope
 from graphkit.symbolic.expr import Call, Expr, Symbol, TooComplexError, const
 
-__all__ = ["Relation", "Requirement", "Row", "linear_equations", "linear_row", "reduce_rows", "solve_symbol"]
-
 Row = Mapping[str, Fraction]  # coefficients by symbol, the number under ""; their sum is 0
 
 

@@ -21,8 +21,6 @@ from graphkit.runtime.session import IsolatedSession
 from graphkit.runtime.shared_memory import shared_zeros
 from graphkit.verify.rounding import in_float32
 
-__all__ = ["AlteredBundle", "IsolatedBundle", "WideBundle", "widen_bundle", "widen_model"]
-
 HALF, SINGLE = "float16", "float32"
 
 

@@ -39,8 +39,6 @@ from graphkit.verify.comparator import distance_of_spread
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.weight_comparison import WrongPart, mend_models
 
-__all__ = ["find_bundle_causes"]
-
 ENCODER = "encoder/"  # before the names of what a bundle takes from the encoder
 EXPORT = "export/"  # before those of inputs that take what the export is fed
 CLEAR = 1e-6  # what is more than the last digits

@@ -12,36 +12,17 @@ import numpy as np
 from graphkit.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import GraphkitError, ModelError, UsageError
-from graphkit.graph.names import count_things
 from graphkit.hosts.token_search import BeamOptions, Stepper, beam_search, greedy_search
 from graphkit.model import Model
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
+from graphkit.suggest import count_things
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.input_elements import UNPADDED, Padding, special_tokens
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.probe_inputs import nearest_length
-
-__all__ = [
-    "LONGEST",
-    "Begin",
-    "Calls",
-    "Decoding",
-    "Prompt",
-    "Recording",
-    "Search",
-    "begin_prompt",
-    "decode_reordered_rows",
-    "input_spec",
-    "make_prompts",
-    "record_originals",
-    "search_of",
-    "search_tokens",
-    "several_at_once",
-]
-
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token

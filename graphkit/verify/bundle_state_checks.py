@@ -17,8 +17,6 @@ from graphkit.model import load
 from graphkit.runtime.session import RunError
 from graphkit.verify.bundle_prompts import Prompt
 
-__all__ = ["CHECKS", "UNUSED", "Check", "Subject", "can_choose", "start_bundle", "try_check"]
-
 UNUSED = "unused slots may hold NaN"
 STEPS = 6  # after the first prompt, where more would not go round a ring
 

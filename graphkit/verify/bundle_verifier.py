@@ -52,8 +52,6 @@ from graphkit.verify.rounding import FACTORS
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16, level_tolerance
 from graphkit.verify.weight_comparison import WrongPart, find_wrong_parts
 
-__all__ = ["BundleVerifier", "equal_tokens", "verify_bundle"]
-
 SEARCHED = 12  # tokens
 PART = 3  # the size of open dims of models that run beside the decoder
 SAME = "weights are those of the export"

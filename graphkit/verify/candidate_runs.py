@@ -30,14 +30,6 @@ from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
 if TYPE_CHECKING:
     from graphkit.verify.rounding import RoundingJudge
 
-__all__ = [
-    "compare_runs",
-    "prove_level",
-    "with_level",
-    "with_weights",
-    "with_zeros",
-]
-
 FACTOR = 2.0
 ROUNDED_FACTOR = 4.0  # for quantised models: which numbers fall on the other side differs from run to run
 Feeds = Callable[[Run], Mapping[str, np.ndarray]]

@@ -24,8 +24,6 @@ from graphkit.verify.interface_changes import Branch
 from graphkit.verify.original_runs import LevelRuns
 from graphkit.verify.rewrite_proof import RewriteProof, WeightProof
 
-__all__ = ["Called", "Counted", "Part", "TwoModels", "prove_inlined", "tell_each"]
-
 
 class Called:
     """A session whose inputs and outputs go by other names; it takes those that it has of the inputs that it is given.

@@ -26,26 +26,6 @@ from graphkit.model import Model
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.verify.comparator import compare_output
 
-__all__ = [
-    "CLEAR",
-    "Cause",
-    "Differ",
-    "Export",
-    "Kind",
-    "Relation",
-    "Undo",
-    "array_relations",
-    "describe_difference",
-    "describe_order",
-    "find_causes",
-    "find_sole_cause",
-    "first_node",
-    "is_mended",
-    "largest_multiple",
-    "run_part",
-    "with_attributes",
-]
-
 CLEAR = 10.0  # how many times smaller the difference is without its cause: less may be chance, in a small model
 Kind = Literal[
     "padding",

@@ -12,21 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = [
-    "BLOCK",
-    "Difference",
-    "Output",
-    "compare_output",
-    "compare_outputs",
-    "distance_of_spread",
-    "element_counts",
-    "elementwise_difference",
-    "largest_magnitude",
-    "largest_measured",
-    "odd_elements",
-    "widen_array",
-]
-
 LIKE_INFINITY = 1e30  # numbers from here on stand for infinity, and measure nothing
 USER_DEFINED = 2  # what numpy calls dtypes of others
 BLOCK = 1 << 20  # elements compared at a time: the logits of a long prompt fill gigabytes

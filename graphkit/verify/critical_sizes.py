@@ -23,8 +23,6 @@ from graphkit.ops.value_ranges import ValueRangeAnalysis
 from graphkit.shapes import Shapes, infer
 from graphkit.symbolic.expr import Expr
 
-__all__ = ["LEAST", "MARGIN", "Lengths", "Threshold", "find_thresholds", "lengths_of"]
-
 LEAST_MET, MOST_MET = 4, 1 << 16  # smaller ones are between the sizes that are tried anyway
 MEETING = (
     "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Min", "Max", "Clip", "Sub", "Mod", "Range",

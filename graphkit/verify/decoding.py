@@ -21,9 +21,6 @@ from graphkit.runtime.session import IsolatedSession, Runner
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
 
-__all__ = ["Decoded", "Decoder", "decode", "decode_greedily"]
-
-
 PROMPT = Sizes(batch=2, sequence=3, encoder=5)
 
 

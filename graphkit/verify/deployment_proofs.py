@@ -14,12 +14,6 @@ from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.suggest import count_things
 from graphkit.verify.rewrite_proof import Proof
 
-__all__ = [
-    "NOT_COMPARED", "BundleProof", "BundleRun", "Deviation", "LoweringProof", "SourceRun", "TableProof", "ties_note",
-    "with_device",
-]  # fmt: skip
-
-
 NOT_COMPARED: Mapping[str, Mapping[str, str]] = {"not compared": {}}  # what is proven where there was no time
 
 

@@ -28,8 +28,6 @@ from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import placement_fault
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, has_float16, level_tolerance
 
-__all__ = ["Chain", "verify_methods"]
-
 STEPS = 8
 SIZE = 4  # of a dim that nothing fixes
 

@@ -21,8 +21,6 @@ from graphkit.verify.input_elements import USUAL, Defaults, Draw, Kind
 from graphkit.verify.input_generator import InputGenerator, is_flag
 from graphkit.verify.rewrite_proof import RunSizes
 
-__all__ = ["KINDS", "Feeder", "Flags", "Run"]
-
 MAX_FLAGS = 2  # flags of which all combinations are run
 KINDS: tuple[Kind, ...] = ("edges", "extremes", "not finite")
 Flags = dict[str, bool]

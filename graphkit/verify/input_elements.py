@@ -21,32 +21,6 @@ from graphkit.graph.view import Node, all_nodes, unwrap_value
 from graphkit.io.export_files import CONFIGURATIONS
 from graphkit.model import Model
 
-__all__ = [
-    "BY_ROW",
-    "FLOAT_MASKS",
-    "NAMES",
-    "UNPADDED",
-    "USUAL",
-    "Defaults",
-    "Draw",
-    "Kind",
-    "Marks",
-    "Padding",
-    "Special",
-    "draw_array",
-    "edges_of",
-    "float_mask",
-    "image_mask",
-    "marks_of",
-    "padding_mask",
-    "place_token",
-    "special_tokens",
-    "token_places",
-    "usual_specials",
-    "with_specials",
-]
-
-
 Kind = Literal["usual", "edges", "extremes", "not finite"]
 Padding = Literal["full", "right", "left", "holes", "empty", "above", "below"]  # the last ones of 0, 1 and 2, or -1
 BY_ROW: tuple[Padding, ...] = ("left", "right", "holes", "full")

@@ -45,8 +45,6 @@ from graphkit.verify.input_elements import (
     with_specials,
 )
 
-__all__ = ["ExportInputs", "InputGenerator", "InputSpec", "TooLargeError", "index_bound", "is_flag", "steers_sizes"]
-
 SMALL_VOCABULARY = 8  # ids to draw from where the vocabulary is unknown
 POSITIONS = 4096  # to draw from where no table ends
 MAX_ELEMENTS = 1 << 46  # of an array without elements, not counting its empty dims

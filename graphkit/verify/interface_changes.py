@@ -31,18 +31,6 @@ from graphkit.verify.feeder import Feeder, Flags, Run
 from graphkit.verify.input_generator import TooLargeError
 from graphkit.verify.run_sizes import propose_assignments
 
-__all__ = [
-    "Branch",
-    "Change",
-    "computed_dims",
-    "find_narrowing",
-    "input_changes",
-    "interface_failures",
-    "narrowed_change",
-    "output_changes",
-    "unknown_pairs",
-]
-
 ASK = "give --dim or --input where that is meant"
 
 

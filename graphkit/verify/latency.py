@@ -23,8 +23,6 @@ from graphkit.runtime.session import IsolatedSession, as_provider
 from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles
 from graphkit.verify.input_generator import InputGenerator
 
-__all__ = ["costs_before_and_after"]
-
 ROUNDS, FEWEST, UNCOUNTED = 25, 5, 2
 SECONDS = 10.0  # after which no further round begins, once there are the fewest
 THREADS = 1

@@ -31,19 +31,6 @@ from graphkit.verify.oracle import OneSequence, Oracle
 from graphkit.verify.probe_inputs import nearest_length
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
-__all__ = [
-    "NOISE",
-    "STEPS",
-    "AlteredHost",
-    "Changing",
-    "IsolatedMethods",
-    "LoweringCase",
-    "find_leaks",
-    "sound_lengths",
-    "zeros_change_results",
-]
-
-
 Alter = Callable[[Port, Sequence[int], np.ndarray], np.ndarray]
 Changing = Callable[[Sequence[int], np.ndarray], np.ndarray]
 

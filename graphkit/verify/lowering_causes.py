@@ -39,9 +39,6 @@ from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.lowering_case import AlteredHost, Changing, IsolatedMethods, LoweringCase, find_leaks
 from graphkit.verify.weight_comparison import WrongAttribute, WrongWeight, find_wrong_parts, mend_models
 
-__all__ = ["Facts", "compared_tables", "facts_of", "find_lowering_causes"]
-
-
 SHALLOW, FLOOR = -10.0, -1e4  # a floor that scores may be below, and one that they are not
 
 

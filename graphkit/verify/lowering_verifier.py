@@ -31,8 +31,6 @@ from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isol
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half, level_tolerance
 
-__all__ = ["measure_deviation", "verify_lowering", "vocabulary_size"]
-
 STEPS = 32  # of a decoder without a cache, which takes any number
 GREEDY = 16  # most tokens to decode greedily
 SPECIAL = 6  # steps with a special token

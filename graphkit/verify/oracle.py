@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from graphkit.equivalence.originals import Originals
+from graphkit.equivalence.originals import Originals as Originals
 from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import TensorType, declared_type, hinted_type
@@ -28,9 +28,6 @@ from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.verify.decoding import Decoder
 from graphkit.verify.probe_inputs import KEEPING, InputProbe, fixed_length, nearest_length
-
-__all__ = ["OneSequence", "Oracle", "Originals", "assumed_inputs", "with_logits_choice"]
-
 
 Arrays = dict[str, np.ndarray]
 

@@ -23,18 +23,6 @@ from graphkit.verify.input_generator import TooLargeError
 from graphkit.verify.rewrite_proof import SkippedRun
 from graphkit.verify.run_sizes import MAX_COST, MOST, ONE, ROWS, Edge, Proposal, find_edges, propose_assignments
 
-__all__ = [
-    "LevelRuns",
-    "RunRecord",
-    "at_both_levels",
-    "coverage_text",
-    "proof_caveats",
-    "run_empty",
-    "run_original",
-    "run_with",
-    "unsteady_runs",
-]
-
 ENOUGH = 5  # assignments; fewer are worth a note
 STATIC_RUNS = 3  # where all dims are fixed: other values each time
 MAX_ATTEMPTS = 40

@@ -21,8 +21,6 @@ from graphkit.shapes.constraints.failing_sizes import SizeCheck
 from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles
 from graphkit.verify.input_generator import InputGenerator
 
-__all__ = ["KEEPING", "InputProbe", "fixed_length", "nearest_length"]
-
 Arrays = Mapping[str, np.ndarray]
 KEEPING = (1, 0)  # the elements of a mask for what counts and for padding, as tokenizers and feature extractors make it
 ELEMENTS = (KEEPING, (0, 1))

@@ -28,18 +28,6 @@ from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.verify.comparator import Difference, Output, compare_outputs
 
-__all__ = [
-    "Agreement",
-    "Outcome",
-    "Step",
-    "fatal_error",
-    "follow_steps",
-    "repeat_calls",
-    "run_isolated",
-    "yield_outcomes",
-]
-
-
 Outputs = Mapping[str, Output]
 
 

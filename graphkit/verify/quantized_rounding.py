@@ -29,8 +29,6 @@ from graphkit.passes.control_flow.inline_constant_if import SpecializeInput
 from graphkit.rewrite.base import copy_proto
 from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof, SkippedRun
 
-__all__ = ["TOLERANCE", "as_rounded", "join_proofs", "merged_branches", "moved_copies"]
-
 STEPS = 2e-4  # of a quantiser: a few units in the last place of a float32 sum of data as large as 127 steps
 
 

@@ -16,24 +16,6 @@ from graphkit.runtime.providers import Provider
 from graphkit.suggest import count_things
 from graphkit.verify.comparator import Difference, largest_measured
 
-__all__ = [
-    "LevelProof",
-    "LoopProof",
-    "OutputProof",
-    "Proof",
-    "ProvenReport",
-    "RewriteProof",
-    "RunProof",
-    "RunSizes",
-    "SkippedRun",
-    "SplitProof",
-    "WeightProof",
-    "placed_text",
-    "placement_fault",
-    "proof_blocks",
-    "proof_outcome",
-]
-
 
 class Proof(Result):
     """The findings of a proof: what failed, a sentence each, or else what is proven."""

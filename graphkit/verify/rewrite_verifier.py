@@ -81,8 +81,6 @@ from graphkit.verify.tolerances import float16_tolerance, has_bfloat16, has_floa
 if TYPE_CHECKING:
     from graphkit.verify.rounding import RoundingJudge
 
-__all__ = ["RewriteVerifier", "verify_extract", "verify_rewrite"]
-
 FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
     "so that bits may differ."

@@ -37,8 +37,6 @@ from graphkit.verify.comparator import Difference, Output, compare_output, eleme
 from graphkit.verify.feeder import Run
 from graphkit.verify.tolerances import FLOAT32_TOLERANCE
 
-__all__ = ["FACTORS", "RoundingJudge", "bfloat16_in_float32", "in_float32"]
-
 HALF_UNITS: Mapping[int, float] = {  # of the last place, relative to a number of that dtype
     TensorProto.FLOAT16: 2.0**-11,
     TensorProto.BFLOAT16: 2.0**-8,

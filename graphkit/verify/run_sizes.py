@@ -19,30 +19,13 @@ from typing import NamedTuple
 import numpy as np
 
 from graphkit.graph.roles import MASKS
+from graphkit.graph.roles import Axis as Role
 from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.evaluate_constraints import Assignment, Values, size_column
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
-from graphkit.shapes.constraints.symbol_sizes import Role
 from graphkit.verify.critical_sizes import Lengths, Threshold
 from graphkit.verify.feeder import Feeder
 from graphkit.verify.input_elements import BY_ROW, FLOAT_MASKS, NAMES, Draw, Padding
-
-__all__ = [
-    "LARGEST",
-    "MAX_COST",
-    "MOST",
-    "ONE",
-    "ROWS",
-    "Edge",
-    "Edges",
-    "Proposal",
-    "Row",
-    "differing_sizes",
-    "find_edges",
-    "propose_assignments",
-    "wish_of",
-]
-
 
 MAX_COST = 100_000_000  # elements that a model computes in one run
 MAX_DEAR = 3  # assignments of a higher cost to try, the cheapest first

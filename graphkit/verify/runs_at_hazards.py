@@ -26,8 +26,6 @@ from graphkit.shapes.infer import infer_claimed
 from graphkit.verify.input_elements import UNPADDED
 from graphkit.verify.input_generator import InputGenerator
 
-__all__ = ["check_hazards"]
-
 MAX_ELEMENTS = 1 << 26  # of the largest tensor of a run
 TOKEN = 5  # an id that is in every vocabulary, and no padding
 MESSAGE = 160  # characters

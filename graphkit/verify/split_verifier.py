@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.roles import Axis as Role
 from graphkit.graph.roles import dim_at
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions, SplitProofOptions
 from graphkit.progress import portion_of, with_share
 from graphkit.runtime.session import IsolatedSession, RunError, check_files
 from graphkit.shapes import AS_DECLARED, declarations
-from graphkit.shapes.constraints.symbol_sizes import Role, Sizes
+from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.candidate_sessions import Part
 from graphkit.verify.comparator import Difference
 from graphkit.verify.critical_sizes import MARGIN
@@ -27,8 +28,6 @@ from graphkit.verify.interface_changes import Branch, interface_failures
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import LoopProof, RewriteProof, SplitProof
 from graphkit.verify.rewrite_verifier import RewriteVerifier
-
-__all__ = ["verify_split"]
 
 BATCH, ENCODER = 2, 5  # of the loop, where nothing fixes them
 NO_FIT = "No greedy loop was run: the pair does not fit the merged decoder."

@@ -24,23 +24,6 @@ from graphkit.runtime.providers import CPU, Provider, find_provider
 from graphkit.shapes.infer import infer
 from graphkit.verify.comparator import elementwise_difference
 
-__all__ = [
-    "BUNDLE_TOLERANCE",
-    "FLOAT16_TOLERANCE",
-    "FLOAT32_TOLERANCE",
-    "LOWERING_TOLERANCE",
-    "QUANTIZED_TOLERANCE",
-    "BundleTolerance",
-    "ColumnTolerance",
-    "computes_in_half",
-    "error_tolerance",
-    "float16_tolerance",
-    "has_bfloat16",
-    "has_float16",
-    "level_tolerance",
-    "rounds_activations",
-]
-
 BUNDLE_TOLERANCE = 1e-5  # where the sums of a product may be added up in another order
 LOWERING_TOLERANCE = 1e-4
 HALF_TOLERANCE = 2.0**-8  # of float16, whose errors grow with the magnitude, that of a bias too

@@ -27,16 +27,6 @@ from graphkit.suggest import count_things
 from graphkit.verify.cause_search import run_part
 from graphkit.verify.rewrite_proof import WeightProof
 
-__all__ = [
-    "WrongAttribute",
-    "WrongPart",
-    "WrongWeight",
-    "changed_weights",
-    "find_wrong_parts",
-    "foreign_weights",
-    "mend_models",
-]
-
 SMALL = 1024  # bytes; below, a tensor may be a number that a rewrite made, and every run reads all of it
 SHOWN = 3
 READING_ALL = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Sub", "Mul", "Div", "BatchNormalization")

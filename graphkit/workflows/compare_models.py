@@ -51,8 +51,6 @@ from graphkit.verify.proof_engine import run_isolated
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16, level_tolerance
 
-__all__ = ["CompareOptions", "compare_models"]
-
 TOLERANCE = 1e-4
 MOST_CAUSES = 4  # places where a difference begins that are looked into
 

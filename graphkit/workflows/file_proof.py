@@ -23,8 +23,6 @@ from graphkit.save import Saved, check_targets, resolve_placement, save_models, 
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.verify.rewrite_proof import ProvenReport, RewriteProof, proof_blocks
 
-__all__ = ["REWRITTEN", "WRITTEN", "Claim", "Evidence", "FileReport", "FileRewrite"]
-
 T = TypeVar("T")
 REWRITTEN, WRITTEN, PROVEN = 0.1, 0.25, 0.95  # shares of the work that are done then, of a model with large weights
 

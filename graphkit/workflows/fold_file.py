@@ -11,7 +11,6 @@ from typing import ClassVar, cast
 
 from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.shape_ops import Change, RemainingShapes, changes_table, remaining_shapes
-from graphkit.graph.names import count_things
 from graphkit.graph.operator_traits import SHAPE_OPERATORS
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
@@ -24,10 +23,9 @@ from graphkit.rewrite.base import ROUNDING, Declined, Outcome, PassChange, chang
 from graphkit.shapes import declarations
 from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.graph_inputs import Inputs
+from graphkit.suggest import count_things
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
 from graphkit.workflows.file_proof import FileReport, FileRewrite
-
-__all__ = ["FoldOptions", "FoldReport", "FoldedFile", "fold_file"]
 
 OTHERS = ("Transpose", "Identity", "Constant", "Cast")  # further operators that folding removes
 

@@ -28,8 +28,6 @@ from graphkit.workflows.file_proof import FileRewrite
 from graphkit.workflows.fold_file import FoldedFile, FoldReport
 from graphkit.workflows.split_decoder_file import SplitFile, copied_text
 
-__all__ = ["FolderFoldReport", "fold_folder"]
-
 DATA_NAME = "shared.onnx_data"
 
 

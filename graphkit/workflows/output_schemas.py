@@ -57,18 +57,6 @@ from graphkit.workflows.fold_folder import FolderFoldReport
 from graphkit.workflows.rewrite_file import EditReport, RewriteReport
 from graphkit.workflows.split_decoder_file import SplitReport
 
-__all__ = [
-    "SCHEMAS",
-    "SECTION_RESULTS",
-    "Maker",
-    "Schema",
-    "closed_object",
-    "document_schema",
-    "result_schema",
-    "schema_of",
-    "schema_text",
-]
-
 SECTION_RESULTS: Mapping[str, type[Result]] = {
     "verdict": Verdict,
     "summary": Summary,

@@ -14,7 +14,6 @@ from graphkit.analysis.model_interface import Port, interface
 from graphkit.analysis.shape_ops import Change, changes_table
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.names import count_things
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import RewriteOptions, RewriteProofOptions, SplitProofOptions
@@ -36,17 +35,11 @@ from graphkit.rewrite.base import (
     run_passes,
 )
 from graphkit.shapes import declarations
+from graphkit.suggest import count_things
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
 from graphkit.verify.split_verifier import verify_split
 from graphkit.workflows.file_proof import REWRITTEN, Claim, Evidence, FileReport, FileRewrite
-
-__all__ = [
-    "EditReport",
-    "RewriteReport",
-    "edit_file",
-    "rewrite_file",
-]
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,6 @@ from graphkit.shapes.graph_inputs import Inputs
 if TYPE_CHECKING:
     from graphkit.runtime.onnxruntime_loader import InferenceSession
 
-__all__ = ["Specializer"]
-
 MAX_SESSIONS = 8
 MAX_REASONS = 100
 MAX_WISHES = 1024  # shapes whose session is known at once

@@ -28,8 +28,6 @@ from graphkit.verify.rewrite_proof import ProvenReport, SplitProof, proof_blocks
 from graphkit.verify.split_verifier import verify_split
 from graphkit.workflows.file_proof import WRITTEN
 
-__all__ = ["FIRST_NAME", "PAST_NAME", "SplitFile", "SplitOptions", "SplitReport", "copied_text", "split_file"]
-
 FIRST_NAME, PAST_NAME = "decoder_model.onnx", "decoder_with_past_model.onnx"
 DATA_NAME = "decoder_shared.onnx_data"
 

@@ -34,9 +34,8 @@ OF_ONNXRUNTIME = {(schema.domain, schema.name) for schema in get_all_operator_sc
 NAMES = OF_ONNX | {f"{domain}.{name}" if domain else name for domain, name in OF_ONNXRUNTIME}
 TRAITS = {
     name: trait
-    for name in operator_traits.__all__
-    if name not in ("BECAME_INPUTS", "VALUE_INPUTS")
-    and isinstance(trait := getattr(operator_traits, name), (frozenset, dict))
+    for name, trait in vars(operator_traits).items()
+    if name.isupper() and name not in ("BECAME_INPUTS", "VALUE_INPUTS") and isinstance(trait, (frozenset, dict))
 }
 # Operators of the latest opset with none of the traits: a new one is sorted in here or in the table.
 WITHOUT = set(
@@ -54,9 +53,8 @@ WITHOUT = set(
 
 
 def sorted_in() -> set[str]:
-    return {name for trait in TRAITS.values() if trait is not QUANTIZED for name in trait} | set().union(
-        *QUANTIZED.values()
-    )
+    tables = [table for name, table in TRAITS.items() if name not in ("EXTRA", "QUANTIZED")]
+    return set().union(*tables, *QUANTIZED.values())
 
 
 # Names

@@ -13,20 +13,16 @@ from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.summary import stored_bytes
 from graphkit.errors import GraphkitError
-from graphkit.graph.names import count_things
+from graphkit.graph.roles import Axis as Role
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, cell_text, size_cell, table
 from graphkit.render.result import Sizes
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer, symbol
-from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs, read_alike
-
-__all__ = [
-    "BeforeAndAfter", "CostChange", "CostFigures", "Latency", "SizedModel", "cost_change", "cost_change_blocks",
-    "cost_ratios", "frozen_dims", "models_of", "sizes_of_originals",
-]  # fmt: skip
+from graphkit.suggest import count_things
 
 
 @dataclass(frozen=True)

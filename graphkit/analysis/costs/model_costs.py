@@ -21,7 +21,7 @@ from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.summary import Weight, WeightBits, stored_weights, weight_bits
 from graphkit.graph.name_families import by_family, expand_label
-from graphkit.graph.names import count_things, join_words, module_of
+from graphkit.graph.names import join_words, module_of
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import By
@@ -41,12 +41,7 @@ from graphkit.render.document_blocks import (
 )
 from graphkit.render.result import Result, Sizes
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Expr, Shapes, infer, is_known, symbol
-
-__all__ = [
-    "OUTSIDE", "AliveTensor", "BranchRow", "CostRow", "Costs", "CurvePoint", "MemoryOverTime", "PeakRow", "Quantity",
-    "StepsRow", "UnknownCost", "costs", "group_of",
-]  # fmt: skip
-
+from graphkit.suggest import count_things
 
 SHOWN = 110  # characters of an expression, in a text
 LONG = 2000  # characters of an expression that the shares of a whole do not repeat

@@ -27,11 +27,6 @@ from graphkit.progress import check_time
 from graphkit.shapes import Expr, Shapes, UnknownError, ceil_div, const
 from graphkit.symbolic.expr import Monomial, TooComplexError, sum_text
 
-__all__ = [
-    "FAILURES", "MEASURES", "NOTHING", "ONCE", "Amount", "Branch", "Choice", "Measure", "NodeCost", "NodeCosts",
-    "Steps", "bytes_of", "chosen_branches", "count_macs", "functions_of", "node_costs", "sum_amounts",
-]  # fmt: skip
-
 Measure = Literal["macs", "operations", "bytes_moved"]
 MEASURES: tuple[Measure, ...] = ("macs", "operations", "bytes_moved")
 NOTHING_UNKNOWN: Mapping[Measure, str] = {}

@@ -27,8 +27,6 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.ops.costs import VIEWS
 from graphkit.shapes import Expr, Shapes, is_known
 
-__all__ = ["IN_PLACE", "MAX_DEPTH", "MAX_MOMENTS", "Alive", "Peak", "PeakMemory", "page_memory", "runtime_order"]
-
 # Operators whose result onnxruntime 1.32 writes in the place of their input, measured one by one with its allocator
 IN_PLACE = operator_set(
     """

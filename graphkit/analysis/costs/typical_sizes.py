@@ -13,6 +13,7 @@ from dataclasses import replace
 from graphkit.graph.cache_entries import split_name
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import GATHERING, SCATTERING, copied_inputs
+from graphkit.graph.roles import Axis as Role
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
@@ -20,10 +21,7 @@ from graphkit.shapes import DimSpec, Expr, Relation, Shapes, symbol
 from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
 from graphkit.shapes.constraints.evaluate_constraints import Constraint
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes, search_nearest_sizes
-from graphkit.shapes.constraints.symbol_sizes import Role
 from graphkit.shapes.input_dims import input_dims
-
-__all__ = ["TYPICAL", "TypicalSizes", "indexed_dims", "sizes_by_input"]
 
 TYPICAL: Mapping[Role, int] = {
     "batch": 1,

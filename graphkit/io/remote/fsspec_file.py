@@ -23,8 +23,6 @@ from graphkit.errors import GraphkitError, UsageError
 from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, part_spans
 from graphkit.io.remote.urls import current_options, scheme_of, shown_url
 
-__all__ = ["FsspecFile", "call_within", "fsspec_folder"]
-
 T = TypeVar("T")
 PART = 8 << 20  # bytes of a request at most
 AT_ONCE = 32  # requests

@@ -26,8 +26,6 @@ from yarl import URL
 from graphkit.io.remote.server import CHANGED, Head, Revision, Served, Sink, Span, part_spans
 from graphkit.io.remote.urls import file_name, shown_url, sibling_url, without_user
 
-__all__ = ["HINTS", "HttpFile", "problem_of"]
-
 T = TypeVar("T")
 AT_ONCE = 32  # requests
 ATTEMPTS, PAUSE, LONGEST_PAUSE = 4, 0.2, 10.0

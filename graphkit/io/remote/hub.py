@@ -17,8 +17,6 @@ from graphkit.io.remote.fsspec_file import call_within
 from graphkit.io.remote.http_file import HINTS, HttpFile, problem_of
 from graphkit.io.remote.urls import current_options, shown_url
 
-__all__ = ["hub_file", "hub_folder", "hub_models"]
-
 T = TypeVar("T")
 ADDRESS = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.*))?")
 COMMIT = re.compile(r"[0-9a-f]{40}")

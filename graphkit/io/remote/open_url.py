@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from graphkit.io.byte_source import ByteSource
     from graphkit.io.remote.server import Served
 
-__all__ = ["models_in", "models_of_listing", "open_url"]
-
 
 def open_url(url: str, options: RemoteOptions) -> tuple[Path, ByteSource | None]:
     """Return the path that names a file, and its source, which the path stands for as long as somebody has it.

@@ -24,8 +24,6 @@ from graphkit.io.remote.urls import RemoteOptions
 from graphkit.io.remote.window import Window
 from graphkit.io.stream_files import FETCHED, kept_in_temporary, standing_for
 
-__all__ = ["Entry", "RemoteFile", "cache_folder", "open_remote", "read_entry", "write_entry"]
-
 FORMAT = 2
 MAX_ENTRY = 32 << 20  # bytes of an entry of the cache
 MAX_CACHE = 256 << 20

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from graphkit.errors import ModelError, OutputError
 
-__all__ = ["CHANGED", "Head", "Parts", "Revision", "Served", "Sink", "Span", "join_spans"]
-
 Span = tuple[int, int]  # from an offset to another one
 Sink = Callable[[int, bytes], None]  # takes bytes, and where they belong
 CHANGED = "it has changed while it was read"

@@ -13,22 +13,6 @@ from urllib.request import url2pathname
 
 from graphkit.errors import UsageError
 
-__all__ = [
-    "RemoteOptions",
-    "current_options",
-    "file_name",
-    "is_folder",
-    "is_hub_repository",
-    "is_listing",
-    "is_url",
-    "local_path",
-    "remote_options",
-    "scheme_of",
-    "shown_url",
-    "sibling_url",
-    "without_user",
-]
-
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:://|::)")  # fsspec joins schemes with ::
 MAX_NAME = 200
 

@@ -12,8 +12,6 @@ from typing import overload
 
 from graphkit.io.remote.server import Parts, Span, join_spans
 
-__all__ = ["Window", "predict_offsets"]
-
 # Where the next headers lie, when those of a file repeat as the layers of its model do.
 #
 # The header of a weight says where the next one begins, so that they would have to be read one after the other. But the

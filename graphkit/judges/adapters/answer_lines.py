@@ -14,8 +14,6 @@ from typing import IO, Any
 
 Ask = Callable[[str, Callable[[], str], Mapping[str, str]], dict[str, Any]]
 
-__all__ = ["answer_lines", "read_feeds", "try_model"]
-
 Run = Callable[[Mapping[str, Any]], Sequence[Any]]
 RUNS = 4  # of random numbers
 LONGEST = 300  # characters of a reason

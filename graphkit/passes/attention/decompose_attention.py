@@ -18,8 +18,6 @@ from graphkit.rewrite.base import Premise
 from graphkit.rewrite.element_bounds import UNBOUNDED, ElementBounds, Interval
 from graphkit.shapes import Expr
 
-__all__ = ["DecomposeAttention"]
-
 AXES_ARE_INPUTS_SINCE = 13
 SHORT_MASKS_SINCE = 24  # masks that end before the keys do, which hide the rest
 GROUPED = "com.microsoft.GroupQueryAttention"

@@ -30,8 +30,6 @@ from graphkit.shapes import Expr, const
 from graphkit.symbolic.algebra import divide_exactly
 from graphkit.symbolic.expr import TooComplexError
 
-__all__ = ["NAME", "FuseAttention", "attention_function"]
-
 SCALING = ("Mul", "Div")
 TAKING = ("Split", "Slice", "Gather")
 

@@ -20,8 +20,6 @@ from graphkit.passes.shapes.simplify_expand import broadcast_dims
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeRewrite
 from graphkit.shapes import Expr, const
 
-__all__ = ["TrilToConstant", "WhereToArithmetic"]
-
 MAX_CONSTANT = 64 << 20  # bytes of a condition that is read
 
 

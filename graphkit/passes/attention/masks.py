@@ -20,18 +20,6 @@ from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.pattern import Op, Pattern
 from graphkit.targets import Target
 
-__all__ = [
-    "FLOOR",
-    "LEAST_QUANTIZED",
-    "DropNanGuard",
-    "MaskedFillToAdd",
-    "floor_of",
-    "floor_under",
-    "mask_floor",
-    "score_readers",
-    "told_floor",
-]
-
 ELEMENTWISE = ("Add", "Cast", "Div", "Dropout", "Expand", "Identity", "Max", "Mul", "Sub", "Sum", "Where")
 PASSING = (*ELEMENTWISE, *RESHAPING, "Concat", "Transpose")
 PRODUCTS = ("Einsum", "Gemm", "MatMul", "MatMulInteger", "com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits")

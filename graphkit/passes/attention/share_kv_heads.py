@@ -12,8 +12,6 @@ from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput,
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 
-__all__ = ["ShareKvHeads"]
-
 HEADS = 1  # the axis of heads in [batch, heads, ...]
 RANK = 4
 COPYING = ("Reshape", "Expand", "Tile", "Concat", "Gather")  # what may be the last node of a repeat

@@ -17,8 +17,6 @@ from graphkit.ops.numerics import BLIND, FAITHFUL
 from graphkit.passes.clean_up.exporter_idioms import is_rounded_behind
 from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
 
-__all__ = ["DropZeroAdds", "DropZeroStates", "EliminateIdentity"]
-
 Rule = Callable[[Editor, Node], Value | None]
 
 

@@ -14,14 +14,6 @@ from graphkit.model import Model
 from graphkit.ops.tensor import TensorSequence, element_numbers
 from graphkit.rewrite import Editor, NewNode, NodeRewrite, attributes_of, copy_proto
 
-__all__ = [
-    "CastlikeToCast",
-    "SequenceToSplit",
-    "is_rounded_behind",
-    "keep_outputs_float",
-    "with_unique_node_names",
-]
-
 
 @dataclass(frozen=True)
 class CastlikeToCast(NodeRewrite):

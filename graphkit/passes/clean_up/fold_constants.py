@@ -23,8 +23,6 @@ from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeRewrite, Rewrite
 from graphkit.rewrite.edits import INITIALIZERS_SINCE
 
-__all__ = ["FoldConstants", "FoldShapes", "SoftmaxToConstant", "run_nodes"]
-
 MAX_READ = 16 << 20  # bytes of one constant that are read to fold it
 MAX_RESULTS = 64  # as large as the largest, that all results together add
 MAX_DEATHS = 8  # processes that constants may end before no more are tried

@@ -27,8 +27,6 @@ from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import DimSpec, SymbolRanges
 from graphkit.suggest import did_you_mean
 
-__all__ = ["InlineConstantIf", "SpecializeInput"]
-
 Holder = onnx.GraphProto | onnx.FunctionProto
 
 

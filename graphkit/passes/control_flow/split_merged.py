@@ -11,7 +11,6 @@ from graphkit import __version__
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.names import count_things
 from graphkit.graph.roles import MergedDecoder, count_captured_values, trace_condition
 from graphkit.graph.view import Node, Value, all_nodes, all_scopes, branch_fault
 from graphkit.model import Model, ModelLike, as_model
@@ -22,9 +21,7 @@ from graphkit.rewrite import Declined, Outcome, Pass
 from graphkit.rewrite.base import run_passes
 from graphkit.rewrite.new_interface import with_value_names
 from graphkit.shapes import Declarations, declarations
-from graphkit.suggest import did_you_mean
-
-__all__ = ["Split", "StripMergedSuffixes", "split_merged"]
+from graphkit.suggest import count_things, did_you_mean
 
 SUFFIX = re.compile(r"_merged(_\d+)?(?=$|_(scale|zero_point|quantized)$)")
 

@@ -22,8 +22,6 @@ from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput,
 from graphkit.rewrite.weight_arithmetic import read_elements, round_numbers, scale_weight, spread_along_axes, sum_weight
 from graphkit.shapes import Shapes
 
-__all__ = ["FoldIntoWeights"]
-
 
 def move_channels(node: Node, value: Value, channels: Channels, shapes: Shapes) -> Channels | None:
     """Return the channels of a node's output, None where the node does more than move the elements of a tensor."""

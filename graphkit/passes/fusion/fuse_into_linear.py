@@ -18,8 +18,6 @@ from graphkit.rewrite.pattern import Op, Pattern, nodes_of
 from graphkit.rewrite.weight_arithmetic import join_weights, read_elements, round_numbers
 from graphkit.shapes import const
 
-__all__ = ["FusePads", "MatmulAddToGemm", "MergeSiblingMatmuls"]
-
 INPUTS_SINCE, AXES_SINCE = 11, 18  # of Pad
 UNPADDED = ("NOTSET", "VALID")
 

@@ -15,8 +15,6 @@ from graphkit.ops.tensor import Dims
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
 from graphkit.rewrite.pattern import Match, Number, Op, Pattern, nodes_of
 
-__all__ = ["FuseLayerNorm"]
-
 LAYER_NORM_SINCE = 17
 AXES_INPUT_SINCE = 18  # of ReduceMean
 MAX_ONES = 1 << 18  # elements of a scale of ones, where there is none

@@ -15,8 +15,6 @@ from graphkit.model import Model
 from graphkit.rewrite import MatchFailure
 from graphkit.shapes import Shapes
 
-__all__ = ["AFFINE_OPERATORS", "LINEAR_OPERATORS", "Affine", "Channels", "Linear", "affine_of", "linear_of"]
-
 AFFINE_OPERATORS = ("Mul", "Div", "Add", "Sub", "Neg", "BatchNormalization")
 NUMPY_BROADCASTS_SINCE = 7
 PLAIN_NORMALIZATION_SINCE = 9  # before, BatchNormalization has flags that say what it normalizes, and when

@@ -21,8 +21,6 @@ from graphkit.shapes.constraints.dim_equalities import equal_symbols, needed_siz
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, input_dims, read_dim
 from graphkit.suggest import did_you_mean
 
-__all__ = ["Rename", "dims_by_role"]
-
 TOLD: Mapping[Axis, str] = {
     "batch": "batch",
     "sequence": "sequence",

@@ -13,7 +13,7 @@ from onnx import GraphProto, TensorProto, helper
 
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry
-from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.names import free_name, names_in
 from graphkit.graph.operator_traits import RESHAPING, operator_set
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value
@@ -27,8 +27,7 @@ from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import SymbolSizes
-
-__all__ = ["Growth", "ReduceCacheRank", "SplitCrossKv", "StackCaches", "StackedPort", "StaticKvCache", "find_growths"]
+from graphkit.suggest import count_things
 
 FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 MOVES = RESHAPING | operator_set("Cast Gather Identity Slice Split Transpose")

@@ -13,8 +13,6 @@ from graphkit.graph.view import Node, Value
 from graphkit.ops.numerics import KERNELS_OF_INT32
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
 
-__all__ = ["CastInt64Away"]
-
 INT32, INT64 = TensorProto.INT32, TensorProto.INT64
 NARROW = INTEGERS - {INT64, TensorProto.UINT64}  # int64 holds each of their elements
 CALCULATING = frozenset({"Abs", "Add", "Max", "Min", "Mul", "Neg", "Sub"})

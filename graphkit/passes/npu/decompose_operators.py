@@ -31,18 +31,6 @@ from graphkit.rewrite.pattern import Number, Op, Pattern
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
 
-__all__ = [
-    "EinsumToMatmul",
-    "GeluToTanh",
-    "LayerNormToPrimitives",
-    "MoveConstantsRight",
-    "NegToMul",
-    "PowToMul",
-    "ReciprocalToDiv",
-    "SliceStepsToReshape",
-    "WriteLayerNormDefaults",
-]
-
 
 @dataclass(frozen=True)
 class NegToMul(NodeRewrite):

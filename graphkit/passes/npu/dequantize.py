@@ -15,8 +15,6 @@ from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
 from graphkit.rewrite.weight_arithmetic import dequantized_blocks, read_elements, scale_weight, unpack_codes
 
-__all__ = ["Dequantize"]
-
 PRODUCTS = ("MatMulInteger", "ConvInteger")
 DYNAMIC, STATIC = "DynamicQuantizeLinear", "QuantizeLinear"
 

@@ -17,8 +17,6 @@ from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, 
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
 
-__all__ = ["GatherToSlice"]
-
 MAX_INDICES = 1 << 16
 
 Integers = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.name_families import find_value
-from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.names import free_name, names_in
 from graphkit.graph.operator_traits import SAME_ORDER
 from graphkit.graph.roles import Role
 from graphkit.graph.traversal import chain_end, follow_chain
@@ -38,19 +38,7 @@ from graphkit.rewrite.host_values import Dependence, HostValue, find_dependences
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inputs, with_interface
 from graphkit.rewrite.pattern import Op, Pattern, nodes_of
 from graphkit.shapes import Expr, Shapes, const, infer
-
-__all__ = [
-    "SCORES",
-    "DequantizeAfterGather",
-    "ExtractEmbedding",
-    "ExtractHostValues",
-    "HostInput",
-    "InsertAttentionMask",
-    "PoolRowByOneHot",
-    "freezable_symbols",
-    "id_input",
-    "is_unmasked_product",
-]
+from graphkit.suggest import count_things
 
 TABLE, SCALE, INDICES = Pattern(), Pattern(), Pattern()
 ROWS = Op("DequantizeLinear", TABLE, SCALE, more=True)

@@ -23,8 +23,6 @@ from graphkit.rewrite import Declined, Editor, MatchFailure, NewNode, NodeInput,
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 
-__all__ = ["ReduceInterfaceRank", "ReduceRank", "TransposeStep", "interface_axes", "transpose_steps"]
-
 MAX_AXES = 6  # more would be too many orders to search
 
 Blocks = tuple[tuple[int, ...], ...]

@@ -15,8 +15,6 @@ from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
 
-__all__ = ["RotarySignToTable"]
-
 MAX_SIGNS = 1 << 20  # elements of a rotated tensor
 
 

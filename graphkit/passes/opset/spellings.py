@@ -20,8 +20,6 @@ from graphkit.graph.view import Node, Value, constant_tensor
 from graphkit.ops.tensor import TensorSequence, element_numbers
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, attributes_of
 
-__all__ = ["NEWER", "OLDER", "Draft", "fit_older_version"]
-
 ALLOW_ZERO_SINCE = 14  # from which a Reshape can be told that a 0 is a length
 ROI_IS_OPTIONAL_SINCE = 13
 MAX_SCALES = 1 << 10  # bytes

@@ -19,15 +19,13 @@ import numpy as np
 from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL
 from graphkit.graph.traversal import connected_groups
 from graphkit.graph.view import Node, Value
-from graphkit.ops.axes import FACTORS, FREE, RULES, NodeFacts, find_layout
-from graphkit.ops.rule_context import UnknownError
+from graphkit.ops.axes import FACTORS, FREE, RULES, find_layout
+from graphkit.ops.rule_context import NodeFacts, UnknownError
 from graphkit.ops.tensor import Dims, element_numbers
 from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite, attributes_of
 from graphkit.rewrite.fusions_to_keep import spoils_product
 from graphkit.rewrite.reshape_spec import merged_dims, reshape_spec
 from graphkit.shapes import lower
-
-__all__ = ["FlattenFreeMatmul"]
 
 Spec = tuple[int, ...]
 Nodes = dict[Node, None]  # in graph order

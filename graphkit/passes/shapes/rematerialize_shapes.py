@@ -24,8 +24,6 @@ from graphkit.rewrite.reshape_spec import open_spec
 from graphkit.shapes import Expr, is_known, lower
 from graphkit.symbolic.expr import Atom, Call, Symbol
 
-__all__ = ["DimsEmitter", "RematerializeShapes"]
-
 SHAPE_SLICE_SINCE = 15  # opset from which Shape has start and end
 INTEGER_MIN_SINCE = 12  # opset from which Min and Max take int64
 MOD_SINCE = 10

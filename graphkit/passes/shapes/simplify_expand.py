@@ -18,8 +18,6 @@ from graphkit.rewrite import Builder, Editor, MatchFailure, NodeInput, NodeRewri
 from graphkit.rewrite.reshape_spec import MAX_SIZE
 from graphkit.shapes import Expr, const
 
-__all__ = ["CanonicalizeExpand", "DropBroadcasts", "ExpandToBroadcast", "broadcast_dims", "expand_spec"]
-
 EXPAND_SINCE = 8
 
 

@@ -17,8 +17,6 @@ from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, lower, symbol
 from graphkit.symbolic.expr import Atom
 
-__all__ = ["CancelReshapes", "CanonicalizeReshape", "MergeChains"]
-
 
 @dataclass(frozen=True)
 class CanonicalizeReshape(NodeRewrite):

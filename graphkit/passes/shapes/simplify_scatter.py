@@ -20,8 +20,6 @@ from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, Shapes, const, lower, upper
 from graphkit.symbolic.expr import Call
 
-__all__ = ["MaskedScatterToWhere", "SimplifyScatter"]
-
 
 def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Value]) -> set[Node]:
     """Return nodes that go, and those before them that nothing else needs then.

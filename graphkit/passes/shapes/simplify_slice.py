@@ -16,16 +16,6 @@ from graphkit.ops.tensor import element_number, element_numbers, is_to_the_end
 from graphkit.rewrite import Editor, NewNode, NodeRewrite
 from graphkit.shapes import Expr, lower, upper
 
-__all__ = [
-    "CanonicalizeSlice",
-    "DropEmptyParts",
-    "JoinBeforeReshape",
-    "MergeConcats",
-    "MergeSlices",
-    "constant_bounds",
-    "slice_bounds",
-]
-
 
 @dataclass(frozen=True)
 class CanonicalizeSlice(NodeRewrite):

@@ -42,8 +42,6 @@ from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const, symbol
 
-__all__ = ["KEPT", "KeepLastLogits", "SqueezeTokenAxis", "UnpackLogitsWeight"]
-
 KEPT = "logits_kept"  # the input; the dim of the logits is called so too
 TOKENS = 1  # the axis
 END = 2**63 - 1

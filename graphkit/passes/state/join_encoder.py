@@ -18,8 +18,6 @@ from graphkit.rewrite import Editor, Matched, NewNode, Pass, copy_proto
 from graphkit.rewrite.new_interface import NewInput, declared_dims_in, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import infer
 
-__all__ = ["JoinEncoder", "compose_models"]
-
 
 def compose_models(first: Model, second: Model, links: Mapping[str, str], prefix: str) -> Model:
     """Return a model that runs one model and then another.

@@ -23,8 +23,6 @@ from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Expr
 
-__all__ = ["Ring", "rings_of"]
-
 MASKED = -1e4  # a score that gets this much or less counts for nothing
 MAX_ELEMENTS = 1 << 24  # of an input of the nodes that make masks
 ALL_LENGTHS = 64  # as many lengths are all looked at; of more, some

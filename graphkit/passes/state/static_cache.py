@@ -9,7 +9,7 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from graphkit.graph.cache_entries import CacheEntry
-from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.names import free_name, names_in
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Value, unwrap_value
@@ -21,17 +21,7 @@ from graphkit.rewrite import Declined, Editor, Matched, NewNode, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface
 from graphkit.shapes import Expr, Shapes, const, infer
-
-__all__ = [
-    "CountSlotsInUse",
-    "count_slots",
-    "find_slot_axes",
-    "find_unequal_addend",
-    "has_static_cache",
-    "join_new_rows",
-    "writes_rows",
-]
-
+from graphkit.suggest import count_things
 
 WRITES = {"ScatterND": (0, 2), "ScatterElements": (0, 2), "TensorScatter": (0, 1), "Where": (2, 1)}
 """The inputs of nodes that write slots: the slots, and what is new."""

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry
-from graphkit.graph.names import count_things, free_name, names_in
+from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import declared_rank
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
@@ -23,8 +23,7 @@ from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import Expr, const, symbol
-
-__all__ = ["LENGTH", "SINCE", "SLOTS", "Slots", "Update", "UpdateCacheInPlace"]
+from graphkit.suggest import count_things
 
 LENGTH = "past_length"
 SLOTS = "slots"  # what their dim is called where it is a symbol; that of rings, with the window behind it

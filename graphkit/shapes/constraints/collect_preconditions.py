@@ -23,8 +23,6 @@ from graphkit.ops.value_ranges import ValueRangeAnalysis
 from graphkit.shapes import Expr, Shapes, Tensor, const, is_known
 from graphkit.shapes.inferred_shapes import Preconditions
 
-__all__ = ["Guard", "Guarded", "SharedPrecondition", "collect_preconditions", "guard_of"]
-
 COMPARING: Mapping[str, Callable[[Ints, Ints], Bools]] = {
     "Less": np.less,
     "LessOrEqual": np.less_equal,

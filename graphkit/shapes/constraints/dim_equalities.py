@@ -26,17 +26,6 @@ from graphkit.shapes.input_dims import input_dims, read_alike
 from graphkit.symbolic.expr import TooComplexError
 from graphkit.symbolic.relations import Row, fixed_sizes, linear_row, reduce_rows, solve_symbol
 
-__all__ = [
-    "RANK_OF",
-    "equal_symbols",
-    "fed_inputs",
-    "fixed_by",
-    "forced_sizes",
-    "needed_size",
-    "sizes_beside",
-    "solve_dims",
-]
-
 RANK_OF = "?rank of "  # before the name of a value of unknown rank
 
 

@@ -16,8 +16,6 @@ from graphkit.ops.preconditions import COMPARISONS, FINE, Bools, Ints, Precondit
 from graphkit.shapes import Expr, Relation
 from graphkit.symbolic.expr import Call, Symbol
 
-__all__ = ["Assignment", "Columns", "Constraint", "Values", "size_column"]
-
 Assignment = Mapping[str, int]
 Columns = dict[str, Ints]
 Constraint = Relation | Precondition

@@ -30,16 +30,6 @@ from graphkit.shapes.constraints.size_grid import (
     with_ties,
 )
 
-__all__ = [
-    "SizeCheck",
-    "Trigger",
-    "Triggers",
-    "check_sizes",
-    "find_triggers",
-    "impossible_sizes_error",
-    "sizes_that_run",
-]
-
 MAX_WORK = 1 << 15  # symbols in preconditions, times the squares of those in each: how the time to search grows
 STEPS = 64  # sizes tried at once between one that is fine and one that is not
 ABOVE = (*range(1, 513), 1000, 1024, 1 << 16)  # steps beyond a size, to see whether all larger ones fail

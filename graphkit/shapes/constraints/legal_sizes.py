@@ -15,17 +15,16 @@ from functools import partial
 
 import numpy as np
 
+from graphkit.graph.roles import Axis as Role
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.ops.data_movement import Concatenated
 from graphkit.ops.preconditions import Broadcast, Related
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, const, infer
 from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values, size_column
-from graphkit.shapes.constraints.symbol_sizes import Role, symbol_roles, with_empty_past
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles, with_empty_past
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.symbolic.expr import TooComplexError
-
-__all__ = ["LegalSizes", "Variable", "legal_sizes", "search_nearest_sizes"]
 
 MAX_VISITS = 20_000  # sizes looked at to find a legal assignment
 MAX_DOMAIN = 256

@@ -25,18 +25,6 @@ from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constra
 from graphkit.shapes.constraints.legal_sizes import Variable, search_nearest_sizes
 from graphkit.symbolic.expr import Call, Symbol
 
-__all__ = [
-    "Grid",
-    "SizeRule",
-    "broken_sizes",
-    "candidate_sizes",
-    "free_symbols",
-    "size_pools",
-    "size_rules",
-    "ties_of",
-    "with_ties",
-]
-
 SMALL = (0, 1, 2, 3, 4, 5, 7)  # above the least
 USUAL = (8, 16, 32, 64, 128, 224, 256, 384, 512)  # sizes of images and windows
 MAX_SIZE = 1 << 20

@@ -16,16 +16,6 @@ from graphkit.shapes import DimSpec, Expr, infer
 from graphkit.shapes.input_dims import input_dims
 from graphkit.symbolic.expr import Call, Symbol
 
-__all__ = [
-    "Role",
-    "Sizes",
-    "input_shapes",
-    "symbol_roles",
-    "symbol_sizes",
-    "tied_symbols",
-    "with_empty_past",
-]
-
 OTHER = 5  # size of a symbol without a known role
 LENGTHS: tuple[Role, ...] = ("sequence", "encoder", "other")  # roles of symbols that others have, too
 

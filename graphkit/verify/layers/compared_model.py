@@ -38,21 +38,6 @@ from graphkit.verify.critical_sizes import lengths_of
 from graphkit.verify.feeder import Feeder
 from graphkit.verify.run_sizes import propose_assignments
 
-__all__ = [
-    "FLOATS",
-    "ArrayFile",
-    "Feed",
-    "Pair",
-    "Reader",
-    "Side",
-    "Steps",
-    "check_given",
-    "constant_array",
-    "legal_feeds",
-    "rename_feed",
-    "widen_integers",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Side(GraphSide):

@@ -20,21 +20,6 @@ from graphkit.suggest import did_you_mean
 from graphkit.verify.comparator import BLOCK, Difference, compare_output
 from graphkit.verify.layers.compared_model import FLOATS, ArrayFile, Pair, Reader, Side
 
-__all__ = [
-    "FLOOR",
-    "Measured",
-    "Progress",
-    "bisect_pairs",
-    "find_next_dumps",
-    "first_differing",
-    "match_dumps",
-    "match_models",
-    "measure_pair",
-    "plain_array",
-    "sweep_pairs",
-]
-
-
 FLOOR = -1e8  # at most so much stands for minus infinity in a mask: -1e9, the least float32, -inf
 
 

@@ -36,8 +36,6 @@ from graphkit.verify.layers.compared_model import FLOATS, ArrayFile, Pair, Side,
 from graphkit.verify.layers.measuring import FLOOR, plain_array
 from graphkit.verify.layers.usual_mistakes import BIASES, Mistake, altered_masks, make_mistakes
 
-__all__ = ["find_tensor_cause"]
-
 HOPS = 3
 MAX_CAUSES = 3  # that are named where several fit
 MAX_NEARBY = 24  # tensors whose arrays are looked at

@@ -20,8 +20,6 @@ from graphkit.verify.cause_search import Kind
 from graphkit.verify.layers.compared_model import FLOATS, Side, Steps, constant_array
 from graphkit.verify.layers.measuring import FLOOR
 
-__all__ = ["BIASES", "Mistake", "altered_masks", "make_mistakes"]
-
 MOST_KINDS = 24  # of constants, those nearest to the end and to the beginning first
 BIASES = {"Add": (0, 1), "Gemm": (2,), "Conv": (2,), "ConvTranspose": (2,), "LayerNormalization": (2,)}
 SCALES = {"Mul": (0, 1), "Div": (1,)}
