@@ -148,7 +148,7 @@ def test_sequences_of_a_batch_are_decoded_as_each_is_alone(tmp_path: Path) -> No
 
 def test_a_batch_takes_as_many_sequences_as_it_has(tmp_path: Path) -> None:
     lower_folder(saved(decoder(FILLED), tmp_path / "model"), tmp_path / "out", replace(OPTIONS, batch=2, verify=False))
-    host = Host(tmp_path / "out")
+    host = Host(tmp_path / "out", unchecked=True)
     with pytest.raises(UsageError, match="there are tokens of 1 sequences - give those of 2"):
         host.step(1)
     with pytest.raises(UsageError, match="there are 3 sequences of tokens as prompt - give 2"):

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from real_models import params
 
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
@@ -26,7 +27,10 @@ def without_cache(path: Path, ids: np.ndarray) -> np.ndarray:
     return session.run(feed)["logits"][:, -1]
 
 
-@pytest.mark.parametrize("style", ["stacked", "two-stacked", "past_0-2bhsd", "anonymous", "cache_k_l0", "bshd"])
+STYLES = ("stacked", "two-stacked", "past_0-2bhsd", "anonymous", "cache_k_l0", "bshd")
+
+
+@pytest.mark.parametrize("style", params(STYLES, slow=("stacked", "anonymous", "cache_k_l0")))
 def test_decoding_with_the_cache_equals_running_whole_sequences(style: str, model_file: Callable[[str], Path]) -> None:
     path = model_file(f"cache-styles/{style}")
     prompt = np.array([[5, 6, 7], [8, 9, 10]])

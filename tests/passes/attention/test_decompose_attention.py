@@ -149,7 +149,7 @@ def test_the_proof_tries_rows_without_keys(mask: str, tmp_path: Path) -> None:
     assert "that hide all" in report.proof.coverage
 
 
-@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("opset", [pytest.param(23, marks=pytest.mark.slow), 24])
 @pytest.mark.parametrize("mask", ["bool[S, T] m", "float[h, S, T] m", "float[c, d] m"])
 def test_the_proof_finds_the_lengths_that_the_mask_needs(mask: str, opset: int, tmp_path: Path) -> None:
     """A mask's own names say nothing; the node needs its last dims to be the numbers of queries and keys."""

@@ -224,7 +224,7 @@ def test_each_adapter_is_for_a_version_in_which_its_operator_changed() -> None:
     "name",
     [
         "bert-fill-mask/model",
-        "whisper-tiny/decoder_model_merged",
+        pytest.param("whisper-tiny/decoder_model_merged", marks=pytest.mark.slow),
         pytest.param("llama-int4/model", marks=pytest.mark.slow),
     ],
 )
