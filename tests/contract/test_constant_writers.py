@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from asking_programs import compiled
 from small_contract import SMALL
 
 from graphkit.cli import app
@@ -336,33 +336,26 @@ def test_the_constants_are_these(language: str) -> None:
     assert LISTS[language] in text
 
 
-def checked(command: list[str], folder: Path) -> None:
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not there")
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_a_c_compiler_takes_all_headers(tmp_path: Path) -> None:
     for place, contract in enumerate(CONTRACTS.values()):
         (tmp_path / f"{place}.h").write_text(WRITERS["c"](contract))
         (tmp_path / f"{place}.c").write_text(f'#include "{place}.h"\n')
     files = [f"{place}.c" for place in range(len(CONTRACTS))]
-    checked(["cc", "-std=c99", "-trigraphs", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", *files], tmp_path)
+    compiled(["cc", "-std=c99", "-trigraphs", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", *files], tmp_path)
 
 
 def test_a_rust_compiler_takes_all_modules(tmp_path: Path) -> None:
     for place, contract in enumerate(CONTRACTS.values()):
         (tmp_path / f"m{place}.rs").write_text(WRITERS["rust"](contract))
     (tmp_path / "lib.rs").write_text("".join(f"pub mod m{place};\n" for place in range(len(CONTRACTS))))
-    checked(["rustc", "--crate-type", "lib", "--emit", "metadata", "-D", "warnings", "lib.rs"], tmp_path)
+    compiled(["rustc", "--crate-type", "lib", "--emit", "metadata", "-D", "warnings", "lib.rs"], tmp_path)
 
 
 def test_a_typescript_compiler_takes_all_modules(tmp_path: Path) -> None:
     for place, contract in enumerate(CONTRACTS.values()):
         (tmp_path / f"{place}.ts").write_text(WRITERS["typescript"](contract))
     files = [f"{place}.ts" for place in range(len(CONTRACTS))]
-    checked(["tsc", "--strict", "--noEmit", "--target", "es2020", *files], tmp_path)
+    compiled(["tsc", "--strict", "--noEmit", "--target", "es2020", *files], tmp_path)
 
 
 def test_a_kotlin_compiler_takes_all_files(tmp_path: Path) -> None:
@@ -370,7 +363,7 @@ def test_a_kotlin_compiler_takes_all_files(tmp_path: Path) -> None:
         (tmp_path / f"{place}.kt").write_text(
             WRITERS["kotlin"](contract).replace("package host", f"package host{place}")
         )
-    checked(["kotlinc", "-d", "out", *(f"{place}.kt" for place in range(len(CONTRACTS)))], tmp_path)
+    compiled(["kotlinc", "-d", "out", *(f"{place}.kt" for place in range(len(CONTRACTS)))], tmp_path)
 
 
 def test_names_come_back_from_a_c_program(tmp_path: Path) -> None:
@@ -379,7 +372,7 @@ def test_names_come_back_from_a_c_program(tmp_path: Path) -> None:
     program = '#include "contract.h"\n#include <stdio.h>\nint main(void) {\n'
     program += "  for (int i = 0; i < HOST_STATE_COUNT; i++) { fputs(HOST_STATES[i].name, stdout); putchar(0); }\n}\n"
     (tmp_path / "names.c").write_text(program)
-    checked(["cc", "-std=c99", "names.c", "-o", "names"], tmp_path)
+    compiled(["cc", "-std=c99", "names.c", "-o", "names"], tmp_path)
     printed = subprocess.run([tmp_path / "names"], capture_output=True, timeout=300, check=True).stdout
     assert printed.decode().split("\0")[:-1] == names
 
@@ -387,7 +380,7 @@ def test_names_come_back_from_a_c_program(tmp_path: Path) -> None:
 def test_the_host_in_cpp_compiles_where_there_are_no_tables_and_no_states(tmp_path: Path) -> None:
     (tmp_path / "contract.h").write_text(WRITERS["c"](empty()))
     program = Path(__file__).parents[2] / "examples" / "host-cpp" / "replay.cpp"
-    checked(["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-I", str(tmp_path), str(program)], tmp_path)
+    compiled(["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-I", str(tmp_path), str(program)], tmp_path)
 
 
 @pytest.mark.parametrize("language", EXPECTED)

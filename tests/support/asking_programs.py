@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +17,20 @@ import pytest
 DECLARATIONS = Path(__file__).parents[1] / "contract" / "declarations"
 
 
+@cache
+def has_compiler(name: str) -> bool:
+    """Whether a compiler is there; one of Kotlin since 1.5, as before `fun interface` and others are unknown to it."""
+    if name != "kotlinc" or shutil.which(name) is None:
+        return shutil.which(name) is not None
+    said = subprocess.run([name, "-version"], capture_output=True, text=True, timeout=120, check=False)
+    version = re.search(r"kotlinc-jvm (\d+)\.(\d+)", said.stdout + said.stderr)
+    return version is not None and tuple(map(int, version.groups())) >= (1, 5)
+
+
 def compiled(command: Sequence[str], folder: Path) -> None:
     """Run a compiler in a folder, which has to find nothing wrong; without it, the test is skipped."""
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not there")
+    if not has_compiler(command[0]):
+        pytest.skip(f"{command[0]} is not there, or is too old")
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

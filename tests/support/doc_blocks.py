@@ -24,7 +24,6 @@ import io
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,7 +33,7 @@ from typing import Any
 
 import onnx.parser
 import yaml
-from asking_programs import compile_kotlin, compile_rust
+from asking_programs import compile_kotlin, compile_rust, has_compiler
 from markdown_it import MarkdownIt
 
 from graphkit.cli import main
@@ -150,11 +149,11 @@ class Page:
                 _printed(line)
 
     def _rust(self, block: Block) -> None:
-        if shutil.which("rustc") is not None:
+        if has_compiler("rustc"):
             compile_rust(block.text, next(Path.cwd().rglob("src"), Path.cwd()))
 
     def _kotlin(self, block: Block) -> None:
-        if shutil.which("kotlinc") is not None:
+        if has_compiler("kotlinc"):
             written = next(Path.cwd().glob("*.kt"))
             Path("Block.kt").write_text(block.text, encoding="utf-8")
             compile_kotlin([written, Path("Block.kt")], Path.cwd())
