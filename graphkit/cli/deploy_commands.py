@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphkit.cli.flags import Asked, choice_type, format_option, output_option, takes_options
+from graphkit.cli.flags import REPORT_FILE, Asked, choice_type, format_option, output_option, takes_options
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, show_result, start_prover
 from graphkit.errors import OutputError, UsageError
 from graphkit.io.remote.urls import current_options, file_name, is_folder, is_url, local_path, scheme_of, shown_url
@@ -44,7 +44,7 @@ def _finish_command(
         show_result(result, format)
         print_line(f"Not done: {result.findings()[0]}. The files in {output} are kept.", is_error=True)
         raise SystemExit(1)
-    lines = below if format == "text" else ()
+    lines = below if format == "text" or click.get_current_context().meta[REPORT_FILE] else ()
     show_result(result, format, *commands, below=len(lines))
     for line in lines:
         print_line(line)
