@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
+from quick_proofs import lower_by_runs
 from real_models import unpacked
 from small_pipelines import decoder, encoder, saved
 
@@ -33,6 +34,7 @@ PLAIN = str(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
 TEXT = LowerOptions(target=PLAIN, src_len=16)
 SOUND = LowerOptions(target=PLAIN, dims=(("input_features_1", 41),))
 CLOSE = 2e-5
+pytestmark = pytest.mark.examples
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -44,7 +46,7 @@ def export(name: str, folder: Path) -> Path:
 
 
 def lowered(name: str, folder: Path, options: LowerOptions = TEXT) -> LowerReport:
-    return lower_folder(export(name, folder), folder / "out", options)
+    return lower_by_runs(export(name, folder), folder / "out", options)
 
 
 def passed(report: LowerReport) -> bool:
@@ -111,7 +113,7 @@ def test_a_mask_of_patches_that_counts_tokens_fails_the_proof(monkeypatch: pytes
     assert [run.length for run in report.proof.runs if run.failure][:2] == [1, 2]
 
 
-@pytest.mark.parametrize("name", ["padding-true", "layoutlm"])
+@pytest.mark.parametrize("name", ["padding-true", pytest.param("layoutlm", marks=pytest.mark.slow)])
 def test_a_wrong_polarity_fails_the_proof(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The oracle looks for the elements that hide by running the original, not in its nodes."""
     opposite = {"keeps": "pads", "pads": "keeps"}
@@ -202,7 +204,7 @@ def test_a_text_is_padded_by_any_spelling_of_its_mask(
     inputs = f"int64[batch, length] input_ids, {dtype}[batch, length] mask"
     model = encoder(inputs, "x = Gather (token_table, input_ids)", nodes + BEHIND)
     folder = saved(model, tmp_path / "model")
-    report = lower_folder(folder, tmp_path / "out", replace(TEXT, src_len=6))
+    report = lower_by_runs(folder, tmp_path / "out", replace(TEXT, src_len=6))
     assert passed(report), report.findings()
     contract = read_contract(tmp_path / "out" / "contract.json")
     assert [port.kind for port in contract.methods[0].inputs] == ["embedding", "source_mask"]
@@ -242,7 +244,7 @@ def test_a_mask_over_what_no_input_measures_is_the_callers(tmp_path: Path) -> No
     model = parser.parse_model(text)
     table = np.random.default_rng(0).normal(0, 1, (11, 8)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(table, "token_table"))
-    report = lower_folder(saved(model, tmp_path / "model"), tmp_path / "out", replace(TEXT, dims=(("places", 5),)))
+    report = lower_by_runs(saved(model, tmp_path / "model"), tmp_path / "out", replace(TEXT, dims=(("places", 5),)))
     assert passed(report), report.findings()
     (method,) = read_contract(tmp_path / "out" / "contract.json").methods
     mask = next(port for port in method.inputs if port.name == "memory_mask")
@@ -281,7 +283,7 @@ def test_a_float_mask_of_the_caller_keeps_its_guard(guard: str, tmp_path: Path) 
     """A row that hides all with -inf gives 0 where the export says so, and NaN where it does."""
     inputs = "float[batch, places, 8] memory, float[batch, places] mask"
     source, rng = guarded(tmp_path / "model", guard, inputs, "memory"), np.random.default_rng(1)
-    assert passed(lower_folder(source, tmp_path / "out", replace(TEXT, dims=(("places", 5),))))
+    assert passed(lower_by_runs(source, tmp_path / "out", replace(TEXT, dims=(("places", 5),))))
     host, session = Host(tmp_path / "out", unchecked=True), onnx_session(source / "model.onnx")
     memory = rng.normal(0, 1, (1, 5, 8)).astype(np.float32)
     for hidden in (0, 2, 5):
@@ -294,7 +296,7 @@ def test_a_float_mask_of_the_caller_keeps_its_guard(guard: str, tmp_path: Path) 
 
 def test_a_float_mask_of_the_host_needs_no_guard(tmp_path: Path) -> None:
     source = guarded(tmp_path / "model", GUARD, "float[batch, length] mask", "x")
-    assert passed(lower_folder(source, tmp_path / "out", TEXT))
+    assert passed(lower_by_runs(source, tmp_path / "out", TEXT))
     assert "IsNaN" not in {node.op_type for node in onnx.load(tmp_path / "out" / "encoder.onnx").graph.node}
     session, mask = onnx_session(source / "model.onnx"), np.float32([[0, 0, 0, -np.inf, -np.inf]])
     (expected,) = session.run(None, {"input_ids": np.array([[3, 4, 5, 0, 0]]), "mask": mask})
@@ -330,7 +332,7 @@ def test_a_text_of_fixed_length_is_padded_with_a_token_that_is_known(tmp_path: P
     source = attention(tmp_path / "model", "5", "", "masked = Identity (scores)")
     with pytest.raises(UsageError, match=r"nothing says which token does - give it with --pad$"):
         lower_folder(source, tmp_path / "out", replace(TEXT, src_len=5))
-    report = lower_folder(source, tmp_path / "out", replace(TEXT, src_len=5, pad=1))
+    report = lower_by_runs(source, tmp_path / "out", replace(TEXT, src_len=5, pad=1))
     assert passed(report), report.findings()
     assert report.proof is not None
     assert [run.length for run in report.proof.runs] == [1, 2, 4, 5]
@@ -343,7 +345,7 @@ def test_a_text_of_fixed_length_is_padded_with_a_token_that_is_known(tmp_path: P
 @pytest.mark.parametrize("length", ["5", "length"])  # which only one length fits
 def test_shorter_texts_of_one_length_are_compared_with_their_mask(length: str, tmp_path: Path) -> None:
     source = attention(tmp_path / "model", length, PAD_MASK, HIDE)
-    report = lower_folder(source, tmp_path / "out", replace(TEXT, src_len=5))
+    report = lower_by_runs(source, tmp_path / "out", replace(TEXT, src_len=5))
     assert passed(report), report.findings()
     assert report.proof is not None
     assert [run.length for run in report.proof.runs][:4] == [1, 2, 4, 5]
@@ -365,7 +367,7 @@ g (float[batch, 3, 8, 8] pixel_values, int64[batch, 8, 8] pixel_mask) => (float[
 
 
 def test_a_mask_that_is_fixed_is_told_in_the_first_lines(tmp_path: Path) -> None:
-    report = lower_folder(saved(parser.parse_model(IMAGE), tmp_path / "model"), tmp_path / "out", TEXT)
+    report = lower_by_runs(saved(parser.parse_model(IMAGE), tmp_path / "model"), tmp_path / "out", TEXT)
     assert passed(report)
     assert report.proof is not None
     assert "Its mask 'pixel_mask' is fixed: it hides nothing." in report.proof.proven()
@@ -448,7 +450,7 @@ def test_a_pipeline_whose_masks_pad_with_ones_is_lowered(tmp_path: Path) -> None
         rename(model.graph, mask, "kept_mask")
         model.graph.node.insert(0, onnx.helper.make_node("Sub", ["one_of_mask", mask], ["kept_mask"]))
         onnx.save(model, path)
-    report = lower_folder(folder, tmp_path / "out", LowerOptions(target=PLAIN, src_len=6, max_cache_len=4))
+    report = lower_by_runs(folder, tmp_path / "out", LowerOptions(target=PLAIN, src_len=6, max_cache_len=4))
     assert passed(report), report.findings()
 
 
@@ -472,5 +474,5 @@ def test_a_bundle_of_a_mask_whose_ones_pad_is_declined(tmp_path: Path) -> None:
     """
     with pytest.raises(UsageError, match="its mask 'attention_mask' is 1 for padding, 0 for what counts"):
         bundle_folder(saved(decoder(padded), tmp_path / "model"), tmp_path / "out", BundleOptions())
-    report = lower_folder(tmp_path / "model", tmp_path / "lowered", replace(TEXT, max_cache_len=5))
+    report = lower_by_runs(tmp_path / "model", tmp_path / "lowered", replace(TEXT, max_cache_len=5))
     assert passed(report), report.findings()

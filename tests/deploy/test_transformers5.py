@@ -12,6 +12,7 @@ import onnx
 import pytest
 from builders import model_of
 from onnx import helper
+from quick_proofs import lower_by_runs
 from real_models import export_cases, unpacked_export
 
 import graphkit
@@ -40,8 +41,10 @@ def cut(row: np.ndarray) -> list[int]:
     return tokens[: tokens.index(END) + 1] if END in tokens else tokens
 
 
-def bundled(export: Path, folder: Path, *, batch: int = 2, verify: bool = False) -> graphkit.Bundle:
-    options = graphkit.BundleOptions(batch=batch, verify=verify)
+def bundled(
+    export: Path, folder: Path, *, batch: int = 2, slots: int | None = None, verify: bool = False
+) -> graphkit.Bundle:
+    options = graphkit.BundleOptions(batch=batch, max_cache=slots, verify=verify)
     report = graphkit.bundle_folder(export, folder, options)
     if verify:
         assert report.proof is not None
@@ -76,7 +79,13 @@ def cases_of(export: Path) -> Iterator[dict[str, object]]:
 
 @pytest.mark.parametrize(
     "name",
-    ["qwen3-padded", pytest.param("gemma3_text", marks=slow), "llama-static", "llama-indexput", "lfm2", "mamba2"],
+    [
+        "qwen3-padded",
+        "llama-static",
+        "lfm2",
+        "mamba2",
+        *(pytest.param(name, marks=slow) for name in ("gemma3_text", "llama-indexput")),
+    ],
 )
 def test_a_decoder_gives_the_tokens_of_pytorch(name: str, shared: Shared) -> None:
     export, bundle = shared(name)
@@ -252,7 +261,12 @@ def from_one(ids: np.ndarray) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), [("llava-one", nothing), ("qwen2_vl-one", in_planes), ("paligemma-one", from_one)]
+    ("name", "more"),
+    [
+        pytest.param("llava-one", nothing, marks=slow),
+        ("qwen2_vl-one", in_planes),
+        ("paligemma-one", from_one),
+    ],
 )
 def test_a_model_for_pictures_and_text_gives_the_tokens_of_pytorch(
     name: str, more: Callable[[np.ndarray], dict[str, np.ndarray]], shared: Shared
@@ -281,10 +295,14 @@ def run_part(bundle: graphkit.Bundle, name: str, *arrays: np.ndarray) -> np.ndar
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen3-padded", *(pytest.param(name, marks=slow) for name in ("llama-static", "lfm2"))]
+    ("name", "slots"),
+    [
+        ("qwen3-padded", 8),
+        *(pytest.param(name, None, marks=slow) for name in ("qwen3-padded", "llama-static", "lfm2")),
+    ],
 )
-def test_a_bundle_is_proven_against_its_export(name: str, tmp_path: Path) -> None:
-    bundled(unpacked_export(name, tmp_path / "export"), tmp_path / "bundle", verify=True)
+def test_a_bundle_is_proven_against_its_export(name: str, slots: int | None, tmp_path: Path) -> None:
+    bundled(unpacked_export(name, tmp_path / "export"), tmp_path / "bundle", slots=slots, verify=True)
 
 
 @slow
@@ -293,11 +311,12 @@ def test_a_bundle_of_several_models_is_proven_against_its_export(name: str, tmp_
     bundled(unpacked_export(name, tmp_path / "export"), tmp_path / "bundle", batch=1, verify=True)
 
 
+@pytest.mark.examples
 @pytest.mark.parametrize(
     ("name", "slots"),
     [
         pytest.param("gemma3_text", 32, marks=slow),
-        ("llama-builder", 32),
+        ("llama-builder", 22),
         pytest.param("lfm2", 32, marks=slow),
         pytest.param("llama-static", None, marks=slow),
         pytest.param("llama-indexput", None, marks=slow),
@@ -305,7 +324,7 @@ def test_a_bundle_of_several_models_is_proven_against_its_export(name: str, tmp_
 )
 def test_a_lowered_decoder_gives_the_tokens_of_pytorch(name: str, slots: int | None, tmp_path: Path) -> None:
     export = unpacked_export(name, tmp_path / "export")
-    report = graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=slots))
+    report = lower_by_runs(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=slots))
     assert report.proof is not None
     assert report.proof.passed
     check_tokens(Host(tmp_path / "lowered"), export)
@@ -400,11 +419,11 @@ def freeze_prompt(export: Path, name: str, tokens: int = 7) -> Path:
     return export / f"{name}.onnx"
 
 
-@pytest.mark.parametrize("name", ["mamba2", "gemma3_text"])
-def test_steps_read_prompts_where_the_first_step_reads_one_length(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "slots"), [("mamba2", None), ("gemma3_text", 24)])
+def test_steps_read_prompts_where_the_first_step_reads_one_length(name: str, slots: int | None, tmp_path: Path) -> None:
     export = unpacked_export(name, tmp_path / "export")
     freeze_prompt(export, "prefill")
-    bundle = bundled(export, tmp_path / "bundle", batch=1, verify=True)
+    bundle = bundled(export, tmp_path / "bundle", batch=1, slots=slots, verify=True)
     report = graphkit.bundle_folder(export, tmp_path / "dry", graphkit.BundleOptions(dry_run=True))
     told = "reads prompts token by token, as prefill.onnx reads those of one length alone"
     assert told in [change for _, change in report.changes]
