@@ -327,8 +327,10 @@ def difference(
 
 def cases() -> Iterator[object]:
     for case in CASES:
+        quick = {"float", "int64"} & {*case.dtypes} or case.dtypes[:1]
         for dtype in case.dtypes:
-            yield pytest.param(case, dtype, id=f"{case.axiom}: {case.before[:40]} {dtype}")
+            marks = [] if dtype in quick else pytest.mark.slow
+            yield pytest.param(case, dtype, id=f"{case.axiom}: {case.before[:40]} {dtype}", marks=marks)
 
 
 @pytest.mark.parametrize(("case", "dtype"), [*cases()])

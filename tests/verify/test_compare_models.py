@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from real_models import params
 from small_models import model
 
 from graphkit.cli import app
@@ -254,7 +253,10 @@ def test_a_fault_is_named(fault: str) -> None:
     assert told(compare_models(layer(), make()), tensor) == text
 
 
-@pytest.mark.parametrize("fault", ["bias removed", "positions twice", "scale twice"])
+@pytest.mark.parametrize(
+    "fault",
+    ["bias removed", *(pytest.param(name, marks=pytest.mark.slow) for name in ("positions twice", "scale twice"))],
+)
 def test_bisection_finds_the_same_with_fewer_tensors(fault: str) -> None:
     make, tensor, text = FAULTS[fault]
     found = compare_models(layer(), make(), options=CompareOptions(bisect=True))
@@ -415,7 +417,8 @@ MARIAN: dict[str, tuple[str, Callable[[onnx.GraphProto], None], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", params(MARIAN, slow=MARIAN.keys() - {"heads permuted", "cache off by one"}))
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", MARIAN)
 def test_a_fault_of_marian_is_named(marian: Split, fault: str) -> None:
     which, edit, tensor, text = MARIAN[fault]
     original: Model = getattr(marian, which)
@@ -606,7 +609,7 @@ def test_the_command_line_says_where_models_part(
     assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(("place", "most"), [(3, 0.5), (50, 1.1), (126, 1.4)])
+@pytest.mark.parametrize(("place", "most"), [(3, 0.5), pytest.param(50, 1.1, marks=pytest.mark.slow), (126, 1.4)])
 def test_bisection_runs_few_nodes_twice(place: int, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs forward to the part in which something differs, and goes on from there."""
 

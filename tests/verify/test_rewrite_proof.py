@@ -44,6 +44,7 @@ COMPLETE = (
     "vit-qdq/model",
     "whisper-tiny/decoder_model_merged",
 )
+QUICK = {"bert-fill-mask/model", "cache-styles/bshd", "cache-styles/static-cache", "search/loop-greedy"}
 LINEAR = "g (float[batch, 3] x) => (float[batch, 2] y, float[batch, 3] z) { y = MatMul (x, w) z = Neg (x) }"
 WEIGHT = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
 MERGED = """
@@ -80,7 +81,7 @@ def dims(found: RewriteProof, name: str) -> list[int]:
 
 
 @pytest.mark.usefixtures("runs_alone")
-@pytest.mark.parametrize("name", params(COMPLETE, slow=[name for name in COMPLETE if "merged" in name]))
+@pytest.mark.parametrize("name", params(COMPLETE, slow={*COMPLETE} - QUICK))
 def test_real_models_give_what_they_give(name: str, model_file: ModelFile) -> None:
     path = model_file(name)
     found = verify_rewrite(path, path)
@@ -166,7 +167,9 @@ def test_both_branches_of_a_merged_decoder_are_run() -> None:
     assert 0 not in dims(found, "past")[flags.index(True) :]
 
 
-@pytest.mark.parametrize(("change", "flag"), [({"factor": 3.0}, False), ({"axes": [1]}, True)])
+@pytest.mark.parametrize(
+    ("change", "flag"), [pytest.param({"factor": 3.0}, False, marks=pytest.mark.slow), ({"axes": [1]}, True)]
+)
 def test_a_change_of_one_branch_is_found_in_it(change: Mapping[str, object], flag: bool) -> None:
     found = proof(merged(), merged(**change))
     assert {run.flags["use_cache_branch"] for run in found.runs if run.failure} == {flag}
