@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from extremes import EXPRS, OPERATORS, SIZES, Case, cases, evaluated, of_sizes, values_of_sizes
+from properties import how_many
 
 from graphkit.dtypes import FLOATS
 from graphkit.equivalence.sizes import size_limits
@@ -78,17 +79,20 @@ def checked(listed: list[Case], *, has_sizes: bool) -> tuple[int, int, list[str]
     return len(known), compared, wrong
 
 
+@pytest.mark.examples
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_numbers_at_the_ends_of_dtypes(operator: str) -> None:
-    known, compared, wrong = checked(list(cases(operator, 2, 5)), has_sizes=False)
+    known, compared, wrong = checked(list(cases(operator, 6, how_many(2, 5))), has_sizes=False)
     assert not wrong, wrong[0]
     assert compared or not known or operator == "Constant"
     assert compared or operator not in {*COMPUTED, *OTHERS}
 
 
+@pytest.mark.examples
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_numbers_that_are_made_of_sizes(operator: str) -> None:
-    assert not (wrong := checked(list(of_sizes(operator, 0, 2)), has_sizes=True)[2]), wrong[0]
+    listed = list(of_sizes(operator, 0, how_many(1, 2)))[:: how_many(2, 1)]
+    assert not (wrong := checked(listed, has_sizes=True)[2]), wrong[0]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from properties import how_many
 
 from graphkit.model import Model, load
 from graphkit.options import SplitProofOptions
@@ -43,6 +44,13 @@ def pair(merged: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(pair: Path, tmp_path: Path) -> Path:
     """Return a folder with a copy of the pair, which may be changed."""
     return Path(shutil.copytree(pair, tmp_path / "pair"))
+
+
+@pytest.fixture
+def quick_runs(request: pytest.FixtureRequest) -> None:
+    """Let the quick suite prove by runs alone; the slow one repeats it with the normal forms, which show nothing."""
+    if not how_many(0, 1):
+        request.getfixturevalue("runs_alone")
 
 
 def proof(merged: Model, folder: Path, **edits: Edit) -> SplitProof:
@@ -130,6 +138,8 @@ def test_positions_that_are_wrong_from_one_on(
     assert found.loop.failure or (name, position) == ("first", 31)  # the prompt leaves room for the steps
 
 
+@pytest.mark.examples
+@pytest.mark.usefixtures("quick_runs")
 def test_a_row_of_the_embedding_that_no_run_reached(merged: Model, folder: Path) -> None:
     """Only the bytes tell, whatever ids are drawn: rows and their gradients are not compared."""
     found = proof(merged, folder, later=changed(WORDS, 63))
@@ -176,7 +186,15 @@ BROKEN: dict[str, tuple[dict[str, Edit], str]] = {
 }
 
 
-@pytest.mark.parametrize(("edits", "finding"), BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(
+    ("edits", "finding"),
+    [
+        pytest.param(*case, id=name, marks=pytest.mark.slow if re.search("lack|has another name", name) else [])
+        for name, case in BROKEN.items()
+    ],
+)
+@pytest.mark.examples
+@pytest.mark.usefixtures("quick_runs")
 def test_a_broken_contract_is_named(edits: dict[str, Edit], finding: str, merged: Model, folder: Path) -> None:
     found = proof(merged, folder, **edits)
     assert not found.passed
@@ -185,6 +203,8 @@ def test_a_broken_contract_is_named(edits: dict[str, Edit], finding: str, merged
 
 
 @pytest.mark.parametrize("name", ["first", pytest.param("later", marks=pytest.mark.slow)])
+@pytest.mark.examples
+@pytest.mark.usefixtures("quick_runs")
 def test_keys_and_values_that_are_crossed(name: str, merged: Model, folder: Path) -> None:
     found = proof(merged, folder, **{name: lambda proto: rename(proto, {KEY: VALUE, VALUE: KEY})})
     failures = found.branches[("first", "later").index(name)].failures
@@ -211,6 +231,8 @@ def test_the_pair_of_another_model(merged: Model, model_file: Callable[[str], Pa
     assert any("present." in failure and "none of the first step's" in failure for failure in found.findings())
 
 
+@pytest.mark.examples
+@pytest.mark.usefixtures("quick_runs")
 def test_a_model_that_onnxruntime_does_not_load(merged: Model, folder: Path) -> None:
     def unknown(proto: ModelProto) -> None:
         next(node for node in proto.graph.node if node.op_type == "Softmax").op_type = "Hardmaxx"
@@ -220,6 +242,8 @@ def test_a_model_that_onnxruntime_does_not_load(merged: Model, folder: Path) -> 
     assert not found.branches[0].failures
 
 
+@pytest.mark.examples
+@pytest.mark.usefixtures("quick_runs")
 def test_a_model_that_fails_at_some_sizes(merged: Model, folder: Path) -> None:
     def short(proto: ModelProto) -> None:
         """Look ids up in a table that ends too early."""
@@ -272,6 +296,8 @@ def test_dims_may_have_other_names(merged: Model, folder: Path) -> None:
     assert found.branches[1].equivalence.is_complete
 
 
+@pytest.mark.examples
+@pytest.mark.usefixtures("quick_runs")
 def test_dims_of_another_model_are_named(merged: Model, folder: Path) -> None:
     def other(proto: ModelProto) -> None:
         past = next(info for info in proto.graph.input if info.name == "past_key_values.0.decoder.key")
