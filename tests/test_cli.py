@@ -195,11 +195,11 @@ def test_hash_reaches_the_report(run: Run) -> None:
         (".md", "markdown"),
         (".json", "json"),
         (".html", "html"),
-        (".htm", "html"),
+        pytest.param(".htm", "html", marks=pytest.mark.slow),
         (".csv", "csv"),
         (".HTML", "html"),
         (".dot", "dot"),
-        (".gv", "dot"),
+        pytest.param(".gv", "dot", marks=pytest.mark.slow),
         (".mmd", "mermaid"),
     ],
 )
@@ -397,6 +397,7 @@ def test_the_width_is_that_of_the_terminal(run: Run, monkeypatch: pytest.MonkeyP
     assert columns // 2 < max(map(len, lines)) <= columns
 
 
+@pytest.mark.usefixtures("runs_alone")
 def test_a_merged_decoder_is_split_and_proved(run: Run, tmp_path: Path) -> None:
     ran = run("split-merged", EXAMPLE, "-o", tmp_path, "--no-verify", "-f", "json")
     assert (ran.code, ran.err, json.loads(ran.out)["condition"]) == (0, "", "use_cache_branch")

@@ -16,7 +16,20 @@ from graphkit.cli.output import make_tolerant
 from graphkit.progress import STOPPING
 
 EXAMPLE = "example:merged-decoder"
-COMMANDS = (("report", EXAMPLE, "--only", "interface"), ("program", EXAMPLE), ("explain",), ("--help",))
+REPORT, PROGRAM, EXPLAIN, HELP = (
+    ("report", EXAMPLE, "--only", "interface"),
+    ("program", EXAMPLE),
+    ("explain",),
+    ("--help",),
+)
+
+
+def commands(*quick: tuple[str, ...]) -> list[object]:
+    """Return commands as parameters of a test, those slow that are not among these."""
+    return [
+        pytest.param(command, id=" ".join(command), marks=[] if command in quick else pytest.mark.slow)
+        for command in (REPORT, PROGRAM, EXPLAIN, HELP)
+    ]
 
 
 def started(*arguments: object, stdout: int) -> subprocess.Popen[bytes]:
@@ -25,7 +38,7 @@ def started(*arguments: object, stdout: int) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
-@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("arguments", commands(REPORT, HELP))
 def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("wb") as full:
         process = started(*arguments, stdout=full.fileno())
@@ -35,7 +48,7 @@ def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes are those of POSIX")
-@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("arguments", commands(PROGRAM, HELP))
 def test_a_reader_that_is_gone_ends_it_quietly(arguments: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)

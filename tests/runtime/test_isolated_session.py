@@ -128,6 +128,7 @@ def test_one_that_never_ends_is_ended_and_not_tried_for_ever() -> None:
 
 
 @pytest.mark.skipif(not HAS_MEMORY_LIMIT, reason="no limit of memory here")
+@pytest.mark.usefixtures("one_spare")
 def test_one_that_takes_gigabytes_fails_and_runs_on_at_other_sizes() -> None:
     with shared_isolation(Limits(memory=MEMORY)):
         session = IsolatedSession(model_of(GROWS))
@@ -140,6 +141,7 @@ def test_one_that_takes_gigabytes_fails_and_runs_on_at_other_sizes() -> None:
         assert session.run({"x": np.array([1 << 20])})["y"].shape == (1 << 20,)
 
 
+@pytest.mark.usefixtures("one_spare")
 def test_outputs_that_are_too_large_to_hold_are_not_taken() -> None:
     with shared_isolation(Limits(memory=2 * MEMORY)):
         session = IsolatedSession(model_of(GROWS))
@@ -149,13 +151,14 @@ def test_outputs_that_are_too_large_to_hold_are_not_taken() -> None:
 
 
 @pytest.mark.skipif(not HAS_MEMORY_LIMIT, reason="no limit of memory here")
+@pytest.mark.usefixtures("one_spare")
 def test_weights_count_beside_the_memory(tmp_path: Path) -> None:
     made = model_of(
-        "w (float[n, 8192] x) => (float[n, m] y) { y = MatMul (x, w) }", w=np.ones((8192, 3000), np.float32)
+        "w (float[n, 8192] x) => (float[n, m] y) { y = MatMul (x, w) }", w=np.ones((8192, 1500), np.float32)
     )
     path = tmp_path / "w.onnx"
     onnx.save(made.proto, path)
-    with shared_isolation(Limits(memory=20_000_000)):  # of weights 98 MB
+    with shared_isolation(Limits(memory=20_000_000)):  # of weights 49 MB
         assert IsolatedSession(path).run({"x": np.ones((1, 8192), np.float32)})["y"][0, 0] == 8192
         assert IsolatedSession(made).run({"x": np.ones((1, 8192), np.float32)})["y"][0, 0] == 8192
 
@@ -173,14 +176,14 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children()}
 
 
-@pytest.fixture(autouse=True)
-def _one_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def one_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep one process that nobody uses, as outside of tests."""
     monkeypatch.setattr(isolation_module, "_SPARE", isolation_module._Spare())
 
 
 @pytest.fixture
-def no_spare() -> Iterator[None]:
+def no_spare(one_spare: None) -> Iterator[None]:  # noqa: ARG001 - it is of the place that there is
     """Start without a process that nobody uses."""
     isolation_module._SPARE.take().close()
     yield
@@ -204,7 +207,7 @@ def test_sessions_share_a_process_which_is_kept_for_the_next() -> None:
 
 @pytest.mark.usefixtures("no_spare")
 def test_closed_sessions_give_back_their_memory_where_an_inner_isolation_ends() -> None:
-    model = model_of("g (float[n] x) => (float[n] y) { y = Add (x, w) }", w=np.ones(1 << 24, np.float32))
+    model = model_of("g (float[n] x) => (float[n] y) { y = Add (x, w) }", w=np.ones(1 << 22, np.float32))
     with shared_isolation():
         process = current_process()
         assert process is not None
@@ -213,9 +216,10 @@ def test_closed_sessions_give_back_their_memory_where_an_inner_isolation_ends() 
             child = psutil.Process(process.worker._process.pid)
             before = child.memory_info().rss
             del session
-        assert child.memory_info().rss < before - (1 << 25)
+        assert child.memory_info().rss < before - (1 << 23)
 
 
+@pytest.mark.usefixtures("one_spare")
 def test_a_process_that_nobody_uses_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation_module, "IDLE", 0.1)
     before = children()
@@ -276,6 +280,7 @@ def test_a_process_dies_with_its_parent_and_leaves_nothing(end: signal.Signals, 
     assert not {path for path in shared.iterdir() if "graphkit" in path.name} - before if before else True
 
 
+@pytest.mark.usefixtures("one_spare")
 def test_a_process_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     isolation_module._SPARE.take().close()
     monkeypatch.setattr(isolation_module, "START", "import no_such_module")
