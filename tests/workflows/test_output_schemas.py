@@ -46,6 +46,7 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
         "fold-report": (CAUSAL, "-o", "{out}"),
         "fold-report unverified": (CAUSAL, *FAST),
         "folder-fold-report": ("{pair}", "-o", "{out}"),
+        "folder-fold-report unverified": ("{pair}", *FAST),
     },
     "split-merged": {"split-report": (MERGED, "-o", "{out}")},
     "merge-decoders": {
@@ -74,6 +75,11 @@ CASES: dict[str, dict[str, tuple[str, ...]]] = {
     "judges": {"judge-list": ()},
 }
 WRITES = [(command, name) for command, cases in CASES.items() for name in cases]
+SLOW = [  # whose proofs the reports of a split and of a fold have too
+    ("verify", "split-proof"),
+    ("merge-decoders", "edit-report"),
+    ("fold", "folder-fold-report"),
+]
 FILES = {"lower": "contract.json", "bundle": "bundle.json"}  # that a command writes beside models, by command
 PROGRAMS = {"merged": MERGED, "causal": CAUSAL}
 
@@ -110,7 +116,11 @@ def providers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(provider_list, "is_here", lambda known: "built in" if known.name == "cpu" else "")
 
 
-@pytest.mark.parametrize(("command", "name"), WRITES, ids=lambda value: value.replace(" ", "-"))
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [pytest.param(*case, marks=pytest.mark.slow if case in SLOW else []) for case in WRITES],
+    ids=lambda value: value.replace(" ", "-"),
+)
 def test_json_is_what_its_schema_says(
     command: str,
     name: str,
