@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from real_models import unpacked
+from small_pipelines import FILLED, decoder, saved
 
 from graphkit.contract import read_contract
 from graphkit.contract.contract_files import read_bundle
@@ -20,7 +20,7 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpacked("qwen2-tiny", tmp_path_factory.mktemp("export") / "qwen2-tiny")
+    return saved(decoder(FILLED), tmp_path_factory.mktemp("export") / "decoder")
 
 
 def words(command: str, export: Path, out: Path) -> list[str]:

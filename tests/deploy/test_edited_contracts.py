@@ -40,7 +40,7 @@ step (float[batch, 2] x, float[batch, 2] h) => (float[batch, 2] y, float[batch, 
 def causal(export: Path, out: Path) -> None:
     """A bundle of a decoder."""
     (saved(decoder("causal"), export) / "generation_config.json").write_text(json.dumps(GENERATION))
-    made(export, out, replace(OPTIONS, verify=True, copy_host=True))
+    made(export, out, replace(OPTIONS, batch=1, verify=True, copy_host=True))
 
 
 def described(export: Path, out: Path) -> None:

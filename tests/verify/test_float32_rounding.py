@@ -63,7 +63,7 @@ def test_weights_that_another_tool_computed_are_equal_up_to_rounding(seed: int) 
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("wrong", [{"scaled": 1 + 2e-5}, {"by": 2e-5}])
+@pytest.mark.parametrize("wrong", [pytest.param({"scaled": 1 + 2e-5}, marks=pytest.mark.slow), {"by": 2e-5}])
 def test_a_few_times_as_much_is_none(wrong: dict[str, float], seed: int) -> None:
     found = verify_rewrite(normalised(), fused(**wrong), options=RewriteProofOptions(seed=seed))
     assert "runs differ" in found.failures[0]
