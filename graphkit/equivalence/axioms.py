@@ -325,6 +325,7 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom.of("pad", "Pad", cutting.pad_axes),
     Axiom.of("zero states", "LSTM GRU RNN", drop_zero_states),
     Axiom.of("scatter", "ScatterND", cutting.write_box),
+    Axiom.of("scatter of elements", "ScatterElements", cutting.write_range),
     Axiom.of("tensor scatter", "TensorScatter", cutting.write_slots),
     Axiom.of("quantize", "DynamicQuantizeLinear QuantizeLinear DequantizeLinear", flat.quantize_list),
     Axiom.of("rows", "Softmax LogSoftmax LayerNormalization RMSNormalization", flat.work_on_rows),

@@ -239,6 +239,25 @@ def write_box(app: Application) -> Result:
     return _write_into(app, data, updates, box)
 
 
+def write_range(app: Application) -> Result:
+    """Write a box of elements, whose indices count up along the axis and are the same along all others."""
+    data, indices, updates = (app.operand(index) for index in range(3))
+    axis = app.axis(app.attr("axis", 0), len(data.shape))
+    if axis is None or app.attr("reduction", "none") != "none":
+        return "it reduces"
+    if not indices.shape or indices.dims != updates.dims or len(indices.shape) != len(data.shape):
+        return "its indices are not those of all it writes"
+    line, constants = indices, app.tools.constants
+    if (array := constants.array(indices) if indices.is_constant else None) is not None and array.size:
+        first = array[tuple(slice(None) if each == axis else slice(1) for each in range(array.ndim))]
+        line = constants.of_array(first.copy(), indices.dtype) if (array == first).all() else indices
+    if (start := _start_along(app, line, axis)) is None:
+        return f"its indices along axis {axis} do not count up"
+    start += data.shape[axis] if upper(start + indices.shape[axis]) <= 0 else 0
+    box = [(start if each == axis else ZERO, length) for each, length in enumerate(indices.shape)]
+    return _write_into(app, data, updates, box)
+
+
 def _index_parts(app: Application, indices: Term, grid: Dims) -> list[Term] | None:
     """Return the indices along each axis."""
     move, constants = app.tools.movement, app.tools.constants

@@ -290,7 +290,7 @@ def is_faithful(app: Application, index: int) -> bool:
     op = app.node.operator
     if op == "Cast":
         return app.dtype in FLOATS
-    if op in ("ScatterND", "TensorScatter"):
+    if op in ("ScatterElements", "ScatterND", "TensorScatter"):
         return index in COPIED[op]
     return index in (range(len(app.args)) if op in FAITHFUL_IN_ALL else (0,) if op in FAITHFUL else ())
 

@@ -197,6 +197,17 @@ CASES = (
     Case("scatter", "y = ScatterND (x, ends, u)", "f = Slice (x, i0, minus2, i1) y = Concat <axis = 1> (f, u)",
          "(T[2, 6, past_n] x, T[2, 2, past_n] u) => (T[k, l, m] y)", dtypes=("float", "int64", "double", "bool"),
          constants={"ends": np.array([[[0, -2], [0, -1]], [[1, -2], [1, -1]]]), "minus2": np.array([-2])}),
+    Case("scatter of elements", SLOTS + "c = Unsqueeze (r, i1) w = Shape (u) at = Expand (c, w) "
+         "y = ScatterElements <axis = 0> (d, at, u)", "y = Concat <axis = 0> (x, u)", TWO),
+    Case("scatter of elements", "y = ScatterElements <axis = 1> (x, middle, u)",
+         "l = Slice (x, i0, i1, i1) r = Slice (x, three, i6, i1) y = Concat <axis = 1> (l, u, r)",
+         "(T[2, 6] x, T[2, 2] u) => (T[k, l] y)", dtypes=("float", "int64", "double", "bool"),
+         constants={"middle": np.array([[1, 2], [1, 2]])}),
+    Case("scatter of elements", "y = ScatterElements <axis = -1> (x, ends, u)",
+         "t = Slice (x, i0, i1, i0) f = Slice (t, i0, minus2, i1) c = Concat <axis = 1> (f, u) "
+         "e = Slice (x, i1, far, i0) y = Concat <axis = 0> (c, e)",
+         "(T[3, 6] x, T[1, 2] u) => (T[k, l] y)", dtypes=("float", "int64", "double", "bool"),
+         constants={"ends": np.array([[-2, -1]]), "minus2": np.array([-2])}),
     Case("tensor scatter", ROW + "w = TensorScatter <axis = 1> (d0, u0, p) y = Squeeze (w, i0)",
          "y = Concat <axis = 0> (x, u)", TWO, opset=24),
     Case("tensor scatter", ROW + "w = TensorScatter <axis = 1> (d0, u0) y = Squeeze (w, i0)",

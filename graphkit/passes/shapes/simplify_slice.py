@@ -22,7 +22,8 @@ class CanonicalizeSlice(NodeRewrite):
     """Give each Slice of step 1 constant bounds, or remove it if it cuts nothing off.
 
     An end at or after the dim becomes the largest int64, and a bound that is the dim minus a number becomes negative.
-    What cuts one whole part out of a Concat, as an assignment to slices of zeros leaves it, is that part. Legality:
+    What cuts one whole part out of a Concat, as an assignment to slices of zeros leaves it, is that part; what cuts
+    within one part cuts that; and of several whole parts, which a Concat reads, these are joined. Legality:
     the bounds mean the same at all legal input dims; any other bound that depends on them is left.
 
     Before:
@@ -56,8 +57,8 @@ class CanonicalizeSlice(NodeRewrite):
             if editor.bypass(node, node.operand(0)):
                 editor.note("Slice(s) without effect removed")
             return
-        if (part := _joined_part(editor, node, bounds)) is not None and editor.bypass(node, part):
-            editor.note("Slice(s) of one part of a Concat removed")
+        if (found := _find_joined_parts(editor, node, bounds)) is not None and _cut_parts(editor, node, *found):
+            editor.note("Slice(s) of parts of a Concat moved to these")
             return
         for index, name in ((1, "starts"), (2, "ends")):
             value, numbers = node.operand(index), [n for pair in bounds if isinstance(n := pair[index - 1], int)]
@@ -69,8 +70,35 @@ class CanonicalizeSlice(NodeRewrite):
             editor.note("bound(s) of Slices made constant")
 
 
-def _joined_part(editor: Editor, node: Node, bounds: list[tuple[Expr | int, Expr | int]]) -> Value | None:
-    """Return the part of a Concat that a Slice cuts out, None where it is no whole one."""
+def _cut_parts(editor: Editor, node: Node, axis: int, parts: list[Value], within: list[int]) -> bool:
+    """Cut out of the parts of a Concat what a Slice cuts out of it; return whether that was done."""
+    out = node.result()
+    if within:
+        numbers = {}
+        for index, number, name in ((1, within[0], "starts"), (2, within[1], "ends")):
+            dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(editor.shapes[node.operand(index)].dtype))
+            numbers[index] = editor.constant(np.array([number], dtype), f"{out.name}_{name}")
+        editor.set_inputs(node, {0: parts[0], **numbers})
+    elif len(parts) == 1:
+        return editor.shapes[parts[0]].dims == editor.shapes[out].dims and editor.bypass(node, parts[0])
+    elif (
+        editor.is_output(out)
+        or not out.consumers
+        or not all(
+            reader.is_op("Concat") and reader.axis(len(editor.shapes[out].dims or ())) == axis
+            for reader, _ in out.consumers
+        )
+    ):
+        return False  # else the Concat of these is merged into the next one
+    else:
+        editor.replace(node, NewNode("Concat", parts, [out.name], {"axis": axis}, like=node))
+    return True
+
+
+def _find_joined_parts(
+    editor: Editor, node: Node, bounds: list[tuple[Expr | int, Expr | int]]
+) -> tuple[int, list[Value], list[int]] | None:
+    """Return the axis of a Concat that a Slice cuts, and what it cuts out: whole parts, or numbers within one."""
     joined, named = node.operand(0), node.input(3)
     concat, dims, axes = joined.producer, editor.shapes[joined].dims, editor.shapes[named].elements if named else None
     if concat is None or not concat.is_op("Concat") or dims is None or len(bounds) != 1 or (named and not axes):
@@ -79,15 +107,28 @@ def _joined_part(editor: Editor, node: Node, bounds: list[tuple[Expr | int, Expr
     cut = element_number(axes[0]) if axes else 0
     if axis is None or cut is None or cut % len(dims) != axis:
         return None
-    low, high = (dims[axis] + at if isinstance(at, int) and at < 0 else Expr.of(at) for at in (first, last))
-    start = Expr.of(0)
+    low, high = (
+        dims[axis] + (0 if at == INT64_MAX else at)
+        if at == INT64_MAX or (isinstance(at, int) and at < 0)
+        else Expr.of(at)
+        for at in (first, last)
+    )
+    start, whole = Expr.of(0), list[Value]()
     for part in concat.operands:
         sizes = editor.shapes[part].dims
         if sizes is None or len(sizes) != len(dims):
             return None
         end = start + sizes[axis]
-        if start == low and (end == high or (last == INT64_MAX and end == dims[axis])):
-            return part if editor.shapes[part].dims == editor.shapes[node.result()].dims else None
+        within = [(each - start).constant for each in (low, high)]
+        room = (end - high).constant
+        if whole or start == low:
+            whole.append(part)
+            if end == high:
+                return axis, whole, []
+        if len(whole) < 2 and room is not None and room >= 0 and all(isinstance(each, int) for each in within):
+            low_number, high_number = (int(each or 0) for each in within)
+            if 0 <= low_number <= high_number:
+                return axis, [part], [low_number, high_number]
         start = end
     return None
 

@@ -131,6 +131,29 @@ def test_one_that_cuts_a_whole_part_out_of_a_concat_is_that_part(start: str, end
     assert lines(outcome.model)[-1] == f"y = Neg ({part})"
 
 
+@pytest.mark.parametrize("read", ["y = Concat <axis = 1> (s, x)", "y = Concat <axis = -1> (x, s)"])
+def test_one_that_cuts_several_whole_parts_is_a_concat_where_a_concat_reads_it(read: str) -> None:
+    outcome = check(PASS, model_of(joined("zero", "m").replace("y = Neg (s)", read)), EVERY)
+    assert "s = Concat <axis: int = 1> (a, z)" in lines(outcome.model)
+
+
+FIVE = """g (float[N, past] x, float[N, 5] v) => (y)
+<int64[1] axis = {1}, int64[1] low = {LOW}, int64[1] high = {HIGH}> {
+    a = Abs (v) c = Concat <axis = 1> (a, x, v) s = Slice (c, low, high, axis) y = Neg (s)
+}"""
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(-12, 12), st.one_of(st.integers(-12, 12), st.just(INT64_MAX)))
+def test_any_numbers_cut_the_same_out_of_parts(low: int, high: int) -> None:
+    check(PASS, model_of(FIVE.replace("LOW", str(low)).replace("HIGH", str(high))), EVERY)
+
+
+def test_one_that_cuts_within_a_part_cuts_that() -> None:
+    outcome = check(PASS, model_of(FIVE.replace("LOW", "1").replace("HIGH", "4")), EVERY)
+    assert "s = Slice (a, s_starts, s_ends, axis)" in lines(outcome.model)
+
+
 @pytest.mark.parametrize(("start", "end"), [("zero", "m"), ("zero", "three"), ("three", "last"), ("minus", "last")])
 def test_one_that_cuts_across_the_parts_of_a_concat_stays(start: str, end: str) -> None:
     outcome = check(PASS, model_of(joined(start, end)), EVERY)
