@@ -18,10 +18,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, cast
 
 from graphkit.errors import GraphkitError
@@ -66,6 +68,53 @@ class DiedError(Exception):
 def worker_command(module: str, *arguments: str) -> list[str]:
     """Return the command line that calls `main` of a module of ours in a Python like this one."""
     return [sys.executable, "-I", "-c", START, json.dumps(sys.path), module, *arguments]
+
+
+class _Alarms:
+    """Functions that one thread calls at their time, unless they are cancelled before: a thread of each costs more."""
+
+    def __init__(self) -> None:
+        self.clear()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.clear)
+
+    def clear(self) -> None:
+        """Begin anew, as a process must that was forked from one with such a thread."""
+        self._changed = threading.Condition()
+        self._due: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._thread: threading.Thread | None = None
+        self._wakes = 0.0  # when the thread looks next
+
+    def set(self, seconds: float, function: Callable[[], None]) -> object:
+        """Let a function be called after some seconds; return what cancels that."""
+        key, at = object(), time.monotonic() + min(seconds, threading.TIMEOUT_MAX)
+        with self._changed:
+            self._due[key] = at, function
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, daemon=True)
+                self._thread.start()
+            elif at < self._wakes:
+                self._changed.notify()
+        return key
+
+    def cancel(self, key: object) -> None:
+        """Let a function not be called, unless it was."""
+        with self._changed:
+            self._due.pop(key, None)
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                now, due = time.monotonic(), self._due.copy()  # collecting garbage may set another one here
+                functions = [self._due.pop(key)[1] for key, (at, _) in due.items() if at <= now and key in self._due]
+                if not functions:
+                    self._wakes = min((at for at, _ in due.values()), default=now + IDLE)
+                    self._changed.wait(min(self._wakes - now, threading.TIMEOUT_MAX))
+            for function in functions:
+                function()
+
+
+_ALARMS = _Alarms()
 
 
 class Worker:
@@ -149,9 +198,7 @@ class Worker:
             timed_out.set()
             self._process.kill()
 
-        alarm = threading.Timer(min(seconds, threading.TIMEOUT_MAX), end_process)
-        alarm.daemon = True
-        alarm.start()
+        alarm = _ALARMS.set(seconds, end_process)
         try:
             if request is not None:
                 write_message(cast(IO[bytes], self._process.stdin), request)
@@ -159,7 +206,7 @@ class Worker:
         except (BrokenPipeError, ConnectionResetError):
             answer = None
         finally:
-            alarm.cancel()
+            _ALARMS.cancel(alarm)
         if answer is None:  # its pipes close before it has ended: how it ends is its own affair
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(SECONDS_TO_END)
@@ -277,23 +324,21 @@ class _Spare:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # collecting garbage may put one while another is taken
         self._worker: Worker | None = None
-        self._end = threading.Timer(0, lambda: None)
+        self._end = object()
 
     def take(self) -> Worker:
         """Return a process."""
         with self._lock:
-            self._end.cancel()
+            _ALARMS.cancel(self._end)
             worker, self._worker = self._worker, None
         return worker if worker is not None and worker.lives else Worker()
 
     def put(self, worker: Worker) -> None:
         """Keep a process for a while, instead of the one that is kept already."""
         with self._lock:
-            self._end.cancel()
+            _ALARMS.cancel(self._end)
             former, self._worker = self._worker, worker
-            self._end = threading.Timer(IDLE, self._drop, [worker])
-            self._end.daemon = True
-            self._end.start()
+            self._end = _ALARMS.set(IDLE, partial(self._drop, worker))
         if former is not None:
             former.close()
 

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 HAS_MEMORY_LIMIT = sys.platform == "linux"  # elsewhere no limit counts the memory that a process allocates
@@ -68,6 +69,7 @@ def waiting_factor() -> float:
     return max(1.0, waiting / (os.cpu_count() or 1))
 
 
+@cache
 def machine_memory() -> int:
     """Return the bytes of memory that this machine, or the container around this process, has."""
     if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -323,3 +324,19 @@ def test_waiting_in_a_busy_loop_is_an_option_of_a_session(spin: bool) -> None:
     session = open_model(model_of(ADDS).proto.SerializeToString(), folder=None, **options)
     entry = session.get_session_options().get_session_config_entry("session.intra_op.allow_spinning")
     assert entry == str(int(spin))
+
+
+def test_alarms_ring_in_the_order_of_their_times_unless_they_are_cancelled() -> None:
+    alarms, rung = isolation_module._Alarms(), list[str]()
+    first, second, last = (threading.Event() for _ in range(3))
+    alarms.set(3600, first.set)
+    cancelled = alarms.set(0.05, lambda: rung.append("cancelled"))
+    alarms.cancel(cancelled)
+    alarms.set(0.1, lambda: (rung.append("b"), last.set()))
+    alarms.set(0.0, lambda: (rung.append("a"), second.set()))
+    assert second.wait(60)
+    assert last.wait(60)
+    assert (rung, first.is_set()) == (["a", "b"], False)
+    alarms.clear()  # as in a forked process, which has no thread of it
+    alarms.set(0.0, first.set)
+    assert first.wait(60)
