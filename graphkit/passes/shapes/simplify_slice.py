@@ -81,16 +81,11 @@ def _cut_parts(editor: Editor, node: Node, axis: int, parts: list[Value], within
         editor.set_inputs(node, {0: parts[0], **numbers})
     elif len(parts) == 1:
         return editor.shapes[parts[0]].dims == editor.shapes[out].dims and editor.bypass(node, parts[0])
-    elif (
-        editor.is_output(out)
-        or not out.consumers
-        or not all(
-            reader.is_op("Concat") and reader.axis(len(editor.shapes[out].dims or ())) == axis
-            for reader, _ in out.consumers
-        )
-    ):
-        return False  # else the Concat of these is merged into the next one
     else:
+        readers = [reader for reader, _ in out.consumers if reader.is_op("Concat")]
+        is_merged = bool(readers) and len(readers) == len(out.consumers) and not editor.is_output(out)
+        if not is_merged or any(reader.axis(len(editor.shapes[out].dims or ())) != axis for reader in readers):
+            return False  # a Concat that is not merged into the next one gains nothing
         editor.replace(node, NewNode("Concat", parts, [out.name], {"axis": axis}, like=node))
     return True
 
@@ -103,34 +98,34 @@ def _find_joined_parts(
     concat, dims, axes = joined.producer, editor.shapes[joined].dims, editor.shapes[named].elements if named else None
     if concat is None or not concat.is_op("Concat") or dims is None or len(bounds) != 1 or (named and not axes):
         return None
-    axis, (first, last) = concat.axis(len(dims)), bounds[0]
+    axis = concat.axis(len(dims))
     cut = element_number(axes[0]) if axes else 0
     if axis is None or cut is None or cut % len(dims) != axis:
         return None
-    low, high = (
-        dims[axis] + (0 if at == INT64_MAX else at)
-        if at == INT64_MAX or (isinstance(at, int) and at < 0)
-        else Expr.of(at)
-        for at in (first, last)
-    )
+    low, high = (_count_from_start(at, dims[axis]) for at in bounds[0])
     start, whole = Expr.of(0), list[Value]()
     for part in concat.operands:
         sizes = editor.shapes[part].dims
         if sizes is None or len(sizes) != len(dims):
             return None
         end = start + sizes[axis]
-        within = [(each - start).constant for each in (low, high)]
-        room = (end - high).constant
         if whole or start == low:
             whole.append(part)
             if end == high:
                 return axis, whole, []
-        if len(whole) < 2 and room is not None and room >= 0 and all(isinstance(each, int) for each in within):
-            low_number, high_number = (int(each or 0) for each in within)
-            if 0 <= low_number <= high_number:
-                return axis, [part], [low_number, high_number]
+        numbers = [
+            int(n) for each in (low - start, high - low, end - high) if (n := each.constant) is not None and n >= 0
+        ]
+        if len(whole) < 2 and len(numbers) == 3:
+            return axis, [part], [numbers[0], numbers[0] + numbers[1]]
         start = end
     return None
+
+
+def _count_from_start(bound: Expr | int, dim: Expr) -> Expr:
+    if bound == INT64_MAX:
+        return dim
+    return dim + bound if isinstance(bound, int) and bound < 0 else Expr.of(bound)
 
 
 def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | int]] | None:
