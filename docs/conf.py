@@ -47,7 +47,7 @@ html_show_copyright = False
 smartquotes = False  # which makes a dash of `--` in the names of options
 
 
-def list_near_pages(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+def list_near_pages(context: dict[str, Any]) -> None:
     """Let the sidebar of a page list the pages around it: all 199 on each of them take two thirds of a build."""
     if "toctree" in context:
         whole = context["toctree"]
@@ -57,5 +57,5 @@ def list_near_pages(app: Sphinx, page: str, template: str, context: dict[str, An
 def setup(app: Sphinx) -> None:
     """Make the pages of the reference, and read docstrings as they are written here."""
     app.connect("builder-inited", lambda _: write_pages(HERE, GENERATED))
-    app.connect("html-page-context", list_near_pages, priority=100)  # before the theme
+    app.connect("html-page-context", lambda *given: list_near_pages(given[3]), priority=100)  # before the theme
     app.connect("autodoc-process-docstring", as_restructured_text, priority=100)  # before napoleon
