@@ -307,6 +307,19 @@ def writes() -> Iterator[tuple[str, Pair]]:
             "y = ScatterND (x, at, u)", "y = ScatterND (x, other, u)",
             "(float[4, 5] x, float[2, 3] u) => (float[k, l] y)", {"at": grid, "other": place},
         )  # fmt: skip
+    columns = {"elsewhere": [[1, 2], [1, 2]], "turned": [[1, 0], [1, 0]], "apart": [[0, 1], [1, 2]],
+               "in one place": [[0, 0], [0, 0]], "from the end": [[-2, -1], [-2, -1]]}  # fmt: skip
+    cut = "(float[2, 5] x, float[2, 2] u) => (float[k, l] y)"
+    for name, place in columns.items():
+        yield f"elements written {name}", Pair(
+            "y = ScatterElements <axis = 1> (x, at, u)", "y = ScatterElements <axis = 1> (x, other, u)",
+            cut, {"at": [[0, 1], [0, 1]], "other": place},
+        )  # fmt: skip
+    for name, how in (("that are added", 'axis = 1, reduction = "add"'), ("along another axis", "axis = 0")):
+        yield f"elements written {name}", Pair(
+            "y = ScatterElements <axis = 1> (x, at, u)", f"y = ScatterElements <{how}> (x, at, u)",
+            cut, {"at": [[0, 1], [0, 1]]},
+        )  # fmt: skip
     yield "a square written turned", Pair(COPY.replace("x", "u"),
         HOW.replace("(e3, f3)", "(f3, e3)") + "y = ScatterND (x, at, u)",
         "(float[n, n] x, float[n, n] u) => (float[k, l] y)")  # fmt: skip

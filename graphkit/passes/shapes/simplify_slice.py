@@ -116,7 +116,7 @@ def _find_joined_parts(
         numbers = [
             int(n) for each in (low - start, high - low, end - high) if (n := each.constant) is not None and n >= 0
         ]
-        if len(whole) < 2 and len(numbers) == 3:
+        if len(numbers) == 3:
             return axis, [part], [numbers[0], numbers[0] + numbers[1]]
         start = end
     return None
