@@ -404,7 +404,7 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
 def _missing_operators(model: Model) -> Counter[tuple[str, int]]:
     """Return how many nodes are of operators that ONNX's own domain does not have in their opset, by both."""
     counts = Counter((node.op_type, node.scope.opset()) for node in all_nodes(model.scopes) if not node.domain)
-    own = EXTRA | {function.name for function in model.proto.functions}
+    own = EXTRA | {function.name for function in model.proto.functions if not function.domain}
     for operator, opset in list(counts):
         is_new = opset > onnx.defs.onnx_opset_version()  # of an ONNX that is not here
         if is_new or operator in own or onnx.defs.has(operator, max_inclusive_version=opset):

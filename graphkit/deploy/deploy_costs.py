@@ -14,7 +14,7 @@ from graphkit.deploy.bundle_methods import MethodModel
 from graphkit.deploy.deploy_sizes import DeploySizes
 from graphkit.deploy.export_pipeline import Pipeline
 from graphkit.deploy.lowered_contract import Lowered
-from graphkit.graph.roles import Axis as Role
+from graphkit.graph.roles import Axis
 from graphkit.model import Model, load
 from graphkit.options import BundleOptions, LowerOptions
 from graphkit.passes.state.update_cache_in_place import SLOTS
@@ -45,9 +45,9 @@ def lowering_costs(
     )
 
 
-def _lowered_at(contract: Contract, *, is_step: bool) -> dict[Role, int]:
+def _lowered_at(contract: Contract, *, is_step: bool) -> dict[Axis, int]:
     sizes = contract.sizes
-    wish: dict[Role, int] = {"batch": max(sizes["batch"], 1)}
+    wish: dict[Axis, int] = {"batch": max(sizes["batch"], 1)}
     if sizes["source"]:
         wish["encoder"] = sizes["source"]
     if is_step:
@@ -73,7 +73,7 @@ def bundling_costs(
     for method in methods:
         originals = _original_models(method, sources)
         is_prompt = method.when == "once" and len(originals) == 1
-        wish: dict[Role, int] = {"encoder": source, "sequence": 1, "past": slots - 1}
+        wish: dict[Axis, int] = {"encoder": source, "sequence": 1, "past": slots - 1}
         if method.when == "once":
             wish |= {"past": 0, "sequence": slots - 1 if is_prompt else 1}
         dims = {name: size for model in originals for name, size in _spec_of_sizes(model, sizes.dims).dims}
@@ -98,7 +98,7 @@ def bundling_costs(
     return tuple(changes)
 
 
-def _dim_of(originals: Sequence[Model], role: Role, size: int) -> Expr:
+def _dim_of(originals: Sequence[Model], role: Axis, size: int) -> Expr:
     """Return the dim of a role in the last of some models, its size where that is no symbol of its own."""
     names = [name for name, found in symbol_roles(originals[-1]).items() if found == role] if originals else []
     return symbol(names[0], int(role != "past")) if len(names) == 1 else const(size)

@@ -17,7 +17,7 @@ from graphkit.analysis.kv_cache import table_positions
 from graphkit.deploy.export_pipeline import MASK_LENGTH
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.roles import Axis as Role
+from graphkit.graph.roles import Axis
 from graphkit.model import Model
 from graphkit.ops.registry import forget_on_registration
 from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, DeployOptions, LowerOptions
@@ -234,7 +234,7 @@ def fold_decoder(model: Model) -> Model:
 forget_on_registration(fold_decoder.cache_clear)
 
 
-def _needed_numbers(model: Model, roles: Mapping[str, Role]) -> dict[str, int]:
+def _needed_numbers(model: Model, roles: Mapping[str, Axis]) -> dict[str, int]:
     """Return the numbers that nodes need dims to be, but for those that grow with a cache."""
     forced = forced_sizes(model, {})
     return {n: int(size) for n, size in forced.items() if size >= 1 and roles.get(n) not in ("past", "total")}

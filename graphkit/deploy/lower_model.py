@@ -249,7 +249,9 @@ class _Lowering:
             source = Source("rows", table, "position") if is_position else Source("embedding", table, by)
             self.interface.becomes(lookup.ids.name, lookup.name)
             self.interface.make(lookup.name, source, f"the rows of '{lookup.table.name}' at '{lookup.ids.name}'")
-        self._adopt_outcome(outcome, *[ExtractEmbedding.name()][: len(known) == len(outcome.matches)])
+        self._adopt_outcome(outcome)
+        if len(known) == len(outcome.matches):  # else it is what removes the others
+            self.passes.add(ExtractEmbedding.name())
         rows = {lookup.name: lookup.node.result().name for lookup in known}
         self._add_stage("rows of tables as inputs", before, stands_for=rows)
 

@@ -243,7 +243,7 @@ def write_range(app: Application) -> Result:
     """Write a box of elements, whose indices count up along the axis and are the same along all others."""
     data, indices, updates = (app.operand(index) for index in range(3))
     axis = app.axis(app.attr("axis", 0), len(data.shape))
-    if axis is None or app.attr("reduction", "none") != "none":
+    if app.attr("reduction", "none") != "none":
         return "it reduces"
     if not indices.shape or indices.dims != updates.dims or len(indices.shape) != len(data.shape):
         return "its indices are not those of all it writes"
@@ -299,6 +299,9 @@ def write_slots(app: Application) -> Result:
         return "its dims are not those written"
     whole = [(ZERO, dim) for dim in data.shape[:axis]]
     return _write_into(app, data, updates, [*whole, (starts[0], updates.shape[axis])])
+
+
+WRITES = {"ScatterElements": write_range, "ScatterND": write_box, "TensorScatter": write_slots}
 
 
 def _write_into(app: Application, data: Term, updates: Term, box: Sequence[tuple[Expr, Expr]]) -> Result:

@@ -206,16 +206,13 @@ def _always_ranges(app: Application) -> bool:
     return are_numbers and is_nonzero(app.elements(2)[0]) and all(map(is_known, app.shape))
 
 
-WRITES = {"ScatterElements": cutting.write_range, "ScatterND": cutting.write_box, "TensorScatter": cutting.write_slots}
-
-
 def _always_scatters(app: Application) -> bool:
     """A write that is known to lie in the tensor."""
     is_slots, data = app.node.op_type == "TensorScatter", app.operand(0)
     if is_slots and app.arg(2) is not None and app.operand(2).shape != data.shape[:1]:
         return False  # it has other rows to begin in than rows
     updates = app.operand(1 if is_slots else 2)
-    return data.dtype == updates.dtype and isinstance(WRITES[app.node.op_type](app), Term)
+    return data.dtype == updates.dtype and isinstance(cutting.WRITES[app.node.op_type](app), Term)
 
 
 def is_biased(app: Application) -> bool:
@@ -259,7 +256,7 @@ ALWAYS = frozenset({"Identity", "Shape", "Size", "Constant"})
 RULES: Mapping[str, Callable[[Application], bool]] = {
     **dict.fromkeys(("Softmax", "LogSoftmax"), _always_softmaxes),
     **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceL2"), _always_reduces),
-    **dict.fromkeys(("ScatterElements", "ScatterND", "TensorScatter"), _always_scatters),
+    **dict.fromkeys(cutting.WRITES, _always_scatters),
     "Cast": lambda app: {app.operand(0).dtype, app.dtype} <= {*INTEGERS, *FLOATS},
     "Clip": lambda app: (
         len({term.dtype for term in app.args if term}) == 1 and all(t is None or t.dims == () for t in app.args[1:])

@@ -13,6 +13,7 @@ from onnx import NodeProto, TensorProto, helper
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.equivalence.application import Application, Context, Reading, Run, Tools, attributes_of, version_of
 from graphkit.equivalence.axioms import AXIOMS, FIRST_AXIOMS, Axiom
+from graphkit.equivalence.cutting import WRITES
 from graphkit.equivalence.linear import REAL_AXIOMS
 from graphkit.equivalence.movement import leading_ones
 from graphkit.equivalence.sizes import RequiredProducts, required_equalities
@@ -290,7 +291,7 @@ def is_faithful(app: Application, index: int) -> bool:
     op = app.node.operator
     if op == "Cast":
         return app.dtype in FLOATS
-    if op in ("ScatterElements", "ScatterND", "TensorScatter"):
+    if op in WRITES:
         return index in COPIED[op]
     return index in (range(len(app.args)) if op in FAITHFUL_IN_ALL else (0,) if op in FAITHFUL else ())
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from graphkit.analysis.costs.cost_changes import CostChange, frozen_dims, models_of, sizes_of_originals
 from graphkit.analysis.page_graph import PageSizes, page_graph
 from graphkit.errors import ModelError
-from graphkit.graph.roles import Axis as Role
+from graphkit.graph.roles import Axis
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.model import Model
 from graphkit.model_diff.node_matching import match_nodes
@@ -91,7 +91,7 @@ def page_rewrites(changes: Sequence[CostChange]) -> tuple[Mapping[str, object], 
     return _make_pages(sides, pairs, _part_twins)
 
 
-def _freeze_original(original: _Side, result: _Side, wish: Mapping[Role, int] = {}) -> None:
+def _freeze_original(original: _Side, result: _Side, wish: Mapping[Axis, int] = {}) -> None:
     """Fix the sizes of an original that are numbers in its result; all of them where the result has no symbols."""
     frozen = dict(frozen_dims(original.model, result.model, wish).dims)
     original.fix(frozen)

@@ -90,7 +90,7 @@ class _Alarms:
         key, at = object(), time.monotonic() + min(seconds, threading.TIMEOUT_MAX)
         with self._changed:
             self._due[key] = at, function
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # a function that failed has ended it
                 self._thread = threading.Thread(target=self._watch, daemon=True)
                 self._thread.start()
             elif at < self._wakes:

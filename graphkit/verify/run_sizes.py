@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphkit.graph.roles import MASKS
-from graphkit.graph.roles import Axis as Role
+from graphkit.graph.roles import MASKS, Axis
 from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.evaluate_constraints import Assignment, Values, size_column
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
@@ -130,7 +129,7 @@ def wish_of(legal: LegalSizes, row: Row, number: int, has_past: bool) -> dict[st
     return _wish_of_symbols(legal, _sizes_by_role(row, 0, has_past), number)
 
 
-def _sizes_by_role(row: Row, length: int, has_past: bool) -> dict[Role, int]:
+def _sizes_by_role(row: Row, length: int, has_past: bool) -> dict[Axis, int]:
     """Return a size for each role, with a length that is the model's own where the row wants one."""
     sequence = length if row.sequence < 0 else row.sequence
     past = row.past
@@ -147,7 +146,7 @@ def _sizes_by_role(row: Row, length: int, has_past: bool) -> dict[Role, int]:
     }
 
 
-def _wish_of_symbols(legal: LegalSizes, sizes: Mapping[Role, int], number: int) -> dict[str, int]:
+def _wish_of_symbols(legal: LegalSizes, sizes: Mapping[Axis, int], number: int) -> dict[str, int]:
     """Return a wish for each symbol; one that is fixed speaks for the others of its role."""
     wish: dict[str, int] = {}
     for place, variable in enumerate(legal.variables):
@@ -167,7 +166,7 @@ def _interesting_sizes(variable: Variable) -> list[int]:
 
 def _common_sizes(legal: LegalSizes) -> Iterator[dict[str, int]]:
     for batch, size in itertools.product((1, 2), COMMON):
-        sizes: dict[Role, int] = {"batch": batch, "past": 0, "channels": 3}
+        sizes: dict[Axis, int] = {"batch": batch, "past": 0, "channels": 3}
         sizes.update(dict.fromkeys(("sequence", "total", "encoder", "other", "space"), size))
         yield _wish_of_symbols(legal, sizes, 0)
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.roles import Axis as Role
-from graphkit.graph.roles import dim_at
+from graphkit.graph.roles import Axis, dim_at
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions, SplitProofOptions
 from graphkit.progress import portion_of, with_share
@@ -144,7 +143,7 @@ def _prove_loop(
     if "past" in later.sizes.fixed_roles or any(isinstance(dim_at(each.past, each.axis), int) for each in growing):
         return LoopProof(0, 0, None, "", ONE_LENGTH)
 
-    def fixed_size(role: Role, size: int) -> int:
+    def fixed_size(role: Axis, size: int) -> int:
         return first.sizes.fixed_roles.get(role, later.sizes.fixed_roles.get(role, size))
 
     def fit_sizes(prompt: int) -> Sizes:

@@ -13,7 +13,7 @@ from graphkit.analysis.costs.peak_memory import PeakMemory
 from graphkit.analysis.costs.typical_sizes import TypicalSizes
 from graphkit.analysis.summary import stored_bytes
 from graphkit.errors import GraphkitError
-from graphkit.graph.roles import Axis as Role
+from graphkit.graph.roles import Axis
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, cell_text, size_cell, table
@@ -127,7 +127,7 @@ class SizedModel:
         cls,
         model: Model,
         spec: DimSpec,
-        wish: Mapping[Role, int],
+        wish: Mapping[Axis, int],
         known_sizes: Mapping[str, int] = {},
         values: Mapping[str, np.ndarray] = {},
     ) -> SizedModel:
@@ -182,7 +182,7 @@ class BeforeAndAfter:
     before: Sequence[Model]
     after: Model
     spec: DimSpec = AS_DECLARED
-    wish: Mapping[Role, int] = field(default_factory=dict)
+    wish: Mapping[Axis, int] = field(default_factory=dict)
     sizes: Mapping[str, Expr] = field(default_factory=dict)
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     written: Model | None = None
@@ -234,7 +234,7 @@ def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
         return CostChange(what, Sizes(), None, None, unknown=str(error), models=models)
 
 
-def frozen_dims(before: Model, after: Model, wish: Mapping[Role, int] = {}) -> DimSpec:
+def frozen_dims(before: Model, after: Model, wish: Mapping[Axis, int] = {}) -> DimSpec:
     """Return the sizes of symbols that are numbers in the result, those aside that a wish says."""
     wished = {name for name, role in symbol_roles(before).items() if role in wish} if wish else set[str]()
     both, dims = (read.dims for read in read_alike(before, after))

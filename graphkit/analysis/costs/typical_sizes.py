@@ -13,7 +13,7 @@ from dataclasses import replace
 from graphkit.graph.cache_entries import split_name
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import GATHERING, SCATTERING, copied_inputs
-from graphkit.graph.roles import Axis as Role
+from graphkit.graph.roles import Axis
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
@@ -23,7 +23,7 @@ from graphkit.shapes.constraints.evaluate_constraints import Constraint
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes, search_nearest_sizes
 from graphkit.shapes.input_dims import input_dims
 
-TYPICAL: Mapping[Role, int] = {
+TYPICAL: Mapping[Axis, int] = {
     "batch": 1,
     "sequence": 128,
     "past": 128,
@@ -42,7 +42,7 @@ class TypicalSizes:
         over: The first symbol that the spec gives both bounds of, None if there is none.
     """
 
-    def __init__(self, model: Model, spec: DimSpec, shapes: Shapes, wish: Mapping[Role, int] = {}) -> None:
+    def __init__(self, model: Model, spec: DimSpec, shapes: Shapes, wish: Mapping[Axis, int] = {}) -> None:
         by_input, legal = sizes_by_input(shapes), legal_sizes(model, spec, shapes=shapes)
         powers = {name: (1 << (size - 1).bit_length(),) for name, size in by_input.items()}  # which strides divide
         variables = (replace(each, preferred=powers.get(each.name, each.preferred)) for each in legal.variables)
@@ -89,7 +89,7 @@ def _runnable_sizes(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) 
     return None
 
 
-def _wished_sizes(legal: LegalSizes, wish: Mapping[Role, int], by_input: Mapping[str, int]) -> dict[str, int]:
+def _wished_sizes(legal: LegalSizes, wish: Mapping[Axis, int], by_input: Mapping[str, int]) -> dict[str, int]:
     sequence = TYPICAL["sequence"] if legal.past is None or wish.get("past") == 0 else 1
     by_role = {**TYPICAL, "sequence": sequence, **wish}
     by_role["total"] = by_role["sequence"] + (0 if legal.past is None else by_role["past"])

@@ -152,7 +152,7 @@ class ExtractEmbedding(Pass):
         before = model
         model = run_to_fixpoint(model, [DequantizeAfterGather()]).model
         shapes, declined, embeddings = infer(model), list[Declined](), list[Embedding]()
-        replaced, names = dict[Value, NewInput](), dict[tuple[Value, Value], str]()
+        replaced, names, changes = dict[Value, NewInput](), dict[tuple[Value, Value], str](), list[str]()
         for node in model.graph.nodes:
             if not node.is_op("Gather", "GatherND"):
                 continue
@@ -170,6 +170,7 @@ class ExtractEmbedding(Pass):
             embeddings.append(Embedding(node, table, ids, role, name))
             if role != "other" or not self.known_only:
                 replaced[out] = NewInput(name, shapes[table].dtype, dims, f"rows of '{table.name}' at '{ids.name}'")
+                changes.append(f"'{ids.name}' is looked up by the host, as '{name}'")
         for node in (node for scope in model.graph.walk() if scope is not model.graph for node in scope.nodes):
             if node.is_op("Gather", "GatherND"):
                 with suppress(MatchFailure):
@@ -178,10 +179,8 @@ class ExtractEmbedding(Pass):
                     declined.append(Declined(node.path, why))
         if not replaced:
             return Matched(before, declined=tuple(declined), matches=tuple(embeddings))
-        made = {new.name for new in replaced.values()}
-        named = [each for each in embeddings if each.name in made]
-        changes = tuple(f"'{each.ids.name}' is looked up by the host, as '{each.name}'" for each in named)
-        return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), tuple(embeddings))
+        model = drop_dead_inputs(with_inputs(model, replaced))
+        return Matched(model, tuple(changes), tuple(declined), tuple(embeddings))
 
 
 def _read_lookup(node: Node, shapes: Shapes) -> tuple[Value, Value, Value]:

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from graphkit.graph.roles import Axis as Role
+from graphkit.graph.roles import Axis
 from graphkit.graph.view import Node, all_nodes
 from graphkit.model import Model
 from graphkit.ops.data_movement import Concatenated
@@ -41,7 +41,7 @@ class Variable:
     """
 
     name: str
-    role: Role
+    role: Axis
     low: int
     high: float
     preferred: tuple[int, ...] = ()
@@ -182,7 +182,7 @@ class LegalSizes:
     variables: tuple[Variable, ...]
     relations: tuple[Relation, ...]
     fixed: Mapping[str, int]
-    fixed_roles: Mapping[Role, int]
+    fixed_roles: Mapping[Axis, int]
     inputs: Mapping[str, tuple[Expr, ...] | None]
     masks: frozenset[str]
     totals: tuple[Expr, ...]
@@ -233,7 +233,7 @@ class LegalSizes:
         return total
 
 
-ORDER: Sequence[Role] = ("batch", "sequence", "past", "encoder", "channels", "other", "space", "total")
+ORDER: Sequence[Axis] = ("batch", "sequence", "past", "encoder", "channels", "other", "space", "total")
 
 
 def legal_sizes(

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from graphkit.graph.roles import MASKS
-from graphkit.graph.roles import Axis as Role
+from graphkit.graph.roles import MASKS, Axis
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr, infer
 from graphkit.shapes.input_dims import input_dims
 from graphkit.symbolic.expr import Call, Symbol
 
 OTHER = 5  # size of a symbol without a known role
-LENGTHS: tuple[Role, ...] = ("sequence", "encoder", "other")  # roles of symbols that others have, too
+LENGTHS: tuple[Axis, ...] = ("sequence", "encoder", "other")  # roles of symbols that others have, too
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,9 @@ class Sizes:
         return text + "".join(f", {name} {size}" for name, size in self.symbols)
 
 
-def symbol_roles(model: Model, dims: Mapping[str, tuple[Expr, ...] | None] | None = None) -> dict[str, Role]:
+def symbol_roles(model: Model, dims: Mapping[str, tuple[Expr, ...] | None] | None = None) -> dict[str, Axis]:
     """Return the role of each symbol in the dims of a model's inputs, by default the declared ones."""
-    roles: dict[str, Role] = {}
+    roles: dict[str, Axis] = {}
     inputs, dims = model.roles.inputs, dims or input_dims(model)
     known = sorted(inputs, key=lambda value: (inputs[value] != "past", inputs[value] in MASKS))
     for value in known:  # the cache first, masks last: their dims may be those of the tokens
@@ -111,19 +110,19 @@ def _broadcast_symbols(dim: Expr) -> Iterator[str]:
         yield dim.name
 
 
-def with_empty_past(spec: DimSpec, roles: Mapping[str, Role]) -> DimSpec:
+def with_empty_past(spec: DimSpec, roles: Mapping[str, Axis]) -> DimSpec:
     """Return a spec in which a past may be empty unless the given one says otherwise."""
     empty = {name: (0, None) for name, role in roles.items() if role == "past" and name not in spec.numbers}
     return DimSpec.of(ranges=empty) | spec
 
 
-def _by_name(name: str) -> Role:
-    words: tuple[tuple[str, Role], ...] = (("past", "past"), ("batch", "batch"), ("total", "total"))
+def _by_name(name: str) -> Axis:
+    words: tuple[tuple[str, Axis], ...] = (("past", "past"), ("batch", "batch"), ("total", "total"))
     words += (("encoder", "encoder"), ("seq", "sequence"))
     return next((role for word, role in words if word in name), "other")
 
 
-def symbol_sizes(model: Model, sizes: Sizes, roles: Mapping[str, Role] | None = None) -> dict[str, int]:
+def symbol_sizes(model: Model, sizes: Sizes, roles: Mapping[str, Axis] | None = None) -> dict[str, int]:
     """Return a size for each symbol in the declared shapes of a model's inputs.
 
     Args:
@@ -133,7 +132,7 @@ def symbol_sizes(model: Model, sizes: Sizes, roles: Mapping[str, Role] | None = 
     """
     roles = symbol_roles(model) if roles is None else roles
     past = sizes.past if model.roles.pasts else 0
-    by_role: dict[Role, int] = {
+    by_role: dict[Axis, int] = {
         "batch": sizes.batch,
         "sequence": sizes.sequence,
         "past": sizes.past,
@@ -144,7 +143,7 @@ def symbol_sizes(model: Model, sizes: Sizes, roles: Mapping[str, Role] | None = 
 
 
 def input_shapes(
-    model: Model, sizes: Sizes, roles: Mapping[str, Role] | None = None
+    model: Model, sizes: Sizes, roles: Mapping[str, Axis] | None = None
 ) -> dict[str, tuple[int, ...] | None]:
     """Return the shape of each input at these sizes, None if its rank is unknown.
 
