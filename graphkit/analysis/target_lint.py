@@ -18,7 +18,7 @@ from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import NORMALIZATIONS, RANDOM, SKIP_NORMALIZATIONS, value_inputs
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, as_text, attribute_value
-from graphkit.ops.elementwise import NO_WHERE
+from graphkit.ops.elementwise_and_reduction import NO_WHERE
 from graphkit.ops.tensor import TensorSequence, element_numbers, plain_dims
 from graphkit.shapes import Shapes, is_known
 from graphkit.targets import ANYTHING, Condition, Fact, Facts, Target, Verdict, joint_verdict, tflite_spellings

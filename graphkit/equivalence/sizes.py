@@ -15,9 +15,8 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.control_and_sequences import has_first_iteration
-from graphkit.ops.data_movement import dims_product
 from graphkit.ops.rule_context import UnknownError
-from graphkit.ops.tensor import EXACT, Ratio, bound_up_to, exact_range, term_span
+from graphkit.ops.tensor import EXACT, Ratio, bound_up_to, dims_product, exact_range, term_span
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer, parse, symbol
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from

@@ -184,9 +184,8 @@ def _matmul_rule(operator: str, single: Sequence[int] = (), per_column: Sequence
         out, pair = facts.output(), {index: facts.dims(index) for index in FACTORS[operator]}
         if any(len(dims) < 2 for dims in (out, *pair.values())):
             raise UnknownError("it multiplies a vector")
-        if not all(_is_vector(facts, index, 1) for index in single) or not all(
-            _is_vector(facts, index) for index in per_column
-        ):
+        fits = [*(_is_vector(facts, index, 1) for index in single), *(_is_vector(facts, index) for index in per_column)]
+        if not all(fits):
             raise UnknownError("its scales are more than one for each column")
         inputs = {index: _pad_dims(dims, len(out)) for index, dims in pair.items()}
         return Layout(inputs, [out], _mark_axes(len(out), [-2, -1]))

@@ -51,10 +51,9 @@ def if_(ctx: InferenceContext) -> list[Tensor]:
     reasons_of = {finding.body: finding.message for finding in reversed(ctx.notes.findings)}  # the first one counts
     reasons = {name: reasons_of.get(body, "") for name, body in ctx.node.bodies.items()}
     if all(reasons.values()):
-        ctx.note_fault(
-            f"neither branch can run: {'; '.join(f'{reason} in {name}' for name, reason in reasons.items())}"
-        )
-    return [_merge_branches(ctx, pair) for pair in zip(then, otherwise, strict=False)]
+        told = "; ".join(f"{reason} in {name}" for name, reason in reasons.items())
+        ctx.note_fault(f"neither branch can run: {told}")
+    return [_merge_branches(ctx, *pair) for pair in zip(then, otherwise, strict=False)]
 
 
 def _infer_branch(ctx: InferenceContext, name: str, is_chosen: bool | None) -> list[Tensor]:
@@ -69,8 +68,7 @@ def _infer_branch(ctx: InferenceContext, name: str, is_chosen: bool | None) -> l
     return results
 
 
-def _merge_branches(ctx: InferenceContext, pair: tuple[Tensor, Tensor]) -> Tensor:
-    first, second = pair
+def _merge_branches(ctx: InferenceContext, first: Tensor, second: Tensor) -> Tensor:
     if isinstance(first, TensorSequence) and isinstance(second, TensorSequence):
         return join_sequences(first, second)
     dtype = first.dtype or second.dtype
@@ -78,14 +76,10 @@ def _merge_branches(ctx: InferenceContext, pair: tuple[Tensor, Tensor]) -> Tenso
         return unknown_tensor(first.reason or second.reason, dtype)
     if len(first.dims) != len(second.dims):
         return unknown_tensor(f"then_branch gives rank {len(first.dims)}, else_branch rank {len(second.dims)}", dtype)
-    where = f"it depends on {ctx.name(0)}"
-    dims = [
-        left if left == right else ctx.new_symbol(f"{where}: then_branch gives {left}, else_branch {right}")
-        for left, right in zip(first.dims, second.dims, strict=True)
-    ]
-    if is_same_elements(first, second):
-        return Tensor(dtype, dims, first.data)
-    return Tensor(dtype, dims)
+    pairs = zip(first.dims, second.dims, strict=True)
+    where = f"it depends on {ctx.name(0)}: then_branch gives"
+    dims = [left if left == right else ctx.new_symbol(f"{where} {left}, else_branch {right}") for left, right in pairs]
+    return Tensor(dtype, dims, first.data if is_same_elements(first, second) else None)
 
 
 def infer_loop(ctx: InferenceContext) -> list[Tensor]:
@@ -159,14 +153,13 @@ def _settle_states(
         after = [_widen_state(ctx, old, new, loose) for old, new in zip(states, results[place], strict=False)]
         if len(after) < len(states):
             raise UnknownError("the body has fewer outputs than states")
-        if all(map(_is_settled, states, after)):
+        if all(
+            old.is_like(new) if isinstance(old, TensorSequence) else old.dims == new.dims
+            for old, new in zip(states, after, strict=True)
+        ):
             break
         states = after if turn < rounds - 1 else [unknown_tensor("an iteration changes it", s.dtype) for s in states]
     return results, [_state_after_loop(ctx, state, loose) for state in states]
-
-
-def _is_settled(old: Tensor, new: Tensor) -> bool:
-    return old.is_like(new) if isinstance(old, TensorSequence) else old.dims == new.dims
 
 
 def _widen_state(ctx: InferenceContext, old: Tensor, new: Tensor, loose: set[Expr]) -> Tensor:
@@ -193,24 +186,13 @@ def _state_after_loop(ctx: InferenceContext, state: Tensor, loose: set[Expr]) ->
 
 
 def has_first_iteration(limit: Tensor | None, start: Tensor | None) -> bool:
-    """Whether a Loop has a first iteration at all legal dims.
-
-    Args:
-        limit: Its first input, None if it is left out.
-        start: Its first condition, None if that is left out.
-    """
+    """Whether a Loop with this limit and first condition has a first iteration at all legal dims; None if left out."""
     times, is_on = scalar_integer(limit), start is None or scalar_integer(start) == 1
     return is_on and (limit is None or (times is not None and lower(times) >= 1))
 
 
 def count_iterations(limit: Tensor | None, start: Tensor | None, body: Scope) -> Expr | None:
-    """Return how often a Loop runs its body, None where that is not known.
-
-    Args:
-        limit: Its first input, None if it is left out.
-        start: Its first condition, None if that is left out.
-        body: Its body, which may end it.
-    """
+    """Return how often a Loop with this limit and first condition runs its body, None where that is not known."""
     times, goes_on = scalar_integer(limit), _goes_on(body)
     if (start is not None and scalar_integer(start) == 0) or times == 0:
         return Expr.of(0)
@@ -227,9 +209,7 @@ def _goes_on(body: Scope) -> bool | None:
         return None
     value = unwrap_value(body.outputs[0], ("Identity",))
     array = inline_array(value.constant)
-    if array is None or not array.size:
-        return True if value is body.inputs[1] else None
-    return bool(array.all())
+    return (value is body.inputs[1] or None) if array is None or not array.size else bool(array.all())
 
 
 def _stack_outputs(times: Expr, axis: int, tensor: Tensor) -> Tensor:
@@ -321,11 +301,14 @@ def split_to(ctx: InferenceContext) -> Tensor:
     """Infer SplitToSequence(input, split): parts of the sizes that are given, of one size, or of 1."""
     tensor, dims = ctx.tensor(), ctx.dims()
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
+    data = ctx.data(1)
     if ctx.has(1) and len(ctx.dims(1)) == 1:
-        return _split_parts(ctx, tensor, axis)
+        (count,) = ctx.dims(1)
+        if data is not None and (count.constant or 0) <= MAX_ITEMS:
+            return TensorSequence.of(tuple(_split_part(tensor, axis, size, False) for size in ctx.exprs(1)))
+        return TensorSequence(None, Common(tensor.dtype, (*dims[:axis], None, *dims[axis + 1 :])), count)
     step = const(1)
     if ctx.has(1):
-        data = ctx.data(1)
         step = ctx.unknown_value(1, 1) if data is None else Expr.of(data.ravel()[0])
     # ONNX says so where no size is given; onnxruntime drops the axis also where one is
     is_dropped = not ctx.attr("keepdims", 1)
@@ -338,14 +321,6 @@ def split_to(ctx: InferenceContext) -> Tensor:
     part_dims = () if is_dropped else (const(1) if step == 1 else None,)
     parts = (*dims[:axis], *part_dims, *dims[axis + 1 :])
     return TensorSequence(None, Common(tensor.dtype, parts), ceil_div(dims[axis], step))
-
-
-def _split_parts(ctx: InferenceContext, tensor: Tensor, axis: int) -> Tensor:
-    """Return the parts of the sizes that the second input lists."""
-    dims, count = ctx.dims(), ctx.dims(1)[0]
-    if ctx.data(1) is not None and (count.constant or 0) <= MAX_ITEMS:
-        return TensorSequence.of(tuple(_split_part(tensor, axis, size, False) for size in ctx.exprs(1)))
-    return TensorSequence(None, Common(tensor.dtype, (*dims[:axis], None, *dims[axis + 1 :])), count)
 
 
 def _split_part(tensor: Tensor, axis: int, size: Expr, is_dropped: bool) -> Tensor:

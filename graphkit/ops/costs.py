@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 
 from graphkit.graph.operator_traits import (
     BROADCASTING,
@@ -27,7 +26,7 @@ from graphkit.graph.operator_traits import (
     operator_set,
 )
 from graphkit.ops.rule_context import NodeFacts, UnknownError
-from graphkit.ops.tensor import Dims
+from graphkit.ops.tensor import dims_product
 from graphkit.symbolic.expr import Expr, const
 
 Rule = Callable[[NodeFacts], Expr]
@@ -35,22 +34,12 @@ Rule = Callable[[NodeFacts], Expr]
 
 def _count_elements(node: NodeFacts, index: int = 0) -> Expr:
     """Return the number of elements of an input."""
-    return product(node.dims(index))
+    return dims_product(node.dims(index))
 
 
 def _count_results(node: NodeFacts) -> Expr:
     """Return the number of elements of the first output."""
-    return product(node.output())
-
-
-def product(dims: Iterable[Expr]) -> Expr:
-    """Return the product of dims."""
-    return _multiply_dims(tuple(dims))
-
-
-@lru_cache(maxsize=8192)  # layers repeat
-def _multiply_dims(dims: Dims) -> Expr:
-    return math.prod(dims, start=const(1))
+    return dims_product(node.output())
 
 
 def _ops(names: str, microsoft: str = "") -> frozenset[str]:
@@ -74,12 +63,12 @@ EXPERTS: Mapping[str, tuple[int, ...]] = {"com.microsoft.MoE": (2, 4, 6), "com.m
 def _matrix_product(node: NodeFacts) -> Expr:
     """Return one for each element of the output and each element of the dim that is summed over."""
     place = -2 if node.attr("transA", 0) else -1
-    return _count_results(node) * product(node.dims(0)[place:][:1])
+    return _count_results(node) * dims_product(node.dims(0)[place:][:1])
 
 
 def _convolution(weights: int) -> Rule:
     """Return the rule of a convolution whose weights, [output channels, channels of a group, *kernel], are an input."""
-    return lambda node: _count_results(node) * product(node.dims(weights)[1:])
+    return lambda node: _count_results(node) * dims_product(node.dims(weights)[1:])
 
 
 def _count_einsum(node: NodeFacts) -> Expr:
@@ -93,7 +82,7 @@ def _count_einsum(node: NodeFacts) -> Expr:
         if len(dims) != len(term) or "." in term:
             raise UnknownError(f"its equation does not name every index of input {number}")
         indices |= dict(zip(term, dims, strict=True))
-    return product(indices.values())
+    return dims_product(indices.values())
 
 
 def _attended_positions(node: NodeFacts) -> Expr:
@@ -110,13 +99,13 @@ def _attention_macs(node: NodeFacts) -> Expr:
         if node.node.op_type != "GroupQueryAttention" or len(queries) != 3:
             raise UnknownError("its queries, keys and values are packed into one tensor")
         queries = node.output()
-    return product(queries) * length + _count_results(node) * length
+    return dims_product(queries) * length + _count_results(node) * length
 
 
 def _attention_scores(node: NodeFacts) -> Expr:
     """Return a scaling and a softmax for each pair of a query and a position that it looks at."""
     queries, heads = node.dims_of_rank(0, 3, 4), "q_num_heads" if not node.node.domain else "num_heads"
-    each = product(queries[:3]) if len(queries) == 4 else queries[0] * queries[1] * node.attr(heads, int)
+    each = dims_product(queries[:3]) if len(queries) == 4 else queries[0] * queries[1] * node.attr(heads, int)
     return each * _attended_positions(node) * (1 + SOFTMAX)
 
 
@@ -155,25 +144,21 @@ def _recurrent(gates: int, each: int) -> Rule:
 
 def _count_experts(node: NodeFacts) -> Expr:
     """Return one for each weight of the experts that a token is sent to."""
-    weights = const(0)
-    for index in EXPERTS[node.node.operator]:
-        if node.has(index):
-            weights = weights + product(node.dims_of_rank(index, 3)[1:])
+    given = filter(node.has, EXPERTS[node.node.operator])
+    weights = sum((dims_product(node.dims_of_rank(index, 3)[1:]) for index in given), const(0))
     packed = 8 // node.attr("expert_weight_bits", 4) if node.node.op_type == "QMoE" else 1
-    return product(node.dims(0)[:-1]) * weights * (packed * node.attr("k", 1))
+    return dims_product(node.dims(0)[:-1]) * weights * (packed * node.attr("k", 1))
 
 
+MATRIX_PRODUCTS = _ops(
+    "Gemm MatMul MatMulInteger QLinearMatMul",
+    "DynamicQuantizeMatMul FusedGemm FusedMatMul MatMulBnb4 MatMulIntegerToFloat MatMulNBits QGemm",
+)
 MACS = _by_operator(
-    (
-        _matrix_product,
-        _ops(
-            "Gemm MatMul MatMulInteger QLinearMatMul",
-            "DynamicQuantizeMatMul FusedGemm FusedMatMul MatMulBnb4 MatMulIntegerToFloat MatMulNBits QGemm",
-        ),
-    ),
+    (_matrix_product, MATRIX_PRODUCTS),
     (_convolution(1), _ops("Conv ConvInteger DeformConv", "FusedConv")),
     (_convolution(3), _ops("QLinearConv", "QLinearConv")),
-    (lambda node: _count_elements(node, 0) * product(node.dims(1)[1:]), _ops("ConvTranspose")),
+    (lambda node: _count_elements(node, 0) * dims_product(node.dims(1)[1:]), _ops("ConvTranspose")),
     (_count_einsum, _ops("Einsum")),
     (_attention_macs, PAST_KEYS),
     (_packed_macs, _ops("", "Attention")),
@@ -249,10 +234,8 @@ OPERATIONS = _by_operator(
     (_per_element(1), _ops("ArgMax ArgMin CumProd CumSum TopK Col2Im GlobalAveragePool GlobalMaxPool")),
     (_per_element(2), TWICE | _ops("GlobalLpPool Hardmax BatchNormalization")),
     (_per_element(3), _ops("LpNormalization")),
-    (
-        _per_element(4),
-        _ops("RMSNormalization SimplifiedLayerNormalization DynamicQuantizeLinear", "SimplifiedLayerNormalization"),
-    ),
+    (_per_element(4), _ops("RMSNormalization DynamicQuantizeLinear")),
+    (_per_element(4), _ops("SimplifiedLayerNormalization", "SimplifiedLayerNormalization")),
     (_per_element(5), _ops("MeanVarianceNormalization")),
     (_per_element(SOFTMAX), _ops("Softmax LogSoftmax", "QLinearSoftmax")),
     (_per_element(6, 2), _ops("LayerNormalization")),
@@ -268,10 +251,7 @@ OPERATIONS = _by_operator(
     (_count_resize, _ops("Resize Upsample")),
     (lambda node: _from_neighbours(node, "linear", len(node.dims(0)) - 2), _ops("GridSample")),
     # One for each update that is added to, multiplied or compared with what is there
-    (
-        lambda node: _count_elements(node, 2) * int(node.attr("reduction", "none") != "none"),
-        SCATTERING,
-    ),
+    (lambda node: _count_elements(node, 2) * int(node.attr("reduction", "none") != "none"), SCATTERING),
     # Products: what they do besides multiplying and adding
     (_count_nothing, _ops("MatMul MatMulInteger Einsum ConvInteger", "FusedMatMul MatMulBnb4")),
     (_count_gemm, _ops("Gemm", "FusedGemm")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +20,7 @@ from graphkit.ops.tensor import (
     Element,
     Tensor,
     array_of,
+    dims_product,
     element_number,
     sizes_of,
 )
@@ -28,11 +28,6 @@ from graphkit.symbolic.algebra import ceil_div, divide_exactly, is_nonzero, lowe
 from graphkit.symbolic.expr import INF, Expr, const
 
 MAX_RANK = 16
-
-
-def dims_product(dims: Dims | list[Expr]) -> Expr:
-    """Return the product of dims."""
-    return prod(dims, start=const(1))
 
 
 def with_dims(ctx: InferenceContext, dims: Dims, array: Array | None) -> Tensor:
@@ -130,10 +125,8 @@ def _explicit_dim(ctx: InferenceContext, source: Dims, index: int, element: Elem
             return const(value)
         if index < len(source):
             return source[index]
-        raise ctx.impossible(
-            f"a target dim of 0 at {index}, where the input has rank {len(source)}",
-            "a target dim of 0 has nothing to copy",
-        )
+        problem = f"a target dim of 0 at {index}, where the input has rank {len(source)}"
+        raise ctx.impossible(problem, "a target dim of 0 has nothing to copy")
     expr = Expr.of(element)  # type: ignore[arg-type]
     least = lower(expr)
     if least >= 1 or (least >= 0 and (allow_zero or (index < len(source) and _is_zero_together(source[index], expr)))):
@@ -264,12 +257,19 @@ def _fill_elements(ctx: InferenceContext, index: int) -> Array | None:
     return array_of([ctx.new_element(reason, tensor.dtype) for _ in range(count)], tensor.sizes())
 
 
+def infer_qlinear_concat(ctx: InferenceContext) -> Tensor:
+    """Infer QLinearConcat(y_scale, y_zero, x, x_scale, x_zero, ...)."""
+    shapes = [ctx.dims(index) for index in range(2, len(ctx.inputs), 3)]
+    axis = ctx.axis(ctx.attr("axis", 0), len(shapes[0]))
+    total = sum((dims[axis] for dims in shapes), const(0))
+    return ctx.like((*shapes[0][:axis], total, *shapes[0][axis + 1 :]), 1)
+
+
 def infer_split(ctx: InferenceContext) -> list[Tensor]:
     """Return parts of the sizes that are given, or as many equal ones as there are outputs."""
     dims = ctx.dims()
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
     count = len(ctx.node.outputs)
-    sizes: list[Expr]
     is_older = has_attributes_only(ctx.node)
     if ctx.has(1) and not is_older:
         sizes = [ctx.unknown_value(1) for _ in range(count)] if ctx.data(1) is None else ctx.exprs(1)
@@ -283,8 +283,7 @@ def infer_split(ctx: InferenceContext) -> list[Tensor]:
             ctx.require_at_least(dims[axis], parts, f"a dim to be split in {parts}", "Invalid num_outputs value")
             size = ceil_div(dims[axis], parts)
         else:
-            what, says = "a dim to be split evenly", "cannot be split evenly"
-            size = ctx.quotient(dims[axis], const(parts), what, says)
+            size = ctx.quotient(dims[axis], const(parts), "a dim to be split evenly", "cannot be split evenly")
         sizes = [size] * (parts - 1) + [dims[axis] - size * (parts - 1)]
     negative = [size for size in sizes if (n := size.constant) is not None and n < 0]
     if negative:
@@ -311,9 +310,9 @@ def depth_to_space(ctx: InferenceContext) -> Tensor:
     size = ctx.attr("blocksize", 1)
     if ctx.node.op_type == "DepthToSpace":
         channels = ctx.quotient(channels, const(size * size), "a dim", "multiple of")
-        return Tensor(ctx.tensor().dtype, (batch, channels, height * size, width * size))
+        return ctx.like((batch, channels, height * size, width * size))
     height, width = (ctx.quotient(dim, const(size), "a dim", "multiple of") for dim in (height, width))
-    return Tensor(ctx.tensor().dtype, (batch, channels * (size * size), height, width))
+    return ctx.like((batch, channels * (size * size), height, width))
 
 
 def infer_expand(ctx: InferenceContext) -> Tensor:
@@ -367,12 +366,10 @@ def infer_pad(ctx: InferenceContext) -> Tensor:
 
 
 def _pad_elements(ctx: InferenceContext, axes: list[int], pads: list[Element]) -> Array | None:
-    array = small_data(ctx)
-    widths = [n for element in pads if (n := element_number(element)) is not None]
+    array, is_constant = small_data(ctx), ctx.attr("mode", "constant") == "constant"
+    widths = [n for element in pads if (n := element_number(element)) is not None and n >= 0]
     fill = ctx.data(2) if ctx.has(2) else array_of([0])
-    if array is None or fill is None or len(widths) < len(pads) or ctx.attr("mode", "constant") != "constant":
-        return None
-    if min(widths, default=0) < 0 or has_attributes_only(ctx.node):
+    if array is None or fill is None or len(widths) < len(pads) or not is_constant or has_attributes_only(ctx.node):
         return None
     around = [(0, 0)] * array.ndim
     for position, axis in enumerate(axes):
@@ -393,6 +390,7 @@ RULES: Mapping[str, Rule] = {
     "Unsqueeze": infer_unsqueeze,
     "com.microsoft.ExpandDims": expand_dims,
     "Concat": infer_concat,
+    "com.microsoft.QLinearConcat": infer_qlinear_concat,
     "Split": infer_split,
     "DepthToSpace": depth_to_space,
     "SpaceToDepth": depth_to_space,
@@ -409,10 +407,6 @@ class Concatenated(Precondition):
 
     shapes: tuple[tuple[Expr, ...], ...]
     axis: int
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return tuple(dim for dims in self.shapes for dim in dims)
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
         rank = len(self.shapes[0])
@@ -431,10 +425,8 @@ class Concatenated(Precondition):
     def violation(self, values: Sequence[int]) -> Violation:
         rank = len(self.shapes[0])
         rows = [list(values[start : start + rank]) for start in range(0, len(values), rank)]
-        return Violation(
-            f"shapes that cannot be joined at axis {self.axis}: {join_words([str(row) for row in rows])}",
-            "Non concat axis dimensions must match",
-        )
+        problem = f"shapes that cannot be joined at axis {self.axis}: {join_words([str(row) for row in rows])}"
+        return Violation(problem, "Non concat axis dimensions must match")
 
     @property
     def told(self) -> tuple[Expr, ...]:
@@ -460,18 +452,12 @@ class Reshaped(Precondition):
     target: tuple[Expr, ...]
     allow_zero: bool
 
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return (*self.source, *self.target)
-
     def outcome(self, values: Sequence[Ints]) -> Ints:
         source, target = list(values[: len(self.source)]), list(values[len(self.source) :])
         shape = values[0].shape
-        total = math.prod(source, start=np.ones(shape, np.int64))
-        fails = np.zeros(shape, np.bool_)
-        wrong = np.zeros(shape, np.bool_)
-        inferred = np.zeros(shape, np.int64)
-        size = np.ones(shape, np.int64)
+        fails, wrong = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+        inferred, size = np.zeros(shape, np.int64), np.ones(shape, np.int64)
+        total = prod(source, start=np.ones(shape, np.int64))
         for index, element in enumerate(target):
             is_rest = element == -1
             fails |= element < -1
@@ -503,9 +489,7 @@ class Reshaped(Precondition):
             return Violation(f"{text}: 0 has nothing to copy", "exceeds the dimension size of the input tensor")
         if target.count(-1) > 1:
             return Violation(f"{text}: more than one -1", "At most one dimension can be -1")
-        result = [
-            source[index] if element == 0 and not self.allow_zero else element for index, element in enumerate(target)
-        ]
+        result = [source[i] if size == 0 and not self.allow_zero else size for i, size in enumerate(target)]
         meant = [i for i, expr in enumerate(self.target) if expr.constant is None]
         copies = [f"0 copies {result[i]}" for i in meant if target[i] != result[i]]
         size = int(np.prod([element for element in result if element != -1]))

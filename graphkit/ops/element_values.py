@@ -202,9 +202,8 @@ def _extreme_element(
     if len(ratios) < len(args):
         return None
     divisor = math.lcm(*(ratio.divisor for ratio in ratios))
-    return _settle_fraction(
-        of_exprs(*(ratio.dividend * (divisor // ratio.divisor) for ratio in ratios)), divisor, dtype
-    )
+    dividends = (ratio.dividend * (divisor // ratio.divisor) for ratio in ratios)
+    return _settle_fraction(of_exprs(*dividends), divisor, dtype)
 
 
 def _absolute_element(args: tuple[Element, ...], dtype: int) -> Result:

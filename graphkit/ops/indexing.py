@@ -7,19 +7,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import TensorProto
 
 from graphkit.dtypes import INT32_MAX, INT64_MAX
 from graphkit.graph.operator_traits import has_attributes_only
 from graphkit.graph.view import Node, Value, unwrap_value
-from graphkit.ops.data_movement import dims_product, small_data, with_dims
+from graphkit.ops.data_movement import small_data, with_dims
 from graphkit.ops.preconditions import FINE, WRONG, Index, Ints, Precondition, Violation, name_value
 from graphkit.ops.rule_context import InferenceContext, NodeView, Rule, UnknownError
-from graphkit.ops.tensor import Array, Element, Tensor, array_of, element_number, is_known, is_to_the_end
+from graphkit.ops.tensor import Array, Element, Tensor, array_of, dims_product, element_number, is_known, is_to_the_end
 from graphkit.ops.value_ranges import ValueRangeAnalysis
 from graphkit.symbolic.algebra import ceil_div, lower, maximum, minimum, upper
 from graphkit.symbolic.expr import Expr, const
 
-Bounds = list[tuple[int, Element | None, Element | None, Element | None]]
+Bound = Element | None  # of a slice, or its step: None where it is not known
 
 
 def slice_(ctx: InferenceContext) -> Tensor:
@@ -48,54 +49,46 @@ def _unknown_axes(ctx: InferenceContext) -> str:
     return "the number of sliced axes is unknown" if counts == [None, None] else ""
 
 
-def _slice_bounds(ctx: InferenceContext, rank: int) -> Bounds:
+def _slice_bounds(ctx: InferenceContext, rank: int) -> list[tuple[int, Bound, Bound, Bound]]:
     """Return axis, start, end and step for each axis that is sliced; None for one that is not known."""
     if has_attributes_only(ctx.node):
         starts, ends = ctx.attr("starts", ()), ctx.attr("ends", ())
         axes = ctx.attr("axes", ()) or range(len(starts))
         return [(ctx.axis(a, rank), s, e, 1) for a, s, e in zip(axes, starts, ends, strict=False)]
-    counts = [ctx.tensor(index).count() for index in (1, 2)]
-    counts.append(len(ctx.numbers(3)) if ctx.has(3) else None)
+    chosen = ctx.numbers(3) if ctx.has(3) else None
+    counts = [ctx.tensor(1).count(), ctx.tensor(2).count(), None if chosen is None else len(chosen)]
     count = next(n for n in counts if n is not None)
     if count > rank:
         raise ctx.impossible(
-            f"{count} axes are sliced of a tensor of rank {rank}", "more axes are sliced than the input has"
+            f"{count} axes are sliced of a tensor of rank {rank}", "more axes are sliced than there are"
         )
-    chosen = ctx.numbers(3) if ctx.has(3) else list(range(count))
-    columns: list[list[Element | None]] = []
+    columns: list[list[Bound]] = []
     for index in (1, 2, 4):
         data = ctx.data(index)
-        elements: list[Element | None] = [None] * count if data is None else data.ravel().tolist()
+        elements: list[Bound] = [None] * count if data is None else data.ravel().tolist()
         columns.append([1] * count if index == 4 and not ctx.has(4) else elements)
-    rows = zip(chosen, *columns, strict=False)
+    rows = zip(range(count) if chosen is None else chosen, *columns, strict=False)
     return [(ctx.axis(axis, rank), start, end, step) for axis, start, end, step in rows]
 
 
-def _slice_elements(
-    array: Array | None, axis: int, start: Element | None, end: Element | None, step: object
-) -> Array | None:
+def _slice_elements(array: Array | None, axis: int, start: Bound, end: Bound, step: Bound) -> Array | None:
     first, last = (None if bound is None else element_number(bound) for bound in (start, end))
     if array is None or first is None or last is None or not isinstance(step, int) or step == 0:
         return None
     if step < 0 and last < -array.shape[axis]:
         last = None  # past the front: in Python, -1 - length would count from the end again
-    index: list[slice] = [slice(None)] * array.ndim
-    index[axis] = slice(first, last, step)
-    return array[tuple(index)]
+    return array[(slice(None),) * axis + (slice(first, last, step),)]
 
 
-def _slice_dim(
-    ctx: InferenceContext, dim: Expr, start: Element | None, end: Element | None, step: Element | None
-) -> Expr:
+def _slice_dim(ctx: InferenceContext, dim: Expr, start: Bound, end: Bound, step: Bound) -> Expr:
     if start is None or end is None or step is None:
         return ctx.new_symbol("what the Slice cuts depends on data")
     stride = Expr.of(step)  # type: ignore[arg-type]
     if lower(stride) <= 0 <= upper(stride):
         return ctx.new_symbol(f"the step of the Slice is {step}, which may be above or below 0")
     if upper(stride) < 0 and element_number(end) in (INT32_MAX, INT64_MAX):
-        return ctx.new_symbol(
-            f"the Slice goes backwards to {end}, which is the front in onnxruntime, and the end in ONNX"
-        )
+        where = "which is the front in onnxruntime, and the end in ONNX"
+        return ctx.new_symbol(f"the Slice goes backwards to {end}, {where}")
     length = _slice_length(dim, Expr.of(start), Expr.of(end), stride)  # type: ignore[arg-type]
     if length is None:
         return ctx.new_symbol(f"the Slice goes from {start} to {end}, and either may be below 0 or not")
@@ -148,10 +141,19 @@ def _gather_elements(ctx: InferenceContext, array: Array, axis: int) -> Array | 
     return array_of(array.take(places, axis).ravel().tolist(), shape)
 
 
+def gather_blocks(ctx: InferenceContext) -> Tensor:
+    """Infer GatherBlockQuantized(data, indices, scales, zeros), where a byte may hold several numbers."""
+    dims, indices = list(ctx.dims(0)), ctx.dims(1)
+    axis = ctx.axis(ctx.attr("gather_axis", 0), len(dims))
+    if ctx.tensor().dtype == TensorProto.UINT8:
+        dims[-1] = dims[-1] * (8 // max(ctx.attr("bits", 4), 1))
+    return ctx.like((*dims[:axis], *indices, *dims[axis + 1 :]), 2)
+
+
 def gather_elements(ctx: InferenceContext) -> Tensor:
     """Return the dims of the indices, which are no larger than those of the data off the axis."""
     _require_inside(ctx, "'indices' shape")
-    return Tensor(ctx.tensor().dtype, ctx.dims(1))
+    return ctx.like(ctx.dims(1))
 
 
 def _require_inside(ctx: InferenceContext, says: str) -> None:
@@ -170,7 +172,7 @@ def gather_nd(ctx: InferenceContext) -> Tensor:
         raise UnknownError(f"the last dim of {ctx.name(1)} is not a number")
     if depth + batch > len(dims):
         raise ctx.impossible(f"{depth} indices into a tensor of rank {len(dims)}", "the indices do not fit the rank")
-    return Tensor(ctx.tensor().dtype, (*indices[:-1], *dims[batch + depth :]))
+    return ctx.like((*indices[:-1], *dims[batch + depth :]))
 
 
 def infer_scatter(ctx: InferenceContext) -> Tensor:
@@ -239,6 +241,7 @@ def _index_columns(node: Node) -> Sequence[Value | None]:
 RULES: Mapping[str, Rule] = {
     "Slice": slice_,
     "Gather": infer_gather,
+    "com.microsoft.GatherBlockQuantized": gather_blocks,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
     "com.microsoft.GatherND": gather_nd,
@@ -257,14 +260,10 @@ class Sliced(Precondition):
     Where both are computed, and lie before and behind all that there is, less is left than is meant.
     """
 
-    dims: tuple[Expr, ...]
-    axis: int
     start: Expr
     end: Expr
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return self.start, self.end, *self.dims
+    dims: tuple[Expr, ...]
+    axis: int
 
     @property
     def told(self) -> tuple[Expr, ...]:
@@ -299,11 +298,9 @@ def _from_front(bound: Ints, size: Ints) -> Ints:
     return np.clip(np.where(bound < 0, bound + size, bound), 0, size)
 
 
-def _require_bounds(
-    ctx: InferenceContext, axis: int, start: Element | None, end: Element | None, step: Element | None
-) -> None:
+def _require_bounds(ctx: InferenceContext, axis: int, start: Bound, end: Bound, step: Bound) -> None:
     """Note that a bound that is meant to count from the front must not count from the end."""
     if isinstance(start, (int, Expr)) and isinstance(end, (int, Expr)) and step == 1:
         bounds = Expr.of(start), Expr.of(end)
         if any(bound.constant is None and lower(bound) < 0 <= upper(bound) for bound in bounds):
-            ctx.require(Sliced(ctx.dims(), axis, *bounds))
+            ctx.require(Sliced(*bounds, ctx.dims(), axis))

@@ -93,14 +93,8 @@ MEANINGS: Mapping[str, tuple[int, ...]] = {
 KERNELS_OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "QuantizeLinear": 23}
 # Since which versions what works on int64 works on int32 too.
 KERNELS_OF_INT32: Mapping[str, int] = {
-    **dict.fromkeys(COMPARING, 9),
-    "Abs": 6,
-    "Equal": 7,
-    "Max": 12,
-    "Min": 12,
-    "Neg": 6,
-    "Where": 9,
-}
+    **dict.fromkeys(COMPARING, 9), "Abs": 6, "Equal": 7, "Max": 12, "Min": 12, "Neg": 6, "Where": 9,
+}  # fmt: skip
 # Of float16, onnxruntime runs the body that ONNX has for them where the model has the version of that body, and
 # elsewhere a kernel of float32: other digits, infinities and signs of zeros.
 BODIES_OF_HALVES = operator_set(

@@ -6,7 +6,7 @@ They describe the CPU kernels of onnxruntime 1.31; tests run each kind.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, cast
@@ -41,12 +41,12 @@ class Violation:
 
 
 class Precondition(ABC):
-    """A condition on the dims that a node reads."""
+    """A condition on the dims that a node reads; each kind is a dataclass."""
 
-    @property
-    @abstractmethod
+    @cached_property
     def exprs(self) -> tuple[Expr, ...]:
-        """The expressions that the outcome depends on."""
+        """The expressions that the outcome depends on, in the order of the fields."""
+        return tuple(_exprs_in(self))
 
     @cached_property
     def symbols(self) -> frozenset[str]:
@@ -85,16 +85,23 @@ class Precondition(ABC):
         return False
 
 
+def _exprs_in(part: Any) -> Iterator[Expr]:
+    if isinstance(part, Expr):
+        yield part
+    elif isinstance(part, (tuple, Precondition, Relation)):
+        inner = part if isinstance(part, tuple) else (getattr(part, each.name) for each in fields(cast(Any, part)))
+        for each in inner:
+            yield from _exprs_in(each)
+
+
 def _rewrite_exprs(part: Any, rewrite: Callable[[Expr], Expr]) -> Any:
     if isinstance(part, Expr):
         return rewrite(part)
     if isinstance(part, tuple):
         return tuple(_rewrite_exprs(each, rewrite) for each in part)
     if isinstance(part, (Precondition, Relation)):
-        whole: Any = part  # each kind is a dataclass
-        return replace(
-            whole, **{each.name: _rewrite_exprs(getattr(part, each.name), rewrite) for each in fields(whole)}
-        )
+        whole: Any = part
+        return replace(whole, **{x.name: _rewrite_exprs(getattr(part, x.name), rewrite) for x in fields(whole)})
     return part
 
 
@@ -126,10 +133,6 @@ class Related(Precondition):
     relation: Relation
     what: str
     says: str
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return self.relation.left, self.relation.right
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
         return failing_where(~COMPARISONS[self.relation.relation](values[0], values[1]))
@@ -167,7 +170,7 @@ class Condition(Precondition):
     says: str
     equal: tuple[tuple[Expr, Expr], ...] = ()
 
-    @property
+    @cached_property
     def exprs(self) -> tuple[Expr, ...]:
         return self.operands
 
@@ -201,10 +204,6 @@ class Index(Precondition):
     count: Expr
     says: str
 
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return self.low, self.high, self.size, self.count
-
     def outcome(self, values: Sequence[Ints]) -> Ints:
         low, high, size, count = values
         return failing_where(((low < -size) | (high >= size)) & (count > 0))
@@ -226,12 +225,8 @@ BROADCAST = "broadcast"
 class Broadcast(Precondition):
     """Dims of one axis broadcast: all that are not 1 are equal."""
 
-    exprs_: tuple[Expr, ...]
+    dims: tuple[Expr, ...]
     says: str = BROADCAST
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return self.exprs_
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
         largest = np.where(values[0] == 1, values[-1], values[0])
@@ -243,7 +238,7 @@ class Broadcast(Precondition):
         return failing_where(clash)
 
     def violation(self, values: Sequence[int]) -> Violation:
-        return Violation(f"dims that do not broadcast: {pair_text(self.exprs, values)}", self.says)
+        return Violation(f"dims that do not broadcast: {pair_text(self.dims, values)}", self.says)
 
     def equalities(self) -> tuple[tuple[Expr, Expr], ...]:
-        return tuple((self.exprs_[0], expr) for expr in self.exprs_[1:])
+        return tuple((self.dims[0], dim) for dim in self.dims[1:])

@@ -12,14 +12,11 @@ from onnx import TensorProto
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.graph.operator_traits import join_tables
 from graphkit.ops import (
-    attention,
     control_and_sequences,
     data_movement,
-    elementwise,
+    elementwise_and_reduction,
     indexing,
-    matmul_and_recurrent,
-    quantized,
-    reduction,
+    matmul_and_attention,
     spatial,
     tensor_creation,
 )
@@ -29,14 +26,11 @@ from graphkit.symbolic.algebra import upper
 from graphkit.symbolic.expr import TooComplexError
 
 RULES: dict[str, Rule] = join_tables(
-    attention.RULES,
     control_and_sequences.RULES,
     data_movement.RULES,
-    elementwise.RULES,
+    elementwise_and_reduction.RULES,
     indexing.RULES,
-    matmul_and_recurrent.RULES,
-    quantized.RULES,
-    reduction.RULES,
+    matmul_and_attention.RULES,
     spatial.RULES,
     tensor_creation.RULES,
 )
@@ -98,10 +92,8 @@ def _check_rule(operator: str, rule: Rule) -> Rule:
     @wraps(rule)
     def checked_rule(ctx: InferenceContext) -> list[Tensor]:
         def fault(problem: str) -> ModelError:
-            said = f"the shape rule for {operator} {problem}"
-            return ModelError(
-                said, file=ctx.engine.model.file, node=ctx.node.path, hint=f"correct the rule: {SIGNATURE}"
-            )
+            said, hint = f"the shape rule for {operator} {problem}", f"correct the rule: {SIGNATURE}"
+            return ModelError(said, file=ctx.engine.model.file, node=ctx.node.path, hint=hint)
 
         try:
             results = rule(ctx)

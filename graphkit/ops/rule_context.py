@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, Protocol
 
 import onnx
@@ -20,7 +19,7 @@ from graphkit.graph.operator_traits import has_attributes_only
 from graphkit.graph.view import Node, Scope, T, Value, attribute_value
 from graphkit.model import Model
 from graphkit.ops.preconditions import BROADCAST, Broadcast, Condition, Precondition, Related, has_rest, is_zero
-from graphkit.ops.tensor import Array, Dims, Element, Tensor, element_number, exact_range, is_known
+from graphkit.ops.tensor import Array, Dims, Element, Tensor, dims_product, element_number, exact_range, is_known
 from graphkit.symbolic.algebra import divide_exactly, lower, maximum, upper, without_common_factor
 from graphkit.symbolic.expr import INF, Bound, Call, Expr, TooComplexError, const, symbol
 from graphkit.symbolic.relations import Relation, Requirement
@@ -287,7 +286,7 @@ class InferenceContext(NodeView):
         """Note that a number must not be 0 for the node to run, unless a dim is: then nothing is computed."""
         if lower(number) <= 0 <= upper(number):
             with suppress(TooComplexError):
-                self.require(Condition((number, prod(dims, start=const(1))), is_zero, f"{what}: {{0}}", says))
+                self.require(Condition((number, dims_product(dims)), is_zero, f"{what}: {{0}}", says))
 
     def same(self, left: Expr, right: Expr, what: str, says: str | None = "") -> Expr:
         """Return the simpler of two expressions that must be equal for the node to run.

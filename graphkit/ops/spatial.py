@@ -9,17 +9,9 @@ from fractions import Fraction
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.ops.data_movement import dims_product
-from graphkit.ops.preconditions import (
-    FAILS,
-    FINE,
-    WRONG,
-    Ints,
-    Related,
-    Violation,
-)
+from graphkit.ops.preconditions import FAILS, FINE, WRONG, Ints, Related, Violation
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.ops.tensor import EXACT, Dims, Element, Tensor, element_number
+from graphkit.ops.tensor import EXACT, Dims, Element, Tensor, dims_product, element_number
 from graphkit.symbolic.algebra import ceil_div, floor_div, lower, maximum, minimum
 from graphkit.symbolic.expr import Expr, const
 from graphkit.symbolic.relations import Relation
@@ -104,7 +96,7 @@ def _image_parts(ctx: InferenceContext) -> tuple[Expr, Expr, Dims]:
 def _make_image(ctx: InferenceContext, batch: Expr, channels: Expr | int, spatial: Iterable[Expr | int]) -> Tensor:
     """Return an output of the first input's dtype."""
     dims = (batch, *spatial, channels) if _is_channels_last(ctx) else (batch, channels, *spatial)
-    return Tensor(ctx.tensor().dtype, dims)
+    return ctx.like(dims)
 
 
 def _is_channels_last(ctx: InferenceContext) -> bool:
@@ -134,9 +126,8 @@ def conv_transpose(ctx: InferenceContext) -> Tensor:
         raise UnknownError("the ranks of input and weight differ")
     count = len(dims) - 2
     head = (dims[0], kernel[1] * ctx.attr("group", 1))
-    output_shape = ctx.attr("output_shape", ())
-    if output_shape:
-        return Tensor(ctx.tensor().dtype, (*head, *output_shape[-count:]))
+    if output_shape := ctx.attr("output_shape", ()):
+        return ctx.like((*head, *output_shape[-count:]))
     strides, dilations = (_integer_list(ctx, name, count, 1) for name in ("strides", "dilations"))
     pads = _read_pads(ctx, count)
     extra = _integer_list(ctx, "output_padding", count, 0)
@@ -148,7 +139,7 @@ def conv_transpose(ctx: InferenceContext) -> Tensor:
         else:  # padding takes away what is more than the stride, and adds nothing
             is_certain = lower(reach) >= strides[axis]
             result.append(dim * strides[axis] if is_certain else ctx.new_symbol(SAME_SHORT))
-    return Tensor(ctx.tensor().dtype, (*head, *result))
+    return ctx.like((*head, *result))
 
 
 def infer_pool(ctx: InferenceContext) -> list[Tensor]:
@@ -188,13 +179,12 @@ def infer_resize(ctx: InferenceContext) -> Tensor:
     elif ctx.data(read := at_sizes if has_sizes else at_scales) is not None:
         sizes = ctx.values(read)
     else:
-        unknown_dims = [ctx.unknown_value(read) if index in axes else dim for index, dim in enumerate(dims)]
-        return Tensor(ctx.tensor().dtype, unknown_dims)
+        return ctx.like([ctx.unknown_value(read) if index in axes else dim for index, dim in enumerate(dims)])
     if not has_sizes:
         sizes = [_scale_dim(ctx, dims[axis], scale) for axis, scale in zip(axes, sizes, strict=False)]
     elif ctx.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
         if min(listed, default=0) < 0:  # which onnxruntime does not count from the back here
-            return Tensor(ctx.tensor().dtype, [ctx.new_symbol(ASPECT) for _ in dims])
+            return ctx.like([ctx.new_symbol(ASPECT) for _ in dims])
         sizes = _fit_sizes(ctx, [dims[axis] for axis in axes], sizes)
     if len(sizes) != len(axes):
         raise ctx.impossible(f"{len(sizes)} scales or sizes for {len(axes)} axes", "the scales do not fit the rank")
@@ -204,7 +194,7 @@ def infer_resize(ctx: InferenceContext) -> Tensor:
         if has_sizes and size != dim:
             ctx.require_not_zero(size, (dim,), "a dim is resized to 0", "should be greater than 0")
             ctx.require_not_zero(dim, (size,), "nothing is resized", "Cannot scale 0")
-    return Tensor(ctx.tensor().dtype, dims)
+    return ctx.like(dims)
 
 
 def _fit_sizes(ctx: InferenceContext, dims: Sequence[Expr], sizes: Sequence[Element]) -> list[Element]:
@@ -218,10 +208,9 @@ def _fit_sizes(ctx: InferenceContext, dims: Sequence[Expr], sizes: Sequence[Elem
         return [ctx.new_symbol(ASPECT) for _ in sizes]
     scale = min(ratios) if ctx.attr("keep_aspect_ratio_policy", "stretch") == "not_larger" else max(ratios)
     exact = [scale * dim for dim, _ in numbers if dim]
-    return [
-        round(size) if abs(size % 1 - Fraction(1, 2)) > Fraction(1, 100) + size / (1 << 20) else ctx.new_symbol(ASPECT)
-        for size in exact
-    ]
+    slack = Fraction(1, 100)
+    is_clear = [abs(size % 1 - Fraction(1, 2)) > slack + size / (1 << 20) for size in exact]
+    return [round(size) if clear else ctx.new_symbol(ASPECT) for size, clear in zip(exact, is_clear, strict=True)]
 
 
 def _scale_dim(ctx: InferenceContext, dim: Expr, scale: Element) -> Expr:
@@ -245,14 +234,14 @@ def _scale_dim(ctx: InferenceContext, dim: Expr, scale: Element) -> Expr:
 def roi_align(ctx: InferenceContext) -> Tensor:
     """Infer RoiAlign and MaxRoiPool: regions, channels, the output's height and width."""
     sizes = ctx.attr("pooled_shape", ()) or (ctx.attr("output_height", 1), ctx.attr("output_width", 1))
-    return Tensor(ctx.tensor().dtype, (ctx.dims(1)[0], ctx.dims(0)[1], *sizes))
+    return ctx.like((ctx.dims(1)[0], ctx.dims(0)[1], *sizes))
 
 
 def col_to_image(ctx: InferenceContext) -> Tensor:
     """Infer Col2Im(input, image_shape, block_shape): batch, channels, the shape of the image."""
     dims = ctx.dims()
     channels = ctx.quotient(dims[1], dims_product(ctx.exprs(2)), "channels")
-    return Tensor(ctx.tensor().dtype, (dims[0], channels, *ctx.exprs(1)))
+    return ctx.like((dims[0], channels, *ctx.exprs(1)))
 
 
 _GRID_SAMPLE: Rule = lambda ctx: ctx.like((*ctx.dims()[:2], *ctx.dims(1)[1:-1]))  # noqa: E731 - of two domains
@@ -269,16 +258,13 @@ def infer_stft(ctx: InferenceContext) -> Tensor:
     ctx.at_most(dims[1], EXACT[32])
     frames = ctx.new_symbol(IN_FLOAT32) if is_rounded else floor_div(dims[1] - length, step) + 1
     bins = floor_div(length, 2) + 1 if ctx.attr("onesided", 1) else length
-    return Tensor(ctx.tensor().dtype, (dims[0], frames, bins, 2))
+    return ctx.like((dims[0], frames, bins, 2))
 
 
 def infer_dft(ctx: InferenceContext) -> Tensor:
     """Infer DFT(input, length, axis): the transformed axis has the length, or half of it where it is one-sided."""
     dims = list(ctx.dims())
-    if ctx.opset >= 20:
-        axis = ctx.numbers(2)[0] if ctx.has(2) else -2
-    else:
-        axis = ctx.attr("axis", 1)
+    axis = ctx.attr("axis", 1) if ctx.opset < 20 else ctx.numbers(2)[0] if ctx.has(2) else -2
     place = ctx.axis(axis, len(dims))
     length = ctx.size(1) if ctx.has(1) else dims[place]
     one_sided, inverse = ctx.attr("onesided", 0), ctx.attr("inverse", 0)
@@ -286,7 +272,7 @@ def infer_dft(ctx: InferenceContext) -> Tensor:
         raise UnknownError("the inverse of a one-sided transform")
     dims[place] = floor_div(length, 2) + 1 if one_sided else length
     dims[-1] = const(2)
-    return Tensor(ctx.tensor().dtype, dims)
+    return ctx.like(dims)
 
 
 def infer_unfold(ctx: InferenceContext) -> Tensor:
@@ -295,7 +281,7 @@ def infer_unfold(ctx: InferenceContext) -> Tensor:
     place = ctx.axis(ctx.attr("dim", -1), len(dims))
     ctx.at_least(dims[place] - size, 0, "the window does not fit")
     dims[place] = floor_div(dims[place] - size, const(step)) + 1
-    return Tensor(ctx.tensor().dtype, (*dims, const(size)))
+    return ctx.like((*dims, const(size)))
 
 
 RULES: Mapping[str, Rule] = {
@@ -359,12 +345,8 @@ class WindowFits(Related):
     shape: tuple[Expr, ...]
 
     @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return *super().exprs, *self.shape
-
-    @property
     def told(self) -> tuple[Expr, ...]:
-        return super().exprs
+        return self.relation.left, self.relation.right
 
     def outcome(self, values: Sequence[Ints]) -> Ints:
         return np.where(values[0] < 1 - 2 * self.stride, FAILS, np.where(values[0] < 0, WRONG, FINE))

@@ -203,6 +203,16 @@ def is_same_elements(left: Tensor, right: Tensor) -> bool:
     return first is not None and second is not None and len(first) == len(second) and all(map(is_same, first, second))
 
 
+@lru_cache(maxsize=8192)  # layers repeat
+def _multiply_dims(dims: Dims) -> Expr:
+    return math.prod(dims, start=const(1))
+
+
+def dims_product(dims: Iterable[Expr]) -> Expr:
+    """Return the product of dims."""
+    return _multiply_dims(tuple(dims))
+
+
 def sizes_of(dims: Sequence[Expr]) -> tuple[int, ...] | None:
     """Return dims as numbers, None if one is symbolic."""
     numbers = tuple(n for dim in dims if (n := dim.constant) is not None)
@@ -319,13 +329,9 @@ def agreed_facts(before: Tensor, now: Tensor) -> Tensor:
     """Return the facts that two calls of a function agree on, for tensors or sequences."""
     if isinstance(before, TensorSequence) and isinstance(now, TensorSequence):
         return join_sequences(before, now)
-    if isinstance(now, TensorSequence):
-        return unknown_tensor("the calls of the function differ")
-    if before.dims != now.dims:
+    if isinstance(now, TensorSequence) or before.dims != now.dims:
         return unknown_tensor("the calls of the function differ", now.dtype)
-    if not (before.may_have_data or now.may_have_data):
-        return now
-    if is_same_elements(before, now):
+    if not (before.may_have_data or now.may_have_data) or is_same_elements(before, now):
         return now
     return Tensor(now.dtype, now.dims, None, "the calls of the function differ")
 

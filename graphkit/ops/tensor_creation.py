@@ -12,7 +12,7 @@ from onnx import SparseTensorProto, TensorProto
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import has_attributes_only
 from graphkit.graph.view import VALUES, ZERO, constant_tensor
-from graphkit.ops.data_movement import dims_product, small_data, unknown_values
+from graphkit.ops.data_movement import small_data, unknown_values
 from graphkit.ops.element_values import compare_elements, for_each_element
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import (
@@ -20,6 +20,7 @@ from graphkit.ops.tensor import (
     Element,
     Tensor,
     array_of,
+    dims_product,
     element_number,
     plain_element,
     sizes_of,
@@ -130,9 +131,8 @@ def non_zero(ctx: InferenceContext) -> Tensor:
         zeros = for_each_element(lambda element: compare_elements("==", element, 0), data)
         if None not in zeros.ravel().tolist():
             places = np.argwhere(zeros == 0).T
-            return Tensor(
-                TensorProto.INT64, places.shape, places.astype(object) if places.size <= MAX_ELEMENTS else None
-            )
+            data = places.astype(object) if places.size <= MAX_ELEMENTS else None
+            return Tensor(TensorProto.INT64, places.shape, data)
     return Tensor(TensorProto.INT64, (rank, ctx.new_symbol(f"it is how many elements of {ctx.name(0)} are not zero")))
 
 
@@ -144,7 +144,7 @@ def top_k(ctx: InferenceContext) -> list[Tensor]:
     ctx.require_at_least(count, 0, "k below 0", "must not be negative")
     ctx.require_at_most(count, dims[axis], "k is larger than the axis", "k argument")
     dims[axis] = count
-    return [Tensor(ctx.tensor().dtype, dims), Tensor(TensorProto.INT64, dims)]
+    return [ctx.like(dims), Tensor(TensorProto.INT64, dims)]
 
 
 def one_hot(ctx: InferenceContext) -> Tensor:
@@ -166,10 +166,10 @@ def infer_compress(ctx: InferenceContext) -> Tensor:
     """Keep as many along the axis as the condition has True."""
     count = ctx.new_symbol(f"it is how many elements of {ctx.name(1)} are True")
     if "axis" not in ctx.attributes:
-        return Tensor(ctx.tensor().dtype, (count,))
+        return ctx.like((count,))
     dims = list(ctx.dims())
     dims[ctx.axis(ctx.attr("axis", 0), len(dims))] = count
-    return Tensor(ctx.tensor().dtype, dims)
+    return ctx.like(dims)
 
 
 def infer_unique(ctx: InferenceContext) -> list[Tensor]:
@@ -182,14 +182,14 @@ def infer_unique(ctx: InferenceContext) -> list[Tensor]:
         axis = ctx.axis(ctx.attr("axis", 0), len(dims))
         total, dims[axis] = dims[axis], count
     vectors = [Tensor(TensorProto.INT64, (length,)) for length in (count, total, count)]
-    return [Tensor(ctx.tensor().dtype, dims), *vectors]
+    return [ctx.like(dims), *vectors]
 
 
 def unique_vector(ctx: InferenceContext) -> list[Tensor]:
     """Infer com.microsoft Unique: as many as are distinct, where each stands, how often each is there."""
     (total,) = ctx.dims()
     count = ctx.new_symbol("it is how many distinct elements there are")
-    return [Tensor(ctx.tensor().dtype, (count,)), *(Tensor(TensorProto.INT64, (n,)) for n in (total, count))]
+    return [ctx.like((count,)), *(Tensor(TensorProto.INT64, (n,)) for n in (total, count))]
 
 
 RULES: Mapping[str, Rule] = {

@@ -176,9 +176,7 @@ def _fit_affine(dims: Dims, data: Array | np.ndarray) -> Affine | None:
     expected = np.full(data.shape, origin, data.dtype)
     for axis, stride in enumerate(strides):
         steps = np.arange(data.shape[axis]).astype(data.dtype) * stride
-        expected = expected + np.expand_dims(
-            steps, [other_axis for other_axis in range(data.ndim) if other_axis != axis]
-        )
+        expected = expected + np.expand_dims(steps, [other for other in range(data.ndim) if other != axis])
     if not np.all(expected == data):
         return None
     return Affine(dims, Expr.of(origin), tuple(map(Expr.of, strides)))
@@ -290,10 +288,8 @@ class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
         if facts.dtype not in INTEGERS:
             return None
         if facts.data is not None:
-            is_usable = not self.typical or all(
-                is_known(element) for element in facts.data.flat if isinstance(element, Expr)
-            )
-            return facts.data if is_usable else None
+            exprs = [element for element in facts.data.flat if isinstance(element, Expr)] if self.typical else []
+            return facts.data if all(map(is_known, exprs)) else None
         if tensor is None or facts.dtype not in WIDE or not 0 < math.prod(tensor.dims) <= MAX_CONSTANT:
             return None
         try:

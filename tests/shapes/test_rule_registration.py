@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import load
-from graphkit.ops.registry import RULES, matmul_and_recurrent
+from graphkit.ops.registry import RULES, matmul_and_attention
 from graphkit.ops.tensor import array_of
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes import InferenceContext, Shapes, Tensor, UnknownError, declarations, infer, register_rule
@@ -149,6 +149,6 @@ def test_the_example_of_the_docstring() -> None:
 def test_the_example_of_the_guide_for_contributors() -> None:
     guide = (ROOT / "docs" / "maintainers" / "adding-a-shape-rule.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^def infer_distances.*?(?=^RULES)", guide, re.DOTALL | re.MULTILINE)
-    assert code.strip() == inspect.getsource(matmul_and_recurrent.infer_distances).strip()
-    register_rule("CDist", domain="custom")(matmul_and_recurrent.infer_distances)
+    assert code.strip() == inspect.getsource(matmul_and_attention.infer_distances).strip()
+    register_rule("CDist", domain="custom")(matmul_and_attention.infer_distances)
     assert dims(TEXT) == "[n, m]"

@@ -20,9 +20,9 @@ from graphkit.graph.operator_traits import RECURRENT
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.control_and_sequences import count_iterations
-from graphkit.ops.costs import MACS, OPERATIONS, READ_IN_PART, SHAPE_ONLY, UNCOUNTED, VIEWS, Rule, product
+from graphkit.ops.costs import MACS, OPERATIONS, READ_IN_PART, SHAPE_ONLY, UNCOUNTED, VIEWS, Rule
 from graphkit.ops.rule_context import NodeFacts
-from graphkit.ops.tensor import Dims, TensorSequence, element_number
+from graphkit.ops.tensor import Dims, TensorSequence, dims_product, element_number
 from graphkit.progress import check_time
 from graphkit.shapes import Expr, Shapes, UnknownError, ceil_div, const
 from graphkit.symbolic.expr import Monomial, TooComplexError, sum_text
@@ -138,7 +138,7 @@ def bytes_of(value: Value, shapes: Shapes) -> Expr:
 
 @lru_cache(maxsize=8192)  # layers repeat
 def _count_bytes(dims: Dims, bits: int) -> Expr:
-    return ceil_div(product(dims) * bits, 8) if bits % 8 else product(dims) * (bits // 8)
+    return ceil_div(dims_product(dims) * bits, 8) if bits % 8 else dims_product(dims) * (bits // 8)
 
 
 def _bytes_moved(node: Node, shapes: Shapes) -> Expr:

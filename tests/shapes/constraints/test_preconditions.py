@@ -96,7 +96,7 @@ def test_inputs_are_joined_as_in_onnxruntime(a: tuple[int, int], b: tuple[int, i
 @examples(100, 200)
 @given(st.integers(-5, 5), st.integers(-5, 5), SIZE)
 def test_a_slice_is_cut_as_in_onnxruntime(start: int, end: int, size: int) -> None:
-    precondition = Sliced(names("d", 1), 0, symbol("s"), symbol("e"))
+    precondition = Sliced(symbol("s"), symbol("e"), names("d", 1), 0)
     given_shape = shape_of(
         "(float[n] x, int64[1] s, int64[1] e) => (float y) { y = Slice(x, s, e) }",
         x=np.zeros(size, np.float32),
@@ -112,7 +112,7 @@ def test_a_slice_is_cut_as_in_onnxruntime(start: int, end: int, size: int) -> No
 def test_a_range_that_begins_before_and_ends_behind_all_there_is_has_too_few_elements() -> None:
     """Positions that are counted from the middle of a table: a longer text gets all of it, and fewer than it needs."""
     length = symbol("length")
-    precondition = Sliced(names("d", 1), 0, const(4) - length, length + 3)
+    precondition = Sliced(const(4) - length, length + 3, names("d", 1), 0)
     assert [outcome(precondition, [4 - n, n + 3, 7]) for n in (1, 4, 5, 12)] == [FINE, FINE, WRONG, WRONG]
     assert "it lies before all that there is, 7 of 7 are left" in str(precondition.violation([-8, 15, 7]))
 

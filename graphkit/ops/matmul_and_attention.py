@@ -1,11 +1,12 @@
-"""Attention and rotary embeddings: the operators of opset 23 and those of com.microsoft.
+"""Products of matrices, recurrent layers and attention, with their quantised and fused forms.
 
-Where past and present share a buffer, the present is as long as the past, and only a value at run time says how much of
-it is filled. Source: onnxruntime's docs/ContribOperators.md, and the results of its CPU kernels.
+Where past and present of an attention share a buffer, the present is as long as the past, and only a value at run time
+says how much of it is filled. Source: onnxruntime's docs/ContribOperators.md, and the results of its CPU kernels.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,6 +20,124 @@ from graphkit.symbolic.expr import Expr, const
 from graphkit.symbolic.relations import Relation
 
 TABLE = "more positions than the table has"
+INNER = "the inner dims of a product"
+
+
+def matmul_dims(ctx: InferenceContext, left: Dims, right: Dims) -> Dims:
+    """Return the dims of a product as numpy's matmul has them."""
+    if not left or not right:
+        raise ctx.impossible("a product with a scalar", "a product with a scalar")
+    rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else ()
+    ctx.same(left[-1], right[-2] if len(right) > 1 else right[0], INNER, "dimension mismatch")
+    batch = ctx.broadcast(left[:-2], right[:-2], says="cannot broadcast on dim")
+    return (*batch, *rows, *columns)
+
+
+def _product_rule(dtype: int | None = None, *, like: int = 0, right: int = 1) -> Rule:
+    """Return the rule of a product of input 0 and another one, of a dtype, or of that of an input."""
+
+    def product(ctx: InferenceContext) -> Tensor:
+        result_dtype = ctx.tensor(like).dtype if dtype is None else dtype
+        return Tensor(result_dtype, matmul_dims(ctx, ctx.dims(0), ctx.dims(right)))
+
+    return product
+
+
+matmul, matmul_integer = _product_rule(), _product_rule(TensorProto.INT32)
+
+
+def fused_matmul(ctx: InferenceContext) -> Tensor:
+    """Infer FusedMatMul: either factor may be transposed; with transBatch, the batch dims come after the rows."""
+    factors = []
+    for index, letter in enumerate("AB"):
+        dims = ctx.dims(index)
+        if ctx.attr(f"transBatch{letter}", 0) and len(dims) > 2:
+            dims = (*dims[1:-1], dims[0], dims[-1])
+        if ctx.attr(f"trans{letter}", 0) and len(dims) > 1:
+            dims = (*dims[:-2], dims[-1], dims[-2])
+        factors.append(dims)
+    return ctx.like(matmul_dims(ctx, *factors))
+
+
+def matmul_blocks(ctx: InferenceContext) -> Tensor:
+    """Infer MatMulNBits and MatMulBnb4: the weight is packed, and the attributes K and N are its dims."""
+    dims = ctx.dims()
+    ctx.same(dims[-1], const(ctx.attr("K", 0)), INNER)
+    return ctx.like((*dims[:-1], ctx.attr("N", 0)))
+
+
+def _projections(*sizes: str) -> Rule:
+    """Return the rule of projections to sizes that attributes give, and of what keeps the dims of the input."""
+    return lambda ctx: [*(ctx.like((*ctx.dims()[:-1], ctx.attr(size, 0))) for size in sizes), ctx.like(ctx.dims())]
+
+
+def infer_distances(ctx: InferenceContext) -> Tensor:
+    """Infer CDist(A, B): the distances from each row of A to each row of B."""
+    (rows, size), (others, size_of_others) = ctx.dims(0), ctx.dims(1)
+    ctx.same(size, size_of_others, "the sizes of rows")
+    return Tensor(ctx.tensor().dtype, (rows, others))
+
+
+def infer_qgemm(ctx: InferenceContext) -> Tensor:
+    """Infer QGemm(A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero): without y_zero, it gives floats."""
+    return Tensor(ctx.tensor(8).dtype if ctx.has(8) else TensorProto.FLOAT, _gemm_dims(ctx, 0, 3))
+
+
+def _gemm_dims(ctx: InferenceContext, left: int, right: int) -> Dims:
+    first, second = ctx.dims(left), ctx.dims(right)
+    if len(first) != 2 or len(second) != 2:
+        raise UnknownError("a factor is not a matrix")
+    rows, inner = first[::-1] if ctx.attr("transA", 0) else first
+    inner_right, columns = second[::-1] if ctx.attr("transB", 0) else second
+    ctx.same(inner, inner_right, INNER, "Dimension mismatch")
+    return rows, columns
+
+
+def infer_einsum(ctx: InferenceContext) -> Tensor:
+    """Infer Einsum: each letter is a dim, and equal letters are equal dims."""
+    equation = re.sub(r"\s", "", ctx.attr("equation", ""))
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(ctx.inputs):
+        raise UnknownError("the equation does not fit the inputs")
+    letters_of: dict[str, list[Dims]] = {}
+    ellipses: list[Dims] = []
+    for index, term in enumerate(terms):
+        _read_term(ctx, term, ctx.dims(index), letters_of, ellipses)
+    says = "could not be broadcast"
+    sizes = {letter: ctx.broadcast(*dims, says=says)[0] for letter, dims in letters_of.items()}
+    around = ctx.broadcast(*ellipses, says=says) if ellipses else ()
+    if not arrow:
+        letters = left.replace(".", "").replace(",", "")
+        right = ("..." if ellipses else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    before, _, after = right.partition("...")
+    if not set(before + after) <= sizes.keys():
+        raise UnknownError("the equation's output has a letter of its own")
+    middle = around if "..." in right else ()
+    return ctx.like((*(sizes[c] for c in before), *middle, *(sizes[c] for c in after)))
+
+
+def _read_term(ctx: InferenceContext, term: str, dims: Dims, sizes: dict[str, list[Dims]], around: list[Dims]) -> None:
+    before, dots, after = term.partition("...")
+    named = len(before) + len(after)
+    if named > len(dims) or (not dots and named < len(dims)):
+        raise ctx.impossible(f"the term '{term}' for rank {len(dims)}", "the equation does not fit the ranks")
+    if dots:
+        around.append(dims[len(before) : len(dims) - len(after)])
+    tail = dims[len(dims) - len(after) :]
+    for letter, dim in [*zip(before, dims, strict=False), *zip(after, tail, strict=True)]:
+        sizes.setdefault(letter, []).append((dim,))
+
+
+def infer_recurrent(ctx: InferenceContext) -> list[Tensor]:
+    """Infer RNN, GRU and LSTM: all hidden states, the last one, and the last cell of an LSTM."""
+    dims = ctx.dims()
+    hidden = const(ctx.attr("hidden_size", 0)) if "hidden_size" in ctx.attributes else ctx.dims(2)[-1]
+    directions = const(2 if ctx.attr("direction", "forward") == "bidirectional" else 1)
+    every, last = (dims[0], directions, dims[1], hidden), (directions, dims[1], hidden)
+    if ctx.attr("layout", 0):  # batch first
+        every, last = (dims[0], dims[1], directions, hidden), (dims[0], directions, hidden)
+    return [ctx.like(result_dims) for result_dims in (every, last, last)]
 
 
 def infer_attention(ctx: InferenceContext) -> list[Tensor]:
@@ -33,9 +152,8 @@ def infer_attention(ctx: InferenceContext) -> list[Tensor]:
             if length != needed:
                 says = f"inconsistent {name}_sequence_length"
                 ctx.require(Related(Relation.equal(length, needed), problem.format(of), says))
-    result: tuple[Expr, ...] = (*query[:3], value[3])
-    if len(ctx.dims()) == 3:
-        result = (query[0], query[2], query[1] * value[3])
+    is_flat = len(ctx.dims()) == 3
+    result = (query[0], query[2], query[1] * value[3]) if is_flat else (*query[:3], value[3])
     keys, values = (Tensor(ctx.tensor(i).dtype, (*part[:2], total, part[3])) for i, part in ((1, key), (2, value)))
     return [Tensor(dtype, result), keys, values, Tensor(dtype, (*query[:3], total))]
 
@@ -57,15 +175,15 @@ def infer_packed_attention(ctx: InferenceContext) -> list[Tensor]:
     mask, past = (5, 8) if ctx.node.op_type == "QAttention" else (3, 4)
     sizes = ctx.attr("qkv_hidden_sizes", ())
     hidden = const(sizes[2]) if sizes else ctx.quotient(ctx.dims(1)[-1], const(3), "the weight's columns")
-    dtype = ctx.tensor(3).dtype if past == 8 else ctx.tensor().dtype
+    dtype = ctx.tensor(3 if past == 8 else 0).dtype
     result = Tensor(dtype, (dims[0], dims[1], hidden))
     heads = const(ctx.attr("num_heads", 1))
     head = ctx.quotient(hidden, heads, "the hidden size")
     before = ctx.dims(past)[3] if ctx.has(past) else const(0)
     shares = ctx.attr("past_present_share_buffer", 0)
-    if not shares and ctx.has(mask) and len(mask_dims := ctx.dims(mask)) == 2:
+    if not shares and ctx.has(mask) and len(ctx.dims(mask)) == 2:
         what = "the lengths of the mask, and of past and new together,"
-        ctx.same(mask_dims[1], before + dims[1], what, "mask_index")
+        ctx.same(ctx.dims(mask)[1], before + dims[1], what, "mask_index")
     return [result, Tensor(dtype, (2, dims[0], heads, before if shares else before + dims[1], head))]
 
 
@@ -87,33 +205,28 @@ def infer_decoder_attention(ctx: InferenceContext) -> list[Tensor]:
     shares = bool(ctx.attr("past_present_share_buffer", 0))
     present, total = _cache_lengths(ctx, dims[1], 5, shares)
     caches = [Tensor(ctx.tensor(i).dtype, (dims[0], heads, present, ctx.dims(i)[3])) for i in (5, 6)]
-    result = (dims[0], dims[1], ctx.dims(6)[3] * heads)
-    dtype = ctx.tensor().dtype
-    return [Tensor(dtype, result), *caches, Tensor(dtype, (dims[0], heads, dims[1], total))]
+    result = ctx.like((dims[0], dims[1], ctx.dims(6)[3] * heads))
+    return [result, *caches, ctx.like((dims[0], heads, dims[1], total))]
 
 
 def _infer_separate(ctx: InferenceContext, past: int, shares: bool) -> list[Tensor]:
     """Return the outputs for queries of rank 3, and keys and values of rank 3, or of rank 4 as a cache has them."""
-    dims, heads, dtype = ctx.dims(), const(ctx.attr("num_heads", 1)), ctx.tensor().dtype
+    dims, heads = ctx.dims(), const(ctx.attr("num_heads", 1))
     key = ctx.dims(1) if ctx.has(1) else ()
     if len(dims) != 3 or not ctx.has(2) or len(key) not in (3, 4):
         raise UnknownError("a layout of keys and values that no rule knows")
     value = ctx.dims(2)
     hidden = value[2] if len(value) == 3 else value[1] * value[3]
     present, total = _cache_lengths(ctx, key[1] if len(key) == 3 else key[2], past, shares)
-    caches = [
-        Tensor(dtype, (dims[0], heads, present, ctx.quotient(size, heads, "the hidden size")))
-        for size in (dims[2], hidden)
-    ]
-    return [Tensor(dtype, (dims[0], dims[1], hidden)), *caches, Tensor(dtype, (dims[0], heads, dims[1], total))]
+    widths = [ctx.quotient(size, heads, "the hidden size") for size in (dims[2], hidden)]
+    caches = [ctx.like((dims[0], heads, present, width)) for width in widths]
+    return [ctx.like((dims[0], dims[1], hidden)), *caches, ctx.like((dims[0], heads, dims[1], total))]
 
 
 def _cache_lengths(ctx: InferenceContext, new: Expr, past: int, shares: bool) -> tuple[Expr, Expr]:
     """Return the lengths of the present cache and of past and new together; a buffer's is filled as `past + 2` says."""
     before = ctx.dims(past)[2] if ctx.has(past) else const(0)
-    if shares:
-        return before, ctx.size(past + 2) + new
-    return before + new, before + new
+    return (before, ctx.size(past + 2) + new) if shares else (before + new, before + new)
 
 
 def infer_grouped_attention(ctx: InferenceContext) -> list[Tensor]:
@@ -134,12 +247,10 @@ def infer_grouped_attention(ctx: InferenceContext) -> list[Tensor]:
     length = past if is_sliding else maximum(past, total)
     present = Tensor(dtype, (dims[0], groups, length, head))
     if ctx.has(3):  # a cache of 4 bits holds two numbers in one
-        width = (
-            ctx.dims(3)[3]
-            if ctx.attr("kv_cache_bit_width", 0)
-            else ctx.same(head, ctx.dims(3)[3], "sizes of heads", "KV head dimension")
-        )
-        present = Tensor(ctx.tensor(3).dtype, (dims[0], groups, length, width))
+        width = ctx.dims(3)[3]
+        if not ctx.attr("kv_cache_bit_width", 0):
+            width = ctx.same(head, width, "sizes of heads", "KV head dimension")
+        present = ctx.like((dims[0], groups, length, width), 3)
     return [result, present, present, Tensor(dtype, (dims[0], heads, dims[1], total))]
 
 
@@ -166,7 +277,7 @@ def infer_sparse_attention(ctx: InferenceContext) -> list[Tensor]:
     dims = ctx.dims()
     heads, head = _head_size(ctx, ctx.attr("kv_num_heads", 1))
     caches = [Tensor(ctx.tensor(index).dtype, ctx.dims(index)) for index in (3, 4)]
-    return [Tensor(ctx.tensor().dtype, (dims[0], dims[1], head * heads)), *caches]
+    return [ctx.like((dims[0], dims[1], head * heads)), *caches]
 
 
 def _head_size(ctx: InferenceContext, groups: int) -> tuple[int, Expr]:
@@ -183,22 +294,51 @@ def infer_linear_attention(ctx: InferenceContext) -> list[Tensor]:
         raise UnknownError("the number of heads is unknown")
     keys, values = (ctx.quotient(ctx.dims(i)[2], const(groups), "the hidden size") for i in (1, 2))
     batch, length, _ = ctx.dims()
-    state = ctx.dims(3) if ctx.has(3) else (batch, const(groups), keys, values)
-    if not ctx.has(3) and ctx.attr("state_window", 0):
-        state = (const(ctx.attr("state_window", 0)), *state)
-    present = Tensor(ctx.tensor(3).dtype if ctx.has(3) else 0, state)
-    return [Tensor(ctx.tensor().dtype, (batch, length, values * heads)), present]
+    window = ctx.attr("state_window", 0)
+    state = (*[const(window)] * bool(window), batch, const(groups), keys, values)
+    present = ctx.like(ctx.dims(3), 3) if ctx.has(3) else Tensor(0, state)
+    return [ctx.like((batch, length, values * heads)), present]
+
+
+def infer_search(ctx: InferenceContext) -> Tensor:
+    """Infer GreedySearch(ids, max_length, ...) and Sampling."""
+    return Tensor(TensorProto.INT32, (ctx.dims()[0], ctx.size(1)))
 
 
 def infer_beam_search(ctx: InferenceContext) -> list[Tensor]:
     """Infer BeamSearch(ids, max_length, min_length, num_beams, num_return_sequences, ...)."""
-    batch, length = ctx.dims()[0], ctx.size(1)
-    returned = ctx.size(4)
+    batch, length, returned = ctx.dims()[0], ctx.size(1), ctx.size(4)
     scores = ctx.tensor(5).dtype if ctx.has(5) else 0  # that of the length penalty
     return [Tensor(TensorProto.INT32, (batch, returned, length)), Tensor(scores, (batch, returned))]
 
 
 RULES: Mapping[str, Rule] = {
+    "MatMul": matmul,
+    "MatMulInteger": matmul_integer,
+    "QLinearMatMul": _product_rule(like=7, right=3),  # a, a_scale, a_zero, b, ..., y_scale, y_zero
+    "Gemm": lambda ctx: ctx.like(_gemm_dims(ctx, 0, 1)),
+    "Einsum": infer_einsum,
+    "RNN": infer_recurrent,
+    "GRU": infer_recurrent,
+    "LSTM": infer_recurrent,
+    "com.microsoft.MatMulIntegerToFloat": _product_rule(like=2),  # A, B, a_scale, b_scale, ...
+    "com.microsoft.DynamicQuantizeMatMul": _product_rule(TensorProto.FLOAT),  # a float factor and an 8-bit one
+    "com.microsoft.MatMulInteger16": matmul_integer,
+    "com.microsoft.FusedMatMul": fused_matmul,
+    "com.microsoft.TransposeMatMul": fused_matmul,
+    "com.microsoft.MatMulNBits": matmul_blocks,
+    "com.microsoft.MatMulBnb4": matmul_blocks,
+    # (A, B, B_shape): the weight is packed, and the elements of the third input are its dims
+    "com.microsoft.MatMulFpQ4": lambda ctx: ctx.like(matmul_dims(ctx, ctx.dims(), tuple(ctx.exprs(2)))),
+    # (A, skip, ...): one projection or three, then the sum of input and residual
+    "com.microsoft.MatMulNBitsMlp": _projections("N"),
+    "com.microsoft.MatMulNBitsQkv": _projections("Nq", "Nkv", "Nkv"),
+    "com.microsoft.FusedMatMulActivation": fused_matmul,
+    "com.microsoft.GemmFastGelu": matmul,
+    "com.microsoft.FusedGemm": lambda ctx: ctx.like(_gemm_dims(ctx, 0, 1)),
+    "com.microsoft.QGemm": infer_qgemm,
+    "com.microsoft.DynamicQuantizeLSTM": infer_recurrent,
+    "com.microsoft.CDist": infer_distances,
     "Attention": infer_attention,
     "com.microsoft.Attention": infer_packed_attention,
     "com.microsoft.DecoderMaskedSelfAttention": infer_packed_attention,
@@ -218,10 +358,7 @@ RULES: Mapping[str, Rule] = {
         (ctx.dims()[0], ctx.attr("num_heads", 1), ctx.dims()[1], ctx.dims()[1])
     ),
     "com.microsoft.BeamSearch": infer_beam_search,
-    # (ids, max_length, ...)
-    **dict.fromkeys(
-        ("com.microsoft.GreedySearch", "com.microsoft.Sampling"),
-        lambda ctx: Tensor(TensorProto.INT32, (ctx.dims()[0], ctx.size(1))),
-    ),
+    "com.microsoft.GreedySearch": infer_search,
+    "com.microsoft.Sampling": infer_search,
     "com.microsoft.WhisperBeamSearch": infer_beam_search,
 }
