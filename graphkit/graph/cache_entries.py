@@ -6,6 +6,7 @@ else shapes: two numbered families of equal size whose members agree in every di
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
@@ -113,9 +114,8 @@ def parse_cache_name(name: str) -> tuple[Slot, frozenset[str], bool] | None:
 def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
     """Return the cache of a graph: its past inputs in order, then the present outputs that feed none of them."""
     inputs = [value for value in scope.inputs if value.kind == "input" and value.tensor is None]
-    named = [
-        (value, key) for value in inputs if (key := _slot_key(value)) and _may_cache(value) and _may_be_past(value)
-    ]
+    past = [value for value in inputs if _may_cache(value) and _may_be_past(value)]
+    named = [(value, key) for value in past if (key := _slot_key(value))]
     outputs: dict[tuple[Slot, frozenset[str]], list[Value]] = defaultdict(list)
     for value in scope.outputs:
         if (key := _slot_key(value)) is not None and _may_cache(value):
@@ -128,12 +128,8 @@ def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
             continue
         taken += [match] if match is not None else []
         entries.append(CacheEntry(key[0], value, match))
-    entries += [
-        CacheEntry(slot, None, value)
-        for (slot, _), values in outputs.items()
-        for value in values
-        if value not in taken and slot.kind != "state"
-    ]
+    left = ((slot, value) for (slot, _), values in outputs.items() for value in values if value not in taken)
+    entries += [CacheEntry(slot, None, value) for slot, value in left if slot.kind != "state"]
     only_values = all(entry.slot.kind == "value" and not entry.slot.index for entry in entries)
     if only_values or not any(entry.present for entry in entries):  # `past_values` alone are a time series
         return _by_shape(scope, inputs)
@@ -161,19 +157,11 @@ def _may_cache(value: Value) -> bool:
 
 def _by_shape(scope: Scope, inputs: list[Value]) -> tuple[CacheEntry, ...]:
     """Pair two numbered families, of inputs and of outputs, whose members differ in one dim: the one that grows."""
-    pasts, presents = _name_families(inputs), _name_families(list(scope.outputs))
-    for past_family in pasts:
-        for present_family in presents:
-            pairs = list(zip(past_family, present_family, strict=False))
-            if len(past_family) == len(present_family) and all(
-                _grows_by_one_dim(past, present) for past, present in pairs
-            ):
-                return _entries_of(pairs)
-    return _entries_of(_joined_pairs(scope, inputs))
-
-
-def _entries_of(pairs: Iterable[tuple[Value, Value]]) -> tuple[CacheEntry, ...]:
-    return tuple(CacheEntry(Slot((number,), "", "both"), past, present) for number, (past, present) in enumerate(pairs))
+    families = itertools.product(_name_families(inputs), _name_families(list(scope.outputs)))
+    paired = ([*zip(*both, strict=True)] for both in families if len(both[0]) == len(both[1]))
+    found = (pairs for pairs in paired if all(_grows_by_one_dim(*pair) for pair in pairs))
+    pairs = next(found, None) or _joined_pairs(scope, inputs)
+    return tuple(CacheEntry(Slot((number,), "", "both"), *pair) for number, pair in enumerate(pairs))
 
 
 def _joined_pairs(scope: Scope, inputs: list[Value]) -> list[tuple[Value, Value]]:
@@ -220,9 +208,8 @@ def growing_axis(past: TensorType, present: TensorType | None, rows: frozenset[D
         return None
     differing: list[int] = []
     if present is not None and present.dims is not None and present.rank == past.rank:
-        differing = [
-            axis for axis, pair in enumerate(zip(dims, present.dims, strict=True)) if str(pair[0]) != str(pair[1])
-        ]
+        pairs = enumerate(zip(dims, present.dims, strict=True))
+        differing = [axis for axis, (before, after) in pairs if str(before) != str(after)]
     open_ones = [axis for axis in differing if not isinstance(dims[axis], int)]
     if len(open_ones) == 1:
         return open_ones[0]
@@ -263,28 +250,14 @@ def _is_batch(dim: Dim) -> bool:
 # it. What is ambiguous is not linked. Of names that say of nothing that it is state, such as `xx` and `xx_out`,
 # several have to go together in a step that gives something else too.
 
-DIRECTIONS = (
-    PAST | PRESENT | {"in", "out", "input", "output", "inputs", "outputs", "init", "initial", "final", "r"}
-)  # that last one of WeNet
+DIRECTIONS = PAST | PRESENT | {"in", "out", "input", "output", "inputs", "outputs", "init", "initial", "final"}
+DIRECTIONS |= {"r"}  # of WeNet
 OUT = {"out", "output", "new", "next", "present", "final", "updated"}  # which say of an output what it is of an input
 NEXT = {"present", "new", "next", "updated"}  # which say of an output that it is the next value of something
-STATES = CACHE | {
-    "state",
-    "states",
-    "hidden",
-    "cell",
-    "conv",
-    "ssm",
-    "rnn",
-    "lstm",
-    "gru",
-    "recurrent",
-    "carry",
-    "cached",
-}
+STATES = CACHE | {"state", "states", "hidden", "cell", "conv", "ssm", "rnn", "lstm", "gru", "recurrent", "carry"}
 CELLS = {"state", "states", "hidden", "cell", "rnn", "lstm", "gru", "recurrent", "h", "c", "hx", "cx"}
 HIDDEN_STATES = {"hidden", "states"}  # of a transformer, together: activations
-STATES |= {"mem", "memory", "buffer", "h", "c", "hx", "cx"}
+STATES |= {"cached", "mem", "memory", "buffer", "h", "c", "hx", "cx"}
 ATTENTION = KEY | VALUE | {"kv", "kvcache", "pkv"}  # a cache of keys or values may have slots that it never fills
 CUTS = ("Slice", "Split")
 GROWING = {"seq", "sequence", "len", "length", "time", "past", "total", "frames"}  # words in names of dims that vary
@@ -334,10 +307,8 @@ def can_replace(past: Value, present: Value) -> bool:
         return False
     inputs = past.scope.inputs
     known = {dim for value in inputs if (declared := hinted_type(value)) is not None for dim in declared.dims or ()}
-    return all(
-        dim_before == dim_after or not (isinstance(dim_after, int) or dim_after in known)
-        for dim_before, dim_after in zip(before.dims, after.dims, strict=True)
-    )
+    pairs = zip(before.dims, after.dims, strict=True)
+    return all(dim == now or not (isinstance(now, int) or now in known) for dim, now in pairs)
 
 
 def _is_fixed(value: Value) -> bool:
@@ -394,13 +365,9 @@ def _pair_state_names(
     """
     pairs = [pair for pair in _find_fitting_pairs(inputs, outputs, (_plain_words, _out_names)) if pair[0] not in known]
     times = Counter(value for pair in pairs for value in pair)
-    found = {
-        past: present
-        for past, present in pairs
-        if times[past] == times[present] == 1
-        and hinted_type(past) == hinted_type(present)
-        and present in _values_reached(past)
-    }
+    single = ((past, present) for past, present in pairs if times[past] == times[present] == 1)
+    found = {past: present for past, present in single if hinted_type(past) == hinted_type(present)}
+    found = {past: present for past, present in found.items() if present in _values_reached(past)}
     others = [value for value in scope.inputs if value.tensor is None and value not in {*found, *known}]
     is_step = bool(others) and not {*scope.outputs} <= {*found.values(), *known.values()}
     return found if is_step and len(found) + len(known) > 1 else {}

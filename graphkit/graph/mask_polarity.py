@@ -91,13 +91,8 @@ class Elements:
 
 DATA = Elements(0, 0, is_data=True)
 UNKNOWN = Elements(-math.inf, math.inf, is_data=True)
-COUNT, ANY, ONE, NONE, EITHER = (
-    Elements(0, math.inf),
-    Elements(-math.inf, math.inf),
-    Elements(1, 1),
-    Elements(0, 0),
-    Elements(0, 1),
-)
+COUNT, ANY = Elements(0, math.inf), Elements(-math.inf, math.inf)
+ONE, NONE, EITHER = Elements(1, 1), Elements(0, 0), Elements(0, 1)
 
 
 def find_polarity(mask: Value) -> Polarity | None:
@@ -286,9 +281,8 @@ def _bound_cast(node: Node, inputs: Sequence[Elements]) -> Elements:
 def _bound_reduction(_: Node, inputs: Sequence[Elements]) -> Elements:
     """Return the bounds of sums of any number of elements, at least one."""
     low, high = inputs[0].low, inputs[0].high
-    return Elements(
-        min(low, low * math.inf if low else 0), max(high, high * math.inf if high else 0), inputs[0].is_data
-    )
+    most = high * math.inf if high else 0
+    return Elements(min(low, low * math.inf if low else 0), max(high, most), inputs[0].is_data)
 
 
 def _matrix_product(node: Node, inputs: Sequence[Elements]) -> Elements:

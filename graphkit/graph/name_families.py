@@ -38,9 +38,7 @@ def family_pattern(name: str) -> str:
     """Return a name with its numbers, and the words key and value, replaced by control characters."""
     if re.search("[{}\0\1\2]", name):  # which would read as a family or a pattern
         return f"{name}\2"
-    return "".join(
-        "\0" if is_number(part) else "\1" if part.lower() in KEY_VALUE else part for part in _split_parts(name)
-    )
+    return "".join("\0" if is_number(x) else "\1" if x.lower() in KEY_VALUE else x for x in _split_parts(name))
 
 
 def is_number(word: str) -> bool:
@@ -77,11 +75,8 @@ def by_family(rows: Iterable[tuple[str, K]]) -> list[tuple[str, K, int]]:
     for number, (name, cells) in enumerate(rows):
         groups.setdefault((family_pattern(name), cells), []).append(name)
         place.setdefault((name, cells), number)
-    rows_at = [
-        (place[family[0], cells], (label, cells, len(family)))
-        for (_, cells), names in groups.items()
-        for label, family in label_families(names).items()
-    ]
+    families = [(cells, item) for (_, cells), listed in groups.items() for item in label_families(listed).items()]
+    rows_at = [(place[family[0], cells], (label, cells, len(family))) for cells, (label, family) in families]
     return [row for _, row in sorted(rows_at, key=lambda row: row[0])]
 
 
@@ -92,10 +87,8 @@ def pair_families(pairs: Iterable[Pair]) -> dict[Pair, list[Pair]]:
         >>> list(pair_families([("h.0", "x0"), ("h.1", "x1"), ("y", "z")]))
         [('h.{i=0-1}', 'x{i}'), ('y', 'z')]
     """
-    return {
-        _split_pair(label): [*map(_split_pair, names)]
-        for label, names in label_families(map(_join_pair, pairs)).items()
-    }
+    families = label_families(map(_join_pair, pairs))
+    return {_split_pair(label): [*map(_split_pair, names)] for label, names in families.items()}
 
 
 def pairs_by_family(rows: Iterable[tuple[Pair, K]]) -> list[tuple[Pair, K, int]]:
@@ -285,9 +278,8 @@ def find_value_or_node(scopes: tuple[Scope, ...], name: str, label: str) -> Valu
         return main.values[name]
     nodes = [node for node in main.nodes if name and node.proto.name == name]
     if len(nodes) > 1:
-        raise UsageError(
-            f"{label}: {count_things(len(nodes), 'node(s)')} have the name '{name}' - name a value instead"
-        )
+        count = count_things(len(nodes), "node(s)")
+        raise UsageError(f"{label}: {count} have the name '{name}' - name a value instead")
     if not nodes:
         names = [*main.values, *(node.proto.name for node in main.nodes)]
         raise _missing_name_error(scopes, name, label, "value or node", names)
@@ -297,9 +289,8 @@ def find_value_or_node(scopes: tuple[Scope, ...], name: str, label: str) -> Valu
 def _missing_name_error(
     scopes: tuple[Scope, ...], name: str, label: str, kind: str, names: Iterable[str]
 ) -> UsageError:
-    inside = next(
-        (scope for scope in all_scopes(scopes) if scope is not scopes[0] and _defines_name(scope, name)), None
-    )
+    inner = (scope for scope in all_scopes(scopes) if scope is not scopes[0])
+    inside = next((scope for scope in inner if _defines_name(scope, name)), None)
     if inside is None:
         hint = did_you_mean(name, names, "`graphkit shapes` lists the values")
         return UsageError(f"{label}: there is no {kind} '{name}' - {hint}")
@@ -311,9 +302,8 @@ def _missing_name_error(
     hint = "name an output of that node"
     if op_type == "If":
         hint += ", or take one branch first: graphkit rewrite -p inline-constant-if, specialize-input, or split-merged"
-    return UsageError(
-        f"{label}: '{name}' is in the body '{inside.path}' of a node {op_type}, which may not run - {hint}"
-    )
+    where = f"the body '{inside.path}' of a node {op_type}"
+    return UsageError(f"{label}: '{name}' is in {where}, which may not run - {hint}")
 
 
 def _defines_name(scope: Scope, name: str) -> bool:

@@ -21,9 +21,8 @@ def join_words(texts: Sequence[str]) -> str:
 
 def names_in(scopes: tuple[Scope, ...]) -> set[str]:
     """Return the names of all values and nodes at every depth, which a new one must not have."""
-    return {
-        name for scope in all_scopes(scopes) for name in (*scope.values, *(node.proto.name for node in scope.nodes))
-    }
+    names = ((*scope.values, *(node.proto.name for node in scope.nodes)) for scope in all_scopes(scopes))
+    return set(itertools.chain.from_iterable(names))
 
 
 def free_name(base: str, taken: Collection[str]) -> str:

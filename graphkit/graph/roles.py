@@ -115,9 +115,8 @@ def _read_merged_decoder(node: Node, past: set[Value]) -> MergedDecoder | None:
     declared = hinted_type(condition.input)
     if declared is None or declared.dtype != TensorProto.BOOL:
         return None
-    readers = [
-        name for name in ("then_branch", "else_branch") if past.intersection(count_captured_values(node.bodies[name]))
-    ]
+    branches = {name: node.bodies[name] for name in ("then_branch", "else_branch")}
+    readers = [name for name, body in branches.items() if past.intersection(count_captured_values(body))]
     if len(readers) != 1:
         return None
     cache = readers[0]

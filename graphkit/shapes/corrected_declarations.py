@@ -185,9 +185,8 @@ def _correct_declarations(model: Model, is_branch: bool) -> Declarations:
     if not corrections:
         return Declarations(model)
     corrected = _redeclare_inputs(model, known, [need for need, _ in needs])
-    if any(
-        _excludes_sizes(infer(corrected), scopes, find_lengths(corrected)) for _, scopes in _branch_scopes(corrected)
-    ):
+    shapes, lengths = infer(corrected), find_lengths(corrected)
+    if any(_excludes_sizes(shapes, scopes, lengths) for _, scopes in _branch_scopes(corrected)):
         return Declarations(model)  # the corrected declarations would be no better
     return Declarations(corrected, corrections)
 
@@ -256,9 +255,8 @@ def _inputs_read(model: Model, scopes: Collection[Scope]) -> frozenset[str]:
     """Return the inputs that some node in these scopes reads."""
     inner = [body for body in scopes if body is not model.graph]
     direct = {value.name for body in inner for value in count_captured_values(body)}
-    return frozenset(direct) | {
-        value.name for value in model.graph.inputs if any(node.scope in scopes for node, _ in value.consumers)
-    }
+    read = [value for value in model.graph.inputs if any(node.scope in scopes for node, _ in value.consumers)]
+    return frozenset(direct) | {value.name for value in read}
 
 
 def _required_length(
@@ -287,10 +285,8 @@ def _required_length(
 
 def _undecided_length(length: Length, known: Sequence[Length], *, is_branch: bool) -> tuple[Expr, str]:
     """Return the length of a mask that no node decides: it spans past and new tokens."""
-    tokens, past = (
-        next((length_of_kind for length_of_kind in known if length_of_kind.kind == kind), None)
-        for kind in ("tokens", "past")
-    )
+    first = {each.kind: each for each in reversed(known)}
+    tokens, past = first.get("tokens"), first.get("past")
     if length.kind != "mask" or tokens is None:
         return length.declared, ""
     if is_branch and length.declared == symbol(length.name):

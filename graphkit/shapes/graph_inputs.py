@@ -131,20 +131,17 @@ class Inputs:
         self._least = {each.name: each.lower for dim in self._all_dims() for each in dim.walk_symbols()}
         self._check_names(spec)
         asked = {name: (low, INF if high is None else high) for name, low, high in spec.ranges}
-        self.narrow_ranges(
-            {each: bounds for name, bounds in asked.items() for each in self._symbols_meant(name, asked)}
-        )
-        self.narrow_ranges(
-            {name: (0, self.ranges.get(name, (None, INF))[1]) for name in self._may_be_empty(model.roles)}
-        )
+        meant = {each: bounds for name, bounds in asked.items() for each in self._symbols_meant(name, asked)}
+        self.narrow_ranges(meant)
+        empty = self._may_be_empty(model.roles)
+        self.narrow_ranges({name: (0, self.ranges.get(name, (None, INF))[1]) for name in empty})
         self._check_ranges()
         for name, number in spec.dims:
             for each in self._symbols_meant(name, spec.numbers):
                 self._set_number(each, number)
         shapes = {**{name: array.shape for name, array in self.values.items()}, **spec.shapes}
-        places = {
-            name: place for name in spec.numbers if (place := self.reading.place_of(name)) and name not in self.names
-        }
+        named = ((name, self.reading.place_of(name)) for name in spec.numbers if name not in self.names)
+        places = {name: place for name, place in named if place is not None}
         self._bind_shapes(shapes, [(place[0], self.at(place), spec.numbers[name]) for name, place in places.items()])
 
     def _all_dims(self) -> Iterator[Expr]:
@@ -260,9 +257,8 @@ class Inputs:
         """Return why a dim of an input cannot have a size, and which value would result."""
         rest = dim.substitute(self.numbers)
         if rest.constant is None:
-            return (
-                f"a dim of input '{name}' is {dim} - set {' or '.join(sorted(rest.symbols))}, {size} leaves both open"
-            )
+            names = " or ".join(sorted(rest.symbols))
+            return f"a dim of input '{name}' is {dim} - set {names}, {size} leaves both open"
         if dim.constant is not None:
             return f"a dim of input '{name}' is {dim} - it cannot be {size}"
         return f"a dim of input '{name}' is {dim}, which is {rest} as given elsewhere - it cannot be {size} too"

@@ -79,9 +79,8 @@ def infer_node(ctx: InferenceContext) -> list[Tensor]:
             proto.attribute[-1].name = name
     try:
         schema = onnx.defs.get_schema(node.op_type, version, node.domain)
-        results = shape_inference.infer_node_outputs(
-            schema, proto, types, data, opset_imports=[onnx.helper.make_opsetid(node.domain, version)]
-        )
+        opsets = [onnx.helper.make_opsetid(node.domain, version)]
+        results = shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=opsets)
     except REFUSALS as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)[:120]
         raise UnknownError(f"onnx cannot infer {node.operator}: {reason}") from error
@@ -243,9 +242,8 @@ class _Engine:
 
     def run_body(self, body: Scope, inputs: Sequence[Tensor], *, is_certain: bool = True) -> list[Tensor]:
         for index, value in enumerate(body.inputs):
-            self.table[value] = (
-                inputs[index] if index < len(inputs) else unknown_tensor("the body is given no such input")
-            )
+            missing = unknown_tensor("the body is given no such input")
+            self.table[value] = inputs[index] if index < len(inputs) else missing
         around = self.body
         if not is_certain:
             self.body = body
@@ -298,10 +296,7 @@ class _Engine:
     def _bound_attributes(self, node: Node) -> Mapping[str, AttributeProto]:
         if not self.running:
             return node.attributes
-        bound = {
-            name: self.bound.get(attribute_proto.ref_attr_name, attribute_proto)
-            for name, attribute_proto in node.attributes.items()
-        }
+        bound = {name: self.bound.get(each.ref_attr_name, each) for name, each in node.attributes.items()}
         return {name: attribute for name, attribute in bound.items() if not attribute.ref_attr_name}
 
     def _results(self, ctx: InferenceContext) -> list[Tensor]:
@@ -351,13 +346,9 @@ class _Engine:
     def learn(self, equal: list[tuple[Expr, Expr]]) -> bool:
         """Take the requirements of the main graph's nodes into the next pass, and return whether any is new."""
         main = self.model.graph
-        equalities, inequalities = (
-            [requirement for requirement in noted if requirement.scope is main]
-            for noted in (self.notes.equalities, self.notes.inequalities)
-        )
-        equalities = [
-            requirement for requirement in equalities if is_known(requirement.left) and is_known(requirement.right)
-        ]
+        notes = self.notes.equalities, self.notes.inequalities
+        equalities, inequalities = ([each for each in noted if each.scope is main] for noted in notes)
+        equalities = [each for each in equalities if is_known(each.left) and is_known(each.right)]
         pairs = dict.fromkeys((requirement.left, requirement.right) for requirement in equalities)
         new_pairs = [pair for pair in pairs if pair not in equal and find_replacement(*pair) is not None]
         equal += new_pairs

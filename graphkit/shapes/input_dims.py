@@ -189,12 +189,8 @@ def declared_texts(model: Model) -> Iterator[tuple[str, tuple[Dim, ...] | None]]
 
 def _named_dims(model: Model) -> Iterator[tuple[Place, str]]:
     """Yield the dims that are names, and the name of each."""
-    texts = [
-        ((name, axis), dim)
-        for name, dims in declared_texts(model)
-        for axis, dim in enumerate(dims or ())
-        if isinstance(dim, str)
-    ]
+    dims_of = ((name, enumerate(dims or ())) for name, dims in declared_texts(model))
+    texts = [((name, axis), dim) for name, dims in dims_of for axis, dim in dims if isinstance(dim, str)]
     names = {text for _, text in texts}
     expressions = {text for text in names if _is_expression(text, names)}
     expressions = {text for text in expressions if _is_expression(text, names - expressions)}
@@ -217,10 +213,8 @@ def _dim_meaning(roles: Roles, value: Value, axis: int) -> Meaning:
     if role not in OF_SEQUENCES:
         return value.name, axis
     meant = roles.axis(value, axis)
-    return (
-        "",
-        "sequence" if meant == "total" and not roles.pasts else meant,
-    )  # without a past, a mask is over the tokens
+    # without a past, a mask is over the tokens
+    return "", "sequence" if meant == "total" and not roles.pasts else meant
 
 
 def read_alike(
@@ -268,11 +262,7 @@ def read_alike(
     taken: dict[str, set[Place]] = {}
     for each in (groups, others):
         for name, listed in each.items():
-            taken.setdefault(name, set()).update(
-                place if each is groups else origin(place) for group in listed for place in group
-            )
-    apart = dims == "apart"
-    return (
-        DeclaredInputs.of(before, groups, taken=taken, apart=apart),
-        DeclaredInputs.of(after, others, names, taken, apart=apart),
-    )
+            places = [place for group in listed for place in group]
+            taken.setdefault(name, set()).update(places if each is groups else map(origin, places))
+    first = DeclaredInputs.of(before, groups, taken=taken, apart=dims == "apart")
+    return first, DeclaredInputs.of(after, others, names, taken, apart=dims == "apart")

@@ -75,9 +75,7 @@ def _input_dims(inputs: Shaped) -> Iterator[tuple[str, int, Expr]]:
 
 
 def _symbol_source(symbol: Symbol, name: str, axis: int, factor: int, rest: Expr) -> Source:
-    return Source(
-        symbol=symbol.name, least=symbol.lower, most=symbol.upper, input=name, axis=axis, factor=factor, rest=rest
-    )
+    return Source(symbol.name, symbol.lower, symbol.upper, name, axis, factor=factor, rest=rest)
 
 
 def _linear_terms(dim: Expr, symbol: Symbol) -> tuple[int, Expr] | None:
@@ -177,10 +175,9 @@ class _Keys:
 
 
 def _make_consumer(shapes: Shapes, node: Node, keys: _Keys) -> Consumer:
+    read = [(index, name, node.inputs[index]) for index, name in value_inputs(node).items()]
     reads = [
-        _make_read(shapes, keys(node, name), index, name, value)
-        for index, name in value_inputs(node).items()
-        if (value := node.inputs[index]) is not None
+        _make_read(shapes, keys(node, name), index, name, value) for index, name, value in read if value is not None
     ]
     outputs = [
         Output(keys(node, f"output.{index}"), index, value.name, known_dims(shapes[value]), shapes.reason(value))
@@ -200,16 +197,7 @@ def _make_read(shapes: Shapes, key: str, index: int, name: str, value: Value) ->
         pairs = zip(elements, exprs, strict=True)
         known = tuple(element if expr is None or is_known(expr) else None for element, expr in pairs)
         unknown = "; ".join(filter(None, reasons))
-    return Read(
-        key=key,
-        index=index,
-        name=name,
-        tensor=value.name,
-        dtype=dtype,
-        dims=facts.sizes(),
-        elements=known,
-        unknown=unknown,
-    )
+    return Read(key, index, name, value.name, dtype, dims=facts.sizes(), elements=known, unknown=unknown)
 
 
 def _element_expr(element: Expr | Ratio | float) -> Expr | None:

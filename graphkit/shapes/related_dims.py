@@ -18,9 +18,8 @@ from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import DeclaredInputs, Group, Place
 from graphkit.symbolic.expr import Call, Expr, TooComplexError
 
-APART = (MOVING - {"Concat"}) | operator_set(
-    "Einsum Gemm MatMul OneHot"
-)  # the dims of whose inputs go together in other ways
+# The dims of whose inputs go together in other ways.
+APART = (MOVING - {"Concat"}) | operator_set("Einsum Gemm MatMul OneHot")
 
 
 def related_groups(

@@ -153,7 +153,7 @@ def _integer_tree(value: int) -> Tree:
 
 def _term_tree(monomial: Monomial, factor: int) -> Tree:
     atoms = [
-        atom.name if isinstance(atom, Symbol) else [atom.op, *map(_expression_tree, atom.args)] for atom in monomial
+        each.name if isinstance(each, Symbol) else [each.op, *map(_expression_tree, each.args)] for each in monomial
     ]
     factors = atoms if factor == 1 and atoms else [_integer_tree(factor), *atoms]
     return factors[0] if len(factors) == 1 else ["*", *factors]
@@ -193,9 +193,8 @@ def program(
     model = as_model(model)
     model = declarations(model).model
     shapes = infer(model, spec | DimSpec.of(dims, inputs, ranges), values=values)
-    entries = tuple(
-        Input(value.name, known_dims(shapes[value])) for value in model.graph.inputs if value.tensor is None
-    )
+    given = (value for value in model.graph.inputs if value.tensor is None)
+    entries = tuple(Input(value.name, known_dims(shapes[value])) for value in given)
     sources, unread = find_sources([(entry.name, entry.dims) for entry in entries if entry.dims is not None])
     return Program(model.name, entries, sources, unread, _open_conditions(shapes), find_consumers(shapes))
 

@@ -84,18 +84,16 @@ def _contradiction_error(
 def _side_text(row: Row, sign: int) -> str:
     """Return the terms of an equation that have a sign, in words of an expression."""
     terms = [(name, abs(factor)) for name, factor in row.items() if factor * sign > 0]
-    return (
-        " + ".join(f"{factor}*{name}" if name and factor != 1 else name or str(factor) for name, factor in terms) or "0"
-    )
+    texts = [f"{factor}*{name}" if name and factor != 1 else name or str(factor) for name, factor in terms]
+    return " + ".join(texts) or "0"
 
 
 @lru_cache(maxsize=8)  # an oracle asks for each input of each call
 def _symbols_and_relations(model: Model, spec: DimSpec = AS_DECLARED) -> tuple[Sequence[str], Sequence[Row]]:
     """Return the symbols in the order of the inputs, and the relations that hold between them."""
     legal = legal_sizes(model, spec)
-    names = dict.fromkeys(
-        name for dims in legal.inputs.values() for dim in dims or () for name in (s.name for s in dim.walk_symbols())
-    )
+    dims = (dim for dims in legal.inputs.values() for dim in dims or ())
+    names = dict.fromkeys(symbol.name for dim in dims for symbol in dim.walk_symbols())
     return tuple(names), tuple(_linear_rows(legal.relations))
 
 
@@ -228,9 +226,8 @@ def solve_dims(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str
 def _unsolvable_error(pair: Pair, numbers: Mapping[str, int]) -> UsageError:
     names = sorted(pair.dim.symbols | pair.size.symbols)
     where = ", ".join(f"{name}={numbers[name]}" for name in names if name in numbers)
-    return UsageError(
-        f"a dim of input '{pair.name}' is {pair.dim} - it cannot be {pair.size}" + (f" with {where}" if where else "")
-    )
+    problem = f"a dim of input '{pair.name}' is {pair.dim} - it cannot be {pair.size}"
+    return UsageError(f"{problem} with {where}" if where else problem)
 
 
 def _forced_size(relation: Relation) -> Iterator[tuple[str, int]]:

@@ -108,9 +108,7 @@ def find_triggers(shapes: Shapes) -> Triggers:
     base = grid.base() or (None if certain else grid.base(0))
     if base is None:
         return Triggers((), None, grid.ties, (grid.first_unmet(),))
-    shared = [
-        place for place in shared if not place.precondition.is_guess or not Grid([place], symbols).bad([base]).any()
-    ]
+    shared = [each for each in shared if not each.precondition.is_guess or not Grid([each], symbols).bad([base]).any()]
     if not shared:
         return Triggers((), base, {})
     sizes = Grid(shared, symbols).sizes
@@ -196,19 +194,9 @@ class _Search:
         bad = self.grid.bad([dims])[:, 0]
         hits = np.flatnonzero(self.first([dims], outcome)[:, 0] & unreported).tolist()
         for index in hits:
-            companions = [
-                companion
-                for companion in self.together(index)
-                if (bad | unreported)[companion] and companion not in hits
-            ]
-            yield self.trigger(
-                index,
-                direction,
-                dims,
-                beside,
-                [companion for companion in companions if companion not in self.told],
-                outcome,
-            )
+            companions = [at for at in self.together(index) if (bad | unreported)[at] and at not in hits]
+            also = [at for at in companions if at not in self.told]
+            yield self.trigger(index, direction, dims, beside, also, outcome)
             unreported[companions] = False
             self.told.update(companions)
         unreported[hits] = False
@@ -221,17 +209,9 @@ class _Search:
         fine = dict(self.base) if self.grid.bad([beside])[self.together(index)].any() else beside
         matters = tuple(name for name in dims if name in changed or self.matters(index, name, dims, fine))
         is_limit = direction[0][1] == "more" and self._fails_above(index, dims, changed)
-        others = tuple(self.grid.shared[at] for at in also)
-        return Trigger(
-            shared=self.grid.shared[index],
-            dims=dims,
-            fine=fine,
-            changed=changed,
-            matters=matters,
-            is_wrong=outcome == WRONG,
-            is_limit=is_limit,
-            also=others,
-        )
+        shared, *others = (self.grid.shared[at] for at in (index, *also))
+        is_wrong = outcome == WRONG
+        return Trigger(shared, dims, fine, changed, matters, is_wrong=is_wrong, is_limit=is_limit, also=tuple(others))
 
     def together(self, index: int) -> list[int]:
         """Return the preconditions of nodes that run when one does: of its scope, of those around it and in it."""
@@ -274,8 +254,10 @@ class _Search:
         smaller = {symbol: int(self.grid.symbols[symbol].lower) for symbol in dims}
         above = [self.with_size(dims, name, dims[name] + step) for step in ABOVE]
         around = [self.with_size(symbol, name, 4 * dims[name] + ABOVE[-1]) for symbol in (larger, smaller)]
-        return len(changed) == 1 and bool(
-            self.grid.bad(above).any(axis=0).all() and self.grid.bad(around, [self.grid.shared[index]]).all()
+        return (
+            len(changed) == 1
+            and bool(self.grid.bad(above).any(axis=0).all())
+            and bool(self.grid.bad(around, [self.grid.shared[index]]).all())
         )
 
 

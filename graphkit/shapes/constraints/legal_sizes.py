@@ -74,10 +74,8 @@ class _Search:
         """Yield assignments depth first; if no size of a symbol will do, the symbols that it depends on change."""
         names = [variable.name for variable in self.variables]
         chosen: dict[str, int] = {}
-        open_sizes, guilty = (
-            [self._sizes_that_meet(0, chosen)],
-            [{*self.named[0]}],
-        )  # of each symbol that is being chosen
+        open_sizes = [self._sizes_that_meet(0, chosen)]  # of each symbol that is being chosen
+        guilty = [{*self.named[0]}]
         while open_sizes:
             name = names[len(open_sizes) - 1]
             size = next(open_sizes[-1], None)
@@ -255,9 +253,8 @@ def legal_sizes(
     table = {value.name: shapes[value].dims for value in model.graph.inputs if value.tensor is None}
     all_dims = [dim for dims in table.values() for dim in dims or ()]
     symbols = {dims.name: dims for dim in all_dims for dims in dim.walk_symbols()}
-    variables = [
-        Variable(name, roles.get(name, "other"), int(max(dims.lower, 0)), dims.upper) for name, dims in symbols.items()
-    ]
+    bounds = {name: (int(max(each.lower, 0)), each.upper) for name, each in symbols.items()}
+    variables = [Variable(name, roles.get(name, "other"), *both) for name, both in bounds.items()]
     variables.sort(key=lambda variable: ORDER.index(variable.role))
     past, tokens = _past_dim(model, table), _token_dim(model, table)
     added = [relation.substitute(numbers) for relation in relations]

@@ -31,6 +31,7 @@ MAX_SIZE = 1 << 20
 MAX_NUMBERS = 24  # taken from expressions
 MAX_CANDIDATES = 4096
 PAIRED = 8  # sizes of each symbol that are tried together with those of another one
+Sizes = Mapping[str, Sequence[int]]  # to try, by symbol
 
 
 def free_symbols(exprs: Iterable[Expr]) -> dict[str, Symbol]:
@@ -115,27 +116,21 @@ def _numbers_in(expr: Expr) -> Iterator[int]:
 
 
 def candidate_sizes(
-    base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr], symbols: Mapping[str, Symbol]
+    base: Assignment, sizes: Sizes, ties: Mapping[str, Expr], symbols: Mapping[str, Symbol]
 ) -> list[dict[str, int]]:
     """Return assignments that differ from a base in one or two symbols, and in the symbols that follow from these."""
     free = [name for name in base if name not in ties and sizes[name]]
-    assignments = [dict(base)]
-    assignments += [
-        with_ties({**base, name: size}, ties) for name in free for size in sizes[name] if size != base[name]
-    ]
+    others = [(name, size) for name in free for size in sizes[name] if size != base[name]]
+    assignments = [dict(base), *(with_ties({**base, name: size}, ties) for name, size in others)]
     for first, second in combinations(free, 2):
         few = [[size for size in _few_sizes(sizes[name]) if size != base[name]] for name in (first, second)]
-        assignments += [
-            with_ties({**base, first: size, second: other_size}, ties) for size, other_size in product(*few)
-        ]
+        assignments += [with_ties({**base, first: one, second: other}, ties) for one, other in product(*few)]
         if len(assignments) > MAX_CANDIDATES:
             break
     return [assignment for assignment in assignments if _is_legal(assignment, symbols)]
 
 
-def broken_sizes(
-    base: Assignment, sizes: Mapping[str, Sequence[int]], ties: Mapping[str, Expr]
-) -> list[dict[str, int]]:
+def broken_sizes(base: Assignment, sizes: Sizes, ties: Mapping[str, Expr]) -> list[dict[str, int]]:
     """Return assignments in which one symbol does not follow from the others: mistakes that a caller can make."""
     return [{**base, name: size} for name in ties for size in sizes[name] if size != base[name]]
 
@@ -286,15 +281,10 @@ def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[Si
     rules = {name: rule for name in free if (rule := legal.rule(name)) is not None}
     independent = {name: rule for name, rule in rules.items() if legal.is_independent(name, rules)}
     informative = [rule for rule in independent.values() if rule.step > 1 or rule.least > max(legal.low(rule.name), 1)]
-    coupled = {
-        name for pair in itertools.combinations(informative, 2) if legal.has_others(*pair) for name in _rule_names(pair)
-    }
+    pairs = [pair for pair in itertools.combinations(informative, 2) if legal.has_others(*pair)]
+    coupled = {rule.name for pair in pairs for rule in pair}
     telling = [rule for rule in informative if rule.name not in coupled or rule.least != rule.most]
     return tuple(replace(rule, is_exact=rule.is_exact and rule.name not in coupled) for rule in telling)
-
-
-def _rule_names(rules: Sequence[SizeRule]) -> list[str]:
-    return [rule.name for rule in rules]
 
 
 class _Legal:
@@ -337,27 +327,19 @@ class _Legal:
         multiples = _sizes_inside(rule, random)
         sizes = [*range(self.low(name), self.low(name) + 64), *multiples, *(size + 1 for size in multiples)]
         for _ in range(TOGETHER):
-            others = {
-                symbol: int(random.choice(_sizes_inside(rules[symbol], random))) for symbol in rules if symbol != name
-            }
+            others = {key: int(random.choice(_sizes_inside(rules[key], random))) for key in rules if key != name}
             if not _agrees_with_rule(rule, sizes, self.at(name, sizes, others)):
                 return False
         free = [symbol for symbol in self.base if symbol not in rules and symbol not in self.grid.ties]
         beside = [{symbol: self.base[symbol] + step} for symbol in free for step in (1, 2)]
-        return all(
-            not legal.any() or _agrees_with_rule(rule, sizes, legal)
-            for legal in (self.at(name, sizes, x) for x in beside)
-        )
+        legal = (self.at(name, sizes, others) for others in beside)
+        return all(not each.any() or _agrees_with_rule(rule, sizes, each) for each in legal)
 
     def has_others(self, first: SizeRule, second: SizeRule) -> bool:
         """Whether two symbols may both have sizes that their rules do not allow: one half as large, the other twice."""
-        pairs = itertools.product(
-            _sizes_outside(first, self.low(first.name)), _sizes_outside(second, self.low(second.name))
-        )
-        sizes = [
-            with_ties({**self.base, first.name: first_size, second.name: second_size}, self.grid.ties)
-            for first_size, second_size in pairs
-        ]
+        outside = [_sizes_outside(rule, self.low(rule.name)) for rule in (first, second)]
+        pairs = [{**self.base, first.name: one, second.name: other} for one, other in product(*outside)]
+        sizes = [with_ties(pair, self.grid.ties) for pair in pairs]
         return bool(sizes) and not bool(self.grid.bad(sizes).any(axis=0).all())
 
 
