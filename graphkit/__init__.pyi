@@ -50,7 +50,7 @@ from .errors import (
 from .graph.view import Node, Scope, Value
 from .hosts import Host
 from .hosts.bundle_host import Bundle
-from .io.remote.urls import RemoteOptions
+from .io.urls import RemoteOptions
 from .model import Model, ModelLike, as_model, load
 from .model_diff.diff_models import diff
 from .model_diff.model_diff import ModelDiff

@@ -22,10 +22,17 @@ from graphkit.graph.roles import Roles, find_roles
 from graphkit.graph.uses import ShapeTensors, find_shape_tensors
 from graphkit.graph.view import Node, Scope, all_nodes, as_text, build_scopes
 from graphkit.io import tensors
-from graphkit.io.byte_source import external_extent, find_data_file, map_file, refer_to_bytes, source_of
+from graphkit.io.byte_source import (
+    Scratch,
+    external_extent,
+    find_data_file,
+    map_file,
+    refer_to_bytes,
+    shown_path,
+    source_of,
+)
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read_model_file
-from graphkit.io.remote.urls import RemoteOptions, current_options, is_url
-from graphkit.io.stream_files import Scratch, shown_path
+from graphkit.io.urls import RemoteOptions, current_options, is_url
 from graphkit.io.wire import Mapped, Reference
 from graphkit.suggest import count_things
 

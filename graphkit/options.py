@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.progress import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
     from graphkit.save import Placement

@@ -23,9 +23,8 @@ import onnx
 
 from graphkit.errors import ModelError, OutputError
 from graphkit.io import tensors
-from graphkit.io.byte_source import external_extent, refer_to_bytes
+from graphkit.io.byte_source import external_extent, name_as_staged, refer_to_bytes, shown_path
 from graphkit.io.read import Source, read_model_file
-from graphkit.io.stream_files import name_as_staged, shown_path
 from graphkit.io.transaction import recover_unfinished, write_all_or_none
 from graphkit.io.wire import MAX_PROTO, inflate_payloads
 

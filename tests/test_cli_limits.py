@@ -12,10 +12,10 @@ import onnx.parser
 import pytest
 from real_models import params
 
+from graphkit.cli import flags
 from graphkit.cli.flags import read_limits
 from graphkit.errors import UsageError
-from graphkit.runtime import limits as limits_module
-from graphkit.runtime.limits import Limits
+from graphkit.progress import Limits
 
 Run = Callable[..., tuple[object, str, str]]
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>\n'
@@ -136,7 +136,7 @@ def test_what_is_no_time_is_refused(seconds: float) -> None:
 
 
 def test_a_system_without_a_limit_of_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits_module, "HAS_MEMORY_LIMIT", False)
+    monkeypatch.setattr(flags, "HAS_MEMORY_LIMIT", False)
     with pytest.raises(
         UsageError, match="--memory: this system cannot limit the memory of a process - leave the option out"
     ):
@@ -151,7 +151,7 @@ def test_memory_that_runs_out_is_one_line(tmp_path: Path) -> None:
     model.doc_string = "m" * (96 << 20)
     onnx.save(model, tmp_path / "m.onnx")
     code = (
-        "import graphkit.cli.commands, graphkit.io.read, graphkit.runtime.limits as limits\n"
+        "import graphkit.cli.commands, graphkit.io.read, graphkit.progress as limits\n"
         "limits.limit_memory(limits.allocated_bytes() + (48 << 20))\n"
         "graphkit.cli.main()"
     )

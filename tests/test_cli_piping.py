@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-import graphkit.io.stream_files
+import graphkit.io.byte_source
 import graphkit.workflows.fold_file
 from graphkit.cli import main
 from graphkit.model import Model, load
@@ -43,7 +43,7 @@ def piped(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.Monkey
     """Run the command line in this process, with bytes on standard input; nothing is left of what waited on disk."""
     waiting = tmp_path / "waiting"
     waiting.mkdir()
-    monkeypatch.setattr(graphkit.io.stream_files.tempfile, "tempdir", str(waiting))
+    monkeypatch.setattr(graphkit.io.byte_source.tempfile, "tempdir", str(waiting))
 
     def call(given: bytes, *arguments: object, kind: type[io.TextIOWrapper] = io.TextIOWrapper) -> Ran:
         monkeypatch.setattr(sys, "argv", ["graphkit", *map(str, arguments)])
@@ -172,14 +172,14 @@ def test_a_disk_without_room_is_one_error(piped: Run, monkeypatch: pytest.Monkey
     def full(*_: object, **__: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(graphkit.io.stream_files.tempfile, "mkdtemp", full)
+    monkeypatch.setattr(graphkit.io.byte_source.tempfile, "mkdtemp", full)
     ran = piped(EXAMPLE.read_bytes(), "report", "-")
     assert ran.code == 2
     assert "No space left on device - name a folder with more space in TMPDIR" in ran.err
 
 
 def test_a_stream_without_end_is_one_error(piped: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphkit.io.stream_files, "MAX_PROTO", 1000)
+    monkeypatch.setattr(graphkit.io.byte_source, "MAX_PROTO", 1000)
     assert piped(EXAMPLE.read_bytes(), "report", "-") == Ran(
         2,
         b"",

@@ -59,7 +59,6 @@ HOMES = {
                 "commands",
                 "deploy_commands",
                 "flags",
-                "help_texts",
                 "list_commands",
                 "output",
                 "proof_commands",

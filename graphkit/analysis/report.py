@@ -438,10 +438,7 @@ def _report_document(
 
 
 def report(
-    model: ModelLike,
-    options: ReportOptions = ReportOptions(),
-    *,
-    progress: Callable[[str], None] = lambda _: None,
+    model: ModelLike, options: ReportOptions = ReportOptions(), *, progress: Callable[[str], None] = lambda _: None
 ) -> Report:
     """Analyse one model: `print(graphkit.report(model).to_text())`.
 

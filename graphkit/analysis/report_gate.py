@@ -142,6 +142,10 @@ class Gate:
         verdict += [PLACEMENT.name] if self.partitions is not None else []
         return (*verdict, *(name for name in needed if name != FOLDER))
 
+    def is_of_others(self, failure: str) -> bool:
+        """Whether a line of `failures` says that the baseline is of other models."""
+        return failure.startswith(OTHER_MODELS)
+
     def failures(self, made: Report | Comparison) -> Iterator[str]:
         """Yield why a report fails, a line each."""
         for finding in made.found():

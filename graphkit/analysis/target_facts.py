@@ -11,16 +11,7 @@ from onnx.defs import get_all_schemas
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.render.document_blocks import Block, Prose, table, table_of
 from graphkit.render.result import Result
-from graphkit.targets import (
-    ANYTHING,
-    NAMES,
-    Facts,
-    Limit,
-    Target,
-    joint_verdict,
-    load_target,
-    tflite_spellings,
-)
+from graphkit.targets import ANYTHING, NAMES, Facts, Limit, Target, joint_verdict, load_target, tflite_spellings
 
 Answer = Literal["allowed", "in part", "refused", "unknown"]
 LIMITS = {"max_rank": "highest rank", "static_shapes": "static shapes", "max_opset": "newest opset"}

@@ -21,8 +21,8 @@ from graphkit.analysis.summary import Summary
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import find_lookups, table_entries
-from graphkit.io.remote.urls import is_url
-from graphkit.io.stream_files import INPUT
+from graphkit.io.byte_source import INPUT
+from graphkit.io.urls import is_url
 from graphkit.model import Model
 from graphkit.options import BUNDLED, LOWERED, SOURCE
 from graphkit.render.document_blocks import (

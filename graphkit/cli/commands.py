@@ -1,9 +1,14 @@
-"""The commands of the command line, each of which is imported when it runs."""
+"""The commands of the command line, each of which is imported when it runs, and their help.
+
+Help tells on one screen the options that most people use; with --help-all each of them in full.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 
@@ -11,8 +16,7 @@ import click
 
 from graphkit import __version__
 from graphkit.cli.flags import click_option, read_limits
-from graphkit.cli.help_texts import add_help_options
-from graphkit.io.remote.urls import current_options, remote_options
+from graphkit.io.urls import current_options, remote_options
 from graphkit.options import TIMEOUT, Flag
 from graphkit.suggest import did_you_mean
 
@@ -54,47 +58,80 @@ def _say_notice(sentence: str) -> None:
     print_line(f"Note: {sentence}", is_error=True)
 
 
-# Their modules, by the groups of the list. All but those of `LISTING` read models, which may be on a server.
-GROUPS: Mapping[str, Mapping[str, str]] = {
-    "Look": {
-        "report": "report_command",
-        "survey": "survey_command",
-        "shapes": "read_commands",
-        "nodes": "read_commands",
-        "weights": "read_commands",
-        "costs": "read_commands",
-    },
-    "Change": {
-        "fold": "rewrite_commands",
-        "split-merged": "rewrite_commands",
-        "merge-decoders": "rewrite_commands",
-        "extract": "rewrite_commands",
-        "rename": "rewrite_commands",
-        "set-dims": "rewrite_commands",
-        "convert-opset": "rewrite_commands",
-    },
-    "Deploy": {
-        "lower": "deploy_commands",
-        "bundle": "deploy_commands",
-        "genai": "deploy_commands",
-        "transformers-js": "deploy_commands",
-        "contract": "deploy_commands",
-    },
-    "Check": {"verify": "proof_commands", "compare": "proof_commands", "diff": "proof_commands"},
-    "More": {
-        "explain": "list_commands",
-        "examples": "list_commands",
-        "targets": "list_commands",
-        "providers": "list_commands",
-        "judges": "list_commands",
-        "program": "read_commands",
-        "rewrite": "rewrite_commands",
-        "schema": "list_commands",
-        "completion": "shell_completion",
-    },
+GROUPS: Mapping[str, Sequence[str]] = {
+    "Look": ("report", "survey", "shapes", "nodes", "weights", "costs"),
+    "Change": ("fold", "split-merged", "merge-decoders", "extract", "rename", "set-dims", "convert-opset"),
+    "Deploy": ("lower", "bundle", "genai", "transformers-js", "contract"),
+    "Check": ("verify", "compare", "diff"),
+    "More": ("explain", "examples", "targets", "providers", "judges", "program", "rewrite", "schema", "completion"),
 }
-COMMANDS: Mapping[str, str] = {name: module for group in GROUPS.values() for name, module in group.items()}
+MODULES = {
+    "Look": "read",
+    "Change": "rewrite",
+    "Deploy": "deploy",
+    "Check": "proof",
+    "More": "list",
+}  # of most commands
+OTHERS = {"report": "report_command", "survey": "survey_command", "completion": "shell_completion"}
+OTHERS |= {"program": "read_commands", "rewrite": "rewrite_commands"}
+COMMANDS: Mapping[str, str] = {  # and their modules
+    name: OTHERS.get(name, f"{MODULES[group]}_commands") for group, names in GROUPS.items() for name in names
+}
+# All others read models, which may be on a server
 LISTING = ("contract", "explain", "targets", "providers", "judges", "schema", "examples", "completion")
+
+
+NAMES = 24  # columns of options in a help text
+
+
+def add_help_options(command: click.Command) -> None:
+    """Give a command --help, and --help-all where that has more to say."""
+    texts = {("-h", "--help"): "Show this message, and exit.", ("--help-all",): "Show all options, and all about each."}
+    for names, text in texts.items():
+        option = click.Option(names, is_flag=True, is_eager=True, expose_value=False, help=text, callback=_show_help)
+        command.params.append(option)
+
+
+def _show_help(context: click.Context, option: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    command, formatter = context.command, context.make_formatter()
+    if option.name == "help_all":
+        command.format_help(context, formatter)
+    else:
+        command.format_usage(context, formatter)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(_short_text(command))
+        with formatter.section("Options"):
+            formatter.write_dl([*_short_records(context)], col_max=NAMES)
+    click.echo(formatter.getvalue().rstrip("\n"))
+    context.exit()
+
+
+def _short_text(command: click.Command) -> str:
+    """Return what a command does, and the first sentence about its arguments."""
+    first, *others = inspect.cleandoc(command.help or "").split("\n\n")
+    return "\n\n".join([first, *(re.split(r"(?<=\.)\s", text)[0] for text in others[:1])])
+
+
+def _short_records(context: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield the names of the options that most people use, and the first clause of what is said of each."""
+    for option in context.command.params:
+        is_rare = getattr(option, "is_rare", option.name == "help")  # the reader has found --help
+        if not isinstance(option, click.Option) or is_rare:
+            continue
+        names, text = (
+            ", ".join(sorted(option.opts, key=len)),
+            re.split("[.;:] ", option.help or "")[0].rstrip(".") + ".",
+        )
+        if option.required:
+            text = f"{text.rstrip('.')} (required)."
+        if isinstance(option.type, click.Choice):
+            metavar, text = "NAME", f"{text.rstrip('.')}: {', '.join(option.type.choices)}."
+        else:
+            metavar = "" if option.is_flag else (option.metavar or "N").partition("[")[0]
+        yield f"{names} {metavar}".rstrip(), text
 
 
 class _Commands(click.Group):

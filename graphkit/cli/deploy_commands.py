@@ -15,7 +15,7 @@ import click
 from graphkit.cli.flags import REPORT_FILE, Asked, choice_type, format_option, output_option, takes_options
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, show_result, start_prover
 from graphkit.errors import OutputError, UsageError
-from graphkit.io.remote.urls import current_options, file_name, is_folder, is_url, local_path, scheme_of, shown_url
+from graphkit.io.urls import current_options, file_name, is_folder, is_url, local_path, scheme_of, shown_url
 from graphkit.options import BundleOptions, GenaiOptions, LowerOptions, TransformersJsOptions
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def fetched_export(name: str) -> Iterator[Path]:
     if not is_url(name) or (scheme_of(name) == "file" and "::" not in name):
         yield local_path(name) if is_url(name) else Path(name)
         return
-    from graphkit.io.stream_files import FETCHED, kept_in_temporary, name_as_staged
+    from graphkit.io.byte_source import FETCHED, kept_in_temporary, name_as_staged
     from graphkit.model import load
 
     if not current_options().download:
@@ -287,8 +287,7 @@ def _paths_beside(model: Model, names: Sequence[str]) -> list[Path]:
 
 def _put_file(path: Path, target: Path) -> None:
     """Put what a path stands for at another one, where nothing is yet."""
-    from graphkit.io.byte_source import source_of
-    from graphkit.io.stream_files import shown_path
+    from graphkit.io.byte_source import shown_path, source_of
 
     if target.exists():
         return

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
+from graphkit.errors import OutputError, UsageError
 from graphkit.options import LIMITS, MAP, SIZES, Flag, as_declared, flags_of
+from graphkit.progress import HAS_MEMORY_LIMIT, Limits
+from graphkit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from graphkit.runtime.limits import Limits
     from graphkit.shapes import DimSpec
 
 T = TypeVar("T")
@@ -84,7 +86,6 @@ class _Choice(click.Choice[str]):
     """A choice that says which name may be meant."""
 
     def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
-        from graphkit.suggest import did_you_mean
 
         hint = did_you_mean(str(value), self.choices, " ").strip()
         return f"{super().get_invalid_choice_message(value, ctx)} {hint[:1].upper()}{hint[1:]}".rstrip()
@@ -250,8 +251,6 @@ def format_of(format: str | None, file: Path | None) -> Format:
     if format is not None or file is None:
         return Format(format or Format.text)
     if (suffix := file.suffix.lower()) not in SUFFIXES:
-        from graphkit.errors import OutputError, UsageError
-
         params = click.get_current_context().params
         words = [
             word
@@ -294,8 +293,6 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
             if report_file is not None:
                 _check_report(report_file, replaces="--report" not in names)
             if chosen not in REPORT_FORMATS:
-                from graphkit.errors import UsageError
-
                 output_kind = "drawing" if chosen in DRAWINGS else "file"
                 raise UsageError(
                     f"{report_file}: a {chosen.value} {output_kind} is for `graphkit report` - take another suffix"
@@ -313,8 +310,6 @@ def _check_report(file: Path, *, replaces: bool) -> None:
     Raises:
         OutputError: It is an output of the command, or exists and is not to be replaced, or its folder is not there.
     """
-    from graphkit.errors import OutputError
-
     params = click.get_current_context().params
     target, output = Path(os.path.realpath(file)), params.get("output")
     output_path = Path(os.path.realpath(output)) if isinstance(output, Path) else None
@@ -359,9 +354,6 @@ def read_limits(timeout: float | None, memory: str | None) -> Limits:
     Raises:
         UsageError: A value is not a time or a size, or this system cannot limit memory.
     """
-    from graphkit.errors import UsageError
-    from graphkit.runtime.limits import HAS_MEMORY_LIMIT, Limits
-
     if timeout is not None and not timeout > 0:
         raise UsageError(
             f"--timeout {timeout:g}: is not a time - write a positive number of seconds, such as --timeout 60"
@@ -397,8 +389,6 @@ def read_pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> I
     Raises:
         UsageError: One cannot be read, or names something twice.
     """
-    from graphkit.errors import UsageError
-
     names: set[str] = set()
     for text in texts:
         name, value = _divide_pair(text, option)

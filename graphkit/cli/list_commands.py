@@ -12,6 +12,7 @@ import click
 from graphkit.cli.flags import Format, complete, output_format_option, output_option
 from graphkit.cli.output import put_list, put_text, show_result
 from graphkit.cli.rewrite_commands import current_folder_importable
+from graphkit.errors import OutputError, UsageError
 
 
 @click.command()
@@ -60,7 +61,6 @@ def targets(words: tuple[str, ...], facts: Path | None, format: str) -> None:
     from graphkit.analysis.target_facts import target_facts
     from graphkit.analysis.target_facts import targets as every_target
     from graphkit.cli.output import print_line, progress_on_terminal
-    from graphkit.errors import UsageError
     from graphkit.io.transaction import write_text
     from graphkit.model import load
     from graphkit.targets import load_target
@@ -111,7 +111,6 @@ def judges(context: click.Context, format: str) -> None:
 def install(name: str, yes: bool, python: str) -> None:
     """Install a compiler into an environment of its own, with pip; NAME is one that `graphkit judges` lists."""
     from graphkit.cli.output import print_line
-    from graphkit.errors import UsageError
     from graphkit.judges import install_judge, named_judge
 
     judge = named_judge(name)
@@ -132,7 +131,6 @@ def examples(names: tuple[str, ...], folder: Path | None, output: Path | None) -
 
     NAME is one of the list, with or without `example:`; all of them by default.
     """
-    from graphkit.errors import OutputError
     from graphkit.examples import EXAMPLES, resolve
     from graphkit.io.transaction import made_folder, write_all_or_none
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from graphkit.cli.flags import FULL, REPORT_FILE, Format
-from graphkit.errors import OutputError
+from graphkit.errors import GraphkitError, ModelError, OutputError, UsageError
+from graphkit.progress import Limits, share_of
 
 if TYPE_CHECKING:
     from graphkit.model import Model
     from graphkit.render.result import Result
-    from graphkit.runtime.limits import Limits
     from graphkit.save import Placement
 
 MINUTES = 100  # seconds from which a time is told in minutes
@@ -64,8 +64,7 @@ def show_result(
         return
     from rich.console import Console
 
-    from graphkit.render.brief import Brief
-    from graphkit.render.terminal import Rendered, as_text
+    from graphkit.render.terminal import Brief, Rendered, as_text
 
     console = Console(highlight=False)
     is_full = meta.get(FULL, False) or (is_list and file is None and not console.is_terminal)
@@ -87,7 +86,6 @@ def render_result(result: Result, chosen: Format) -> str:
     Raises:
         UsageError: CSV is asked for, and there is no table.
     """
-    from graphkit.errors import UsageError
     from graphkit.render.terminal import as_text
 
     writers = {
@@ -131,7 +129,6 @@ def put_list(rows: Sequence[tuple[str, str]], output: Path | None) -> None:
 
 def _named_files(context: click.Context) -> Iterator[Path]:
     """Yield the files that the arguments of a command name: models with their data, and files in folders."""
-    from graphkit.errors import GraphkitError
     from graphkit.model import load
 
     values = [value for name, value in context.params.items() if name != "report_file"]
@@ -160,7 +157,6 @@ def progress_on_terminal() -> Iterator[Callable[[str], None]]:
     from rich.table import Column
     from rich.text import Text
 
-    from graphkit.progress import share_of
     from graphkit.render.document_blocks import printable
 
     class Left(ProgressColumn):
@@ -283,8 +279,7 @@ def load_model(name: str) -> Model:
         UsageError: Standard input is a terminal, or is read twice.
         ModelError: The model cannot be read, or has data in other files, which standard input cannot bring.
     """
-    from graphkit.errors import ModelError
-    from graphkit.io.stream_files import INPUT
+    from graphkit.io.byte_source import INPUT
     from graphkit.model import load as load_file
 
     if name != STREAM:
@@ -315,8 +310,7 @@ def model_path(name: str) -> str:
 
 def _spool_input() -> Path:
     """Return the temporary file that standard input is copied to, which is removed when the command ends."""
-    from graphkit.errors import UsageError
-    from graphkit.io.stream_files import INPUT, copy_stream, stream_file
+    from graphkit.io.byte_source import INPUT, copy_stream, stream_file
 
     context = click.get_current_context().find_root()
     if context.meta.setdefault(INPUT, False):
@@ -339,7 +333,7 @@ def output_destination(output: Path, weights: Placement) -> tuple[Path, Placemen
     """
     if str(output) != STREAM:
         return output, weights
-    from graphkit.io.stream_files import OUTPUT, stream_file
+    from graphkit.io.byte_source import OUTPUT, stream_file
 
     _check_output()
     root = click.get_current_context().find_root()
@@ -355,7 +349,7 @@ def finish_rewrite(result: Result, format: str, files: str, *commands: Sequence[
     Raises:
         OutputError: Standard output cannot be written.
     """
-    from graphkit.io.stream_files import OUTPUT
+    from graphkit.io.byte_source import OUTPUT
 
     path = click.get_current_context().find_root().meta.get(OUTPUT)
     with contextlib.nullcontext() if path is None else contextlib.redirect_stdout(sys.stderr):
@@ -376,8 +370,7 @@ def finish_rewrite(result: Result, format: str, files: str, *commands: Sequence[
 def _check_output() -> None:
     from click.core import ParameterSource
 
-    from graphkit.errors import UsageError
-    from graphkit.io.stream_files import OUTPUT
+    from graphkit.io.byte_source import OUTPUT
 
     if sys.stdout.isatty():
         raise UsageError(f"{OUTPUT} is a terminal, which shows no model - pipe it on, or name a file with -o")

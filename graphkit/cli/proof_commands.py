@@ -24,6 +24,7 @@ from graphkit.options import (
     option,
     sizes_option,
 )
+from graphkit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
@@ -169,9 +170,6 @@ class DiffFlags(DiffOptions):
         Raises:
             UsageError: There is no section of a name.
         """
-        from graphkit.errors import UsageError
-        from graphkit.suggest import did_you_mean
-
         names = [name.strip() for name in self.fail_on.split(",") if name.strip()]
         for name in names:
             if name not in (ANY, *SECTIONS, COSTS):

@@ -19,6 +19,7 @@ from graphkit.cli.flags import (
     takes_options,
 )
 from graphkit.cli.output import print_line, put_text, show_result
+from graphkit.errors import UsageError
 from graphkit.options import OVERWRITE, WEIGHTS, By, as_declared, option, sizes_option
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ def shapes(model: str, options: Asked[ShapeFlags], format: str) -> None:
     """
     from graphkit.analysis.tensor_shapes import tensor_shapes, why_shape
     from graphkit.cli.output import finish_rewrite, load_model, output_destination
-    from graphkit.errors import UsageError
 
     asked, loaded = options.read(), load_model(model)
     if asked.why is not None and (asked.filter or asked.constants):
@@ -88,7 +88,6 @@ def shapes(model: str, options: Asked[ShapeFlags], format: str) -> None:
 
 
 def _write_shapes(model: Model, output: Path, weights: Placement, options: ShapeFlags) -> None:
-    from graphkit.errors import UsageError
     from graphkit.passes.shapes.declare_shapes import DeclareShapes
 
     if options.spec != as_declared():

@@ -27,15 +27,15 @@ from graphkit.cli.flags import (
     takes_options,
 )
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, render_result, show_result, start_prover
+from graphkit.errors import ModelError, UsageError
 from graphkit.options import BLOCKED_BY, LIMITS, as_declared, option, sizes_option
-from graphkit.runtime.limits import DEFAULT_LIMITS
+from graphkit.progress import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
     from graphkit.analysis.report import Comparison, Failure, Report, ReportOptions
     from graphkit.analysis.report_gate import Gate
     from graphkit.model import Model
     from graphkit.render.result import Result
-    from graphkit.runtime.limits import Limits
     from graphkit.shapes import DimSpec
     from graphkit.targets import Target
 
@@ -113,15 +113,9 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
     """
     from graphkit.analysis.report import compare
     from graphkit.analysis.report import report as analyse
-    from graphkit.analysis.report_gate import Gate, read_baseline, read_kinds, read_partitions
-    from graphkit.errors import UsageError
 
     asked = options.read()
-    baseline = None if asked.baseline is None else read_baseline(asked.baseline)
-    kinds, partitions = read_partitions(asked.fail_on)
-    if partitions is not None and not asked.provider:
-        raise UsageError("--fail-on partitions: these are parts on a device - name one with --provider")
-    gate = Gate(asked.strict, read_kinds(kinds), baseline, asked.lock is not None, partitions)
+    gate = _read_gate(asked)
     report_options = _report_options(asked, gate)
     chosen = format_of(format, output)
     if len(models) == 1 and not asked.recursive and os.path.isdir(models[0]):
@@ -152,8 +146,21 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         if asked.lock is not None:
             _write_lock(result, asked.lock, read)
     _exit_on_failures(result, gate, asked, models)
-    if baseline is not None and (output is not None or chosen is Format.text):
-        print_line(f"Nothing is worse than in {baseline.file}.")
+    if asked.baseline is not None and (output is not None or chosen is Format.text):
+        print_line(f"Nothing is worse than in {asked.baseline}.")
+
+
+def _read_gate(asked: ReportFlags) -> Gate | None:
+    """Return the conditions under which the report fails, None where no option asks for any."""
+    if not (asked.strict or asked.fail_on or asked.baseline or asked.lock):
+        return None
+    from graphkit.analysis.report_gate import Gate, read_baseline, read_kinds, read_partitions
+
+    baseline = None if asked.baseline is None else read_baseline(asked.baseline)
+    kinds, partitions = read_partitions(asked.fail_on)
+    if partitions is not None and not asked.provider:
+        raise UsageError("--fail-on partitions: these are parts on a device - name one with --provider")
+    return Gate(asked.strict, read_kinds(kinds), baseline, asked.lock is not None, partitions)
 
 
 def _brief(result: Report | Comparison, asked: ReportFlags) -> Report | Comparison:
@@ -183,7 +190,7 @@ def _brief(result: Report | Comparison, asked: ReportFlags) -> Report | Comparis
     return replace(result, reports=tuple(briefs))
 
 
-def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
+def _report_options(asked: ReportFlags, gate: Gate | None) -> ReportOptions:
     from graphkit.analysis.report import ReportOptions
 
     if asked.check_hazards:
@@ -199,23 +206,21 @@ def _report_options(asked: ReportFlags, gate: Gate) -> ReportOptions:
         target=target,
         provider=asked.provider,
         spec=spec,
-        also=gate.sections,
+        also=() if gate is None else gate.sections,
     )
 
 
-def _exit_on_failures(result: Report | Comparison, gate: Gate, asked: ReportFlags, words: Sequence[str]) -> None:
+def _exit_on_failures(result: Report | Comparison, gate: Gate | None, asked: ReportFlags, words: Sequence[str]) -> None:
     """Name the models without a report and the failures of the gate; exit with 2 or 1 where there are any.
 
     Where the baseline is of other models, name the command that accepts these.
     """
-    from graphkit.analysis.report_gate import OTHER_MODELS
-
     for failure in result.failures:
         print_line(f"Error: {failure.problem}", is_error=True)
-    reasons = list(gate.failures(result))
+    reasons = [] if gate is None else [*gate.failures(result)]
     for reason in reasons:
         print_line(reason, is_error=True)
-    if any(reason.startswith(OTHER_MODELS) for reason in reasons):
+    if gate is not None and any(map(gate.is_of_others, reasons)):
         file = str(asked.baseline)
         option = ("-o", file) if file.endswith(".json") else ("--lock", file)
         options: list[tuple[str, ...]] = [("-r",)] if asked.recursive else []
@@ -238,7 +243,6 @@ def _write_lock(report: Report | Comparison, lock: Path, read: Sequence[Path]) -
 
 def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_options: bool, is_full: bool) -> None:
     from graphkit.analysis.bundle_overview import bundle_overview
-    from graphkit.errors import UsageError
 
     if has_options:
         raise UsageError(f"{folder} is a bundle: options other than --format, --full and --output are for models")
@@ -293,12 +297,10 @@ def _findings_text(result: Result, chosen: Format) -> str:
     return as_sarif(result) if chosen is Format.sarif else as_junit(result)
 
 
-def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpec | None]:
+def _lint_options(asked: ReportFlags, gate: Gate | None) -> tuple[Target | None, DimSpec | None]:
     """Return the target to lint for, and the dims to do that at."""
-    from graphkit.errors import UsageError
-
     if asked.target is None:
-        if "blockers" in gate.kinds:
+        if gate is not None and "blockers" in gate.kinds:
             raise UsageError("--fail-on blockers: blockers are those for a target - name one with --target")
         return None, asked.spec if asked.provider or asked.spec != as_declared() else None
     from graphkit.targets import load_target
@@ -308,8 +310,7 @@ def _lint_options(asked: ReportFlags, gate: Gate) -> tuple[Target | None, DimSpe
 
 def _expand_folders(names: Sequence[str], *, recursive: bool) -> list[str]:
     """Return the names, with each folder replaced by the models in it; hidden folders are left out."""
-    from graphkit.errors import UsageError
-    from graphkit.io.remote.urls import is_folder, is_url
+    from graphkit.io.urls import is_folder, is_url
 
     expanded: list[str] = []
     for name in names:
@@ -338,7 +339,6 @@ def _load_models(
     """Return the models that can be read, and the faults of the others."""
     from graphkit.analysis.report import Failure
     from graphkit.cli.output import load_model
-    from graphkit.errors import ModelError
 
     loaded: list[Model] = []
     broken: list[Failure] = []

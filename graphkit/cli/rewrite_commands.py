@@ -15,6 +15,7 @@ import click
 
 from graphkit.cli.flags import Asked, complete, format_option, model_argument, output_option, takes_options
 from graphkit.cli.output import finish_rewrite, load_model, output_destination, progress_on_terminal, start_prover
+from graphkit.errors import UsageError
 from graphkit.options import SIZES, TIME, Flag, FoldOptions, RewriteOptions, SplitOptions
 
 if TYPE_CHECKING:
@@ -161,10 +162,8 @@ def merge_decoders(job: Job, with_past: str) -> Result:
 
 
 def _model_folder(model: Model) -> Path:
-    from graphkit.errors import UsageError
     from graphkit.examples import example_name
-    from graphkit.io.byte_source import source_of
-    from graphkit.io.stream_files import INPUT
+    from graphkit.io.byte_source import INPUT, source_of
 
     is_here = model.path is not None and source_of(model.path).is_local
     if model.path is None or not is_here or example_name(model.path) or model.label == INPUT:
@@ -233,8 +232,6 @@ def read_renames(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
     Raises:
         UsageError: A text is not OLD=NEW.
     """
-    from graphkit.errors import UsageError
-
     for text in texts:
         old, _, new = text.rpartition("=")
         if not (old and new):
@@ -251,7 +248,6 @@ def rename(job: Job, names: bool, **texts: Sequence[str]) -> Result:
 
     MODEL is a model file, or example:NAME. A symbol that the graph forces to equal the renamed one gets the same name.
     """
-    from graphkit.errors import UsageError
     from graphkit.passes.interface.rename import Rename, dims_by_role
 
     pairs = {name: tuple(read_renames(texts[f"{name}_name"], f"--{name}-name")) for name in RENAMED}
@@ -270,7 +266,6 @@ def set_dims(job: Job) -> Result:
 
     MODEL is a model file, or example:NAME. Nodes stay; `graphkit fold --dim` folds what no longer varies.
     """
-    from graphkit.errors import UsageError
     from graphkit.passes.shapes.declare_shapes import SetDims
     from graphkit.shapes import AS_DECLARED
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from graphkit.errors import GraphkitError
+
 if TYPE_CHECKING:
     from graphkit.model import Model
 
@@ -141,8 +143,7 @@ NAMES: Mapping[str, Names] = {
 
 def _models_on_line(context: click.Context) -> Iterator[Model]:
     """Yield the readable models that are on the line already, those of a folder too."""
-    from graphkit.errors import GraphkitError
-    from graphkit.io.remote.urls import is_url
+    from graphkit.io.urls import is_url
     from graphkit.model import load
 
     words = [word for word in context.args if not (word.startswith("-") or is_url(word))]  # click parses none of them

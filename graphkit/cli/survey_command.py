@@ -13,13 +13,14 @@ import click
 
 from graphkit.cli.flags import FULL, Asked, Format, complete, format_of, takes_options
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, render_result, show_result
+from graphkit.errors import UsageError
 from graphkit.options import LIMITS, option
-from graphkit.runtime.limits import DEFAULT_LIMITS
+from graphkit.progress import DEFAULT_LIMITS, Limits
+from graphkit.suggest import count_things
 
 if TYPE_CHECKING:
     from graphkit.fleet.survey import Executor
     from graphkit.fleet.survey_task import RowOptions
-    from graphkit.runtime.limits import Limits
 
 SERVER_SHARE = 0.9  # of the time of a model, after which a slow server is the error
 
@@ -71,11 +72,9 @@ def survey(sources: Sequence[str], options: Asked[SurveyFlags], output: str | No
 
 
 def _run_survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) -> None:
-    from graphkit.errors import UsageError
     from graphkit.fleet.survey import survey_models as run
     from graphkit.fleet.survey_sources import models_of
     from graphkit.fleet.survey_table import kind_lines
-    from graphkit.suggest import count_things
 
     if not sources:
         raise UsageError("no models to survey - name a folder, a pattern, or a list of models")
@@ -100,7 +99,6 @@ def _run_survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) 
 
 
 def _make_executor(asked: SurveyFlags) -> Executor:
-    from graphkit.errors import UsageError
     from graphkit.fleet.local_pool import LocalPool
 
     if asked.scheduler is None and not asked.dask:
@@ -117,7 +115,7 @@ def _make_executor(asked: SurveyFlags) -> Executor:
 def _row_options(asked: SurveyFlags, table: str) -> RowOptions:
     from graphkit.fleet import storage
     from graphkit.fleet.survey_task import RowOptions
-    from graphkit.io.remote.urls import current_options
+    from graphkit.io.urls import current_options
 
     remote = current_options()
     seconds = remote.timeout * SERVER_SHARE
@@ -133,7 +131,6 @@ def _row_options(asked: SurveyFlags, table: str) -> RowOptions:
 
 
 def _show_table(asked: SurveyFlags, table: str, sources: Sequence[str], output: Path | None) -> None:
-    from graphkit.errors import UsageError
     from graphkit.fleet.survey_table import survey_table
 
     if sources:

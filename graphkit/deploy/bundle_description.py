@@ -36,7 +36,7 @@ from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.deploy.export_pipeline import has_fixed_prompt
 from graphkit.errors import TargetError, UsageError
 from graphkit.graph.roles import declared_rank, dim_at
-from graphkit.io.stream_files import shown_path
+from graphkit.io.byte_source import shown_path
 from graphkit.io.toml import convert_toml, read_toml
 from graphkit.model import Model, load
 from graphkit.options import Update

@@ -19,8 +19,8 @@ from graphkit.graph.operator_traits import COMPARING
 from graphkit.graph.roles import Role, declared_rank, dim_at
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.io.byte_source import shown_path
 from graphkit.io.export_files import CONFIGURATIONS
-from graphkit.io.stream_files import shown_path
 from graphkit.model import Model, load
 from graphkit.ops.tensor import Array, element_number
 from graphkit.passes.control_flow.split_merged import split_merged

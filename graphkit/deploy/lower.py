@@ -56,10 +56,9 @@ from graphkit.passes.npu.cache_interface import SplitCrossKv
 from graphkit.passes.npu.decompose_operators import GeluToTanh
 from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.passes.opset.convert_opset import ConvertOpset
-from graphkit.progress import portion_of, with_share
+from graphkit.progress import DEFAULT_LIMITS, Limits, portion_of, with_share
 from graphkit.rewrite.base import PassChange, group_reasons
 from graphkit.rewrite.fixpoint import Rewrite
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import as_provider
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles

@@ -53,13 +53,12 @@ from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
 from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.names import name_of
-from graphkit.io.stream_files import shown_path
+from graphkit.io.byte_source import shown_path
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
-from graphkit.progress import portion_of, with_share
+from graphkit.progress import DEFAULT_LIMITS, Limits, portion_of, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose, table
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import as_provider
 from graphkit.shapes import DimSpec, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes

@@ -24,8 +24,8 @@ from graphkit.graph.declared_types import declared_dims, declared_type
 from graphkit.graph.names import name_of
 from graphkit.graph.roles import Role, dim_at
 from graphkit.graph.view import all_nodes
+from graphkit.io.byte_source import name_as_staged, shown_path
 from graphkit.io.export_files import TOKENIZER, find_beside
-from graphkit.io.stream_files import name_as_staged, shown_path
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, load
 from graphkit.options import RewriteProofOptions, SplitProofOptions, TransformersJsOptions

@@ -23,7 +23,7 @@ from graphkit.deploy.make_bundle import BundleExport, bundle_again
 from graphkit.deploy.write_proven import DeployFolder, FolderProof, proof_record, record_contract
 from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.hosts.open_folder import check_bundle
-from graphkit.io.stream_files import shown_path
+from graphkit.io.byte_source import shown_path
 from graphkit.options import DeploymentProofOptions, FolderOptions
 from graphkit.progress import portion_of
 from graphkit.runtime.session import as_provider

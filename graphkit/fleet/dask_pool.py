@@ -23,7 +23,7 @@ from graphkit.errors import GraphkitError, UsageError
 from graphkit.fleet.local_pool import LocalPool, memory_of_each
 from graphkit.fleet.row_store import PartWriter, RowParts
 from graphkit.fleet.survey_task import SurveyTask, failed_row
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.progress import DEFAULT_LIMITS, Limits
 
 MOST, PER_THREAD = 64, 4  # models of a batch at most, and batches for each thread at least
 PACKAGE = "onnx-graphkit"  # as it is installed, of which Dask tells the versions

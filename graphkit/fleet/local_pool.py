@@ -19,8 +19,8 @@ from google.protobuf.message import EncodeError
 
 from graphkit.fleet.row_store import PartWriter, RowParts
 from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
+from graphkit.progress import DEFAULT_LIMITS, Limits, allocated_bytes, limit_memory, machine_memory
 from graphkit.runtime.isolation import DiedError, Worker
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits, allocated_bytes, limit_memory, machine_memory
 from graphkit.runtime.worker import Message, serve_requests
 
 PROCESS = __name__  # the module whose main does tasks

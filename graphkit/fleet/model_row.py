@@ -17,7 +17,7 @@ from graphkit.errors import GraphkitError, ModelError
 from graphkit.fleet import storage
 from graphkit.fleet.survey_sources import UNKNOWN, data_revisions
 from graphkit.fleet.survey_task import Row, SurveyTask, blockers_column, found_column, row_of
-from graphkit.io.remote.urls import RemoteOptions, is_url
+from graphkit.io.urls import RemoteOptions, is_url
 from graphkit.model import load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.targets import load_target

@@ -20,7 +20,7 @@ from graphkit.errors import OutputError, UsageError
 from graphkit.fleet import storage
 from graphkit.fleet.survey_sources import is_same_data
 from graphkit.fleet.survey_task import Row
-from graphkit.io.remote.urls import is_url
+from graphkit.io.urls import is_url
 from graphkit.suggest import count_things
 
 if TYPE_CHECKING:

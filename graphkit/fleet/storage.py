@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from graphkit.errors import GraphkitError, OutputError, UsageError
 from graphkit.io import transaction
-from graphkit.io.remote.urls import is_url, shown_url
+from graphkit.io.urls import is_url, shown_url
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from graphkit.errors import UsageError
 from graphkit.io.remote.open_url import models_of_listing
-from graphkit.io.remote.urls import is_listing, is_url
+from graphkit.io.urls import is_listing, is_url
 
 STREAM = "-"
 UNKNOWN = "?"  # the data files of a model that could not be read so far

@@ -16,7 +16,7 @@ from graphkit.fleet import storage
 from graphkit.fleet.row_store import read_table
 from graphkit.fleet.survey_task import BLOCKERS, COLUMNS, found_column
 from graphkit.graph.names import paths_below
-from graphkit.io.remote.urls import is_url
+from graphkit.io.urls import is_url
 from graphkit.render.document_blocks import Block, Cell, Column, Link, Prose, Table
 from graphkit.render.result import Result
 from graphkit.suggest import count_things, did_you_mean

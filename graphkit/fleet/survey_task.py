@@ -12,7 +12,7 @@ from typing import Any
 
 from graphkit import __version__
 from graphkit.analysis.findings import KIND_NAMES
-from graphkit.io.remote.urls import is_url, shown_url
+from graphkit.io.urls import is_url, shown_url
 
 Row = Mapping[str, object]
 BLOCKERS = "blockers_"  # what the columns of targets begin with

@@ -23,7 +23,7 @@ from graphkit.hosts.token_search import (
     most_new_tokens,
     warn_of_settings,
 )
-from graphkit.runtime.limits import machine_memory
+from graphkit.progress import machine_memory
 from graphkit.runtime.providers import CPU, Provider
 
 NOT_PADDED = (

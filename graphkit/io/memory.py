@@ -18,9 +18,8 @@ from google.protobuf.message import Message
 from onnx import TensorProto
 
 from graphkit.errors import UsageError
-from graphkit.io.byte_source import refer_to_bytes
+from graphkit.io.byte_source import Scratch, refer_to_bytes
 from graphkit.io.read import Source
-from graphkit.io.stream_files import Scratch
 from graphkit.io.tensors import check_tensors, fill_tensor, payload_size, walk_tensors
 
 if TYPE_CHECKING:

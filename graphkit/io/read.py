@@ -16,8 +16,7 @@ import onnx.serialization
 from google.protobuf.message import DecodeError
 
 from graphkit.errors import ModelError
-from graphkit.io.byte_source import ByteSource, DataFile, source_of
-from graphkit.io.stream_files import shown_path
+from graphkit.io.byte_source import ByteSource, DataFile, shown_path, source_of
 from graphkit.io.tensors import check_tensors
 from graphkit.io.wire import TOO_DEEP, Buffer, Fault, Reference, lighten_model, validate_model_bytes
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from graphkit.errors import TargetError
-from graphkit.io.stream_files import shown_path
+from graphkit.io.byte_source import shown_path
 
 if sys.version_info >= (3, 11):
     import tomllib

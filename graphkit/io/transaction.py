@@ -40,12 +40,7 @@ LOCK, JOURNAL, NEW, OLD = "lock", "journal", "new", "old"
 
 @contextlib.contextmanager
 def write_all_or_none(
-    targets: Sequence[Path],
-    *,
-    key: Path,
-    overwrite: bool,
-    hint: str,
-    before: Callable[[Path], None] = lambda _: None,
+    targets: Sequence[Path], *, key: Path, overwrite: bool, hint: str, before: Callable[[Path], None] = lambda _: None
 ) -> Iterator[Callable[[Path], Path]]:
     """Give a function from a target to the place to write it; move all that was written into place at the end.
 

@@ -125,12 +125,7 @@ CHILDREN: dict[str, dict[int, str]] = {
 }
 # Fields that hold at most one message. Protobuf merges a second occurrence into the first, so a message
 # with two of them is copied unchanged.
-SINGULAR = {
-    "ModelProto": {7},
-    "TrainingInfoProto": {1, 2},
-    "AttributeProto": {5, 6, 22},
-    "SparseTensorProto": {1, 2},
-}
+SINGULAR = {"ModelProto": {7}, "TrainingInfoProto": {1, 2}, "AttributeProto": {5, 6, 22}, "SparseTensorProto": {1, 2}}
 # Where else messages are nested (types, shapes, key-value entries): walked by `validate` only.
 PLAIN_CHILDREN: dict[str, dict[int, str]] = {
     "ModelProto": {8: "Opset", 14: "Entry", 26: "Device"},

@@ -101,9 +101,7 @@ def _freeze_original(original: _Side, result: _Side, wish: Mapping[Axis, int] = 
 
 
 def _make_pages(
-    sides: Sequence[_Side],
-    pairs: Iterable[tuple[int, int]],
-    twins_of: Callable[[Shapes, Shapes], Mapping[Node, Node]],
+    sides: Sequence[_Side], pairs: Iterable[tuple[int, int]], twins_of: Callable[[Shapes, Shapes], Mapping[Node, Node]]
 ) -> tuple[Mapping[str, object], ...]:
     shapes = [infer(declarations(side.model).model, values=side.values) for side in sides]
     nodes = [{node: number for number, node in enumerate(all_nodes(each.model.scopes))} for each in shapes]

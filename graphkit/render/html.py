@@ -141,10 +141,7 @@ NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 
 
 def html_page(
-    result: Document,
-    graphs: Sequence[PageGraph] = (),
-    explanations: Mapping[str, str] | None = None,
-    title: str = "",
+    result: Document, graphs: Sequence[PageGraph] = (), explanations: Mapping[str, str] | None = None, title: str = ""
 ) -> str:
     """Return a whole page.
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import onnx
 
 from graphkit.errors import ModelError
+from graphkit.progress import DEFAULT_LIMITS, allocated_bytes, limit_memory
 from graphkit.runtime.isolation import describe_ending, worker_command
-from graphkit.runtime.limits import DEFAULT_LIMITS, allocated_bytes, limit_memory
 
 if TYPE_CHECKING:
     from graphkit.model import Model, ModelLike

@@ -27,7 +27,7 @@ from functools import partial
 from typing import IO, cast
 
 from graphkit.errors import GraphkitError
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits, waiting_factor
+from graphkit.progress import DEFAULT_LIMITS, Limits, waiting_factor
 from graphkit.runtime.shared_memory import Arena
 from graphkit.runtime.worker import Message, read_message, write_message
 

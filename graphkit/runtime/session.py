@@ -19,13 +19,11 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.io.byte_source import refer_to_bytes, source_of
-from graphkit.io.stream_files import in_shown_paths, shown_path
+from graphkit.io.byte_source import in_shown_paths, refer_to_bytes, shown_path, source_of
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model, load
-from graphkit.progress import check_stopped, check_time
+from graphkit.progress import COPIES, DEFAULT_LIMITS, check_stopped, check_time
 from graphkit.runtime.isolation import DiedError, Process, current_process, shared_isolation
-from graphkit.runtime.limits import COPIES, DEFAULT_LIMITS
 from graphkit.runtime.onnxruntime_loader import (
     device_memories,
     device_value,

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from graphkit.runtime.limits import allocated_bytes, limit_memory
+from graphkit.progress import allocated_bytes, limit_memory
 from graphkit.runtime.onnxruntime_loader import open_model, run_in_place, run_model, runtime_version
 from graphkit.runtime.placement import RECORD, count_nodes, place_nodes
 from graphkit.runtime.providers import parse_provider

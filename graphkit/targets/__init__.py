@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from graphkit.dtypes import dtype_name
 from graphkit.errors import TargetError, UsageError
-from graphkit.io.stream_files import shown_path
+from graphkit.io.byte_source import shown_path
 from graphkit.io.toml import convert_toml, read_toml
 from graphkit.suggest import did_you_mean
 

@@ -19,8 +19,7 @@ from graphkit.errors import ModelError
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
-from graphkit.progress import portion_of, with_share
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.progress import DEFAULT_LIMITS, Limits, portion_of, with_share
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession, as_provider
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run

@@ -25,7 +25,7 @@ from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import find_lookups, find_readers, lookup_axis, moves_elements, table_entries
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.runtime.limits import DEFAULT_LIMITS
+from graphkit.progress import DEFAULT_LIMITS
 from graphkit.shapes import Expr, declarations, infer
 from graphkit.shapes.constraints.symbol_sizes import Sizes as Sizes
 from graphkit.shapes.constraints.symbol_sizes import input_shapes, symbol_roles

@@ -16,8 +16,8 @@ from graphkit.analysis.costs.node_costs import Amount
 from graphkit.analysis.costs.typical_sizes import indexed_dims
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.model import Model
+from graphkit.progress import DEFAULT_LIMITS, Limits
 from graphkit.runtime.isolation import shared_isolation
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession, as_provider
 from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles

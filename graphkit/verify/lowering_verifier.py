@@ -15,7 +15,7 @@ from graphkit.contract.host_contract import FIXED
 from graphkit.equivalence.originals import Originals
 from graphkit.graph.names import join_words
 from graphkit.options import DeploymentProofOptions
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.progress import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, as_provider
 from graphkit.suggest import count_things
 from graphkit.verify.candidate_sessions import tell_each

@@ -22,9 +22,9 @@ import onnx
 
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.model import Model, load
+from graphkit.progress import Limits
 from graphkit.rewrite.base import copy_proto
 from graphkit.runtime.isolation import DiedError, shared_isolation
-from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.verify.comparator import Difference, Output, compare_outputs
 

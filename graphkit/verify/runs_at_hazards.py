@@ -17,8 +17,8 @@ from graphkit.graph.operator_traits import DIVIDING
 from graphkit.graph.roles import MASKS, trace_condition
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.progress import DEFAULT_LIMITS, Limits
 from graphkit.runtime.isolation import shared_isolation
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.shapes import Shapes
 from graphkit.shapes.constraints.evaluate_constraints import Values

@@ -21,7 +21,7 @@ from graphkit.graph.names import module_of
 from graphkit.graph.view import Value, as_text
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import CompareOptions
-from graphkit.runtime.limits import Limits
+from graphkit.progress import Limits
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import MAX_TIMEOUTS, RunError, as_provider, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from graphkit.errors import UsageError
+from graphkit.io.byte_source import shown_path
 from graphkit.io.export_files import find_beside
-from graphkit.io.stream_files import shown_path
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, load
 from graphkit.model_diff.page_pair import page_rewrites

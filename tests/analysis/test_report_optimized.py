@@ -8,11 +8,11 @@ import onnx
 import onnx.parser
 import pytest
 
+from graphkit import progress as limits
 from graphkit.analysis.report import ReportOptions, report
 from graphkit.errors import ModelError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
-from graphkit.runtime import limits
 from graphkit.runtime.external_tools import optimized
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> '

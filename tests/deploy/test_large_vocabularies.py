@@ -25,7 +25,7 @@ from graphkit.deploy.verify_folder import verify_folder
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.hosts.numpy_host import Host
 from graphkit.options import LowerOptions, Update
-from graphkit.runtime.limits import HAS_MEMORY_LIMIT
+from graphkit.progress import HAS_MEMORY_LIMIT
 
 Run = Callable[..., tuple[object, str, str]]
 ExportOf = Callable[[str, int, int], Path]

@@ -11,7 +11,7 @@ from graphkit.fleet.row_store import PartWriter, RowParts
 from graphkit.fleet.survey import Survey, survey_models
 from graphkit.fleet.survey_sources import models_of
 from graphkit.fleet.survey_task import RowOptions, SurveyTask
-from graphkit.io.remote.urls import is_url
+from graphkit.io.urls import is_url
 
 __all__ = ["Here", "surveyed"]
 

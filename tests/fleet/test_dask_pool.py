@@ -20,7 +20,7 @@ from test_survey_kills import SURVEY, rows_of, surveyed
 from graphkit.errors import GraphkitError
 from graphkit.fleet import local_pool
 from graphkit.fleet.survey import survey_models
-from graphkit.runtime.limits import Limits
+from graphkit.progress import Limits
 
 pytestmark = [
     pytest.mark.slow,  # none of them imports Dask before it runs, which takes a second

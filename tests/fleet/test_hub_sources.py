@@ -22,7 +22,7 @@ from graphkit.fleet.survey import survey_models
 from graphkit.fleet.survey_sources import models_of
 from graphkit.fleet.survey_task import RowOptions
 from graphkit.io.remote.open_url import models_in
-from graphkit.io.remote.urls import RemoteOptions, remote_options
+from graphkit.io.urls import RemoteOptions, remote_options
 
 CONTENT = proto_of("(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }").SerializeToString()
 SILENT: list[socket.socket] = []

@@ -13,7 +13,7 @@ from google.protobuf.message import EncodeError
 from graphkit.fleet import local_pool
 from graphkit.fleet.local_pool import LocalPool
 from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
-from graphkit.runtime.limits import Limits
+from graphkit.progress import Limits
 
 LIMITS = Limits(seconds=5.0, memory=1 << 30)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from graphkit.errors import OutputError
-from graphkit.io.stream_files import Scratch
+from graphkit.io.byte_source import Scratch
 
 
 def test_bytes_are_kept_in_order_and_nothing_is_made_before() -> None:

@@ -9,10 +9,9 @@ from typing import ClassVar
 import pytest
 
 from graphkit.analysis.hazards import hazards
-from graphkit.render.brief import FULL, SCREEN, Brief
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
-from graphkit.render.terminal import as_text
+from graphkit.render.terminal import FULL, SCREEN, Brief, as_text
 
 ROWS = [(f"n{number}", number) for number in range(40)]
 

@@ -20,10 +20,10 @@ from hostile_models import ADDS, DIVIDES, FATAL, GROWS, NEVER_ENDS, OF_EVERY_KIN
 
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.model import load
+from graphkit.progress import HAS_MEMORY_LIMIT, Limits
 from graphkit.runtime import isolation as isolation_module
 from graphkit.runtime import session as session_module
 from graphkit.runtime.isolation import current_process, describe_ending, shared_isolation
-from graphkit.runtime.limits import HAS_MEMORY_LIMIT, Limits
 from graphkit.runtime.onnxruntime_loader import open_model
 from graphkit.runtime.session import IsolatedSession, RunError, Session
 from graphkit.runtime.worker import Message

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from graphkit.runtime import limits as limits_module
-from graphkit.runtime.limits import Limits, machine_memory
+from graphkit import progress as limits_module
+from graphkit.progress import Limits, machine_memory
 
 
 @pytest.mark.parametrize(("load", "factor"), [(0.2, 1), (6, 6)])

@@ -17,8 +17,8 @@ from rewriting import model_of
 
 import graphkit
 from graphkit.errors import ModelError
+from graphkit.progress import DEFAULT_LIMITS
 from graphkit.runtime.isolation import shared_isolation
-from graphkit.runtime.limits import DEFAULT_LIMITS
 from graphkit.runtime.session import IsolatedSession
 from graphkit.verify import verify_rewrite
 from graphkit.verify.rewrite_proof import RewriteProof

@@ -16,8 +16,8 @@ from small_models import CONV, KERNEL, model
 from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.options import RewriteProofOptions
+from graphkit.progress import Limits
 from graphkit.runtime.isolation import DiedError
-from graphkit.runtime.limits import Limits
 from graphkit.runtime.session import RunError
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.verify import original_runs

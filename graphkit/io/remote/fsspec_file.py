@@ -21,7 +21,7 @@ from fsspec.asyn import AsyncFileSystem, sync
 
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, part_spans
-from graphkit.io.remote.urls import current_options, scheme_of, shown_url
+from graphkit.io.urls import current_options, scheme_of, shown_url
 
 T = TypeVar("T")
 PART = 8 << 20  # bytes of a request at most

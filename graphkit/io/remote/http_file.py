@@ -24,7 +24,7 @@ from fsspec.asyn import get_loop, sync
 from yarl import URL
 
 from graphkit.io.remote.server import CHANGED, Head, Revision, Served, Sink, Span, part_spans
-from graphkit.io.remote.urls import file_name, shown_url, sibling_url, without_user
+from graphkit.io.urls import file_name, shown_url, sibling_url, without_user
 
 T = TypeVar("T")
 AT_ONCE = 32  # requests

@@ -15,7 +15,7 @@ from huggingface_hub.utils import build_hf_headers
 from graphkit.errors import ModelError, UsageError
 from graphkit.io.remote.fsspec_file import call_within
 from graphkit.io.remote.http_file import HINTS, HttpFile, problem_of
-from graphkit.io.remote.urls import current_options, shown_url
+from graphkit.io.urls import current_options, shown_url
 
 T = TypeVar("T")
 ADDRESS = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.*))?")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphkit.errors import UsageError
-from graphkit.io.remote.urls import RemoteOptions, is_hub_repository, local_path, scheme_of, shown_url
+from graphkit.io.urls import RemoteOptions, is_hub_repository, local_path, scheme_of, shown_url
 
 if TYPE_CHECKING:
     from graphkit.io.byte_source import ByteSource

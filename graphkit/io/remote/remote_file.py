@@ -18,11 +18,10 @@ from typing import NamedTuple
 
 from platformdirs import user_cache_path
 
-from graphkit.io.byte_source import ByteSource, register_source
+from graphkit.io.byte_source import FETCHED, ByteSource, kept_in_temporary, register_source, standing_for
 from graphkit.io.remote.server import Head, Parts, Revision, Served, Span, join_spans
-from graphkit.io.remote.urls import RemoteOptions
 from graphkit.io.remote.window import Window
-from graphkit.io.stream_files import FETCHED, kept_in_temporary, standing_for
+from graphkit.io.urls import RemoteOptions
 
 FORMAT = 2
 MAX_ENTRY = 32 << 20  # bytes of an entry of the cache

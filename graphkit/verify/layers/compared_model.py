@@ -27,7 +27,7 @@ from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.graph.view import Node, Value
 from graphkit.matching.value_matching import Dims, GraphSide
 from graphkit.model import Model
-from graphkit.runtime.limits import DEFAULT_LIMITS, Limits
+from graphkit.progress import DEFAULT_LIMITS, Limits
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import DimSpec, Shapes, infer

@@ -15,7 +15,7 @@ from graphkit.graph.names import module_of
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.view import Value
 from graphkit.matching.value_matching import Matching, match_graphs
-from graphkit.runtime.limits import Limits
+from graphkit.progress import Limits
 from graphkit.suggest import did_you_mean
 from graphkit.verify.comparator import BLOCK, Difference, compare_output
 from graphkit.verify.layers.compared_model import FLOATS, ArrayFile, Pair, Reader, Side

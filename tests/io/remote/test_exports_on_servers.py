@@ -15,9 +15,9 @@ from range_server import Site, serving
 from real_models import unpacked
 
 from graphkit.errors import ModelError, UsageError
+from graphkit.io.byte_source import name_as_staged
 from graphkit.io.remote.open_url import models_in
-from graphkit.io.remote.urls import is_folder
-from graphkit.io.stream_files import name_as_staged
+from graphkit.io.urls import is_folder
 from graphkit.runtime.session import Session
 
 Command = Callable[..., tuple[object, str, str]]

@@ -11,7 +11,7 @@ from range_server import Site
 
 from graphkit.io.remote import remote_file, window
 from graphkit.io.remote.server import Revision
-from graphkit.io.remote.urls import RemoteOptions, remote_options
+from graphkit.io.urls import RemoteOptions, remote_options
 from graphkit.model import load
 
 CONTENT = layered(6, 64).SerializeToString()

@@ -13,7 +13,7 @@ from range_server import Site
 
 from graphkit.errors import ModelError, OutputError
 from graphkit.io.remote import remote_file, window
-from graphkit.io.remote.urls import RemoteOptions, remote_options
+from graphkit.io.urls import RemoteOptions, remote_options
 from graphkit.model import load
 
 SMALL = (6, 64)  # layers, and how wide they are

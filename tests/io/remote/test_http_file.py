@@ -17,7 +17,7 @@ from real_models import MODEL_NAMES, params
 
 import graphkit
 from graphkit.io.remote import remote_file, window
-from graphkit.io.remote.urls import RemoteOptions, remote_options
+from graphkit.io.urls import RemoteOptions, remote_options
 from graphkit.model import load
 
 CONTENT = layered().SerializeToString()

@@ -20,7 +20,7 @@ from layers import layered
 from graphkit.errors import ModelError, UsageError
 from graphkit.io.remote import remote_file, window
 from graphkit.io.remote.fsspec_file import FsspecFile
-from graphkit.io.remote.urls import RemoteOptions
+from graphkit.io.urls import RemoteOptions
 from graphkit.model import load
 
 fsspec = pytest.importorskip("fsspec")
