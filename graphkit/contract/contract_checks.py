@@ -7,14 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from graphkit.contract.bundle_contract import (
-    ALIGNMENT,
-    FED,
-    BundleContract,
-    BundleMethod,
-    BundlePort,
-    StateTensor,
-)
+from graphkit.contract.bundle_contract import ALIGNMENT, FED, BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.contract.contract_parts import FILE_NAME, AnyContract, AnyPort, FileRecord, ProofRecord, State
 from graphkit.contract.host_contract import SIZES, Contract, Port
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name

@@ -51,8 +51,6 @@ GENERATED = ("init", "reorder")  # methods of every bundle, and their files
 
 
 class _Method(Struct, forbid_unknown_fields=True):
-    """A method of a `bundle.toml`."""
-
     name: str
     models: Annotated[tuple[str, ...], Meta(min_length=1)]
     when: Literal["once", "step"] = "step"
@@ -62,8 +60,6 @@ class _Method(Struct, forbid_unknown_fields=True):
 
 
 class _State(Struct, forbid_unknown_fields=True):
-    """A state of a `bundle.toml`."""
-
     name: str
     read: Mapping[str, str] = {}
     write: Mapping[str, str] = {}
@@ -71,20 +67,12 @@ class _State(Struct, forbid_unknown_fields=True):
 
 
 class _Description(Struct, forbid_unknown_fields=True):
-    """The contents of a `bundle.toml`."""
-
     method: tuple[_Method, ...] = ()
     state: tuple[_State, ...] = ()
 
 
 def read_description(path: Path) -> tuple[Chain, ...]:
-    """Return the methods that a `bundle.toml` names.
-
-    Raises:
-        TargetError: It is no TOML, or a key is missing or wrong, with its name.
-        UsageError: It names what is not there.
-        ModelError: A model is broken.
-    """
+    """Return the methods that a `bundle.toml` names; refuse a key that is missing or wrong, with its name."""
     file = convert_toml(path, read_toml(path), _Description)
     methods = [_read_method(path, f"method[{number}]", row, file.state) for number, row in enumerate(file.method)]
     if not methods:
@@ -130,11 +118,7 @@ def _check_file_name(path: Path, key: str, file: str) -> None:
 
 
 def read_initial(path: Path) -> Initial:
-    """Return the initial values that a `bundle.toml` gives: `initial = -1e38`, or `initial = "state.npy"`.
-
-    Raises:
-        TargetError: One is neither a number nor a file beside the `bundle.toml` that holds an array.
-    """
+    """Return the initial values that a `bundle.toml` gives: `initial = -1e38`, or `initial = "state.npy"`."""
     values = {}
     for number, state in enumerate(convert_toml(path, read_toml(path), _Description).state):
         key, initial = f"state[{number}].initial", state.initial
@@ -151,20 +135,15 @@ def read_initial(path: Path) -> Initial:
 
 
 def described_methods(described: tuple[Chain, ...], slots: int, update: Update) -> tuple[MethodModel, ...]:
-    """Return the methods that a `bundle.toml` names, their caches in slots.
-
-    Raises:
-        UsageError: An input or output that it names is not there, or a cache cannot be kept in slots.
-    """
-    return tuple(_with_prompt(_make_method(method, slots, update), method.prompt) for method in described)
-
-
-def _with_prompt(method: MethodModel, prompt: Model | None) -> MethodModel:
-    """Return a method that says whose prompts it reads, if it takes the place of another model."""
-    if prompt is None:
-        return method
-    change = f"reads prompts token by token, as {prompt.name} reads those of one length alone"
-    return replace(method, changes=(*method.changes, change))
+    """Return the methods that a `bundle.toml` names, their caches in slots; refuse names that are not there."""
+    methods = []
+    for chain in described:
+        method = _make_method(chain, slots, update)
+        if chain.prompt is not None:  # whose place it takes
+            change = f"reads prompts token by token, as {chain.prompt.name} reads those of one length alone"
+            method = replace(method, changes=(*method.changes, change))
+        methods.append(method)
+    return tuple(methods)
 
 
 def _make_method(method: Chain, slots: int, update: Update) -> MethodModel:
@@ -177,29 +156,16 @@ def _make_method(method: Chain, slots: int, update: Update) -> MethodModel:
         if missing := [name for name in names if name not in there]:
             has = ", ".join(sorted(there))
             raise UsageError(f"{method.name} has no {what} '{missing[0]}' - it has {has}")
-    file = f"{method.name}.onnx"
     if not method.cache:
-        made, changes = fold_changes(model)
-        whole = frozenset(method.writes.values())
+        folded, changes = fold_changes(model)
         kinds = {name: "tokens" if name == method.tokens else "user" for name in inputs - set(method.reads)}
-        return MethodModel(
-            name=method.name,
-            when=method.when,
-            model=made,
-            file=file,
-            reads=method.reads,
-            writes=method.writes,
-            kinds=kinds,
-            whole=whole,
-            changes=tuple(changes),
-        )
-    return _prefix_states(kept_in_slots(method.name, method.when, file, model, slots, update, method.reads), method)
-
-
-def _prefix_states(made: MethodModel, method: Chain) -> MethodModel:
-    """Return a method whose cache and length have the names that the description gives."""
+        name, reads, writes = method.name, method.reads, method.writes
+        plain = MethodModel(name, method.when, folded, f"{name}.onnx", reads, writes, kinds=kinds)
+        return replace(plain, whole=frozenset(writes.values()), changes=changes)
+    _, made = kept_in_slots(method.name, method.when, model, slots, update, method.reads)
     named, given = set(method.reads.values()), {value.name for value in made.model.graph.outputs}
     writes = {port: state for port, state in method.writes.items() if port in given}
+    # the cache and its length have the names that the description gives
     names = {state: state if state in named else f"{method.cache}.{state}" for state in made.reads.values()}
     return replace(
         made,
@@ -214,12 +180,7 @@ CACHE = "kv"  # the name of the KV cache beside recurrent state
 
 
 def method_chains(path: Path) -> tuple[tuple[Chain, ...], Initial]:
-    """Return the methods that a `bundle.toml` names, or those of recurrent state, and initial values; none for others.
-
-    Raises:
-        TargetError, UsageError: The description is wrong.
-        ModelError: A file is broken.
-    """
+    """Return the methods that a `bundle.toml` names, or those of recurrent state, and initial values."""
     description = path / BUNDLE_TOML
     if description.is_file():
         return read_description(description), read_initial(description)
@@ -232,9 +193,6 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
     The model is `step`. One that gives its state and takes none is `prefill`, unless it reads prompts of one length
     alone, which `step` reads token by token; others are called as their files are, and so is each of several models
     that have recurrent state.
-
-    Raises:
-        ModelError: A file is broken.
     """
     models = [load(file) for file in sorted(path.glob("*.onnx"))] if path.is_dir() else [load(path)]
     prompt = _fixed_prompt(models)
@@ -275,10 +233,10 @@ def _fixed_prompt(models: Sequence[Model]) -> Model | None:
 def _starts(model: Model) -> bool:
     """Whether a decoder with a cache reads a prompt token by token, as no other model does and it takes one alone."""
     roles, tokens = model.roles, model.roles.first("tokens")
-    is_alone = not roles.all("encoder state", "encoder tokens", "encoder mask") and not any(
+    reads_encoder = roles.all("encoder state", "encoder tokens", "encoder mask") or any(
         map(roles.is_cross, roles.cache)
     )
-    return bool(roles.pasts) and is_alone and tokens is not None and dim_at(tokens, 1) == 1
+    return bool(roles.pasts) and not reads_encoder and tokens is not None and dim_at(tokens, 1) == 1
 
 
 def _make_chain(name: str, when: str, model: Model, writes: Mapping[str, str] | None = None) -> Chain:
@@ -286,13 +244,5 @@ def _make_chain(name: str, when: str, model: Model, writes: Mapping[str, str] | 
     reads = {entry.past.name: entry.past.name for entry in roles.states}
     after = {entry.next.name: entry.past.name for entry in roles.states}
     tokens = [value.name for value in roles.all("tokens") if declared_rank(value) == 2]
-    return Chain(
-        name=name,
-        when=when,
-        models=(model,),
-        links={},
-        cache=CACHE if roles.pasts else "",
-        reads=reads,
-        writes=after if writes is None else writes,
-        tokens=tokens[0] if len(tokens) == 1 else "",
-    )
+    given, taken = after if writes is None else writes, tokens[0] if len(tokens) == 1 else ""
+    return Chain(name, when, (model,), {}, CACHE if roles.pasts else "", reads, writes=given, tokens=taken)

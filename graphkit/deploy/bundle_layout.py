@@ -28,7 +28,7 @@ from graphkit.deploy.deploy_sizes import DeploySizes, missing_sizes
 from graphkit.deploy.export_pipeline import MASK_LENGTH, TokenSettings
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
-from graphkit.graph.declared_types import Dim, declared_type
+from graphkit.graph.declared_types import Dim, declared_dims
 from graphkit.graph.roles import Axis
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import readers_beside
@@ -58,36 +58,32 @@ def build_bundle(
 ) -> BundleContract:
     """Return the contract of these methods.
 
-    Raises:
-        UsageError: The size of a state is not known, two methods have it in different shapes, or a method reads state
-            before it is written, in no certain order.
+    Refuse a state whose size is not known, that two methods have in different shapes, or that one reads before it is
+    written, in no certain order.
     """
     parts = [_Part(method, sizes) for method in methods]
     states = _laid_out(_written_states(parts))
     by_name = {state.name: state for state in states}
     for part in parts:
         part.check(by_name)
-    counted = {part.method.length for part in parts if "length" in part.method.kinds.values()}
-    made = tuple(part.made(by_name, counted) for part in parts)
     lengths = dict.fromkeys(part.method.length for part in parts if "length" in part.method.kinds.values())
+    made = tuple(part.made(by_name, lengths) for part in parts)
     lengths |= dict.fromkeys(state.length for state in states if state.length)
-    largest = {name: size for part in parts for name, size in part.named_sizes.items()}
+    seen = "slots in use: the tokens that the decoder has seen"
+    positions = "the models count positions, from the slots in use and from the mask" if lengths else "there are none"
+    named = ((part.symbols.get(symbol), size) for part in parts for symbol, size in part.largest.items())
     return BundleContract(
         data=data,
         opset=opset,
-        sizes={"batch": sizes.batch, **largest},
+        sizes={"batch": sizes.batch, **{name: size for name, size in named if name is not None}},
         tokens=dict(settings.tokens),
         ends=settings.ends,
         generation=settings.generation if _choose_tokens(parts) else Generation(),
         arena=max((state.offset + state.places * state.stride for state in states), default=0),
-        lengths=tuple(
-            Length(name, sizes.slots, "slots in use: the tokens that the decoder has seen") for name in lengths
-        ),
+        lengths=tuple(Length(name, sizes.slots, seen) for name in lengths),
         states=states,
         methods=made,
-        positions="the models count positions, from the slots in use and from the mask"
-        if lengths
-        else "there are none",
+        positions=positions,
         loop=tuple(_loop_steps(parts, states)),
     )
 
@@ -137,10 +133,9 @@ class _Part:
         """The name of each symbol of the inputs in the contract: `batch`, `source`, `tokens`, `slots`, or its own."""
         roles = self.model.roles
         names = {symbol: symbol if window else SLOTS for symbol, window in self._slot_axes.items()}
-        has_own = any(
-            dim.name == MASK_LENGTH for value in self.model.graph.inputs for dim in self.shapes[value].dims or ()
-        )
-        for value in sorted(self.model.graph.inputs, key=lambda value: self.method.kinds.get(value.name) != "tokens"):
+        inputs = self.model.graph.inputs
+        has_own = any(dim.name == MASK_LENGTH for value in inputs for dim in self.shapes[value].dims or ())
+        for value in sorted(inputs, key=lambda value: self.method.kinds.get(value.name) != "tokens"):
             for axis, dim in enumerate(self.shapes[value].dims or ()):
                 own = dim.declared
                 if dim.constant is None and dim.atom is not None and own not in names:
@@ -163,14 +158,8 @@ class _Part:
         forced = {name: int(size) for name, size in forced_sizes(self.model, {}).items() if size >= 1}
         return {**forced, **named, **self.sizes.dims}
 
-    @property
-    def named_sizes(self) -> Mapping[str, int]:
-        """The largest number of each size in the shapes of the ports."""
-        return {self.symbols[symbol]: size for symbol, size in self.largest.items() if symbol in self.symbols}
-
     @cached_property
     def _free(self) -> tuple[str, ...]:
-        """The symbols of the inputs."""
         dims = (dim for value in self.model.graph.inputs for dim in self.shapes[value].dims or ())
         return tuple(dict.fromkeys(dim.declared for dim in dims if dim.constant is None and dim.atom is not None))
 
@@ -204,42 +193,29 @@ class _Part:
         return 0
 
     def states(self) -> Iterator[StateTensor]:
-        """Yield the states that the method writes."""
+        read = set(self.method.reads.values())
         for name, state in self.method.writes.items():
             value = self.values[name]
             dims, dtype = self.shapes[value].dims, dtype_name(self.shapes[value].dtype)
             if dtype not in BYTES:
-                hint = "export it with state in float16 or float32"
-                where = f"{self.model.label}: state '{state}'"
-                raise UsageError(f"{where} is {dtype}, of which hosts have no arrays - {hint}")
+                raise UsageError(
+                    f"{self.model.label}: state '{state}' is {dtype}, of which hosts have no arrays - export it with "
+                    "state in float16 or float32"
+                )
             if dims is None:
                 raise UsageError(f"the rank of state '{state}' is not known: {self.shapes.reason(value)}")
             shape = tuple(self._size(state, value, axis) for axis in range(len(dims)))
             batch = next((axis for axis, dim in enumerate(dims) if self.symbols.get(dim.declared) == "batch"), None)
             axis = self._growing_axis_of(state, value, len(dims))
-            update: Update = "slots" if axis is not None else "swap" if state in self.read else "whole"
+            update: Update = "slots" if axis is not None else "swap" if state in read else "whole"
             if axis is not None and shape[axis] < self.sizes.slots:
                 update = "ring"
             length = self.method.length if axis is not None else ""
             prefix = axis == 0 and dims[0].constant is None
             size = math.prod(shape) * np.dtype(dtype).itemsize
             yield StateTensor(
-                name=state,
-                dtype=dtype,
-                shape=shape,
-                axis=axis,
-                bytes=size,
-                batch=batch,
-                offset=0,
-                update=update,
-                length=length,
-                prefix=prefix,
+                state, dtype, shape, axis, size, batch=batch, offset=0, update=update, length=length, prefix=prefix
             )
-
-    @property
-    def read(self) -> set[str]:
-        """The states that the method reads."""
-        return set(self.method.reads.values())
 
     def _size(self, state: str, value: Value, axis: int) -> int:
         dim = (self.shapes[value].dims or ())[axis]
@@ -275,11 +251,7 @@ class _Part:
         return dims[-1].constant - 1
 
     def check(self, states: Mapping[str, StateTensor]) -> None:
-        """Check that every reader of state that is written in place reads the result of the write.
-
-        Raises:
-            UsageError: A node reads it before, or after: onnxruntime runs them in any order.
-        """
+        """Refuse a reader of state that is written in place, beside the write: the order of the two is not certain."""
         outputs = {state: name for name, state in self.method.writes.items()}
         for name, state in self.method.reads.items():
             if states[state].update not in ("slots", "ring") or state not in outputs:
@@ -291,7 +263,6 @@ class _Part:
                 )
 
     def made(self, states: Mapping[str, StateTensor], counted: Collection[str]) -> BundleMethod:
-        """Return the method's place in the contract."""
         method = self.method
         tokens = next((name for name, kind in method.kinds.items() if kind == "tokens"), "")
         lengths = {*counted, *(states[name].length for name in method.writes.values())}
@@ -320,12 +291,10 @@ class _Part:
     def _port_shape(self, value: Value, *, is_whole: bool = False) -> tuple[int | str, ...]:
         dims = self.shapes[value].dims or ()
         if self.method.kinds.get(value.name) == "mask" and len(dims) == 2:
+            # an exporter's name is that of past and new tokens together
             tokens = next(name for name, kind in self.method.kinds.items() if kind == "tokens")
-            return self._port_shape(self.values[tokens])[
-                :2
-            ]  # an exporter's name is that of past and new tokens together
-        declared = declared_type(value)
-        claims = declared.dims if declared is not None and declared.dims is not None else ()
+            return self._port_shape(self.values[tokens])[:2]
+        claims = declared_dims(value) or ()
         claims = claims if len(claims) == len(dims) else (None,) * len(dims)  # a rank that is declared may be wrong
         named = (self._name_dim(dim, claim) for dim, claim in zip(dims, claims, strict=True))
         if not is_whole:
@@ -370,7 +339,6 @@ def _choose_tokens(parts: Sequence[_Part]) -> bool:
 
 
 def _loop_steps(parts: Sequence[_Part], states: Sequence[StateTensor]) -> Iterator[str]:
-    """Yield the steps of a host, a sentence each."""
     once = next((part.method.name for part in parts if part.method.when == "once"), "")
     step = next((part.method.name for part in parts if part.method.when == "step"), "")
     yield "Allocate the arena, and let each state be a view of it; set the lengths to 0. init fills it."

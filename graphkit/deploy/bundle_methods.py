@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from graphkit.analysis.model_interface import given_states
@@ -44,15 +44,11 @@ class MethodModel:
     """A method on its way: a model, and which of its inputs and outputs are state.
 
     Attributes:
-        name: What it is called.
         when: `once` or `step`.
-        model: Its model.
-        file: The file that the model goes to.
         reads: The state that each input is, by the name of the input.
         writes: The state that each output is, by the name of the output.
         kinds: What other inputs are: `tokens`, `mask`, `length`, `kept`, or `source` of an encoder; else the user's.
         whole: The states that it replaces as a whole.
-        changes: What was done, a sentence each.
         length: What the number of slots in use is called.
         part: The model of the export that it is, where that has no state, such as an encoder of pictures.
         is_exact: Whether its results are those of the export to the last bit, where onnxruntime fuses nothing.
@@ -75,13 +71,7 @@ class MethodModel:
 def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[MethodModel, ...]:
     """Return the methods of an encoder-decoder, `encode` and `step`, or of a decoder-only model, `prefill` and `step`.
 
-    Args:
-        pipeline: The models of the export, with its decoders apart.
-        slots: Slots of the cache.
-        update: What writes into them.
-
-    Raises:
-        UsageError: The cache of the decoder cannot be kept in slots, with the reason.
+    The pipeline has its decoders apart. Refuse a cache that cannot be kept in so many slots.
     """
     first, step = pipeline.first, pipeline.step
     assert first is not None
@@ -106,17 +96,7 @@ def _part_method(model: Model, encoder: str = "") -> MethodModel:
     name = encoder or method_name(model, USUAL)
     made, changes = fold_changes(share_dim_names(model))
     kinds = {value.name: "source" if encoder else "user" for value in made.graph.inputs if value.tensor is None}
-    return MethodModel(
-        name=name,
-        when="step",
-        model=made,
-        file=f"{name}.onnx",
-        reads={},
-        writes={},
-        kinds=kinds,
-        changes=tuple(changes),
-        part=model,
-    )
+    return MethodModel(name, "step", made, f"{name}.onnx", {}, {}, kinds=kinds, changes=changes, part=model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,17 +110,29 @@ class _Draft:
     def with_changes(self, model: Model, changes: Sequence[str], *, is_exact: bool = True) -> _Draft:
         return _Draft(model, (*self.changes, *changes), self.is_exact and is_exact)
 
+    def method(
+        self,
+        name: str,
+        when: str,
+        reads: Mapping[str, str],
+        writes: Mapping[str, str],
+        kinds: Mapping[str, str],
+        whole: Set[str],
+    ) -> MethodModel:
+        made = MethodModel(name, when, self.model, f"{name}.onnx", reads, writes, kinds=kinds, whole=frozenset(whole))
+        return replace(made, changes=self.changes, is_exact=self.is_exact)
+
 
 def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
     prepared = _prepare_model(model, update)
     later = _in_place(prepared, UpdateCacheInPlace(slots, update), _slot_count(prepared.model))
     if not _takes_one(later.model):  # as it does where it has rings
-        step = _decoder_method("step", "step", "decode.onnx", _last_logits(later), model)
+        step = replace(_decoder_method("step", "step", _last_logits(later), model), file="decode.onnx")
         return replace(step, name="prefill", when="once"), step
     start = _in_place(prepared, UpdateCacheInPlace(slots, update, start=1))
     ringed = replace(later, is_exact=False)  # a ring adds up its products in another order
-    prefill = _decoder_method("prefill", "once", "prefill.onnx", _last_logits(start), model)
-    return prefill, _decoder_method("step", "step", "step.onnx", ringed, model)
+    prefill = _decoder_method("prefill", "once", _last_logits(start), model)
+    return prefill, _decoder_method("step", "step", ringed, model)
 
 
 def _takes_one(step: Model) -> bool:
@@ -154,7 +146,7 @@ def _method_pair(first: Model, step: Model, slots: int, update: Update) -> tuple
     """Return the methods of a decoder-only model whose first step is a model of its own, as old exports have it."""
     if first is step:
         raise UsageError(f"{step.label}: it takes one token at a time, and no model reads the prompt - export that too")
-    later, after = _later_method(step, slots, update)
+    later, after = kept_in_slots("step", "step", step, slots, update)
     prompt, kept = _with_kept_masks(_prepare_model(first, update), step)
     start = _starting_method(_last_logits(_start_in_place(prompt, later, slots, update)), prompt.model, step, kept)
     source = {value.name for value in first.roles.all("encoder mask", "encoder state", *SOURCES)}
@@ -183,20 +175,13 @@ def _with_kept_masks(first: _Draft, step: Model) -> tuple[_Draft, dict[str, str]
 
 
 def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
-    later, after = _later_method(_with_tokens(step), slots, update)
+    later, after = kept_in_slots("step", "step", _with_tokens(step), slots, update)
     ahead, behind = _prepare_model(encoder, update, first), _prepare_model(_with_tokens(first), update, encoder)
     reads = {name: _role_of_input(after.model, name) for name in after.reads}
     both = JoinEncoder(ahead.model, reads).run(behind.model)
     draft = _Draft(both.model, both.changes, ahead.is_exact and behind.is_exact)
     started = _last_logits(_start_in_place(draft, later, slots, update))
     return _starting_method(started, behind.model, step, dict(both.matches)), after
-
-
-def _later_method(step: Model, slots: int, update: Update) -> tuple[Model, MethodModel]:
-    """Return a decoder of later steps, folded, and the method that it becomes."""
-    prepared = _prepare_model(step, update)
-    later = _in_place(prepared, UpdateCacheInPlace(slots, update, rings=0), _slot_count(prepared.model))
-    return prepared.model, _decoder_method("step", "step", "step.onnx", later, step)
 
 
 def _slot_count(step: Model) -> CountSlotsInUse | None:
@@ -207,9 +192,8 @@ def _slot_count(step: Model) -> CountSlotsInUse | None:
 def _start_in_place(draft: _Draft, later: Model, slots: int, update: Update) -> _Draft:
     """Return a decoder of the first step whose cache is laid out as that of later steps."""
     static = find_slot_axes(later)
-    axes = {
-        static.get(past, entry.axis) for past, entry in later.roles.pasts.items() if not later.roles.is_cross(entry)
-    }
+    own = {past: entry.axis for past, entry in later.roles.pasts.items() if not later.roles.is_cross(entry)}
+    axes = {static.get(past, axis) for past, axis in own.items()}
     axis, count = axes.pop() if len(axes) == 1 else None, _slot_count(later)
     counted = None if count is None else replace(count, start=1, axis=axis if axis is not None else count.axis)
     return _in_place(draft, UpdateCacheInPlace(slots, update, rings=0, axis=axis), counted)
@@ -221,33 +205,23 @@ def _with_tokens(decoder: Model) -> Model:
     return decoder if tokens is None or tokens.name == TOKENS else with_names(decoder, {tokens.name: TOKENS})
 
 
-def fold_changes(model: Model) -> tuple[Model, list[str]]:
+def fold_changes(model: Model) -> tuple[Model, tuple[str, ...]]:
     """Return a folded model, and the changes."""
     result = fold_decoder(model)
-    before, after = (len(each.graph.nodes) for each in (model, result))
-    return result, [f"folded: {after:,} of {before:,} nodes are left"]
+    return result, (f"folded: {len(result.graph.nodes):,} of {len(model.graph.nodes):,} nodes are left",)
 
 
 def kept_in_slots(
-    name: str, when: str, file: str, model: Model, slots: int, update: Update, reads: Mapping[str, str] = {}
-) -> MethodModel:
-    """Return a method of one decoder, whose KV cache is kept in slots.
+    name: str, when: str, model: Model, slots: int, update: Update, reads: Mapping[str, str] = {}
+) -> tuple[Model, MethodModel]:
+    """Return a decoder, folded, and the method that it becomes, whose KV cache is kept in slots.
 
-    Args:
-        name: What it is called.
-        when: `once` or `step`.
-        file: The file that its model goes to.
-        model: The decoder.
-        slots: How many.
-        update: What writes into them.
-        reads: Inputs that are state of another kind, and what that is called.
-
-    Raises:
-        UsageError: Its cache cannot be kept in slots, or an input is not known.
+    `reads` are inputs that are state of another kind, and what that is called. Refuse a cache that cannot be kept so,
+    or an input that is not known.
     """
     prepared = _prepare_model(model, update)
     later = _in_place(prepared, UpdateCacheInPlace(slots, update, rings=0), _slot_count(prepared.model))
-    return _decoder_method(name, when, file, later, model, reads)
+    return prepared.model, _decoder_method(name, when, later, model, reads)
 
 
 def unpacked_logits(method: MethodModel) -> MethodModel:
@@ -261,7 +235,7 @@ def _prepare_model(model: Model, update: Update, *others: Model) -> _Draft:
     """Return a model folded, without copies of grouped heads, and with the operators that writing and others need."""
     result, changes = fold_changes(model)
     shared = run_to_fixpoint(result, [ShareKvHeads()])
-    draft = _Draft(result, tuple(changes)).with_changes(shared.model, shared.changes, is_exact=shared.model is result)
+    draft = _Draft(result, changes).with_changes(shared.model, shared.changes, is_exact=shared.model is result)
     opset = max(SINCE[update], *(each.graph.opset() for each in (model, *others)))
     if draft.model.graph.opset() >= opset:
         return draft
@@ -305,9 +279,7 @@ def _way_out(model: Model) -> str:
     return f" - {advice}" if advice else ""
 
 
-def _decoder_method(
-    name: str, when: str, file: str, draft: _Draft, original: Model, known: Mapping[str, str] = {}
-) -> MethodModel:
+def _decoder_method(name: str, when: str, draft: _Draft, original: Model, known: Mapping[str, str] = {}) -> MethodModel:
     """Return a method of a decoder, whose states are called as its past inputs are."""
     model = draft.model
     names = {value.name for value in model.graph.inputs}
@@ -340,18 +312,7 @@ def _decoder_method(
     writes |= {after: before for before, after in states.items()}
     makers = {value.name: value.producer for value in model.graph.outputs}
     whole = {writes[name] for name, node in makers.items() if name in writes and not (node and node.is_op(*WRITING))}
-    return MethodModel(
-        name=name,
-        when=when,
-        model=model,
-        file=file,
-        reads=reads,
-        writes=writes,
-        kinds=kinds,
-        whole=frozenset({*states, *(whole if has_static_cache(original) else ())}),
-        changes=draft.changes,
-        is_exact=draft.is_exact,
-    )
+    return draft.method(name, when, reads, writes, kinds, {*states, *(whole if has_static_cache(original) else ())})
 
 
 def _role_of_input(model: Model, name: str) -> str:
@@ -386,18 +347,7 @@ def _starting_method(draft: _Draft, first: Model, step: Model, kept: Mapping[str
         elif before in presents:
             writes[value.name] = _state_name(presents[before], pasts)
             whole.add(writes[value.name])
-    return MethodModel(
-        name="encode",
-        when="once",
-        model=model,
-        file="encode.onnx",
-        reads=reads,
-        writes=writes,
-        kinds=kinds,
-        whole=frozenset(whole),
-        changes=draft.changes,
-        is_exact=draft.is_exact,
-    )
+    return draft.method("encode", "once", reads, writes, kinds, whole)
 
 
 def _state_name(entry: CacheEntry, pasts: Mapping[Slot, str]) -> str:

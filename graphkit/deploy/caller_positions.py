@@ -26,11 +26,7 @@ def takes_positions(first: Model) -> bool:
 
 
 def count_on_positions(first: Model, step: Model) -> tuple[Model, Model]:
-    """Return decoders of which the first takes positions from its caller, and later ones count on from the last ones.
-
-    Raises:
-        UsageError: The later ones take no positions of one token.
-    """
+    """Return decoders of which the first takes positions from its caller, and later ones count on from these."""
     given, read = (model.roles.first("positions") for model in (first, step))
     dims = (infer(step)[read].dims or ()) if read is not None else ()
     if given is None or read is None or not dims or dims[-1].constant != 1 or len(dims) != declared_rank(given):

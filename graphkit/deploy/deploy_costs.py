@@ -28,32 +28,24 @@ def lowering_costs(
     parts: Sequence[Lowered], contract: Contract, folder: Path, options: LowerOptions
 ) -> tuple[CostChange, ...]:
     """Count the costs of each lowered model, and of the model that it was made of at the sizes that were fixed."""
-    return tuple(
-        costs_before_and_after(
-            BeforeAndAfter(
-                [original := next((stage.before for stage in part.stages if not stage.is_part), part.model)],
-                load(folder / part.method.file),
-                _spec_of_sizes(original, dict(options.dims)),
-                wish=_lowered_at(contract, is_step=part.method.when == "step"),
-            ),
-            what=part.method.file,
-            timed=options.time,
-            limits=options.limits,
-            provider=options.provider,
+    sizes, changes = contract.sizes, []
+    for part in parts:
+        original = next((stage.before for stage in part.stages if not stage.is_part), part.model)
+        wish: dict[Axis, int] = {"batch": max(sizes["batch"], 1)}
+        if sizes["source"]:
+            wish["encoder"] = sizes["source"]
+        if part.method.when == "step":
+            wish |= {"sequence": 1, "past": sizes["capacity"]}
+        elif source := sizes.get("sound") or sizes["source"]:
+            wish["sequence"] = source
+        spec = _spec_of_sizes(original, dict(options.dims))
+        compared = BeforeAndAfter([original], load(folder / part.method.file), spec, wish=wish)
+        changes.append(
+            costs_before_and_after(
+                compared, what=part.method.file, timed=options.time, limits=options.limits, provider=options.provider
+            )
         )
-        for part in parts
-    )
-
-
-def _lowered_at(contract: Contract, *, is_step: bool) -> dict[Axis, int]:
-    sizes = contract.sizes
-    wish: dict[Axis, int] = {"batch": max(sizes["batch"], 1)}
-    if sizes["source"]:
-        wish["encoder"] = sizes["source"]
-    if is_step:
-        return {**wish, "sequence": 1, "past": sizes["capacity"]}
-    source = sizes.get("sound") or sizes["source"]
-    return {**wish, "sequence": source} if source else wish
+    return tuple(changes)
 
 
 def bundling_costs(
@@ -79,20 +71,16 @@ def bundling_costs(
         dims = {name: size for model in originals for name, size in _spec_of_sizes(model, sizes.dims).dims}
         past = const(0) if method.when == "once" else _dim_of(originals, "past", slots - 1)
         new = _dim_of(originals, "sequence", slots - 1 if is_prompt else 1)
+        # a ring has as many slots as its window at most, which its symbol names
+        rings = [name for name in symbol_roles(method.model) if name.startswith(f"{SLOTS}_")]
+        windows = {name: minimum(const(int(name.removeprefix(f"{SLOTS}_"))), past + new) for name in rings}
+        model = method.model if options.dry_run else load(folder / method.file)
+        in_use, values = {SLOTS: past + new, **windows}, _slot_counts(method, past)
+        compared = BeforeAndAfter(originals, model, DimSpec.of(dims), wish=wish, sizes=in_use, values=values)
+        is_timed = options.time and not options.dry_run
         changes.append(
             costs_before_and_after(
-                BeforeAndAfter(
-                    originals,
-                    method.model if options.dry_run else load(folder / method.file),
-                    DimSpec.of(dims),
-                    wish=wish,
-                    sizes=_slot_sizes(method.model, past + new),
-                    values=_slot_counts(method, past),
-                ),
-                what=method.file,
-                timed=options.time and not options.dry_run,
-                limits=options.limits,
-                provider=options.provider,
+                compared, what=method.file, timed=is_timed, limits=options.limits, provider=options.provider
             )
         )
     return tuple(changes)
@@ -102,13 +90,6 @@ def _dim_of(originals: Sequence[Model], role: Axis, size: int) -> Expr:
     """Return the dim of a role in the last of some models, its size where that is no symbol of its own."""
     names = [name for name, found in symbol_roles(originals[-1]).items() if found == role] if originals else []
     return symbol(names[0], int(role != "past")) if len(names) == 1 else const(size)
-
-
-def _slot_sizes(model: Model, in_use: Expr) -> dict[str, Expr]:
-    """Return the sizes of the symbols of slots; a ring has as many as its window at most, which its symbol names."""
-    rings = (name for name in symbol_roles(model) if name.startswith(f"{SLOTS}_"))
-    windows = {name: int(name.removeprefix(f"{SLOTS}_")) for name in rings}
-    return {SLOTS: in_use, **{name: minimum(const(window), in_use) for name, window in windows.items()}}
 
 
 def _slot_counts(method: MethodModel, length: Expr) -> dict[str, np.ndarray]:

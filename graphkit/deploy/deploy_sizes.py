@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from bisect import bisect_left as bisect
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,7 +16,7 @@ from graphkit.analysis.frozen_sizes import check_frozen_sizes
 from graphkit.analysis.kv_cache import table_positions
 from graphkit.deploy.export_pipeline import MASK_LENGTH
 from graphkit.errors import UsageError
-from graphkit.graph.declared_types import declared_type
+from graphkit.graph.declared_types import declared_dims, declared_type
 from graphkit.graph.roles import Axis
 from graphkit.model import Model
 from graphkit.ops.registry import forget_on_registration
@@ -40,14 +40,7 @@ MOST_POSITIONS = 1 << 16  # of a lowering: the host's inputs are computed for ea
 
 @dataclass(frozen=True, kw_only=True)
 class DeploySizes:
-    """The sizes to deploy a pipeline for: the only ones of a lowering, the largest ones of a bundle.
-
-    Attributes:
-        batch: Sequences at a time.
-        slots: Slots of the cache.
-        source: Positions of a source, as the encoder's input counts them.
-        dims: Numbers for other symbols of the inputs.
-    """
+    """The only sizes of a lowering, or the largest of a bundle; `source` is as the encoder's input counts it."""
 
     batch: int
     slots: int
@@ -75,25 +68,16 @@ def _asked_lengths(options: LowerOptions | BundleOptions) -> _Lengths:
 
 
 def check_asked_sizes(options: LowerOptions | BundleOptions) -> None:
-    """Check that no size is below 1.
-
-    Raises:
-        UsageError: One is.
-    """
+    """Refuse a size below 1."""
     asked = _asked_lengths(options)
-    lengths = ((f"{asked.slots_flag} ", asked.slots), (f"{asked.source_flag} ", asked.source))
-    dims = [(f"--dim {name}=", size) for name, size in options.dims]
-    for flag, size in (*lengths, ("--batch ", options.batch), *dims):
+    sizes = {f"{asked.slots_flag} ": asked.slots, f"{asked.source_flag} ": asked.source, "--batch ": options.batch}
+    for flag, size in {**sizes, **{f"--dim {name}=": size for name, size in options.dims}}.items():
         if size is not None and size < 1:
             raise UsageError(f"{flag}{size}: give at least 1")
 
 
 def with_input_sizes(options: Asked, models: Sequence[Model]) -> Asked:
-    """Return options in which the shapes of inputs are sizes: of the batch, of a source of text, of other symbols.
-
-    Raises:
-        UsageError: No model has such an input, or its shape contradicts what is declared or asked for.
-    """
+    """Return options in which the shapes of inputs are sizes: of the batch, of a source of text, of other symbols."""
     if not options.inputs:
         return options
     inputs = {model: {value.name for value in model.graph.inputs} for model in models}
@@ -113,11 +97,10 @@ def with_input_sizes(options: Asked, models: Sequence[Model]) -> Asked:
                     )
                 of_text = has_tokens and role in ("encoder", "sequence", "total") and not model.roles.cache
                 option = "batch" if role == "batch" else source if of_text else symbol
-                asked = {**dict(options.dims), "batch": options.batch, source: getattr(options, source)}.get(
-                    option, size
-                )
-                if found.setdefault(option, size) != size or asked not in (size, getattr(default, option, size)):
-                    others = {found[option], asked} - {size, getattr(default, option, size)}
+                given = {**dict(options.dims), "batch": options.batch, source: getattr(options, source)}
+                asked, unset = given.get(option, size), getattr(default, option, size)
+                if found.setdefault(option, size) != size or asked not in (size, unset):
+                    others = {found[option], asked} - {size, unset}
                     raise UsageError(f"--input {name}: '{symbol}' is {size} here, and {others.pop()} elsewhere")
     fields: dict[str, Any] = {name: found.pop(name) for name in ("batch", source) if name in found}
     return replace(options, inputs=(), dims=tuple({**dict(options.dims), **found}.items()), **fields)
@@ -131,18 +114,7 @@ def resolve_sizes(
     step: Model | None,
     first: Model | None = None,
 ) -> DeploySizes:
-    """Return the sizes for a pipeline.
-
-    Args:
-        options: The options that ask for them.
-        models: All of its models.
-        encoder: The encoder; None where there is none.
-        step: The decoder of later steps; None where there is none, or where it is not known.
-        first: That of the first step.
-
-    Raises:
-        UsageError: A model has fewer positions, another fixed length, or no such symbol.
-    """
+    """Return the sizes for a pipeline; refuse what its models do not have: positions, another length, a symbol."""
     asked = _asked_lengths(options)
     check_frozen_sizes(models, options.batch)
     _check_dims(options, models, asked.slots_flag)
@@ -154,7 +126,7 @@ def resolve_sizes(
 
 
 def _check_dims(options: DeployOptions, models: Sequence[Model], slots_flag: str) -> None:
-    """Check that symbols exist, and that none counts sequences or slots, which have options of their own."""
+    """Refuse symbols that do not exist, or that count sequences or slots, which have options of their own."""
     roles = [(model, symbol_roles(model)) for model in models]
     known = sorted({name for _, symbols in roles for name in symbols})
     for name, size in options.dims:
@@ -168,23 +140,24 @@ def _check_dims(options: DeployOptions, models: Sequence[Model], slots_flag: str
 
 
 def _count_slots(asked: _Lengths, step: Model | None, first: Model | None) -> int:
-    static = count_slots(step, first or step) if step is not None else None
-    beside = ""
-    if static is not None and asked.most is not None:  # a lowering
-        static, beside = static - 1, " beside the new token"
-    if step is not None and static is not None and asked.slots not in (None, static):
-        raise UsageError(
-            f"{step.name}: its cache has {static} slots{beside} from the start, not {asked.slots} - "
-            f"leave out {asked.slots_flag}, or export it with as many"
-        )
-    if static is not None:
-        return static
-    most = most_positions(step) if step is not None else None
-    if step is not None and most is not None and asked.slots is not None and asked.slots > most:
-        raise UsageError(
-            f"{step.name}: the model has {most} positions, so its cache has at most {most} slots - "
-            f"give {asked.slots_flag} {most}"
-        )
+    most = None
+    if step is not None:
+        static, beside = count_slots(step, first or step), ""
+        if static is not None and asked.most is not None:  # a lowering
+            static, beside = static - 1, " beside the new token"
+        if static is not None and asked.slots not in (None, static):
+            raise UsageError(
+                f"{step.name}: its cache has {static} slots{beside} from the start, not {asked.slots} - "
+                f"leave out {asked.slots_flag}, or export it with as many"
+            )
+        if static is not None:
+            return static
+        most = most_positions(step)
+        if most is not None and asked.slots is not None and asked.slots > most:
+            raise UsageError(
+                f"{step.name}: the model has {most} positions, so its cache has at most {most} slots - "
+                f"give {asked.slots_flag} {most}"
+            )
     slots = asked.slots or min(asked.default_slots, most or asked.default_slots)
     return slots if asked.slots or first is None else _most_tokens(first, slots)
 
@@ -193,26 +166,22 @@ def _most_tokens(first: Model, most: int) -> int:
     """Return the length of the longest prompt, up to one, at which the nodes of a first step are known to run."""
     roles, check = symbol_roles(first), SizeCheck(first)
     names = frozenset(name for name, role in roles.items() if role == "sequence")
-    start = {name: 1 for name, role in roles.items() if role == "batch"} | {
-        name: 0 for name in roles if roles[name] == "past"
-    }
+    start = {name: int(role == "batch") for name, role in roles.items() if role in ("batch", "past")}
 
     def fits(length: int) -> bool:
         return not check.fault({**start, **dict.fromkeys(names, length)})
 
     if not names or fits(most) or not fits(1):
         return most
-    return bisect(range(1, most), True, key=lambda length: not fits(length))
+    return bisect_left(range(1, most), True, key=lambda length: not fits(length))
 
 
 def _count_source(asked: _Lengths, options: DeployOptions, encoder: Model | None) -> int:
-    """Return the positions of the source: those that an export of a fixed length has; of a text no more than it has."""
     if encoder is None:
         return asked.source
     ids = encoder.roles.first("tokens")
-    declared = declared_type(ids) if ids is not None else None
-    dims = declared.dims if declared is not None else None
-    fixed = dims[1] if dims is not None and len(dims) == 2 and isinstance(dims[1], int) and dims[1] > 0 else None
+    dims = (declared_dims(ids) if ids is not None else None) or ()
+    fixed = dims[1] if len(dims) == 2 and isinstance(dims[1], int) and dims[1] > 0 else None
     if fixed is None and ids is not None and asked.source == asked.default_source:
         return SourceLengths(encoder, options.batch, dict(options.dims)).most(asked.source) or asked.source
     if fixed is None or asked.source == fixed:
@@ -246,10 +215,7 @@ def most_positions(model: Model) -> int | None:
 
 
 def missing_sizes(model: Model, names: Collection[str]) -> UsageError:
-    """Return the error about symbols that have no number; it names their legal sizes where these are known.
-
-    One of those that nodes broadcast to each other is enough.
-    """
+    """Return the error about symbols without a number, one of those tied by broadcasts, and their legal sizes."""
     tied = {name: group for group in tied_symbols(model) for name in group}
     order = [name for name in symbol_roles(model) if name in names]  # masks last
     needed = {name for at, name in enumerate(order) if tied.get(name, frozenset()).isdisjoint(order[:at])}
@@ -265,18 +231,7 @@ def missing_sizes(model: Model, names: Collection[str]) -> UsageError:
 
 
 def check_request(path: Path, output: Path, options: LowerOptions | BundleOptions, files: Iterable[str]) -> None:
-    """Check that the sizes that options ask for, and the output, can be used.
-
-    Args:
-        path: The export.
-        output: The folder to write to.
-        options: The options.
-        files: Files that the output has in any case.
-
-    Raises:
-        UsageError: A size is below 1, the output is the folder of the export, or the provider is not there.
-        OutputError: Such a file exists, and is not to be replaced.
-    """
+    """Refuse sizes, a provider or an output that cannot be used; `files` are those that the output has in any case."""
     check_asked_sizes(options)
     if not (as_provider(options.provider).is_cpu or options.verify):
         raise UsageError("a provider is for the proof - leave out --no-verify, or --provider")
@@ -289,11 +244,7 @@ def check_request(path: Path, output: Path, options: LowerOptions | BundleOption
 
 
 def check_dtypes(models: Iterable[Model]) -> None:
-    """Check that onnxruntime can run models on a CPU.
-
-    Raises:
-        UsageError: One has inputs or weights in bfloat16.
-    """
+    """Refuse models with inputs or weights in bfloat16, which onnxruntime does not run on a CPU."""
     for model in models:
         for value in (*model.graph.inputs, *model.graph.initializers):
             declared = declared_type(value)
@@ -324,11 +275,9 @@ class Sound:
 
     @property
     def positions(self) -> int:
-        """The positions of the padded sound."""
         return (self.length + self.offset) // self.stride
 
     def least(self, positions: int) -> int:
-        """Return the fewest valid samples or frames that make so many valid positions."""
         return max(1, positions * self.stride - self.offset)
 
 
@@ -339,7 +288,6 @@ class LowerSizes(DeploySizes):
     Attributes:
         floor: The addend of masked scores.
         pad: The token that pads.
-        target: The compiler to lower for.
         sound: The rule for the valid positions of a source that is a sound with a mask.
         passes: The names of passes that judges ask for, beside those that the target does.
     """
@@ -358,13 +306,11 @@ class Setting:
     Attributes:
         dims: Numbers for symbols that stay what they are: batch, new tokens, source.
         batch: The symbols of these that count sequences.
-        growing: The symbols of the length of the past, and of past and new tokens together.
+        past, total: The symbols of the length of the past, and of past and new tokens together.
         capacity: Slots of the cache; 0 where there is none.
         source: Positions of the source; 0 where there is none.
         is_padded: Whether some of these may be padding: tokens may, and sounds with a mask.
-        floor: The addend of masked scores.
-        pad: The token that pads.
-        sound: The rule for the valid positions of a source that is a sound with a mask.
+        floor, pad, sound: As in `LowerSizes`.
     """
 
     dims: Mapping[str, int]
@@ -384,12 +330,7 @@ class Setting:
         return self.source if self.sound is None else self.sound.positions
 
     def masked_places(self, valid: int, *, least: bool = False) -> int:
-        """Return how many places of a mask of the source count where so many positions are valid.
-
-        Args:
-            valid: Valid positions.
-            least: Whether to return the fewest such places of a sound, not the most.
-        """
+        """Return the most places of a source's mask that count at so many valid positions, or the fewest of a sound."""
         if self.sound is None:
             return valid
         if least:
@@ -403,27 +344,21 @@ class Setting:
 
 
 def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:
-    """Return the size of each symbol of a model's inputs, by its role.
+    """Return the size of each symbol of a folded model's inputs, by its role; refuse one that is not known.
 
-    Args:
-        model: The model, folded.
-        original: The model as it was exported.
-        sizes: The sizes to fix.
-        is_decoder: Whether it runs at each step, on a cache or on recurrent state.
-
-    Raises:
-        UsageError: One is not known, or the model cannot be run here to find out what its host makes.
+    A decoder runs at each step, on a cache or on recurrent state.
     """
     found = symbol_roles(original)  # what folding leaves says less of which dims belong together
     roles = {name: found.get(name, role) if role == "other" else role for name, role in symbol_roles(model).items()}
-    by_role = {"batch": sizes.batch, "encoder": sizes.source, "sequence": 1 if is_decoder else sizes.source}
-    if not is_decoder:
-        by_role["total"] = sizes.source
+    by_role = {"batch": sizes.batch, "encoder": sizes.source}
+    by_role |= {"sequence": 1} if is_decoder else {"sequence": sizes.source, "total": sizes.source}
     of_role = {name: by_role[role] for name, role in roles.items() if role in by_role}
     if sizes.sound is not None and MASK_LENGTH in of_role:
         of_role[MASK_LENGTH] = sizes.sound.length
     asked = _sizes_of_names(original, dict(sizes.dims))
-    numbers = _needed_numbers(model, roles) | of_role | _tied_sizes(original, asked) | asked
+    groups = tied_symbols(original) if asked else ()  # which nodes broadcast to each other, or need to be equal
+    tied = {name: asked[known] for group in groups for known in sorted(group & asked.keys()) for name in group}
+    numbers = _needed_numbers(model, roles) | of_role | tied | asked
     has_cache = bool(original.roles.pasts)
     is_padded = has_cache or (not is_decoder and bool(model.roles.all("tokens", "encoder tokens", "embeddings")))
     for name, size in sizes.dims.items() if is_padded else ():  # batch and length have options of their own
@@ -464,18 +399,8 @@ def _sizes_of_names(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
     return {**{str(read.at(group[0]).name): size for group, size in groups}, **dims}
 
 
-def _tied_sizes(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of symbols that nodes broadcast to some of these, or need to be equal to them."""
-    groups = tied_symbols(model) if dims else ()
-    return {name: dims[known] for group in groups for known in sorted(group & dims.keys()) for name in group}
-
-
 def _check_sizes(model: Model, numbers: Mapping[str, int], lengths: frozenset[str]) -> None:
-    """Check that a model runs at these sizes.
-
-    Raises:
-        UsageError: It does not, with the nearest length at which it does.
-    """
+    """Refuse sizes at which a model does not run, with the nearest length at which it does."""
     check = SizeCheck(model)
     if not (fault := check.fault(numbers)):
         return
@@ -504,21 +429,15 @@ class SourceLengths:
         return self.check.fault({**self.numbers, **dict.fromkeys(self.lengths, length)}) if self.lengths else ""
 
     def most(self, length: int) -> int | None:
-        """Return the largest length up to one at which it runs; None where it runs at none that was tried."""
         tried = range(length, max(length - MAX_REACH, 0), -1)
         return next((size for size in tried if not self.fault(size)), None)
 
     def nearest(self, length: int) -> int | None:
-        """Return the nearest length at which it runs, None where there is none near."""
         return self.check.nearest(self.numbers, self.lengths, length, MAX_REACH)
 
 
 def check_source(encoder: Model, batch: int, source: int, dims: Mapping[str, int]) -> None:
-    """Check that an encoder runs at some length of the source up to the longest one of a bundle.
-
-    Raises:
-        UsageError: It does not, with the least length at which it does.
-    """
+    """Refuse an encoder that runs at no length of the source up to the longest one of a bundle."""
     check = SourceLengths(encoder, batch, dims)
     if check.most(source) is not None:
         return

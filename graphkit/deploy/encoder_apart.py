@@ -26,14 +26,8 @@ def take_encoder_apart(first: Model, sources: Sequence[Role]) -> tuple[Model, Mo
     """Return the encoder in a first step, and what is left of that, which reads the encoder's states.
 
     The states are the last value [batch, length, width] through which all goes that the decoder and its caches get of
-    the source, but for its shape and its mask. One model behind the other is proven to be the first step bit for bit.
-
-    Args:
-        first: The first step.
-        sources: The roles of what an encoder reads.
-
-    Raises:
-        UsageError: There is no such value, or the proof fails.
+    the source, but for its shape and its mask. One model behind the other is proven to be the first step bit for bit,
+    or refused. `sources` are the roles of what an encoder reads.
     """
     source, states = first.roles.all(*sources)[0], _find_states(first, sources)
     hint = f"export the encoder beside it as encoder.onnx, or bundle {first.name} as it is"

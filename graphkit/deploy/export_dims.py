@@ -24,12 +24,8 @@ def share_dim_names(model: Model, first: Model | None = None, batch: Expr | None
     """Return a model whose inputs call the batch, new tokens, past and source by one name each.
 
     A host feeds these in one size, whatever names an exporter gives them. Dims that the nodes need to be a number, or
-    that are called by one, are that number; those of states are what the first step gives.
-
-    Args:
-        model: A model of an export; the same is returned where its dims are called so already.
-        first: The model of the first step, if that is another one.
-        batch: What the other models call the batch.
+    that are called by one, are that number; those of states are what the first step gives. `batch` is what the other
+    models call the batch.
     """
     forced = {name: int(size) for name, size in forced_sizes(model, {}).items() if size >= 1}
     given = {} if first is None or first is model else _given_sizes(model, first)
@@ -39,9 +35,8 @@ def share_dim_names(model: Model, first: Model | None = None, batch: Expr | None
     meanings: dict[str, set[Expr]] = {}
     for value in sorted(model.roles.inputs, key=lambda value: model.roles.of(value) != "tokens"):
         hinted, dims = hinted_type(value), input_dims(model).get(value.name)
-        for at, (dim, hint) in enumerate(
-            zip(dims or (), (hinted.dims if hinted is not None else ()) or (), strict=True)
-        ):
+        hints = (hinted.dims if hinted is not None else ()) or ()
+        for at, (dim, hint) in enumerate(zip(dims or (), hints, strict=True)):
             axis = model.roles.axis(value, at)
             if axis == "encoder" and model.roles.of(value) == "encoder mask":  # which may count what strides join
                 axis = "other"

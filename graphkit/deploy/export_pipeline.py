@@ -14,7 +14,6 @@ from graphkit.deploy.caller_positions import count_on_positions, takes_positions
 from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import COMPARING
 from graphkit.graph.roles import Role, declared_rank, dim_at
 from graphkit.graph.uses import find_readers
@@ -79,24 +78,17 @@ class Pipeline:
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """Its models, each once."""
         return self.originals.models
 
     @property
     def originals(self) -> Originals:
-        """Its models, to compare with."""
         first, head = self.halves or (self.first, None)
-        encoder, parts = (
-            (None, (self.encoder,)) if self.is_apart and self.encoder is not None else (self.encoder, self.parts)
-        )
-        return Originals(encoder, first, self.step, head=head, parts=parts)
+        if self.is_apart and self.encoder is not None:
+            return Originals(None, first, self.step, head=head, parts=(self.encoder,))
+        return Originals(self.encoder, first, self.step, head=head, parts=self.parts)
 
     def with_encoder_apart(self) -> Pipeline:
-        """Return the pipeline with an encoder that its caller runs, and whose states the first step reads.
-
-        Raises:
-            UsageError: There is no encoder, or the one in the first step is not to be told from it.
-        """
+        """Return the pipeline with an encoder that its caller runs; refuse one that cannot be told apart."""
         encoder, first, step = self.encoder, self.first, self.step
         if encoder is None and _has_encoder(first, step) and first is not None:
             from graphkit.deploy.encoder_apart import take_encoder_apart  # networkx is slow to import
@@ -109,13 +101,8 @@ class Pipeline:
     def from_steps(self) -> Pipeline:
         """Return the pipeline without a first step that only reads what later ones can read token by token.
 
-        It is so where these keep recurrent state, and where it reads no tokens, or prompts of one length.
-
-        An encoder in the first step becomes a model of its own.
-
-        Raises:
-            UsageError: Its caller says where the tokens of a prompt stand, which later steps do not take; or the
-                encoder in the first step is not to be told from it.
+        It is so where these keep recurrent state, and where it reads no tokens, or prompts of one length. An encoder in
+        the first step becomes a model of its own. Positions that a caller gives are refused: no later step takes them.
         """
         if self.encoder is not None or self.first is None or self.step is None or self.step is self.first:
             return self
@@ -133,11 +120,7 @@ class Pipeline:
         return replace(self, first=step, step=step, halves=())
 
     def with_decoders(self) -> Pipeline:
-        """Return the pipeline with its merged decoder split, one name for each size, and the encoder's masks.
-
-        Raises:
-            UsageError: The merged decoder cannot be split, or a decoder needs another mask.
-        """
+        """Return the pipeline with its merged decoder split, one name for each size, and the encoder's masks."""
         first, step = self.first, self.step
         if self.merged and step is not None:
             branches = split_merged(step)
@@ -167,8 +150,9 @@ def find_pipeline(path: Path) -> Pipeline:
         ModelError: A file is broken.
     """
     split: tuple[tuple[Model, ...], tuple[Model, ...]] = (), ()
-    if path.is_file() or not path.is_dir():
-        by_role = {pipeline_role(model): model for model in [load(path)]}
+    if not path.is_dir():
+        model = load(path)
+        by_role = {pipeline_role(model): model}
     else:
         models = folder_models(path)
         found = _find_halves(models)
@@ -188,23 +172,25 @@ def find_pipeline(path: Path) -> Pipeline:
         )
     encoder = by_role.get("encoder")
     if encoder is None and not _has_encoder(first, step) and any(map(_reads_encoder, (first, step))):
-        raise UsageError(f"{shown_path(path)}: {_missing_encoder(first or step)}")
+        problem = "it has a decoder that reads an encoder, and no encoder - export it too"
+        decoder = first or step
+        if decoder is not None and (sources := decoder.roles.all(*SOURCES)):
+            problem = (
+                f"{decoder.name} has the encoder in it, which reads '{sources[0].name}', and would run it at each step "
+                "- export encoder and decoder as two models"
+            )
+        raise UsageError(f"{shown_path(path)}: {problem}")
     settings = read_token_settings(path, has_encoder=encoder is not None and step is not None)
     pad = settings.tokens["pad"]
-    for model in (encoder, step):  # where the export does not say, comparisons of ids in a model do
-        if pad is None and model is not None and model.roles.decoder is None:
-            pad = padding_token(model)
+    for each in (encoder, step):  # where the export does not say, comparisons of ids in a model do
+        if pad is None and each is not None and each.roles.decoder is None:
+            pad = padding_token(each)
     settings = replace(settings, tokens={**settings.tokens, "pad": pad})
     return Pipeline(encoder, first or step, step, merged is not None, settings, *split)
 
 
 def check_static_cache(path: Path, step: Model, first: Model | None = None) -> None:
-    """Check that a mask over the slots of a static cache hides those that are still to come, and no others.
-
-    Raises:
-        UsageError: The configuration says that some layers see a part of the past alone, or a mask is the same at each
-            position.
-    """
+    """Refuse a static cache whose mask may show slots that are still to come, or hide others by a window."""
     if not has_static_cache(step):
         return
     masks = [value for value in step.roles.all("mask") if declared_rank(value) == 4]
@@ -264,16 +250,6 @@ def _has_encoder(first: Model | None, step: Model | None) -> bool:
     return bool(first.roles.all(*SOURCES)) and not alone
 
 
-def _missing_encoder(decoder: Model | None) -> str:
-    """Return what a decoder lacks that reads an encoder: its encoder, or a graph of its own for that."""
-    if decoder is not None and (sources := decoder.roles.all(*SOURCES)):
-        return (
-            f"{decoder.name} has the encoder in it, which reads '{sources[0].name}', and would run it at each step - "
-            "export encoder and decoder as two models"
-        )
-    return "it has a decoder that reads an encoder, and no encoder - export it too"
-
-
 def changed_by(pipeline: Pipeline, rewrite: Rewrite) -> Pipeline:
     """Return a pipeline whose models a rewrite has changed; the same where it changes nothing."""
     made = {model: run_to_fixpoint(model, [rewrite]).model for model in pipeline.models}
@@ -286,11 +262,7 @@ def changed_by(pipeline: Pipeline, rewrite: Rewrite) -> Pipeline:
 
 
 def used_models(paths: Sequence[Path]) -> list[Path]:
-    """Return those of the models in a folder that an export is made of.
-
-    Where several have the names that exporters give, no others are; and no merged decoder, if what it was merged from
-    is there.
-    """
+    """Return the models that an export is made of: those with exporters' names, and none merged beside its parts."""
     named = [path for path in paths if path.name in PLAIN]
     if len(named) < 2:
         return list(paths)
@@ -310,23 +282,18 @@ def _find_halves(models: Sequence[Model]) -> tuple[Model, Model, Model] | None:
     if [*firsts[0].roles.outputs.values()].count("present") + 1 != len(firsts[0].graph.outputs):
         return None  # which of several outputs the head reads is not known
     (first,), (step,) = firsts, steps
-    width, words = (_last_dim(value) for value in (_hidden_output(first), step.roles.logits))
+    width, words = (dim_at(value, -1) for value in (_hidden_output(first), step.roles.logits))
     heads = [
         model
         for model in models
         if model not in (first, step) and len(model.graph.inputs) == len(model.graph.outputs) == 1
-        if (_last_dim(model.graph.inputs[0]), _last_dim(model.graph.outputs[0])) == (width, words)
+        if (dim_at(model.graph.inputs[0], -1), dim_at(model.graph.outputs[0], -1)) == (width, words)
     ]
     return (first, heads[0], step) if len(heads) == 1 else None
 
 
 def _hidden_output(first: Model) -> Value:
-    """Return the output of a decoder that is no cache: its hidden states."""
     return next(value for value, role in first.roles.outputs.items() if role != "present")
-
-
-def _last_dim(value: Value | None) -> Dim:
-    return dim_at(value, -1)
 
 
 def folder_models(folder: Path) -> list[Model]:
@@ -381,13 +348,7 @@ def _with_mask_length(encoder: Model, decoder: Model) -> Model:
     """Return a decoder whose mask of the source has a length of its own, which exporters declare as that of the states.
 
     The runtime of an export passes the encoder's mask on as it is, so that its length is that of the encoder's input.
-
-    Args:
-        encoder: The encoder.
-        decoder: The decoder; the same is returned where the encoder's output is as long as its mask.
-
-    Raises:
-        UsageError: The nodes need a mask as long as the encoder's output, which nothing makes.
+    Refuse a decoder whose nodes need a mask as long as the encoder's output, which nothing makes.
     """
     mask = decoder.roles.first("encoder mask")
     tensor = infer(decoder)[mask] if mask is not None and has_shorter_output(encoder) else None
@@ -411,13 +372,11 @@ def compared_tokens(model: Model) -> list[int]:
 
 
 def padding_token(model: Model) -> int | None:
-    """Return the constant that a model looks for in its token ids to tell padding, None where it does not.
-
-    A comparison whose place is looked for, such as that with an end-of-text token, tells nothing of padding.
-    """
+    """Return the token that a model tells padding by, None for none; one whose place it looks for is another."""
     for node, ids, data in _token_comparisons(model):
         is_of_tokens = node.is_op("Equal") and node.scope is model.graph and model.roles.of(ids) == "tokens"
-        if not is_of_tokens or data.size != 1 or _is_looked_for(node.outputs[0]):
+        uses = find_readers(node.result(), lambda user, _: user.is_op("Cast")) if is_of_tokens else ()
+        if not is_of_tokens or data.size != 1 or any(user.is_op("ArgMax") for user, _ in uses):
             continue
         if (token := element_number(data.item())) is not None:
             return token
@@ -439,11 +398,6 @@ def _token_comparisons(model: Model) -> Iterator[tuple[Node, Value, Array]]:
                 yield node, ids, data
 
 
-def _is_looked_for(value: Value | None) -> bool:
-    uses = find_readers(value, lambda node, _: node.is_op("Cast")) if value is not None else ()
-    return any(node.is_op("ArgMax") for node, _ in uses)
-
-
 KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id", "first": "bos_token_id", "ends": "eos_token_id"}
 MOST = (1 << 31) - 1  # what every language counts to
 UNSET = (
@@ -460,13 +414,7 @@ NOT_FOLLOWED = {  # settings that change tokens, each with the value that change
 
 @dataclass(frozen=True)
 class TokenSettings:
-    """What an export says of tokens.
-
-    Attributes:
-        tokens: `pad` and `start`, None where nothing says.
-        ends: The tokens of which any ends a sequence.
-        generation: How they are chosen.
-    """
+    """What an export says of tokens: `pad` and `start`, which of them end a sequence, and how they are chosen."""
 
     tokens: Mapping[str, int | None]
     ends: tuple[int, ...] = ()
@@ -474,15 +422,9 @@ class TokenSettings:
 
 
 def read_token_settings(path: Path, *, has_encoder: bool) -> TokenSettings:
-    """Return what the configurations beside models say of tokens.
+    """Return what the configurations beside models say of tokens; ModelError for one that is no JSON.
 
-    Args:
-        path: The folder of an export, or a model in it.
-        has_encoder: Whether the decoder has one: then it starts with the token that begins a text where nothing says
-            otherwise.
-
-    Raises:
-        ModelError: A configuration is no JSON.
+    A decoder that has an encoder starts with the token that begins a text where nothing says otherwise.
     """
     folder = path if path.is_dir() else path.parent
     named, configuration = (read_settings(folder / name) for name in CONFIGURATIONS)
@@ -494,16 +436,12 @@ def read_token_settings(path: Path, *, has_encoder: bool) -> TokenSettings:
         tokens["image"] = image[0]
     of_generation = _Settings(named or files[1])
     if len(starts) > 1:
-        of_generation.note(KEYS["start"])
+        of_generation.noted.append(KEYS["start"])
     return TokenSettings(tokens, ids["ends"], of_generation.generation(tokens["start"], ids["ends"]))
 
 
 def read_settings(path: Path) -> Mapping[str, object]:
-    """Return a configuration in JSON, empty where there is none.
-
-    Raises:
-        ModelError: It cannot be read.
-    """
+    """Return a configuration in JSON, empty where there is none; ModelError for one that cannot be read."""
     if not path.is_file():
         return {}
     try:
@@ -535,20 +473,15 @@ class _Settings:
         self.plain = plain
         self.noted = [name for name, usual in NOT_FOLLOWED.items() if plain.get(name) not in (None, usual)]
 
-    def note(self, name: str) -> None:
-        """Note a setting as one that no host follows."""
-        self.noted.append(name)
-
     def generation(self, start: int | None, ends: tuple[int, ...]) -> Generation:
-        """Return how tokens are chosen, from the token that starts a sequence and those that end one."""
         first, early = self._read_tokens("forced_bos_token_id"), self.plain.get("early_stopping")
         if len(first) > 1:
-            self.note("forced_bos_token_id")
+            self.noted.append("forced_bos_token_id")
         if early not in (None, True, False, "never"):
-            self.note("early_stopping")
+            self.noted.append("early_stopping")
         penalty = self.plain.get("length_penalty")
         if not isinstance(penalty, (int, float, type(None))):
-            self.note("length_penalty")
+            self.noted.append("length_penalty")
         longest, fewest = self._count("max_length"), self._count("min_new_tokens")
         return Generation(
             prompt=self._prompt_tokens(start),
@@ -572,14 +505,14 @@ class _Settings:
         if type(entry) is int and entry >= 0:
             return min(entry, MOST)
         if entry is not None:
-            self.note(name)
+            self.noted.append(name)
         return None
 
     def _read_tokens(self, name: str) -> tuple[int, ...]:
         entry = self.plain.get(name)
         listed = entry if isinstance(entry, list) else [] if entry is None else [entry]
         if any(type(token) is not int or token > MOST for token in listed):
-            self.note(name)
+            self.noted.append(name)
         return read_tokens(listed)
 
     def _bad_words(self, ends: tuple[int, ...]) -> Iterator[int]:
@@ -588,7 +521,7 @@ class _Settings:
         for word in words if isinstance(words, list) else [words] if words is not None else []:
             ids = read_tokens(word)
             if not isinstance(word, list) or len(word) != 1 or not ids:
-                self.note("bad_words_ids")
+                self.noted.append("bad_words_ids")
             elif ids[0] not in ends:
                 yield ids[0]
 
@@ -602,17 +535,17 @@ class _Settings:
         if given is not None:
             tokens = _ids_in_order(given)
             if not tokens:
-                self.note("decoder_input_ids")
+                self.noted.append("decoder_input_ids")
             return tokens[1:] if tokens[:1] == (start,) else tokens
         forced, silent = self.plain.get("forced_decoder_ids"), self.plain.get("no_timestamps_token_id")
         pairs = forced if isinstance(forced, list) else []
         tokens = _ids_in_order([pair[1] for pair in pairs if isinstance(pair, list) and len(pair) == 2])
         is_whole = pairs == [[place, token] for place, token in enumerate(tokens, start=1)]
         if forced is not None and not (is_whole and isinstance(forced, list)):
-            self.note("forced_decoder_ids")
+            self.noted.append("forced_decoder_ids")
             return ()
         if self.plain.get("lang_to_id") and not tokens:
-            self.note("lang_to_id")
+            self.noted.append("lang_to_id")
             return ()
         if type(silent) is int and (start, *tokens)[-1] != silent and not self.plain.get("return_timestamps"):
             return (*tokens, *read_tokens(silent))

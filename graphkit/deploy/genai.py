@@ -182,7 +182,7 @@ def _draft_folder(pipeline: Pipeline, path: Path) -> _Draft:
 
 
 def _check_several(step: Model, hint: str) -> None:
-    """Check that a decoder takes the tokens of a prompt at once."""
+    """Refuse a decoder that does not take the tokens of a prompt at once."""
     dims = infer(step)[step.roles.all("tokens")[0]].dims
     if dims is None or dims[1].constant == 1:
         raise _refusal(step, "it takes one token at a time, and a prompt has several", hint)
@@ -294,9 +294,8 @@ def _with_usual_names(model: Model, fed: Mapping[Role, str]) -> Model:
         names[value.name] = name
         dtypes |= {declared.dtype} if role in ("mask", "positions") else set()
     if "input_ids" not in names.values() or len(dtypes) > 1 or model.roles.logits is None:
-        raise _refusal(
-            model, "mask and positions differ in dtype" if len(dtypes) > 1 else "it makes no logits of tokens"
-        )
+        problem = "mask and positions differ in dtype" if len(dtypes) > 1 else "it makes no logits of tokens"
+        raise _refusal(model, problem)
     names[model.roles.logits.name] = "logits"
     for entry in model.roles.cache:
         for side, part in zip(SIDES[model.roles.is_cross(entry)], (entry.past, entry.present), strict=True):
@@ -309,7 +308,6 @@ def _with_usual_names(model: Model, fed: Mapping[Role, str]) -> Model:
 def _make_config(
     sections: Mapping[str, Any], folders: tuple[Path, ...], context: int | None
 ) -> tuple[dict[str, object], list[str]]:
-    """Return the configuration, and what to know."""
     plain, generation = (
         next((found for place in folders if (found := read_settings(place / name))), {})
         for name in ("config.json", "generation_config.json")

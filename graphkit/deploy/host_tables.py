@@ -23,22 +23,20 @@ from graphkit.model import Model
 from graphkit.passes.npu.host_inputs import HostInput
 from graphkit.rewrite.new_interface import with_outputs
 from graphkit.runtime.session import IsolatedSession, RunError
-from graphkit.shapes import Expr, Shapes, infer
+from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.symbol_sizes import tied_symbols
 from graphkit.shapes.input_dims import read_dim
 
 MOST_BYTES = 1 << 30  # of an input of the part that is run
 TOKENS = range(8)  # that stand for all others, but for the one that pads
 By = Literal["position", "valid_length"]
+Ids = int | Sequence[int]  # one id for all tokens, or ids that repeat
+Run = dict[str, np.ndarray]
 
 
 @contextmanager
 def host_part(model: Model, host_inputs: Sequence[HostInput], setting: Setting) -> Iterator[HostPart]:
-    """Open the part of a model that computes some values, under the names of the inputs that take their place.
-
-    Raises:
-        ModelError: onnxruntime does not load it.
-    """
+    """Open the part of a model that computes some values, under the names of the inputs that take their place."""
     part = with_outputs(model, [(host_input.source.value.name, host_input.declared) for host_input in host_inputs])
     roles = {value.name: role for value, role in model.roles.inputs.items()}
     polarities = {value.name: polarity for value, polarity in model.roles.polarities.items()}
@@ -66,7 +64,6 @@ class HostPart:
 
     @property
     def takes_tokens(self) -> bool:
-        """Whether it computes on tokens."""
         return any(self.roles.get(value.name) in ("tokens", "encoder tokens") for value in self.model.graph.inputs)
 
     @property
@@ -74,32 +71,16 @@ class HostPart:
         """Tokens that do not pad."""
         return [token for token in TOKENS if token != self.setting.pad]
 
-    def run(
-        self, by: By, number: int, tokens: int | Sequence[int] | None = None, *, least: bool = False
-    ) -> dict[str, np.ndarray]:
+    def run(self, by: By, number: int, tokens: Ids | None = None, *, least: bool = False) -> Run:
         """Return the values after so many tokens, or where so many positions of the source are valid.
 
-        Args:
-            by: Whether the number counts tokens or valid positions.
-            number: The tokens, or the valid positions.
-            tokens: One id for all tokens, or ids that repeat.
-            least: Whether to take the shortest sound of so many positions, not the longest.
-
-        Raises:
-            RunError: onnxruntime does not run it there.
+        `least` takes the shortest sound of so many positions, not the longest.
         """
         assert self.session is not None
         return self.session.run(self.feed(by, number, tokens, least=least))
 
-    def feed(
-        self, by: By, number: int, tokens: int | Sequence[int] | None = None, *, least: bool = False
-    ) -> dict[str, np.ndarray]:
-        """Return the inputs for a run; see `run`.
-
-        Raises:
-            ModelError: The shape of an input is not declared.
-            UsageError: An input is too large.
-        """
+    def feed(self, by: By, number: int, tokens: Ids | None = None, *, least: bool = False) -> Run:
+        """Return the inputs for a run; see `run`."""
         setting = self.setting
         dims = setting.at(number if by == "position" else min(1, setting.capacity))
         valid = setting.masked_places(number if by == "valid_length" else setting.positions, least=least)
@@ -119,31 +100,22 @@ class HostPart:
                     "out what the host makes - give smaller sizes"
                 )
             role = self.roles.get(value.name, "other")
-            array = (
-                np.zeros(shape, kind)
-                if kind.kind == "f"
-                else self._integer_input(role, shape, number, ids).astype(kind)
-            )
             if role in MASKS:
                 counts = np.ones(shape, np.bool_)
                 if shape and is_of_source(role, setting) and role != "image mask" and setting.is_padded:
                     counts[..., valid:] = False
-                array = mask_elements(counts, self.polarities.get(value.name)).astype(kind)
-            elif (
-                kind.kind != "f" and shape and is_of_source(role, setting) and role not in ("positions", "token types")
-            ):
-                array[..., valid:] = setting.pad
-            arrays[value.name] = array
+                array = mask_elements(counts, self.polarities.get(value.name))
+            elif kind.kind == "f" or role == "token types":
+                array = np.zeros(shape)
+            elif role == "positions":
+                start = number if setting.capacity else 0
+                array = np.broadcast_to(np.arange(start, start + shape[-1]), shape)
+            else:
+                array = np.resize(np.asarray(ids), shape)
+                if shape and is_of_source(role, setting):
+                    array[..., valid:] = setting.pad
+            arrays[value.name] = array.astype(kind)
         return arrays
-
-    def _integer_input(
-        self, role: Role, shape: tuple[int, ...], number: int, tokens: int | Sequence[int]
-    ) -> np.ndarray:
-        """Return the elements of an integer input that is no mask."""
-        if role == "positions":
-            start = number if self.setting.capacity else 0
-            return np.broadcast_to(np.arange(start, start + shape[-1]), shape)
-        return np.zeros(shape, np.int64) if role == "token types" else np.resize(np.asarray(tokens), shape)
 
 
 def _evaluate_size(dim: int | str | None, dims: Mapping[str, int]) -> int:
@@ -181,13 +153,11 @@ def kept_inputs(model: Model, original: Model, *, has_text: bool) -> frozenset[s
 def _counts_tokens(mask: Value, model: Model, original: Model) -> bool:
     """Whether a mask has the length of the tokens: the same dim, or one that nodes bring together with it."""
     roles, dims = model.roles, declared_dims(mask)
-    tokens = [
-        value for value in roles.all("tokens", "encoder tokens", "embeddings") if len(declared_dims(value) or ()) > 1
-    ]
-    if not tokens or not dims:
+    texts: tuple[Role, ...] = ("tokens", "encoder tokens", "embeddings")
+    lengths = {dim for value in roles.all(*texts) for dim in (declared_dims(value) or ())[1:2]}
+    if not lengths or not dims:
         return False
-    lengths = {dims_of_tokens[1] for value in tokens if (dims_of_tokens := declared_dims(value))}
-    of_tokens = ("tokens", "encoder tokens", "embeddings", "positions", "token types", *MASKS)
+    of_tokens = (*texts, "positions", "token types", *MASKS)
     others = {
         dim
         for value, role in roles.inputs.items()
@@ -214,25 +184,17 @@ def with_sound(model: Model, host_inputs: Sequence[HostInput], setting: Setting)
     """Return the setting of a model of sound, of which a part may be valid.
 
     The valid positions of a sound of `length` samples or frames are `(length + offset) // stride`; of the masks that
-    count differently, the finest one counts.
-
-    Args:
-        model: The model.
-        host_inputs: The values that the host is to make.
-        setting: As for a source all of which counts.
-
-    Returns:
-        The setting, the same where the mask makes nothing; None where valid positions follow from the length by no such
-        rule.
-
-    Raises:
-        ModelError: onnxruntime cannot run the nodes that make the values.
+    count differently, the finest one counts. Without a mask it is the same; it is None where no such rule holds.
     """
     mask = sound_mask(model)
     made = [each for each in host_inputs if mask is not None and mask.name in each.source.dependence.inputs]
     if mask is None or not made:
         return setting
-    length = _length_of(mask, infer(model), setting)
+    shapes = infer(model)
+    dims = shapes[mask].dims
+    length = dims[1].substitute(setting.dims).constant if dims is not None and len(dims) > 1 else None
+    if length is None or length < 1:
+        raise UsageError(f"how long '{mask.name}' is is not known: {shapes[mask]} - give its dims with --dim")
     whole = replace(setting, source=length, is_padded=True)
     with host_part(model, made, whole) as part:
         sound = _sound_rule(part, length)
@@ -243,7 +205,6 @@ def _sound_rule(part: HostPart, length: int) -> Sound | None:
     """Return the rule by the lengths at which values change, from the longest down; None where there is none."""
 
     def values_at(valid: int) -> list[np.ndarray]:
-        """Return the values at a length, none where it is too short to run."""
         with suppress(ModelError):
             return list(part.run("valid_length", valid).values())
         return []
@@ -268,26 +229,15 @@ def _sound_rule(part: HostPart, length: int) -> Sound | None:
     pairs = [*zip(values_at(last), values_at(last - 1), strict=False)]
     if not pairs or any(after.shape != before.shape for after, before in pairs):
         return None
-    changed = [after != before for after, before in pairs]
-    sizes = {
-        change.shape[axis]
-        for change in changed
-        for axis in range(change.ndim)
-        if (change != np.take(change, [0], axis)).any()
-    }
+    sizes = set[int]()
+    for after, before in pairs:
+        changed = after != before
+        sizes |= {size for axis, size in enumerate(changed.shape) if (changed != np.take(changed, [0], axis)).any()}
     for positions in sorted(sizes or {1}, reverse=True):
         first = last - (positions - 1) * stride  # from which on there is a position
         if first == 1 or (first > 1 and not are_equal(first, first - 1)):
             return Sound(length, stride, positions * stride - last)
     return None
-
-
-def _length_of(value: Value, shapes: Shapes, setting: Setting) -> int:
-    dims = shapes[value].dims
-    size = dims[1].substitute(setting.dims).constant if dims is not None and len(dims) > 1 else None
-    if size is None or size < 1:
-        raise UsageError(f"how long '{value.name}' is is not known: {shapes[value]} - give its dims with --dim")
-    return size
 
 
 Kind = Literal["mask", "rows", "constant"]
@@ -318,25 +268,17 @@ class HostTable:
 
     @property
     def name(self) -> str:
-        """The name of the input."""
         return self.input.name
 
 
 def host_tables(model: Model, host_inputs: Sequence[HostInput], setting: Setting) -> list[HostTable]:
-    """Return the rules by which a host makes the values that become inputs, in their order.
+    """Return the rules by which a host makes the values that become inputs of a model, in their order.
 
-    Args:
-        model: The model in which they are still computed.
-        host_inputs: The values.
-        setting: The sizes.
-
-    Raises:
-        UsageError: A value depends on both the position and the valid length, or differs where it must not.
-        ModelError: onnxruntime cannot run the part that computes them.
+    Refuse a value that depends on both the position and the valid length, or differs where it must not.
     """
     if not host_inputs:
         return []
-    by = {host_input.name: _chosen_by(host_input, model, setting) for host_input in host_inputs}
+    by = {each.name: _chosen_by(each, model, setting) for each in host_inputs}
     tables: dict[str, HostTable] = {}
     with host_part(model, host_inputs, setting) as part:
         counts: dict[By, Sequence[int]] = {
@@ -344,27 +286,19 @@ def host_tables(model: Model, host_inputs: Sequence[HostInput], setting: Setting
             "valid_length": range(1 if setting.is_padded else setting.positions, setting.positions + 1),
         }
         for which, numbers in counts.items():
-            chosen = [host_input for host_input in host_inputs if by[host_input.name] == which]
-            if not chosen:
+            if not (chosen := [each for each in host_inputs if by[each.name] == which]):
                 continue
             _check_tokens(part, which, chosen)
-            masks = [host_input for host_input in chosen if host_input.is_mask]
-            biased = _biased_masks(part, masks) if which == "valid_length" else {}
-            tables |= biased
-            plain = [host_input for host_input in chosen if host_input.name not in biased]
-            if not plain:
+            if which == "valid_length":
+                tables |= _biased_masks(part, [each for each in chosen if each.is_mask])
+            if not (plain := [each for each in chosen if each.name not in tables]):
                 continue
             runs = _run_numbers(part, which, numbers)
             if which == "valid_length" and setting.sound is not None:
                 _check_sound(part, runs, plain)
-            for host_input in plain:
-                tables[host_input.name] = _make_table(
-                    host_input, setting, which, [run[host_input.name] for run in runs]
-                )
-    return [_of_batch(tables[host_input.name], setting) for host_input in host_inputs]
-
-
-Run = dict[str, np.ndarray]
+            for each in plain:
+                tables[each.name] = _make_table(each, setting, which, [run[each.name] for run in runs])
+    return [_of_batch(tables[each.name], setting) for each in host_inputs]
 
 
 def _run_numbers(part: HostPart, by: By, numbers: Sequence[int]) -> list[Run]:
@@ -390,22 +324,26 @@ def _biased_masks(part: HostPart, masks: Sequence[HostInput]) -> dict[str, HostT
 
     As rows for each length, which other masks become, they would be as large as the length to the power of 3.
     """
-    setting = part.setting
-    if not masks or not setting.is_padded or setting.positions < 2:
+    length = part.setting.positions
+    if not masks or not part.setting.is_padded or length < 2:
         return {}
-    full = part.run("valid_length", setting.positions)
-    candidates = [mask for mask in masks if _may_be_bias(full[mask.name], setting)]
-    for valid in range(1, setting.positions) if candidates else ():
+    full = part.run("valid_length", length)
+    candidates = [mask for mask in masks if _may_be_bias(full[mask.name], length)]
+    for valid in range(1, length) if candidates else ():
         run = part.run("valid_length", valid)
         candidates = [mask for mask in candidates if is_bias_and_mask(run[mask.name], full[mask.name], valid)]
         if not candidates:
             return {}
-    return {mask.name: _with_bias(mask, full[mask.name]) for mask in candidates}
+    tables = {}
+    for mask in candidates:
+        bias = full[mask.name]
+        open_mask = np.zeros((1, *[1] * (bias.ndim - 1), length), bias.dtype)
+        tables[mask.name] = HostTable(mask, "mask", "valid_length", 0, open_mask, bias=bias)
+    return tables
 
 
-def _may_be_bias(full: np.ndarray, setting: Setting) -> bool:
-    """Whether an array that nothing is masked in has columns of the source, and is not the same in all of them."""
-    return full.ndim > 1 and full.shape[-1] == setting.positions and bool(full.any()) and bool((full > MASKED).all())
+def _may_be_bias(full: np.ndarray, length: int) -> bool:
+    return full.ndim > 1 and full.shape[-1] == length and bool(full.any()) and bool((full > MASKED).all())
 
 
 def is_bias_and_mask(mask: np.ndarray, full: np.ndarray, valid: int) -> bool:
@@ -415,17 +353,8 @@ def is_bias_and_mask(mask: np.ndarray, full: np.ndarray, valid: int) -> bool:
     return np.array_equal(mask[..., :valid], full[..., :valid])
 
 
-def _with_bias(host_input: HostInput, full: np.ndarray) -> HostTable:
-    mask = np.zeros((1, *[1] * (full.ndim - 1), full.shape[-1]), full.dtype)
-    return HostTable(host_input, "mask", "valid_length", 0, mask, bias=full)
-
-
 def _check_tokens(part: HostPart, by: By, host_inputs: Sequence[HostInput]) -> None:
-    """Check that values depend on which tokens pad, and not on which tokens the others are.
-
-    Raises:
-        UsageError: One does.
-    """
+    """Refuse values that depend on which tokens there are, but for those that pad."""
     if not part.takes_tokens:
         return
     number, plain = 1 if by == "position" else part.setting.positions, part.tokens
@@ -442,11 +371,7 @@ def _check_tokens(part: HostPart, by: By, host_inputs: Sequence[HostInput]) -> N
 
 
 def _check_sound(part: HostPart, runs: Sequence[Run], host_inputs: Sequence[HostInput]) -> None:
-    """Check that values follow from how many positions are valid, however long the sound is that makes so many.
-
-    Raises:
-        UsageError: One does not.
-    """
+    """Refuse values that differ between sounds of as many valid positions."""
     for valid, longest in enumerate(runs, 1):
         shortest = part.run("valid_length", valid, least=True)
         for host_input in host_inputs:
@@ -459,12 +384,9 @@ def _check_sound(part: HostPart, runs: Sequence[Run], host_inputs: Sequence[Host
 
 def _chosen_by(host_input: HostInput, model: Model, setting: Setting) -> By:
     dependence = host_input.source.dependence
-    roles = [model.roles.of(model.graph.values[name]) for name in dependence.inputs]
-    by_length = any(is_of_source(role, setting) for role in roles)
-    by_position = bool(dependence.symbols & (setting.past | setting.total)) or not all(
-        is_of_source(role, setting) for role in roles
-    )
-    if by_position and by_length:
+    of_source = [is_of_source(model.roles.of(model.graph.values[name]), setting) for name in dependence.inputs]
+    by_position = bool(dependence.symbols & (setting.past | setting.total)) or not all(of_source)
+    if by_position and any(of_source):
         raise UsageError(
             f"'{host_input.source.value.name}' depends on the position and on the valid length of the source - "
             "one input cannot follow both"
@@ -501,11 +423,7 @@ def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np
 
 
 def _of_batch(table: HostTable, setting: Setting) -> HostTable:
-    """Return a table with the shape that its input has for all sequences of a batch.
-
-    Raises:
-        UsageError: The sequences do not lie one behind the other, so that a host cannot put their parts together.
-    """
+    """Return a table for all sequences of a batch; refuse one whose parts do not lie one behind the other."""
     is_constant = table.kind == "constant"
     single = table.array.shape if is_constant else table.array.shape[1:]
     count = max((setting.dims[name] for name in setting.batch), default=1)

@@ -19,6 +19,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import GraphkitError
 from graphkit.graph.view import Node, all_nodes
 from graphkit.judges import Answer, Trial, ask_judge, find_judge
+from graphkit.progress import Progress
 from graphkit.save import Placement, save_models
 from graphkit.shapes import infer
 from graphkit.suggest import count_things
@@ -31,12 +32,7 @@ Models = tuple[Sequence[Lowered], Placement]  # those of one, and where their we
 
 @dataclass(frozen=True)
 class _Round:
-    """What judges say of the models of one lowering.
-
-    Attributes:
-        judgements: Their answers.
-        left: How many nodes stay on the CPU, by judge, operator and the pass that removes it, "" for none.
-    """
+    """What judges say of the models of one lowering; what stays on the CPU by judge, operator and remedy."""
 
     judgements: tuple[Judgement, ...]
     left: Counter[tuple[str, str, str]]
@@ -52,10 +48,8 @@ class _Round:
         return sum(each.device_nodes is None for each in self.judgements), self.left.total()
 
     def words(self, number: int) -> str:
-        """Return what was found, as a sentence."""
         judges = dict.fromkeys(judgement.command for judgement in self.judgements)
-        said = [f"{name} {self._words_of(name)}" for name in judges]
-        return f"Round {number}: {'; '.join(said)}."
+        return f"Round {number}: {'; '.join(f'{name} {self._words_of(name)}' for name in judges)}."
 
     def _words_of(self, judge: str) -> str:
         errors = [each.model for each in self.judgements if each.command == judge and each.device_nodes is None]
@@ -72,7 +66,7 @@ def settle_with_judges(
     models_of: Callable[[Draft], Models],
     judges: Sequence[str],
     seconds: float,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> tuple[Draft, tuple[Judgement, ...], tuple[str, ...]]:
     """Lower again with the passes that remove what judges leave on the CPU, until no pass does, for some rounds.
 
@@ -117,7 +111,7 @@ def _content(models: Models) -> list[bytes]:
     return [part.model.proto.SerializeToString(deterministic=True) for part in models[0]]
 
 
-def _ask_round(models: Models, judges: Sequence[str], seconds: float, progress: Callable[[str], None]) -> _Round:
+def _ask_round(models: Models, judges: Sequence[str], seconds: float, progress: Progress) -> _Round:
     judgements, left, (parts, weights) = [], Counter[tuple[str, str, str]](), models
     with tempfile.TemporaryDirectory(prefix="graphkit-") as name:
         paths = [Path(name) / part.method.file for part in parts]

@@ -56,7 +56,7 @@ from graphkit.passes.npu.cache_interface import SplitCrossKv
 from graphkit.passes.npu.decompose_operators import GeluToTanh
 from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.passes.opset.convert_opset import ConvertOpset
-from graphkit.progress import DEFAULT_LIMITS, Limits, portion_of, with_share
+from graphkit.progress import DEFAULT_LIMITS, Limits, Progress, portion_of, with_share
 from graphkit.rewrite.base import PassChange, group_reasons
 from graphkit.rewrite.fixpoint import Rewrite
 from graphkit.runtime.session import as_provider
@@ -68,15 +68,12 @@ from graphkit.verify.lowering_case import zeros_change_results
 from graphkit.verify.lowering_verifier import measure_deviation, verify_lowering
 from graphkit.verify.proof_engine import run_isolated
 
-# Changes of results that the user asks for before a pipeline is lowered, and how far they move results.
-
-
 GELU_TO_TANH, DEQUANTIZE = "--gelu-to-tanh", "--dequantize"
 
 
 @dataclass(frozen=True)
 class _Change:
-    """A rewrite that changes results, and how to tell of it."""
+    """A rewrite that changes results, which the user asks for before a pipeline is lowered, and how to tell of it."""
 
     rewrite: Rewrite
     option: str
@@ -112,15 +109,13 @@ class AskedChanges:
 
     @property
     def originals(self) -> Originals:
-        """The changed models, to compare with."""
         return replace(self.pipeline.originals, is_changed=bool(self.done))
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of the changes that were made."""
         return tuple(change.option for change in self.done)
 
-    def notes(self, output: Path, options: LowerOptions, progress: Callable[[str], None]) -> Iterator[str]:
+    def notes(self, output: Path, options: LowerOptions, progress: Progress) -> Iterator[str]:
         """Yield how far results are from those of the export, measured where a proof was asked for."""
         yield from (f"{change.nothing}: {change.option} changed nothing." for change in self.idle)
         if not self.done:
@@ -245,11 +240,7 @@ def _told_settings(contract: Contract) -> Iterator[str]:
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """The files to write: models, their contract, the tables by name and a file of weights, with notes.
-
-    Attributes:
-        changes: The export, with the changes of results that the user asked for.
-    """
+    """The files to write: models, their contract, the tables by name and a file of weights, with notes."""
 
     changes: AskedChanges
     parts: Sequence[Lowered]
@@ -260,7 +251,6 @@ class Draft:
 
     @property
     def stages(self) -> list[Stage]:
-        """The stages of all models."""
         return [stage for part in self.parts for stage in part.stages]
 
     @property
@@ -273,10 +263,7 @@ class Draft:
 
 
 def _draft_files(
-    changes: AskedChanges,
-    options: LowerOptions,
-    progress: Callable[[str], None],
-    passes: frozenset[str] = frozenset(),
+    changes: AskedChanges, options: LowerOptions, progress: Progress, passes: frozenset[str] = frozenset()
 ) -> Draft:
     """Return the files for the sizes that were asked for, in the opset that was, with passes that judges ask for."""
     sizes = replace(_lower_sizes(changes.pipeline, options), passes=passes)
@@ -285,20 +272,12 @@ def _draft_files(
     if options.opset is None and newest is None:
         return draft
     progress("converting the opset")
-    parts = [
-        _at_opset(part, options.opset, newest.value if newest is not None else 0, sizes.target) for part in draft.parts
-    ]
-    return replace(draft, parts=parts)
+    limit = newest.value if newest is not None else 0
+    return replace(draft, parts=[_at_opset(part, options.opset, limit, sizes.target) for part in draft.parts])
 
 
-def _proven_floor(
-    changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]
-) -> Draft:
-    """Return the files; where the floor is not far below all scores, with one that they stay above.
-
-    Raises:
-        UsageError: Padding of a text reaches what counts, with a floor that was not asked for.
-    """
+def _proven_floor(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Progress) -> Draft:
+    """Return the files; where the floor is not far below all scores, with one that they stay above."""
     draft = _draft_parts(changes, sizes, options, portion_of(progress, 0.0, DRAFTED / 2))
     if sizes.floor >= LEAST_QUANTIZED:
         progress(with_share(DRAFTED / 2, "measuring scores"))
@@ -308,10 +287,9 @@ def _proven_floor(
         if below < sizes.floor and options.mask_floor is None:
             again = portion_of(progress, DRAFTED * 0.6, DRAFTED * 0.9)
             draft = _draft_parts(changes, replace(sizes, floor=below), options, again)
-        if largest is not None and (
-            sizes.target.is_quantized or draft.contract.floor != sizes.floor or below < sizes.floor
-        ):
-            draft = replace(draft, notes=(told_floor(largest, draft.contract.floor),))
+        floor = draft.contract.floor
+        if largest is not None and (sizes.target.is_quantized or floor != sizes.floor or below < sizes.floor):
+            draft = replace(draft, notes=(told_floor(largest, floor),))
     encoder = changes.pipeline.encoder
     if encoder is not None and draft.parts[0].method.takes_text and options.mask_floor is None:
         progress(with_share(DRAFTED * 0.9, "looking for leaks of padding"))
@@ -334,9 +312,7 @@ def _host_files(draft: Draft) -> Iterator[Path]:
         yield Path(name)
 
 
-def _draft_parts(
-    changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Callable[[str], None]
-) -> Draft:
+def _draft_parts(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Progress) -> Draft:
     pipeline = changes.pipeline
     parts = _lower_parts(pipeline, sizes, progress)
     tables, arrays = collect_tables(parts)
@@ -351,11 +327,10 @@ def _draft_parts(
             contract = build_contract(parts, pipeline, tables, sizes, options.pad)
     used = _used_options(changes, sizes, options)
     if options.kv_layout == "stacked" and pipeline.step is not None:
-        stacked, contract_of_stacks = stack_caches(parts, contract, pipeline.step, sizes.target)
-        if contract_of_stacks.states != contract.states:
+        states = contract.states
+        parts, contract = stack_caches(parts, contract, pipeline.step, sizes.target)
+        if contract.states != states:
             used = replace(used, kv_layout="stacked")
-        contract = contract_of_stacks
-        parts = [_stack_caches(part, made) for part, made in zip(parts, stacked, strict=True)]
     return Draft(changes, parts, replace(contract, options=used), arrays)
 
 
@@ -383,11 +358,7 @@ def _used_options(changes: AskedChanges, sizes: LowerSizes, options: LowerOption
 
 
 def _at_opset(part: Lowered, asked: int | None, newest: int, target: Target) -> Lowered:
-    """Return a lowered model in the opset that was asked for, or else in the newest that the target takes, if it can.
-
-    Raises:
-        UsageError: A node of it has no equal in the opset that was asked for.
-    """
+    """Return a lowered model in the opset that was asked for, or else in the newest that the target takes."""
     opset = newest if asked is None else asked
     if asked is None and part.model.graph.opset() <= newest:
         return part
@@ -409,17 +380,11 @@ def _at_opset(part: Lowered, asked: int | None, newest: int, target: Target) -> 
     )
 
 
-def _stack_caches(part: Lowered, made: Lowered) -> Lowered:
-    stage = Stage(part.method.name, "stacked caches", part.model, made.model, tested="the host slices them by layer")
-    return made if made.model is part.model else replace(made, stages=(*part.stages, stage))
-
-
 def _settle_with_judges(
-    changes: AskedChanges, draft: Draft, options: LowerOptions, progress: Callable[[str], None]
+    changes: AskedChanges, draft: Draft, options: LowerOptions, progress: Progress
 ) -> tuple[Draft, tuple[Judgement, ...]]:
     """Return the files that judges leave least of on the CPU, and the judges' answers."""
-    judges = [command for command in options.judges if command in JUDGES]
-    if not judges:
+    if not (judges := [command for command in options.judges if command in JUDGES]):
         return draft, ()
     again = partial(_draft_files, changes, options, progress)
     draft, judgements, notes = settle_with_judges(
@@ -429,7 +394,7 @@ def _settle_with_judges(
 
 
 def _judge_models(
-    models: Sequence[Path], answers: Sequence[Judgement], options: LowerOptions, progress: Callable[[str], None]
+    models: Sequence[Path], answers: Sequence[Judgement], options: LowerOptions, progress: Progress
 ) -> Judgements | None:
     """Return all answers, those of the user's own commands too."""
     judgements = [*answers]
@@ -467,16 +432,17 @@ def _mask_floor(pipeline: Pipeline, target: Target, asked: float | None) -> floa
     return max((floor_of(floor, dtype) for dtype in dtypes), default=floor)
 
 
-def _lower_parts(pipeline: Pipeline, sizes: LowerSizes, progress: Callable[[str], None]) -> list[Lowered]:
+def _lower_parts(pipeline: Pipeline, sizes: LowerSizes, progress: Progress) -> list[Lowered]:
     parts = []
     merged = pipeline.step if pipeline.merged else None
     pipeline = pipeline.with_decoders()
     if pipeline.encoder is not None:
         progress(with_share(0.0, "lowering the encoder"))
-        parts.append(lower_model(_once_name(pipeline), pipeline.encoder, sizes))
-        if (
-            pipeline.step is not None and pipeline.encoder.roles.first("tokens") is None
-        ):  # its source is no text: decoders see as much as it gives
+        names = {"vision": "vision", "other": "model", "decoder-only": "model"} if pipeline.step is None else {}
+        name = names.get(architecture(pipeline.encoder).role, "encoder")
+        parts.append(lower_model(name, pipeline.encoder, sizes))
+        if pipeline.step is not None and pipeline.encoder.roles.first("tokens") is None:
+            # its source is no text: decoders see as much as it gives
             of_encoder = symbol_roles(pipeline.encoder)
             dims = {name: size for name, size in sizes.dims.items() if name not in of_encoder}
             sizes = replace(sizes, source=_count_states(parts[0]), dims=dims, sound=parts[0].sound)
@@ -517,20 +483,8 @@ def _splitting_stages(name: str, merged: Model | None, branch: Model) -> Iterato
     yield Stage(name, about, merged, branch, values=values, is_narrower=True, is_part=True)
 
 
-def _once_name(pipeline: Pipeline) -> str:
-    """Return the name of the model that runs once, by its kind."""
-    assert pipeline.encoder is not None
-    role = architecture(pipeline.encoder).role
-    names = {"vision": "vision", "other": "model", "decoder-only": "model"}
-    return names.get(role, "encoder") if pipeline.step is None else "encoder"
-
-
 def _count_states(encoder: Lowered) -> int:
-    """Return how many states an encoder gives to the decoder.
-
-    Raises:
-        UsageError: Its first output has no axis for them.
-    """
+    """Return how many states an encoder gives to the decoder."""
     port = encoder.method.outputs[0] if encoder.method.outputs else None
     if port is None or len(port.shape) < 2:
         raise UsageError(
@@ -551,9 +505,8 @@ def _table_files(draft: Draft) -> dict[str, bytes | memoryview]:
 
 
 def _write_proven(
-    output: Path, draft: Draft, options: LowerOptions, progress: Callable[[str], None]
+    output: Path, draft: Draft, options: LowerOptions, progress: Progress
 ) -> tuple[Draft, LoweringProof | None]:
-    """Write all of it, proven."""
     folder = draft.folder
 
     def prove(stage: Path) -> LoweringProof:
@@ -578,12 +531,7 @@ def lower_again(
     limits: Limits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Draft:
-    """Lower an export once more, with the options that a contract records; nothing is written or proven.
-
-    Raises:
-        UsageError: It cannot be lowered with these options, or a judge asks for no such pass.
-        ModelError: A model is broken, or onnxruntime cannot run it.
-    """
+    """Lower an export once more, with the options that a contract records; nothing is written or proven."""
     given = {name: value for name, value in vars(used).items() if value is not None and name != "passes"}
     options = LowerOptions(**{**given, "dims": tuple(used.dims.items())}, limits=limits)
     check_asked_sizes(options)
@@ -600,11 +548,7 @@ def prove_stages_again(
     """Prove the stages of a lowering that was written, from its export to the files as they are now.
 
     A folder has no models of the stages. Only where its export, lowered again, gives each model and each table byte by
-    byte do the stages end in the files of the folder.
-
-    Raises:
-        UsageError: The export does not give these files.
-        ModelError: A file is missing.
+    byte do the stages end in the files of the folder; else it is refused.
     """
     made = draft.folder
     with tempfile.TemporaryDirectory(prefix="graphkit-") as name:

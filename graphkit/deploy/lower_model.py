@@ -65,23 +65,11 @@ from graphkit.rewrite.new_interface import (
 from graphkit.shapes import AS_DECLARED, DimSpec, infer
 from graphkit.suggest import count_things
 
-# Inputs of a model that are constants at fixed sizes: positions, and masks of all that counts.
 
-
-def counted_positions(model: Model, setting: Setting, name: str) -> dict[str, np.ndarray]:
-    """Return the positions of a model that runs once: they count from 0.
-
-    Args:
-        model: The model.
-        setting: The sizes.
-        name: The name of its file.
-
-    Raises:
-        UsageError: The shape of one is not fixed.
-    """
-    positions = [value for value, role in model.roles.inputs.items() if role == "positions"]
+def _counted_positions(model: Model, setting: Setting, name: str) -> dict[str, np.ndarray]:
+    """Return the positions of a model that runs once, which count from 0."""
     shapes, arrays = infer(model), dict[str, np.ndarray]()
-    for value in positions:
+    for value in model.roles.all("positions"):
         dims = [dim.substitute(setting.dims) for dim in shapes[value].dims or ()]
         sizes = [dim.constant for dim in dims if dim.constant is not None]
         if not dims or len(sizes) < len(dims):
@@ -90,8 +78,7 @@ def counted_positions(model: Model, setting: Setting, name: str) -> dict[str, np
     return arrays
 
 
-def zeros_of(model: Model, names: Set[str], setting: Setting) -> dict[str, np.ndarray]:
-    """Return zeros for the inputs of these names whose shapes are fixed."""
+def _zeros_of(model: Model, names: Set[str], setting: Setting) -> dict[str, np.ndarray]:
     shapes, zeros = infer(model), dict[str, np.ndarray]()
     for value in model.graph.inputs:
         dims = [dim.substitute(setting.dims).constant for dim in shapes[value].dims or ()]
@@ -111,14 +98,7 @@ PLAIN_PASSES: Mapping[str, type[Rewrite]] = {
 def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
     """Lower one model: a decoder with a cache, which runs at each step, or any other, which runs once.
 
-    Args:
-        name: Its purpose, such as `encoder` or `step`.
-        model: The model, as it was exported.
-        sizes: The sizes to fix.
-
-    Raises:
-        UsageError: A dim has no number, or the cache cannot be fixed, with the reason.
-        ModelError: onnxruntime cannot compute the tables of the host.
+    Its name is its purpose, such as `encoder`. Refuse a dim without a number, or a cache that cannot be fixed.
     """
     check_texts(model)
     lowering = _Lowering(name, model, sizes)
@@ -131,8 +111,7 @@ def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
     lowering.pool()
     lowering.extract_host_values()
     if lowering.is_decoder:
-        lowering.fix_cache()
-        lowering.keep_state()
+        lowering.fix_state()
     lowering.freeze()
     return lowering.result()
 
@@ -141,10 +120,9 @@ class _Lowering:
     """A model in work, with the facts about the inputs that it got.
 
     Attributes:
-        model: The model so far.
         passes: The names of the passes that have run.
-        remedies: Those of the passes that have removed what the target refuses.
         stages: What was done to the model so far, each with the model before and after it.
+        staged: The model after the last one.
         interface: The sources of its inputs, and the uses of its outputs.
         counted: The inputs of the original that follow from one of the model, by its name.
         setting: The sizes of its symbols, from `fix_sizes` on.
@@ -154,8 +132,8 @@ class _Lowering:
 
     def __init__(self, name: str, model: Model, sizes: LowerSizes) -> None:
         self.name, self.original, self.sizes, self.model = name, model, sizes, model
-        self.passes, self.remedies = set[str](), set[str | None]()
-        self.changes = list[str]()
+        self.staged = model
+        self.passes, self.changes = set[str](), list[str]()
         self.interface = Interface(model)
         self.tables: dict[str, np.ndarray] = {}
         self.tokens: dict[str, int] = {}
@@ -164,16 +142,11 @@ class _Lowering:
 
     @property
     def is_decoder(self) -> bool:
-        """Whether it runs at each step, on a cache or on recurrent state."""
         roles = self.original.roles
         return bool(roles.pasts) or is_step(self.original)
 
     def count_slots(self) -> None:
-        """Let positions and masks of a static cache follow from how many slots are in use.
-
-        Raises:
-            UsageError: They do not.
-        """
+        """Let positions and masks of a static cache follow from how many slots are in use."""
         if not has_static_cache(self.original):
             return
         outcome = CountSlotsInUse().run(self.model)
@@ -183,25 +156,20 @@ class _Lowering:
         position = free_name("position", names_in(self.model.scopes))
         self.model, kept = with_names(self.model, {LENGTH: position}), self.model.graph.values
         self.counted[position] = [value.name for value in self.original.roles.inputs if value.name not in kept]
-        self._add_stage("slots in use counted", self.original, tested="positions and masks follow from their number")
+        self._add_stage("slots in use counted", tested="positions and masks follow from their number")
 
     def normalize(self) -> None:
-        """Inline functions, fold, and compute attentions by plain operators.
-
-        Raises:
-            UsageError: An attention on a cache stays a node.
-        """
+        """Inline functions, fold, and compute attentions by plain operators."""
         inlined = InlineFunctions().run(self.model)
-        before, self.model = self.model, fold(inlined.model, options=FoldingOptions(keep_fusions=False)).model
-        self._add_stage("functions inlined, folded", before)
+        self.model = fold(inlined.model, options=FoldingOptions(keep_fusions=False)).model
+        self._add_stage("functions inlined, folded")
         self.passes.add(InlineFunctions.name())
         self.changes += [PassChange(change, InlineFunctions.name()) for change in inlined.changes]
-        folded = self.model  # with a finite floor, each query of an Attention has a key
-        # far below all that is added to a mask: `host_tables` tells what is masked, and `freeze` raises what is left
+        # With a finite floor, each query of an Attention has a key. It is far below all that is added to a mask:
+        # `host_tables` tells what is masked, and `freeze` raises what is left.
         deep = min(FLOOR, self.sizes.floor)
         self._run_rewrites(MaskedFillToAdd(deep), DropNanGuard(), DequantizeAfterGather())
-        self._add_stage("masks that are added", folded, is_masking=True)
-        masked = self.model
+        self._add_stage("masks that are added", is_masking=True)
         outcome = self._run_rewrites(DecomposeAttention(unpadded=True))
         if self.is_decoder and outcome.declined:
             raise UsageError(
@@ -209,41 +177,34 @@ class _Lowering:
                 "operators"
             )
         self.changes += [PassChange(f"kept: {node}", DecomposeAttention.name()) for node in outcome.declined]
-        if self.model is masked:
+        if self.model is self.staged:
             return
         # Lengths that each layer takes from its own cache are computed once.
         self.model = fold(self.model, options=FoldingOptions(keep_fusions=False)).model
-        self._add_stage("attention in plain operators", masked)
-        plain = self.model
+        self._add_stage("attention in plain operators")
         self._run_rewrites(MaskedFillToAdd(deep))
-        self._add_stage("causal masks that are added", plain, is_masking=True)
+        self._add_stage("causal masks that are added", is_masking=True)
 
     def fix_sizes(self) -> None:
         """Choose the number of each symbol, and check that padding changes no results."""
         self.setting = setting_of(self.model, self.original, self.sizes, is_decoder=self.is_decoder)
         if self.setting.is_padded:
             check_ranges(self.original)
-        before, spec = self.model, DimSpec.of(dims=self.setting.dims)
-        self._run_rewrites(MaskedScatterToWhere(), spec=spec)
-        self._add_stage("assignments behind masks as choices", before)
+        self._run_rewrites(MaskedScatterToWhere(), spec=DimSpec.of(dims=self.setting.dims))
+        self._add_stage("assignments behind masks as choices")
 
     def extract_embeddings(self) -> None:
-        """Let the host look up rows of tables.
-
-        Raises:
-            UsageError: It is not known what chooses the rows, or a shape is not fixed.
-        """
+        """Let the host look up rows of tables."""
         if not self.is_decoder:
-            before, positions = self.model, counted_positions(self.model, self.setting, self.original.name)
-            self.model = with_constants(before, positions)
-            self._add_stage("positions that count from 0", before, values=positions)
-        before, outcome = self.model, ExtractEmbedding(known_only=True).run(self.model)
+            positions = _counted_positions(self.model, self.setting, self.original.name)
+            self.model = with_constants(self.model, positions)
+            self._add_stage("positions that count from 0", values=positions)
+        outcome = ExtractEmbedding(known_only=True).run(self.model)
         known = [lookup for lookup in outcome.matches if lookup.role != "other"]  # callers give the others
         for lookup in known:
-            tensor = lookup.table.constant
-            assert tensor is not None
             table = f"{self.name}.{lookup.name}"
-            self.tables[table] = before.array(tensor)
+            assert lookup.table.constant is not None
+            self.tables[table] = self.model.array(lookup.table.constant)
             by: By = "type" if lookup.role == "token types" else "token" if self.is_decoder else "source"
             is_position = self.is_decoder and lookup.role == "positions"
             source = Source("rows", table, "position") if is_position else Source("embedding", table, by)
@@ -253,21 +214,20 @@ class _Lowering:
         if len(known) == len(outcome.matches):  # else it is what removes the others
             self.passes.add(ExtractEmbedding.name())
         rows = {lookup.name: lookup.node.result().name for lookup in known}
-        self._add_stage("rows of tables as inputs", before, stands_for=rows)
+        self._add_stage("rows of tables as inputs", stands_for=rows)
 
     def insert_masks(self) -> None:
         """Insert the masks that the export lacks; of a sound it reads all that the encoder gives without one."""
-        before, outcome = self.model, InsertAttentionMask(per_sequence=self.sizes.batch > 1).run(self.model)
+        outcome = InsertAttentionMask(per_sequence=self.sizes.batch > 1).run(self.model)
         for attention in outcome.matches:
             self.interface.make_mask(attention.name, attention.over)
         self._adopt_outcome(outcome, InsertAttentionMask.name())
-        self._add_stage("masks that the export lacks", before, zeros=sorted({each.name for each in outcome.matches}))
+        self._add_stage("masks that the export lacks", zeros=sorted({each.name for each in outcome.matches}))
         over_source = {attention.name for attention in outcome.matches if attention.over == "source"}
         if self.setting.sound is None or not over_source:
             return
-        before = self.model
-        self.model = with_constants(before, zeros_of(before, over_source, self.setting))
-        self._add_stage("masks that hide nothing", before, tested="the sound behind its end is zeros")
+        self.model = with_constants(self.model, _zeros_of(self.model, over_source, self.setting))
+        self._add_stage("masks that hide nothing", tested="the sound behind its end is zeros")
 
     def pool(self) -> None:
         """Take rows that stand for a source, such as that of its end-of-text token, by products with one-hot rows."""
@@ -275,9 +235,8 @@ class _Lowering:
         of = {source.of for source, _ in self.interface.sources.values() if source.by == "source"}
         vocabulary = min((rows[name] for name in of), default=0)
         outcome, pooled = pool_by_product(self.model, self.setting, vocabulary)
-        before = self.model
         self._adopt_outcome(outcome, PoolRowByOneHot.name())
-        self._add_stage("rows taken by products", before, tested="the host makes the one-hot rows")
+        self._add_stage("rows taken by products", tested="the host makes the one-hot rows")
         for pooling in pooled:
             rule, name = pooling.rule, f"{self.name}.{pooling.name}"
             self.tables[name] = np.eye(self.setting.source, dtype=helper.tensor_dtype_to_np_dtype(pooling.dtype))
@@ -287,22 +246,19 @@ class _Lowering:
 
     def extract_host_values(self) -> None:
         """Let the host make the values that depend on positions, lengths and masks alone."""
-        whole = self.model
         if WhereToArithmetic.name() in self._removing_passes():  # its condition becomes a number, which the host makes
             self._run_rewrites(WhereToArithmetic(of_data=True))
-            self._add_stage("choices as products", whole)
-        before = self.model
+            self._add_stage("choices as products")
         has_text = any(source.by == "source" for source, _ in self.interface.sources.values())
-        kept = frozenset[str]() if self.is_decoder else kept_inputs(before, self.original, has_text=has_text)
+        kept = frozenset[str]() if self.is_decoder else kept_inputs(self.model, self.original, has_text=has_text)
         outcome, tables = self._host_values(kept)
         self._adopt_outcome(outcome, ExtractHostValues.name())
         made = {match.name: match.source.value.name for match in outcome.matches}
-        self._add_stage("values of the host as inputs", before, stands_for=made)
-        before = self.model
+        self._add_stage("values of the host as inputs", stands_for=made)
         looked_up = set(self.interface.became)  # ids, of whose number positions may be made, and which are rows now
         for table in tables:
             self._give_to_host(table, looked_up)
-        self._add_stage("values of the host by rows", before, tested="the host makes them by rows or by a rule")
+        self._add_stage("values of the host by rows", tested="the host makes them by rows or by a rule")
 
     def _host_values(self, kept: frozenset[str]) -> tuple[Matched[HostInput], list[HostTable]]:
         """Return the values that the host makes, with their tables; a sound's mask that it cannot make is kept too."""
@@ -337,21 +293,8 @@ class _Lowering:
         self.tables[rows] = table.array
         self.interface.make(table.name, Source("rows", rows, table.by), f"'{original}' at this {table.by}")
 
-    def fix_cache(self) -> None:
-        """Give a cache that grows its slots.
-
-        Raises:
-            UsageError: It does not grow by one Concat.
-        """
-        if self.original.roles.pasts and not has_static_cache(self.original):
-            self._adopt_cache(StaticKvCache(self.sizes.slots).run(self.model), StaticKvCache.name())
-
     def join_new_rows(self) -> None:
-        """Let the host write the slots of a static cache.
-
-        Raises:
-            UsageError: The nodes that write them are not known.
-        """
+        """Let the host write the slots of a static cache."""
         if has_static_cache(self.original):
             axes = {past.name: axis for past, axis in find_slot_axes(self.original).items()}
             self._adopt_cache(join_new_rows(self.model, axes, self.setting.dims), "static-kv-cache")
@@ -365,12 +308,13 @@ class _Lowering:
         for growth in outcome.matches:
             self.interface.axes[growth.past.name] = growth.axis
             self.interface.writes[growth.given] = growth.past.name
-        before, self.model = self.model, outcome.model
-        self._add_stage("a cache of slots", before, tested="unused slots are masked by the host")
-        self.changes += outcome.changes
+        self._adopt_outcome(outcome)
+        self._add_stage("a cache of slots", tested="unused slots are masked by the host")
 
-    def keep_state(self) -> None:
-        """Let each step replace recurrent state, which the host keeps."""
+    def fix_state(self) -> None:
+        """Give a cache that grows its slots, and let each step replace recurrent state, which the host keeps."""
+        if self.original.roles.pasts and not has_static_cache(self.original):
+            self._adopt_cache(StaticKvCache(self.sizes.slots).run(self.model), StaticKvCache.name())
         states = [entry for entry in self.original.roles.states if entry.past.name in self.model.graph.values]
         self.interface.writes |= {entry.next.name: entry.past.name for entry in states}
         if states:
@@ -378,36 +322,31 @@ class _Lowering:
 
     def freeze(self) -> None:
         """Give all dims their number, and fold."""
-        before, shapes = self.model, infer(self.model)
-        symbols = {
-            name for value in self.model.graph.inputs for dim in shapes[value].dims or () for name in dim.symbols
-        }
+        shapes, inputs = infer(self.model), self.model.graph.inputs
+        symbols = {name for value in inputs for dim in shapes[value].dims or () for name in dim.symbols}
         growing = dict.fromkeys(self.setting.total, self.setting.capacity + 1)
         numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in symbols}
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
-        self._add_stage("sizes fixed, folded", before, is_narrower=True)
+        self._add_stage("sizes fixed, folded", is_narrower=True)
         self._check_places()
-        deep = self.model
         self._run_rewrites(MaskedFillToAdd(self.sizes.floor), DropNanGuard())  # masks of floats are the host's by now
-        self._add_stage("the floor of masks", deep, is_masking=True)
+        self._add_stage("the floor of masks", is_masking=True)
         self._reduce_interface()
-        wide = self.model
         self._run_rewrites(DropZeroAdds(), *self._spellings())
+        remedies = set[str | None]()
         for _ in range(MAX_ROUNDS):
             before = self.model
-            self._run_rewrites(*self._find_remedies(), *self._spellings())
+            remedies |= self._removing_passes()  # of which those that were of use in a round before stay
+            plain = [kind() for name, kind in PLAIN_PASSES.items() if name in remedies]
+            self._run_rewrites(*plain, *self._spellings())
             if self.model is before:
                 break
         self.model = drop_dead_inputs(self.model)
-        self._add_stage("operators that the target takes", wide)
+        self._add_stage("operators that the target takes")
 
     def _check_places(self) -> None:
-        """Check that scores over a static cache have nothing in them that its host cannot move to the last place.
-
-        Raises:
-            UsageError: A mask does not follow the position, or a bias differs by slot.
-        """
+        """Refuse a static cache whose scores get something that its host cannot move to the last place."""
         addend = find_unequal_addend(self.model, self.sizes.slots + 1) if has_static_cache(self.original) else None
         if addend is not None:
             raise UsageError(
@@ -419,18 +358,16 @@ class _Lowering:
         """Give stacked caches, and inputs that the host makes, as few axes as the target takes."""
         if (limit := self.sizes.target.max_rank) is None:
             return
-        before = self.model
-        axes, writes = tuple(self.interface.axes.items()), tuple(self.interface.writes.items())
-        outcome = ReduceCacheRank(limit.value, axes, writes).run(self.model)
+        axes, writes = self.interface.axes, self.interface.writes
+        outcome = ReduceCacheRank(limit.value, tuple(axes.items()), tuple(writes.items())).run(self.model)
         for cache in outcome.matches:
-            self.interface.axes[cache.past] = cache.axis
-            for output, name in cache.outputs.items():
-                self.interface.writes[name] = self.interface.writes.pop(output)
+            axes[cache.past] = cache.axis
+            writes |= {name: writes.pop(output) for output, name in cache.outputs.items()}
         self._adopt_outcome(outcome, ReduceCacheRank.name())
         sources = ((name, source.kind) for name, (source, _) in self.interface.sources.items())
         if made := tuple(name for name, kind in sources if kind in ("rows", "slots_mask", "source_mask")):
             self._adopt_outcome(ReduceInterfaceRank(limit.value, made).run(self.model), ReduceInterfaceRank.name())
-        self._add_stage("inputs of fewer axes", before, tested="the host reshapes them")
+        self._add_stage("inputs of fewer axes", tested="the host reshapes them")
 
     def _removing_passes(self) -> set[str | None]:
         """Return the names of passes that remove blockers, and have not run yet, and of those that judges ask for."""
@@ -450,16 +387,11 @@ class _Lowering:
         is_open = found and not wide.isdisjoint(each.path for each in (*found.blockers, *found.unknown))
         yield from (kind() for kind in NPU_PASSES if kind is not ReduceRank or is_open)
 
-    def _find_remedies(self) -> Iterator[Rewrite]:
-        """Yield the passes that remove blockers, now and in rounds before, without those that change results."""
-        self.remedies |= self._removing_passes()
-        yield from (kind() for name, kind in PLAIN_PASSES.items() if name in self.remedies)
-
     def result(self) -> Lowered:
         """Return the model with its place in the contract; the logits are its first output."""
         if self.is_decoder and (logits := self.original.roles.logits) is not None:
-            before, self.model = self.model, with_first_output(self.model, logits.name)
-            self._add_stage("logits first", before, tested="its outputs come in another order")
+            self.model = with_first_output(self.model, logits.name)
+            self._add_stage("logits first", tested="its outputs come in another order")
         if self.setting.sound is not None and not self.is_decoder:
             self.interface.sounds = {value.name for value in self.original.roles.all("audio")}
         method = self.interface.method(self.name, self.model, "step" if self.is_decoder else "once")
@@ -486,10 +418,10 @@ class _Lowering:
         self.model = editor.result()
         self.changes.append(f"'{mask}' is a mask of the length, to which the model adds what it adds to all scores")
 
-    def _add_stage(self, name: str, before: Model, **details: Any) -> None:
-        """Keep the models before and after a stage, to be proven."""
-        if self.model is not before:
-            self.stages.append(Stage(self.name, name, before, self.model, **details))
+    def _add_stage(self, name: str, **details: Any) -> None:
+        if self.model is not self.staged:
+            self.stages.append(Stage(self.name, name, self.staged, self.model, **details))
+        self.staged = self.model
 
     def _run_rewrites(self, *rewrites: Rewrite, spec: DimSpec = AS_DECLARED) -> Outcome:
         outcome = run_to_fixpoint(self.model, rewrites, spec)
@@ -497,7 +429,6 @@ class _Lowering:
         return outcome
 
     def _adopt_outcome(self, outcome: Outcome, *passes: str) -> None:
-        """Go on with the model that passes made."""
         self.passes.update(passes)
         self.model = outcome.model
         self.changes += outcome.changes

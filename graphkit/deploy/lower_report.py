@@ -92,10 +92,14 @@ class LowerReport(ProvenReport):
     def findings(self) -> tuple[str, ...]:
         return (*self._refused_texts(), *super().findings(), *self._judge_findings())
 
-    def _refused_texts(self) -> tuple[str, ...]:
-        return tuple(
-            f"{file.name}: {_refused_text(file, self.target)}" for file in self.files if file.blockers.blockers
-        )
+    def _refused_texts(self) -> Iterator[str]:
+        for file in self.files:
+            if refused := file.blockers.blockers:
+                options = asked_options(file.blockers).items()
+                counts = [(sum(each.pass_name == name for each in refused), option) for name, option in options]
+                hints = [f"{count} of which {option} removes" for count, option in counts if count]
+                nodes = f"{file.name}: {self.target} refuses {count_things(len(refused), 'node(s)')}"
+                yield ", ".join([nodes, *hints])
 
     def _judge_findings(self) -> tuple[str, ...]:
         return self.judged.findings() if self.judged is not None else ()
@@ -103,27 +107,19 @@ class LowerReport(ProvenReport):
     def _target_verdict(self) -> str:
         """Return how many nodes the target refuses, and of how many no source says."""
         files = [file.blockers for file in self.files]
-        refused, unknown = (
-            sum(len(blockers.blockers) for blockers in files),
-            sum(blockers.open_nodes for blockers in files),
-        )
-        open_ = (
-            f"of {unknown:,} of {count_things(sum(blockers.nodes for blockers in files), 'node(s)')} no source says"
-            if unknown
-            else ""
-        )
+        refused, unknown = sum(len(each.blockers) for each in files), sum(each.open_nodes for each in files)
+        said = f"of {unknown:,} of {count_things(sum(each.nodes for each in files), 'node(s)')} no source says"
         if refused:
-            return f"refuses {count_things(refused, 'node(s)')}" + (f"; {open_}" if open_ else "")
-        return f"is not known to refuse anything: {open_} whether it takes them" if open_ else "refuses nothing"
+            return f"refuses {count_things(refused, 'node(s)')}" + (f"; {said}" if unknown else "")
+        return f"is not known to refuse anything: {said} whether it takes them" if unknown else "refuses nothing"
 
     def blocks(self) -> Iterator[Block]:
         models = count_things(len(self.files), "model(s)")
         done = f"Lowered to {models} for {self.target}, which {self._target_verdict()}."
         yield proof_outcome(done, self.proof, faults=(*self._refused_texts(), *self._judge_findings()))
         names = [*(file.name for file in self.files), *([self.data] if self.data else [])]
-        yield Prose(
-            f"Wrote {', '.join([*names, *self.tables, Contract.FILE, GUIDE])}. {GUIDE} says what the host does."
-        )
+        written = ", ".join([*names, *self.tables, Contract.FILE, GUIDE])
+        yield Prose(f"Wrote {written}. {GUIDE} says what the host does.")
         yield table(
             "Model:code | Nodes:number | Highest rank:number | Inputs:number | Outputs:number | Blockers:number | "
             "Unknown:number",
@@ -151,14 +147,6 @@ class LowerReport(ProvenReport):
             yield Heading(self.judged.heading())
             yield from self.judged.blocks()
         yield from cost_change_blocks(self.costs)
-
-
-def _refused_text(file: LoweredFile, target: str) -> str:
-    refused = file.blockers.blockers
-    options = asked_options(file.blockers)
-    counts = {option: sum(obstacle.pass_name == name for obstacle in refused) for name, option in options.items()}
-    hints = [f"{count} of which {option} removes" for option, count in counts.items() if count]
-    return ", ".join([f"{target} refuses {count_things(len(refused), 'node(s)')}", *hints])
 
 
 def lowered_file(part: Lowered) -> LoweredFile:
@@ -222,7 +210,6 @@ class Judgement:
 
     @classmethod
     def of(cls, model: str, judge: str, answer: Answer) -> Judgement:
-        """Return the answer of a judge that has a name."""
         left = answer.on("cpu")
         lines = tuple(f"{node.op} '{node.name}': {node.why or 'no reason given'}" for node in left)
         odd = [f"'{each.output}' is not finite" for each in answer.numbers if each.cosine is None]
@@ -257,12 +244,7 @@ class Judgements(Result):
 
 
 def judge_words(command: str) -> tuple[str, ...]:
-    """Return the words of a command, none of a judge that has a name; no shell sees them.
-
-    Raises:
-        UsageError: It is a judge that is not installed, or no command, no word of it has `{model}`, or there is no such
-            program.
-    """
+    """Return the words of a command, none of a judge that has a name; no shell sees them. Refuse what cannot run."""
     if command in JUDGES:
         find_judge(command)
         return ()
@@ -285,9 +267,6 @@ def judge_models(command: str, models: Sequence[Path], seconds: float = JUDGE_SE
         command: The name of a judge, or a program and its arguments, with `{model}` for the path of the model.
         models: The files.
         seconds: How long it may take for each; it is ended then, with what it has started.
-
-    Raises:
-        UsageError: As in `judge_words`, or the program does not start.
     """
     words = judge_words(command)
     if not words:
@@ -297,29 +276,21 @@ def judge_models(command: str, models: Sequence[Path], seconds: float = JUDGE_SE
         return
     for model in models:
         status, said = _run_command([word.replace(MODEL, str(model.absolute())) for word in words], command, seconds)
-        why = _status_text(status, seconds)
+        why = f"exit status {status}" if status else ""
+        if status is None:
+            why = f"it does not end in {seconds:g} s"
+        elif status < 0:
+            why = describe_ending(status)
         lines = tuple(line for line in said.decode("utf-8", "replace").splitlines() if line.strip())
         yield Judgement(model.name, command, status, why, lines)
-
-
-def _status_text(status: int | None, seconds: float) -> str:
-    if status is None:
-        return f"it does not end in {seconds:g} s"
-    if status < 0:
-        return describe_ending(status)
-    return f"exit status {status}" if status else ""
 
 
 def _run_command(words: Sequence[str], command: str, seconds: float) -> tuple[int | None, bytes]:
     """Return the exit status, None where time was over, and the end of the output."""
     with tempfile.TemporaryFile() as output:
         try:
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that what it starts can be ended with it
+            process = subprocess.Popen(  # in a session of its own, so that what it starts can be ended with it
+                words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
         except (OSError, ValueError) as error:
             raise UsageError(f"--judge '{command}': does not start: {error} - see whether it runs by itself") from None

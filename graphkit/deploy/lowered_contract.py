@@ -38,7 +38,6 @@ class Lowered:
 
     Attributes:
         method: Its place in the contract.
-        model: The model.
         tables: Rows that the host looks up, by the name of the table.
         states: The tensors that the host keeps between steps.
         changes: The changes, a sentence each.
@@ -64,22 +63,19 @@ class Lowered:
         """Return it for sounds that the caller pads, not the host."""
         if self.sound is None:
             return self
-        held = {port.name: f"'{port.name}' of the original" for port in self.method.inputs if port.is_sound}
         inputs = (
-            replace(port, source=Source("user"), meaning=held[port.name]) if port.name in held else port
+            replace(port, source=Source("user"), meaning=f"'{port.name}' of the original") if port.is_sound else port
             for port in self.method.inputs
         )
-        return replace(
-            self, method=replace(self.method, inputs=tuple(inputs)), sound=replace(self.sound, is_whole=True)
-        )
+        method = replace(self.method, inputs=tuple(inputs))
+        return replace(self, method=method, sound=replace(self.sound, is_whole=True))
 
 
 @dataclass
 class Interface:
-    """The facts that lowering collects about inputs and outputs.
+    """The facts that lowering collects about inputs and outputs of a model, as it was exported.
 
     Attributes:
-        original: The model, as it was exported.
         sources: Who makes each input that is new, and its meaning.
         writes: The past that each output of new keys and values is for.
         axes: The axis of the slots of each past.
@@ -95,40 +91,29 @@ class Interface:
     sounds: set[str] = field(default_factory=set)
 
     def becomes(self, original: str, name: str) -> None:
-        """Note that an input takes the place of one of the original, or of a part of it."""
         self.became.setdefault(original, []).append(name)
 
     def make(self, name: str, source: Source, meaning: str) -> None:
-        """Note who makes an input that is new."""
         self.sources[name] = source, meaning
 
     def make_mask(self, name: str, over: Literal["slots", "source"], window: int = 0) -> None:
-        """Note that the host makes an input that masks slots or a source."""
         self.make(name, Source("slots_mask" if over == "slots" else "source_mask", window=window), MASKS[over])
 
     def method(self, name: str, model: Model, when: When) -> Method:
-        """Return the place of a lowered model in the contract.
-
-        Raises:
-            UsageError: A dim of an input or output has no number.
-        """
+        """Return the place of a lowered model in the contract; refuse a dim without a number."""
         shapes = infer(model)
         inputs = tuple(self._input(value, shapes) for value in model.graph.inputs)
         outputs = tuple(self._output(value, shapes) for value in model.graph.outputs)
-        kept = {port.name for port in inputs}
-        became = {
-            value.name: value.name if value.name in kept else ", ".join(self.became.get(value.name, [FIXED]))
-            for value in self.original.graph.inputs
-            if value.tensor is None
-        }
+        kept = {port.name: [port.name] for port in inputs}
+        given = (value.name for value in self.original.graph.inputs if value.tensor is None)
+        became = {name: ", ".join(kept.get(name) or self.became.get(name, [FIXED])) for name in given}
         return Method(name, f"{name}.onnx", when, inputs, outputs, became)
 
     def states(self, method: Method) -> tuple[State, ...]:
-        """Return the states that the host keeps for a method."""
-        kept = [port for port in method.inputs if port.kind == "state"]
         return tuple(
             State(p.name, p.dtype, p.shape, self.axes.get(p.name), math.prod(p.shape) * np.dtype(p.dtype).itemsize)
-            for p in kept
+            for p in method.inputs
+            if p.kind == "state"
         )
 
     def _input(self, value: Value, shapes: Shapes) -> Port:
@@ -140,8 +125,10 @@ class Interface:
         elif value.name in self.sounds:
             source, meaning = Source("user", by="source"), f"'{value.name}' of the original, then zeros"
         else:
-            polarity = {mask.name: found for mask, found in self.original.roles.polarities.items()}.get(value.name)
-            about = "" if polarity is None else f": {POLARITIES[polarity]}"
+            polarities = self.original.roles.polarities.items()
+            about = next(
+                (f": {POLARITIES[found]}" for mask, found in polarities if found and mask.name == value.name), ""
+            )
             source, meaning = Source("user"), f"'{value.name}' of the original{about}"
         return Port(value.name, dtype, shape, meaning, source)
 
@@ -181,11 +168,11 @@ def link_cross_cache(method: Method, encoder: Lowered, caches: Sequence[CacheEnt
     hidden = encoder.method.outputs[0]
     pasts = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
     slots = {entry.present.name: entry.slot for entry in caches if entry.present is not None}
-    inputs = []
-    for port in method.inputs:
-        is_hidden = port.kind == "user" and port.shape == hidden.shape
-        source = Source("output", f"{encoder.method.name}/{hidden.name}") if is_hidden else port.source
-        inputs.append(replace(port, source=source))
+    source = Source("output", f"{encoder.method.name}/{hidden.name}")
+    inputs = (
+        replace(port, source=source) if port.kind == "user" and port.shape == hidden.shape else port
+        for port in method.inputs
+    )
     outputs = []
     for port in method.outputs:
         state = pasts.get(slots[port.name], "")
@@ -199,41 +186,26 @@ def collect_tables(parts: Sequence[Lowered]) -> tuple[tuple[Table, ...], dict[st
     """Return the tables, equal ones in one file."""
     tables: list[Table] = []
     arrays: dict[str, np.ndarray] = {}
+
+    def is_same(array: np.ndarray, former: np.ndarray) -> bool:
+        return array.dtype == former.dtype and array.shape == former.shape and array.tobytes() == former.tobytes()
+
     for part in parts:
         for name, array in part.tables.items():
-            same = next((t.file for t in tables if _is_same(arrays[t.name], array)), f"{name}.bin")
-            ports = [port for port in part.method.inputs if port.of == name]
-            meaning = ports[0].meaning if ports else name
-            tables.append(
-                Table(
-                    name=name,
-                    file=same,
-                    offset=0,
-                    dtype=str(array.dtype),
-                    rows=len(array),
-                    shape=tuple(array.shape[1:]),
-                    meaning=meaning,
-                )
-            )
+            file = next((table.file for table in tables if is_same(arrays[table.name], array)), f"{name}.bin")
+            meaning = next((port.meaning for port in part.method.inputs if port.of == name), name)
+            dtype, rows, shape = str(array.dtype), len(array), tuple(array.shape[1:])
+            tables.append(Table(name, file, offset=0, dtype=dtype, rows=rows, shape=shape, meaning=meaning))
             arrays[name] = array
     return tuple(tables), arrays
-
-
-def _is_same(array: np.ndarray, former: np.ndarray) -> bool:
-    return array.dtype == former.dtype and array.shape == former.shape and array.tobytes() == former.tobytes()
 
 
 def build_contract(
     parts: Sequence[Lowered], pipeline: Pipeline, tables: tuple[Table, ...], sizes: LowerSizes, pad: int | None
 ) -> Contract:
-    """Return the contract by which a host runs these models.
+    """Return the contract by which a host runs these models, in the order in which they run.
 
-    Args:
-        parts: The models, in the order in which they run.
-        pipeline: The models as they were exported.
-        tables: Those of `collect_tables`.
-        sizes: The sizes that were fixed.
-        pad: The token that pads, where the user names it; None for what the pipeline says.
+    `pad` is the token that the user names, None for what the pipeline says.
     """
     is_decoder = any(part.states for part in parts)
     has_cache = any(state.axis is not None for part in parts for state in part.states)
@@ -243,13 +215,14 @@ def build_contract(
         sound = parts[0].sound
         all_states = sound.positions if sound is not None else first.outputs[0].shape[1] if len(parts) > 1 else 0
         source = sizes.source if first.takes_text else all_states
+    rows = {table.name: table.rows for table in tables}
+    inputs = [port for part in parts for port in part.method.inputs]
+    chosen = [rows[port.of] for port in inputs if port.kind == "rows" and port.by == "position"]
     known = {
         "batch": sizes.batch,
         "source": source,
         "capacity": sizes.slots if has_cache else 0,
-        "positions": min((sizes.slots + 1 if has_cache else UNBOUNDED, *_position_rows(parts, tables)))
-        if is_decoder
-        else 0,
+        "positions": min([sizes.slots + 1 if has_cache else UNBOUNDED, *chosen]) if is_decoder else 0,
         **_cache_sizes(parts, pipeline),
     }
     if (sound := parts[0].sound) is not None:
@@ -260,8 +233,10 @@ def build_contract(
     if pad is not None:
         tokens["pad"] = pad
     rules = pipeline.settings.generation if is_decoder else Generation()
-    methods = tuple(part.method for part in parts)
-    states = tuple(state for part in parts for state in part.states)
+    looked_up = [
+        f"`{p.name}` of `{part.method.file}`" for part in parts for p in part.method.inputs if p.kind == "rows"
+    ]
+    positions = f"the host looks up {', '.join(looked_up)}; the models use them" if looked_up else "the models add them"
     return Contract(
         target=sizes.target.name,
         sizes=known,
@@ -269,21 +244,12 @@ def build_contract(
         ends=pipeline.settings.ends,
         generation=rules,
         floor=sizes.floor,
-        methods=methods,
+        methods=tuple(part.method for part in parts),
         tables=tables,
-        states=states,
+        states=tuple(state for part in parts for state in part.states),
         loop=tuple(_loop_steps(parts, sizes, known["positions"], has_rules=rules != Generation())),
-        positions=_positions_text(methods),
+        positions=f"Positions: {positions}. The host adds nothing to embeddings.",
     )
-
-
-def _position_rows(parts: Sequence[Lowered], tables: Sequence[Table]) -> Iterator[int]:
-    """Yield the rows of each table that the position chooses from."""
-    rows = {table.name: table.rows for table in tables}
-    for part in parts:
-        for port in part.method.inputs:
-            if port.kind == "rows" and port.by == "position":
-                yield rows[port.of]
 
 
 def _cache_sizes(parts: Sequence[Lowered], pipeline: Pipeline) -> dict[str, int]:
@@ -309,35 +275,29 @@ def _loop_steps(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, 
     if step is not None:
         yield "Set `position` to 0 and fill the state with zeros."
     is_batch = sizes.batch > 1
+    length, its = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")
     if once and once[0].takes_text:
-        whose = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")
-        yield f"Set {whose[0]} to the number of tokens of {whose[1]} source: 1 to {sizes.source}."
+        yield f"Set {length} to the number of tokens of {its} source: 1 to {sizes.source}."
     elif (sound := parts[0].sound) is not None:
-        whose = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")
         shifted = f"(valid {'+-'[sound.offset < 0]} {abs(sound.offset)})" if sound.offset else "valid"
-        per = (
-            f"{shifted} / {sound.stride}`, rounded down and at most {sound.positions}"
-            if sound.stride > 1
-            else f"{shifted}`"
-        )
-        filled = f"Fill {whose[1]} sound with zeros to {sound.length} places, of which `valid` are its own."
+        per = f"{shifted}`"
+        if sound.stride > 1:
+            per = f"{shifted} / {sound.stride}`, rounded down and at most {sound.positions}"
+        filled = f"Fill {its} sound with zeros to {sound.length} places, of which `valid` are its own."
         if sound.is_whole:
             filled = (
                 f"The caller gives {sound.length} places of sound, of which `valid` are its own: padding behind a "
                 "shorter one changes what the original gives, whatever its mask says."
             )
-        yield f"{filled} Set {whose[0]} to `{per}."
+        yield f"{filled} Set {length} to `{per}."
     elif any(port.kind == "source_mask" or port.by == "valid_length" for part in parts for port in part.method.inputs):
         yield f"Set `length` to {sizes.source}: no part of the source is padding."
     for method in once:
         written = [port for port in method.outputs if port.writes]
         yield f"Run `{method.file}`" + (f"; its {len(written)} outputs become state." if written else ".")
     if step is not None:
-        yield (
-            f"For each token: run `{step.file}` on it."
-            if not is_batch
-            else (f"For each place: run `{step.file}` on one token of each sequence.")
-        )
+        on_tokens = f"place: run `{step.file}` on one token of each sequence"
+        yield f"For each {on_tokens if is_batch else f'token: run `{step.file}` on it'}."
         axes = {state.name: state.axis for part in parts for state in part.states}
         grow = [axes[port.writes] is not None for port in step.outputs if port.writes]
         if not all(grow):
@@ -357,22 +317,9 @@ def _loop_steps(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, 
             yield "A sequence takes the tokens of its prompt first; what it gives after its end token does not count."
 
 
-def _positions_text(methods: Sequence[Method]) -> str:
-    rows = [f"`{port.name}` of `{method.file}`" for method in methods for port in method.inputs if port.kind == "rows"]
-    if not rows:
-        return "Positions: the models add them. The host adds nothing to embeddings."
-    return f"Positions: the host looks up {', '.join(rows)}; the models use them. The host adds nothing to embeddings."
-
-
 @dataclass(frozen=True)
 class _Stack:
-    """States that become one.
-
-    Attributes:
-        name: Of the one.
-        meaning: Its contents.
-        members: The states, by layer; each `[batch, heads, slots, head_dim]`.
-    """
+    """States of layers, `[batch, heads, slots, head_dim]` each, that become one state."""
 
     name: str
     meaning: str
@@ -380,7 +327,6 @@ class _Stack:
 
     @property
     def state(self) -> State:
-        """The one state."""
         batch, heads, slots, size = self.members[0].shape
         shape = (len(self.members), batch, slots, heads * size)
         axis = None if self.members[0].axis is None else 2
@@ -392,16 +338,8 @@ def stack_caches(
 ) -> tuple[list[Lowered], Contract]:
     """Return lowered models and their contract with the caches of all layers stacked.
 
-    Inside, each layer takes its slice, and heads become an axis again.
-
-    Args:
-        parts: The lowered models.
-        contract: Their contract.
-        step: The decoder that was lowered, whose inputs say which layer a cache belongs to.
-        target: The compiler to lower for.
-
-    Raises:
-        UsageError: The caches are of different dims, or not `[batch, heads, slots, head_dim]`.
+    Inside, each layer takes its slice, and heads become an axis again. The step says which layer a cache belongs to.
+    Refuse caches of different dims, or that are not `[batch, heads, slots, head_dim]`.
     """
     names = {name for part in parts for name in part.model.graph.values}
     stacks = tuple(_find_stacks(contract, step, names))
@@ -446,9 +384,8 @@ def _stack_part(part: Lowered, stacks: Sequence[_Stack], target: Target) -> Lowe
     outcome = StackCaches(tuple(inputs), tuple(outputs)).run(part.model)
     if outcome.model is part.model:
         return part
-    became = {
-        name: new if name not in read else dict(inputs).get(name, new) for name, new in part.method.became.items()
-    }
+    stage = Stage(part.method.name, "stacked caches", part.model, outcome.model, tested="the host slices them by layer")
+    became = {name: dict(inputs).get(name, new) for name, new in part.method.became.items()}
     return replace(
         part,
         method=replace(_stacked_method(part.method, outcome, stacks), became=became),
@@ -456,11 +393,11 @@ def _stack_part(part: Lowered, stacks: Sequence[_Stack], target: Target) -> Lowe
         states=tuple(stack.state for stack in stacks) if part.states else (),
         changes=(*part.changes, *outcome.changes),
         blockers=blockers(outcome.model, target),
+        stages=(*part.stages, stage),
     )
 
 
 def _stacked_method(method: Method, outcome: Matched[StackedPort], stacks: Sequence[_Stack]) -> Method:
-    """Return a method with the ports of the model that caches were stacked in."""
     inputs, outputs = ({port.name: port for port in ports} for ports in (method.inputs, method.outputs))
     named = {stack.name: stack for stack in stacks}
     for port in outcome.matches:

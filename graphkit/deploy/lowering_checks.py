@@ -37,12 +37,10 @@ def is_step(model: Model) -> bool:
 
 
 def check_prompt(originals: Originals) -> None:
-    """Check that steps from no token on read a prompt as the export's first step does, whose place they take.
+    """Refuse steps that do not read a prompt as the export's first step does, whose place they take.
 
-    Where one computes in float16 they may be as far apart as its tolerance.
-
-    Raises:
-        UsageError: They do not: the first step lets tokens see those behind them, or starts from another state.
+    Its tokens may see those behind them, or it starts from another state. In float16 a difference counts from its
+    tolerance on.
     """
     first, step = originals.first, originals.step
     if originals.encoder is not None or first is None or step is None or first is step:
@@ -59,11 +57,7 @@ def check_prompt(originals: Originals) -> None:
 
 
 def check_texts(model: Model) -> None:
-    """Check that there is one text, and that steps on recurrent state give logits.
-
-    Raises:
-        UsageError: It is not so, with the node and what to do.
-    """
+    """Refuse several texts, and steps on recurrent state that give no logits."""
     roles = model.roles
     if is_step(model):
         if roles.logits is None:
@@ -84,26 +78,22 @@ WAY_OUT = "compute quantised products with floats: --dequantize"
 
 
 def check_ranges(model: Model) -> None:
-    """Check that no range is taken from all positions of a run.
-
-    Raises:
-        UsageError: One is, with the node and the way out.
-    """
+    """Refuse a range that is taken from all positions of a run."""
     node = next(_dynamic_nodes(model), None)
     if node is None:
         return
+    outcome, hint = Dequantize().run(model), WAY_OUT
+    if next(_dynamic_nodes(outcome.model), None) is not None:
+        reason = f", for dequantize leaves {outcome.declined[0]}" if outcome.declined else ""
+        hint = f"lower the export as it was before it was quantised{reason}"
     raise UsageError(
         f"{model.name}: '{node.label}' ({node.op_type}) takes its range from all positions of a run: padding and "
-        f"the number of tokens in a run change results - {_quantised_hint(model)}"
+        f"the number of tokens in a run change results - {hint}"
     )
 
 
 def check_scales(first: Model, step: Model) -> None:
-    """Check that two decoders round the same data alike: the lowered step runs the first token too.
-
-    Raises:
-        UsageError: They were calibrated one by one, with a scale that differs.
-    """
+    """Refuse two decoders that were calibrated one by one: the lowered step runs the first token too."""
     known = _constant_scales(first)
     for name, scale in _constant_scales(step).items():
         if known.get(name, scale) != scale:
@@ -114,7 +104,6 @@ def check_scales(first: Model, step: Model) -> None:
 
 
 def _constant_scales(model: Model) -> dict[str, float]:
-    """Return the constant scales of data by name."""
     nodes = (node for node in all_nodes(model.scopes) if node.op_type == "QuantizeLinear")
     scales = {value.name: value.constant for node in nodes if (value := node.input(1)) is not None}
     arrays = {name: model.array(tensor) for name, tensor in scales.items() if tensor is not None}
@@ -122,16 +111,18 @@ def _constant_scales(model: Model) -> dict[str, float]:
 
 
 def check_vectors(first: Model, step: Model) -> None:
-    """Check that two decoders add and multiply the same vectors: the lowered step runs the first token too.
+    """Refuse two decoders that do not add and multiply the same vectors: the step runs the first token too.
 
     Where all operators are quantised, the scale of a bias follows from the range that its data had in a calibration, so
     that two decoders which were calibrated one by one hold the bias with other roundings. What is less off than logits
     may be is left to the proof.
-
-    Raises:
-        UsageError: A vector that both have for the same node differs by more than the tolerance of the proof.
     """
-    off = dict(_differing_vectors(first, step))
+    known, off = _constant_vectors(first), dict[str, float]()
+    for key, tensor in _constant_vectors(step).items():
+        other = known.get(key)
+        if other is not None and (other.dims, other.data_type) == (tensor.dims, tensor.data_type):
+            distance = elementwise_difference(first.array(other), step.array(tensor)).max(initial=0.0)
+            off |= {key[0]: float(distance)} if distance > LOWERING_TOLERANCE else {}
     if not off:
         return
     name, distance = max(off.items(), key=lambda item: item[1])
@@ -141,18 +132,6 @@ def check_vectors(first: Model, step: Model) -> None:
         "step, which runs the first token too, would compute with other numbers - lower the export as it was before it "
         "was quantised"
     )
-
-
-def _differing_vectors(first: Model, step: Model) -> Iterator[tuple[str, float]]:
-    """Yield the vectors that differ by more than the tolerance, each with the largest distance of an element."""
-    known = _constant_vectors(first)
-    for (name, output), tensor in _constant_vectors(step).items():
-        other = known.get((name, output))
-        if other is None or other.dims != tensor.dims or other.data_type != tensor.data_type:
-            continue
-        distance = float(elementwise_difference(first.array(other), step.array(tensor)).max(initial=0.0))
-        if distance > LOWERING_TOLERANCE:
-            yield name, distance
 
 
 def _constant_vectors(model: Model) -> dict[tuple[str, str], TensorProto]:
@@ -171,29 +150,17 @@ def _dynamic_nodes(model: Model) -> Iterator[Node]:
     return (node for node in all_nodes(model.scopes) if node.op_type in QUANTIZED["dynamic"])
 
 
-def _quantised_hint(model: Model) -> str:
-    outcome = Dequantize().run(model)
-    if next(_dynamic_nodes(outcome.model), None) is None:
-        return WAY_OUT
-    reason = f", for dequantize leaves {outcome.declined[0]}" if outcome.declined else ""
-    return f"lower the export as it was before it was quantised{reason}"
-
-
 APART = 1e-3  # relative to the largest element: of which rounding makes no difference
 Arrays = dict[str, np.ndarray]
 
 
 def check_padding(part: Lowered, original: Model, folder: Path) -> None:
-    """Check that what padding holds changes nothing of a text, whose tokens are half as many as there may be.
+    """Refuse a text, half as long as may be, whose results change with what its padding holds.
 
     Args:
         part: The model that runs once for it.
         original: The model, as it was exported; everybody pads one of a fixed length, if the token is known.
         folder: The folder of `contract.json` and the tables.
-
-    Raises:
-        UsageError: It does, with the node that takes it to tokens that count.
-        ModelError: The model does not load or run.
     """
     rng, fed = np.random.default_rng(0), list[Arrays]()
 
@@ -213,10 +180,18 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     host.start([[1] * (length // 2)] * host.batch if host.batch > 1 else [1] * (length // 2), user)
     texts = [port for port in part.method.inputs if (port.kind, port.by) == ("embedding", "source")]
     tables = {port.name: host.tables[port.source.of] for port in texts if port.source is not None}
-    noisy = [
-        {k: _add_noise(fed[0][k], table, host.batch, length, rng) for k, table in tables.items()} for _ in range(2)
-    ]
-    pair = [{**fed[0], **rows} for rows in noisy]
+
+    def with_noise() -> Arrays:
+        """Return what was fed, with the rows of other tokens for padding."""
+        feed = dict(fed[0])
+        for name, table in tables.items():
+            noisy = feed[name].reshape(host.batch, length, -1).copy()
+            places = noisy[:, length // 2 :].shape
+            noisy[:, length // 2 :] = table[rng.integers(0, len(table), places[:2])].reshape(places)
+            feed[name] = noisy.reshape(feed[name].shape)
+        return feed
+
+    pair = [with_noise(), with_noise()]
     if not _find_leaks(part.model, list(part.model.graph.outputs), pair, length, _valid_dims(original, length // 2)):
         return
     if is_fixed:
@@ -235,14 +210,6 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
             f"reaches tokens that count, and {mask} keeps it out. Texts shorter than the fixed length would be wrong - "
             "fold the model for each length of its own instead: graphkit fold --dim"
         )
-
-
-def _add_noise(rows: np.ndarray, table: np.ndarray, batch: int, length: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the rows of tokens with those of other ones for padding."""
-    noisy = rows.reshape(batch, length, -1).copy()
-    places = noisy[:, length // 2 :].shape
-    noisy[:, length // 2 :] = table[rng.integers(0, len(table), places[:2])].reshape(places)
-    return np.asarray(noisy.reshape(rows.shape))
 
 
 def _valid_dims(original: Model, valid: int) -> dict[str, tuple[int | None, ...]]:
@@ -295,14 +262,7 @@ def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
     """Return the largest magnitude of a score that a mask is added to, None where no mask is.
 
     A source of the fixed length and a prompt, both of random tokens, run through host and lowered models, to a full
-    cache or for `MOST_STEPS`.
-
-    Args:
-        parts: The lowered models.
-        folder: The folder of `contract.json` and the tables.
-
-    Raises:
-        ModelError: A model does not load or run.
+    cache or for `MOST_STEPS`. The folder has `contract.json` and the tables.
     """
     runs = _Runs(parts)
     if not runs.scores:
@@ -312,12 +272,8 @@ def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
     contract = host.contract
     steps = min(contract.sizes["positions"], MOST_STEPS)
     tokens = rng.integers(0, vocabulary_size(contract), max(contract.sizes["source"], steps)).tolist()
-    user = {
-        port.name: rng.normal(0, 1, port.shape).astype(port.dtype)
-        for method in contract.methods
-        for port in method.inputs
-        if port.kind == "user"
-    }
+    given = [port for method in contract.methods for port in method.inputs if port.kind == "user"]
+    user = {port.name: rng.normal(0, 1, port.shape).astype(port.dtype) for port in given}
     source = [tokens[: contract.sizes["source"]]] * host.batch if contract.takes_text else ()
     host.start(source, user)
     for token in tokens[:steps]:
@@ -326,12 +282,7 @@ def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
 
 
 class _Runs:
-    """Lowered models that give their scores too.
-
-    Attributes:
-        scores: How many there are.
-        largest: The largest magnitude of one so far.
-    """
+    """Lowered models that give their scores too: how many, and the largest magnitude of one so far."""
 
     def __init__(self, parts: Sequence[Lowered]) -> None:
         self.scores, self.largest = 0, 0.0
@@ -356,24 +307,18 @@ class _Runs:
 
 def masked_scores(model: Model, method: Method, shapes: Shapes) -> tuple[Value, ...]:
     """Return the scores that masks are added to before a Softmax."""
-    data = _data_values(model, method)
+    masks = {port.name for port in method.inputs if port.kind in MASKS}
+    data = {value for value in model.graph.inputs if value.name not in masks}  # and what depends on these activations
+    for node in model.graph.nodes:
+        if any(value in data for value in node.inputs):
+            data.update(node.results)
     masked = []
     for node in model.graph.nodes:
         weighed = node.input(0)
         added = weighed.producer if weighed is not None and node.is_op("Softmax") else None
         if added is None or not added.is_op("Add"):
             continue
-        scores = [value for value in added.inputs if value is not None and value in data]
+        scores = [value for value in added.operands if value in data]
         if len(scores) == 1 and shapes[scores[0]].sizes() is not None:
             masked.append(scores[0])
     return tuple(dict.fromkeys(masked))
-
-
-def _data_values(model: Model, method: Method) -> set[Value]:
-    """Return the values that depend on activations: on any input but masks and rows of positions."""
-    masks = {port.name for port in method.inputs if port.kind in MASKS}
-    data = {value for value in model.graph.inputs if value.name not in masks}
-    for node in model.graph.nodes:
-        if any(value in data for value in node.inputs):
-            data.update(value for value in node.outputs if value is not None)
-    return data

@@ -57,7 +57,7 @@ from graphkit.io.byte_source import shown_path
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.options import BundleOptions, DeploymentProofOptions, Update
-from graphkit.progress import DEFAULT_LIMITS, Limits, portion_of, with_share
+from graphkit.progress import DEFAULT_LIMITS, Limits, Progress, portion_of, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.runtime.session import as_provider
 from graphkit.shapes import DimSpec, infer
@@ -71,20 +71,12 @@ from graphkit.verify.described_bundle_verifier import Chain, verify_methods
 from graphkit.verify.proof_engine import run_isolated
 from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
 
-# The methods that bundles have besides: `init` gives all state its initial value, `reorder` chooses its rows.
-
-
 INDICES = "rows"
 OPSET = 16  # what older runtimes have too
 
 
 def init_method(contract: BundleContract, arrays: Mapping[str, np.ndarray] = {}) -> tuple[BundleMethod, Model]:
-    """Return the method that sets all state to its initial value, for all rows, and its model.
-
-    Args:
-        contract: What there is of state.
-        arrays: The initial values of one row, by state, where they are not all the same.
-    """
+    """Return the method that sets all state to its initial value, for all rows: one number, or an array of a row."""
     nodes, tensors, outputs = [], [], []
     for number, state in enumerate(contract.states):
         dtype = helper.np_dtype_to_tensor_dtype(np.dtype(state.dtype))
@@ -100,7 +92,7 @@ def init_method(contract: BundleContract, arrays: Mapping[str, np.ndarray] = {})
         outputs.append(BundlePort(out, state.dtype, state.shape, "its initial value", writes=state.name))
     access: dict[str, Access] = dict.fromkeys((state.name for state in contract.states), "write")
     method = BundleMethod("init", "init.onnx", "init", (), tuple(outputs), access)
-    return method, _make_model("init", nodes, tensors, method, contract)
+    return method, _make_model(nodes, tensors, method, contract)
 
 
 def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
@@ -120,15 +112,11 @@ def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
         outputs.append(BundlePort(out, state.dtype, tuple(after), "after", writes=state.name))
         access[state.name] = "read and write"
     method = BundleMethod("reorder", "reorder.onnx", "reorder", tuple(inputs), tuple(outputs), access)
-    return method, _make_model("reorder", nodes, [], method, contract)
+    return method, _make_model(nodes, [], method, contract)
 
 
 def with_initial(contract: BundleContract, initial: Initial) -> tuple[BundleContract, Mapping[str, np.ndarray]]:
-    """Return a contract whose states have their initial values, and the arrays of those that have more than one.
-
-    Raises:
-        UsageError: A value does not fit its state, or there is no such state.
-    """
+    """Return a contract whose states have their initial values, and the arrays of those that have more than one."""
     names = {state.name for state in contract.states}
     if unknown := sorted(set(initial) - names):
         raise UsageError(f"state '{unknown[0]}' has an initial value, and no method writes it")
@@ -137,7 +125,7 @@ def with_initial(contract: BundleContract, initial: Initial) -> tuple[BundleCont
         if state.name not in initial:
             states.append(state)
             continue
-        for problem in _initial_problems(state, initial[state.name]):
+        if problem := next(_initial_problems(state, initial[state.name]), ""):
             raise UsageError(f"the initial value of state '{state.name}' {problem}")
         array = initial[state.name].astype(state.dtype)
         is_number = array.size > 0 and bool(np.isfinite(array.flat[0])) and bool((array == array.flat[0]).all())
@@ -167,28 +155,19 @@ def _initial_problems(state: StateTensor, initial: np.ndarray) -> Iterator[str]:
 
 
 def _make_model(
-    name: str,
-    nodes: Sequence[onnx.NodeProto],
-    tensors: Sequence[onnx.TensorProto],
-    method: BundleMethod,
-    contract: BundleContract,
+    nodes: Sequence[onnx.NodeProto], tensors: Sequence[onnx.TensorProto], method: BundleMethod, contract: BundleContract
 ) -> Model:
-    graph = helper.make_graph(
-        nodes,
-        name,
-        [_port_info(port) for port in method.inputs],
-        [_port_info(port) for port in method.outputs],
-        tensors,
+    inputs, outputs = (
+        [
+            helper.make_tensor_value_info(p.name, helper.np_dtype_to_tensor_dtype(np.dtype(p.dtype)), p.shape)
+            for p in ports
+        ]
+        for ports in (method.inputs, method.outputs)
     )
+    graph = helper.make_graph(nodes, method.name, inputs, outputs, tensors)
     opset = helper.make_opsetid("", min(OPSET, contract.opset))
-    proto = helper.make_model(
-        graph, opset_imports=[opset], ir_version=8, producer_name="graphkit", producer_version=__version__
-    )
-    return Model.from_proto(proto)
-
-
-def _port_info(port: BundlePort) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(port.name, helper.np_dtype_to_tensor_dtype(np.dtype(port.dtype)), port.shape)
+    made_by = {"producer_name": "graphkit", "producer_version": __version__}
+    return Model.from_proto(helper.make_model(graph, opset_imports=[opset], ir_version=8, **made_by))
 
 
 DATA = "bundle.data"
@@ -300,23 +279,16 @@ class BundleDraft:
 
     @property
     def is_exact(self) -> bool:
-        """Whether logits are those of the export to the last bit in plain onnxruntime."""
         return all(method.is_exact for method in self.methods)
 
     @property
     def folder(self) -> DeployFolder:
-        """The folder to write."""
         copied = {file.name: file.read_bytes() for file in JAVASCRIPT_FILES if self.contract.options.copy_host}
         return DeployFolder(self.contract, self.models, copied, "shared", DATA)
 
 
 def bundle_again(export: BundleExport, used: BundledWith, *, limits: Limits = DEFAULT_LIMITS) -> BundleDraft:
-    """Make the methods of an export once more, with the options that a contract records; nothing is written or proven.
-
-    Raises:
-        UsageError: They cannot be made with these options.
-        ModelError: A model is broken.
-    """
+    """Make the methods of an export once more, with the options that a contract records; nothing is written."""
     given = {name: value for name, value in vars(used).items() if value is not None}
     options = BundleOptions(**{**given, "dims": tuple(used.dims.items())}, limits=limits)
     check_asked_sizes(options)
@@ -324,11 +296,11 @@ def bundle_again(export: BundleExport, used: BundledWith, *, limits: Limits = DE
 
 
 def _draft_bundle(export: BundleExport, options: BundleOptions) -> BundleDraft:
-    pipeline = export.pipeline
-    encoder, step = (pipeline.encoder, pipeline.step) if pipeline is not None else (None, None)
-    first = pipeline.first if pipeline is not None else None
-    if pipeline is None and len(export.chains) == len(export.models) == 1:
-        step = export.models[0] if export.models[0].roles.pasts else None
+    encoder, first, step = None, None, None
+    if export.pipeline is not None:
+        encoder, first, step = export.pipeline.encoder, export.pipeline.first, export.pipeline.step
+    elif len(export.chains) == len(export.models) == 1 and export.models[0].roles.pasts:
+        step = export.models[0]
     sizes = resolve_sizes(options, export.models, encoder=encoder, step=step, first=first)
     with run_isolated(options.limits):
         methods = export.methods(sizes, options.update)
@@ -369,12 +341,7 @@ class BundleExport:
 
     @classmethod
     def of(cls, path: Path, *, apart: bool = False) -> BundleExport:
-        """Read an export; with its encoder apart, where that is asked for.
-
-        Raises:
-            UsageError: It has no state to share, or its description is wrong; or it has no encoder to take apart.
-            ModelError: A file is broken.
-        """
+        """Read an export; with its encoder apart, where that is asked for. Refuse one without state to share."""
         chains, initial = method_chains(path)
         if chains:
             if apart:
@@ -391,7 +358,6 @@ class BundleExport:
 
     @property
     def models(self) -> Sequence[Model]:
-        """Its models."""
         if self.pipeline is not None:
             return self.pipeline.models
         return [model for chain in self.chains for model in chain.models]
@@ -403,7 +369,6 @@ class BundleExport:
         return self.pipeline.with_decoders()
 
     def methods(self, sizes: DeploySizes, update: Update) -> tuple[MethodModel, ...]:
-        """Return the methods that share its state."""
         _check_masks(self.models)
         if self.pipeline is None:
             methods = described_methods(self.chains, sizes.slots, update)
@@ -414,15 +379,8 @@ class BundleExport:
             methods = derive_methods(self.decoders, sizes.slots, update)
         return tuple(map(unpacked_logits, methods)) if sizes.batch == 1 else methods
 
-    def prove(
-        self, folder: Path, options: DeploymentProofOptions, progress: Callable[[str], None], *, exact: bool
-    ) -> BundleProof:
-        """Prove a bundle that was made of it.
-
-        Raises:
-            UsageError: Its steps do not read a prompt as the model does whose place they take.
-            ModelError: A model cannot be run.
-        """
+    def prove(self, folder: Path, options: DeploymentProofOptions, progress: Progress, *, exact: bool) -> BundleProof:
+        """Prove a bundle that was made of it; refuse steps that do not read a prompt as the export does."""
         with run_isolated(options.limits):
             for chain in self.chains:
                 check_prompt(Originals(None, chain.prompt, chain.models[0]))
@@ -441,7 +399,10 @@ def _make_contract(methods: Sequence[MethodModel], export: BundleExport, sizes: 
     rules = dict(_legal_inputs(encoder, contract)) if encoder is not None else {}
     if (prompt := _legal_prompt(export, contract)) is not None:
         rules["tokens"] = prompt
-    legal = {name: _legal_size(rule) for name, rule in rules.items()}
+    kept = [each.name for each in fields(LegalSize) if each.name != "words"]
+    legal = {
+        name: LegalSize(**{each: getattr(rule, each) for each in kept}, words=str(rule)) for name, rule in rules.items()
+    }
     loop = [*contract.loop]
     if pipeline is not None and pipeline.is_apart:
         loop.append("What encoder gives of the source is what prefill reads of it, with the mask of the source.")
@@ -452,11 +413,6 @@ def _make_contract(methods: Sequence[MethodModel], export: BundleExport, sizes: 
         loop.append(f"The rows that prefill takes come from {' and '.join(names)}: {rows}.")
     loop += [f"Give sizes at which the export runs: {name} is {size.words}." for name, size in legal.items()]
     return replace(contract, legal=legal, loop=tuple(loop))
-
-
-def _legal_size(rule: SizeRule) -> LegalSize:
-    known = {each.name: getattr(rule, each.name) for each in fields(LegalSize) if each.name != "words"}
-    return LegalSize(**known, words=str(rule))
 
 
 def _legal_prompt(export: BundleExport, contract: BundleContract) -> SizeRule | None:
@@ -493,11 +449,7 @@ def _legal_inputs(encoder: Model, contract: BundleContract) -> Iterator[tuple[st
 
 
 def _check_masks(models: Sequence[Model]) -> None:
-    """Check that masks are as hosts make them: 1 for what counts.
-
-    Raises:
-        UsageError: One is not.
-    """
+    """Refuse masks that are not as hosts make them: 1 for what counts."""
     for model in models:
         for mask, polarity in model.roles.polarities.items():
             if polarity not in ("keeps", None):
@@ -508,7 +460,7 @@ def _check_masks(models: Sequence[Model]) -> None:
 
 
 def _check_encoder(encoder: Model, sizes: DeploySizes) -> None:
-    """Raise UsageError for dims at which an encoder does not run."""
+    """Refuse dims at which an encoder does not run."""
     roles = symbol_roles(encoder)
     dims = {name: size for name, size in sizes.dims.items() if name in roles}
     if dims:

@@ -45,12 +45,7 @@ OF_AXES: Mapping[Axis, str] = {"sequence": "tokens", "encoder": "source"}
 
 
 def model_constants(path: Path) -> Constants:
-    """Return the constants of a model, or of those in a folder: an encoder, the decoders of the first and later steps.
-
-    Raises:
-        UsageError: There is no model, or there are several of one role.
-        ModelError: A file is broken.
-    """
+    """Return the constants of a model, or of those in a folder: an encoder, decoders of the first and later steps."""
     if path.is_dir():
         by_role = models_by_role(path, folder_models(path))
     else:
@@ -144,12 +139,8 @@ def _axis_of_output(model: Model, value: Value, at: int, dim: Dim) -> Axis:
     roles = model.roles
     if any(entry.present is value and entry.past is not None and entry.axis == at for entry in roles.cache):
         return "total"
-    axes = (
-        roles.axis(each, place)
-        for each in roles.inputs
-        for place, name in enumerate(declared_dims(each) or ())
-        if name == dim
-    )
+    named = ((each, at, name) for each in roles.inputs for at, name in enumerate(declared_dims(each) or ()))
+    axes = (roles.axis(each, at) for each, at, name in named if name == dim)
     return next(axes, "other") if isinstance(dim, str) else "other"
 
 

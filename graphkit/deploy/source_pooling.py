@@ -58,15 +58,7 @@ class PlaceRule:
 
 @dataclass(frozen=True, eq=False)
 class Pooling:
-    """A row that stands for a source.
-
-    Attributes:
-        out: The name of the row.
-        states: The name of the states that it is a row of.
-        name: The input that says which it is.
-        rule: The rule for its place.
-        dtype: Of the elements of the input.
-    """
+    """A row `out` of states that stands for a source; the input `name`, of a dtype, says by a rule which one it is."""
 
     out: str
     states: str
@@ -84,11 +76,7 @@ class _Choice(NamedTuple):
 
 
 def pool_by_product(model: Model, setting: Setting, vocabulary: int) -> tuple[Outcome, list[Pooling]]:
-    """Return the outcome of taking such rows by products with inputs, and these inputs.
-
-    Raises:
-        UsageError: A row follows from the tokens by no rule that a host knows.
-    """
+    """Return the outcome of taking such rows by products with inputs, and these inputs; refuse rows by no rule."""
     lengths = frozenset(name for name, role in symbol_roles(model).items() if role in LENGTHS)
     if not setting.is_padded or setting.capacity or not vocabulary:
         return Outcome(model), []
@@ -107,13 +95,9 @@ def _find_choices(model: Model, shapes: Shapes, setting: Setting, lengths: froze
     known = find_dependences(model, shapes)
     for node in model.graph.nodes:
         data, out = node.input(0), node.outputs[0] if node.outputs else None
-        if (
-            not node.is_op(*PICKING - {"Split"})
-            or data is None
-            or out is None
-            or data not in known
-            or not known[data].data
-        ):
+        if not node.is_op(*PICKING - {"Split"}) or data is None or out is None:
+            continue
+        if data not in known or not known[data].data:
             continue
         states = _find_states(data, shapes, setting, lengths)
         dims = shapes[out].dims
@@ -143,11 +127,7 @@ def _is_source(dim: Expr, setting: Setting, lengths: frozenset[str]) -> bool:
 def _find_rule(
     model: Model, shapes: Shapes, choice: _Choice, setting: Setting, lengths: frozenset[str], vocabulary: int
 ) -> PlaceRule | None:
-    """Return the rule by which a node chooses; None where it always takes the first row, or not a row of each sequence.
-
-    Raises:
-        UsageError: It follows from the tokens by another rule.
-    """
+    """Return the rule by which a node chooses; None where it takes the first row, or not one of each sequence."""
     part = _part_of_model(model, shapes, choice)
     tokens = [token for token in compared_tokens(model) if token < vocabulary]
     is_of_tokens = any(part.roles.of(value) == "tokens" for value in part.graph.inputs)
@@ -262,11 +242,7 @@ def _feed_value(part: Model, value: Value, dims: Mapping[str, int], ids: np.ndar
 
 
 def _input_name(model: Model, rule: PlaceRule, dtype: int, before: Sequence[Pooling]) -> str:
-    """Return the name of the input for a rule, which rows of one rule and dtype share.
-
-    Raises:
-        UsageError: Another row is chosen by another token.
-    """
+    """Return the name of the input for a rule, which rows of one rule and dtype share."""
     if any(pooling.rule.token not in (None, rule.token) for pooling in before if rule.token is not None):
         raise UsageError(f"{model.name}: two rows are chosen by different tokens - keep one of these outputs")
     names = {(pooling.rule.by, pooling.rule.token, pooling.dtype): pooling.name for pooling in before}

@@ -179,11 +179,7 @@ def transformers_js_folder(
 
 
 def _known_names(model: Model, encoder: Model | None) -> dict[str, str]:
-    """Return the names that transformers.js has for the inputs and outputs of a model, by their own.
-
-    Raises:
-        UsageError: It feeds no such input.
-    """
+    """Return the names that transformers.js has for the inputs and outputs of a model, by their own."""
     roles, names, is_encoder = model.roles, dict[str, str](), model is encoder
     # a decoder that reads an encoder gets the encoder's mask where it asks for its own
     has_mask = encoder is None or encoder.roles.first("mask") is None
@@ -221,11 +217,7 @@ def _rename_ports(model: Model, names: Mapping[str, str]) -> Model:
 
 
 def _check_start(first: Model, whole: Model, *, has_encoder: bool) -> None:
-    """Check that a decoder can begin with a cache as transformers.js makes it.
-
-    Raises:
-        UsageError: It cannot.
-    """
+    """Refuse a decoder that cannot begin with a cache as transformers.js makes it."""
     tokens = first.roles.first("tokens")
     if not has_encoder and isinstance(count := dim_at(tokens, 1), int):
         raise UsageError(f"{first.label}: takes {count} token(s) at a time, no prompt of any length - export it anew")

@@ -25,7 +25,7 @@ from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.hosts.open_folder import check_bundle
 from graphkit.io.byte_source import shown_path
 from graphkit.options import DeploymentProofOptions, FolderOptions
-from graphkit.progress import portion_of
+from graphkit.progress import Progress, portion_of
 from graphkit.runtime.session import as_provider
 from graphkit.verify.bundle_verifier import equal_tokens
 from graphkit.verify.deployment_proofs import NOT_COMPARED, BundleProof, LoweringProof
@@ -84,17 +84,7 @@ def _prove_folder(
     """Return the proof of a folder whose contract says what its export gives, and record it where that is asked for.
 
     Where it is not, the record must be that of the files as they are and of this proof, unless another one is asked
-    for, by a tolerance or a rate of tokens.
-
-    Args:
-        folder: The folder.
-        contract: What it says.
-        made: The same folder, made again.
-        options: How to prove it.
-        prove: Proves it.
-
-    Raises:
-        ModelError: The contract, or its record, says something else than it has to.
+    for, by a tolerance or a rate of tokens. `made` is the same folder, made again.
     """
     difference = first_difference(contract, made.contract, leave_out=("files", "proof"))
     if difference and contract.proof.graphkit not in ("", __version__):
@@ -111,9 +101,8 @@ def _prove_folder(
         record_contract(folder, contract, names, proof_record(proof, tokens_rate=rate, changes=changes))
     elif options.same_weights and proof.passed and proof.provider == "cpu":
         more = "; --record records what is true now, --tolerance or --tokens-rate repeats a proof that had one"
-        _refuse_difference(
-            folder, contract, _other_file(folder, contract, made) or _other_proof(contract, proof, made), more
-        )
+        other = _other_file(folder, contract, made) or _other_proof(contract, proof, made)
+        _refuse_difference(folder, contract, other, more)
     return proof
 
 
@@ -155,17 +144,16 @@ def _other_proof(contract: Contract | BundleContract, proof: LoweringProof | Bun
     return f"proof.{difference}" if difference else ""
 
 
+def _proof_options(options: FolderOptions, tolerance: float | None) -> DeploymentProofOptions:
+    shared = {name: getattr(options, name) for name in ("seed", "limits", "same_weights", "provider")}
+    return DeploymentProofOptions(tolerance=tolerance, **shared)
+
+
 def _lowering_proof(
-    export: Path, folder: Path, contract: Contract, options: FolderOptions, progress: Callable[[str], None]
+    export: Path, folder: Path, contract: Contract, options: FolderOptions, progress: Progress
 ) -> LoweringProof:
     rate = options.tokens_rate
-    proving = DeploymentProofOptions(
-        tolerance=options.tolerance if rate is None else math.inf,
-        seed=options.seed,
-        limits=options.limits,
-        same_weights=options.same_weights,
-        provider=options.provider,
-    )
+    proving = _proof_options(options, options.tolerance if rate is None else math.inf)
     whole = find_pipeline(export)
     pipeline = whole.from_steps()
     with run_isolated(options.limits):
@@ -186,7 +174,7 @@ def _lowering_proof(
 
 
 def _with_stages(
-    proof: LoweringProof, draft: Draft, folder: Path, options: FolderOptions, progress: Callable[[str], None]
+    proof: LoweringProof, draft: Draft, folder: Path, options: FolderOptions, progress: Progress
 ) -> LoweringProof:
     """Return the proof with its stages, or with a note why these do not end in the files of the folder."""
     try:
@@ -225,7 +213,7 @@ def _rate_fault(equal: int, tried: int, rate: float) -> str:
 
 
 def _bundle_proof(
-    export: Path, folder: Path, contract: BundleContract, options: FolderOptions, progress: Callable[[str], None]
+    export: Path, folder: Path, contract: BundleContract, options: FolderOptions, progress: Progress
 ) -> BundleProof:
     rate, source = options.tokens_rate, BundleExport.of(export, apart=contract.options.encode_apart)
     if source.pipeline is None and rate is not None:
@@ -233,14 +221,8 @@ def _bundle_proof(
         raise UsageError(f"{shown_path(file)}: its methods choose no tokens - give --tolerance alone")
     progress("making the methods")
     draft = bundle_again(source, contract.options, limits=options.limits)
-    proving = DeploymentProofOptions(
-        tolerance=options.tolerance or None if rate is None else options.tolerance or math.inf,
-        seed=options.seed,
-        limits=options.limits,
-        same_weights=options.same_weights,
-        same_tokens=rate is None,
-        provider=options.provider,
-    )
+    proving = _proof_options(options, options.tolerance or (None if rate is None else math.inf))
+    proving = replace(proving, same_tokens=rate is None)
     is_exact = draft.is_exact if options.same_weights else options.tolerance == 0 and rate is None
 
     def prove() -> BundleProof:
@@ -249,13 +231,10 @@ def _bundle_proof(
         proof = source.prove(folder, proving, told, exact=is_exact)
         if source.pipeline is None or rate is None:
             return proof
+        told, provider = portion_of(progress, 0.6, 1.0), as_provider(options.provider)
+        originals, limits = source.pipeline.originals, options.limits
         equal, tried = equal_tokens(
-            source.pipeline.originals,
-            folder,
-            seed=options.seed,
-            limits=options.limits,
-            provider=as_provider(options.provider),
-            progress=portion_of(progress, 0.6, 1.0),
+            originals, folder, seed=options.seed, limits=limits, provider=provider, progress=told
         )
         fault = _rate_fault(equal, tried, rate)
         name = "greedy tokens" if fault else _share_text(equal, tried)

@@ -46,14 +46,7 @@ def write_proven(
 ) -> tuple[FolderProof | None, Saved]:
     """Write a folder, and return its proof and the files; they get their names when the proof has ended.
 
-    Args:
-        output: Where it goes.
-        folder: Its files.
-        prove: Proves a folder that has all of them; None for no proof.
-        overwrite: Whether to replace files that exist.
-
-    Raises:
-        OutputError: A file exists or cannot be written; nothing is left behind.
+    `prove` gets a folder that has all of them; None is for no proof. Where a file exists, nothing is left behind.
     """
     contract, name, proofs = folder.contract, folder.contract.FILE, list[FolderProof]()
     contents = {name: contract.to_json().encode(), **folder.contents}
@@ -82,10 +75,9 @@ def proof_record(
     """Return the record of a proof against an export, or against one with changes that the user asked for."""
     if proof is None:
         return replace(NOT_RUN, changes=changes)
-    reason = "" if proof.passed else proof.findings()[0]
     return ProofRecord(
         outcome="passed" if proof.passed else "failed",
-        reason=reason,
+        reason="" if proof.passed else proof.findings()[0],
         tolerance=proof.tolerance,
         tokens_rate=tokens_rate,
         graphkit=__version__,
@@ -97,11 +89,6 @@ def proof_record(
 def record_contract(
     folder: Path, contract: Contract | BundleContract, names: Iterable[str], proof: ProofRecord
 ) -> None:
-    """Write a contract with the record of the files beside it and of their proof.
-
-    Raises:
-        ModelError: A file cannot be read.
-        OutputError: It cannot be written.
-    """
+    """Write a contract with the record of the files beside it and of their proof."""
     made = replace(contract, files=record_files(folder, names), proof=proof)
     write_text(folder / contract.FILE, made.to_json())
