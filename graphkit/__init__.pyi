@@ -8,28 +8,23 @@ from . import verify as verify
 from .analysis.architecture import Architecture, architecture
 from .analysis.blockers import Blockers, blockers
 from .analysis.bundle_overview import BundleOverview, bundle_overview
+from .analysis.comparison import Comparison, compare
 from .analysis.control_flow import ControlFlow, control_flow
-from .analysis.costs.model_costs import Costs, costs
 from .analysis.findings import Finding
 from .analysis.float16_losses import Float16Losses, float16_losses
 from .analysis.hazards import Hazard, Hazards, hazards
 from .analysis.kv_cache import KVCache, kv_cache
-from .analysis.model_interface import Fit, Interface, fit, interface
+from .analysis.model_costs import Costs, costs
+from .analysis.model_fit import Fit, fit
+from .analysis.model_interface import Interface, interface
 from .analysis.node_list import NodeList, WeightList, node_list, weight_list
 from .analysis.node_placement import NodePlacement, placement
 from .analysis.provider_list import ProviderList, list_providers
-from .analysis.report import Comparison, Report, ReportOptions, compare, report
-from .analysis.shape_ops import RemainingShapes, ShapeOps, remaining_shapes, shape_ops
+from .analysis.report import Report, ReportOptions, report
+from .analysis.shape_ops import ShapeOps, UnknownShapes, shape_ops, unknown_shapes
 from .analysis.shape_origins import Origins, WhatIf, origins, what_if
 from .analysis.summary import Summary, summary
-from .analysis.tensor_shapes import (
-    TensorShapes,
-    UnknownShapes,
-    WhyShape,
-    tensor_shapes,
-    unknown_shapes,
-    why_shape,
-)
+from .analysis.tensor_shapes import RemainingShapes, TensorShapes, WhyShape, remaining_shapes, tensor_shapes, why_shape
 from .analysis.verdict import Verdict
 from .deploy.genai import GenaiReport, genai_folder
 from .deploy.lower import lower_folder

@@ -36,6 +36,8 @@ DESCRIBED = {
     "recurrent decoder": "step of a recurrent decoder",
     "recurrent": "step of a recurrent model",
 }
+DECODERS = ("first-step decoder", "decoder with past", "merged decoder", "decoder-only")
+ENCODERS = ("encoder", "vision")
 JOINED = {"decoder", "dec", "predictor", "prediction", "prednet"}  # words in the inputs of a transducer's joiner
 
 

@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from onnx import defs
 
-from graphkit.analysis.costs.node_costs import count_macs
 from graphkit.analysis.findings import Finding, Judged
+from graphkit.analysis.node_costs import count_macs
 from graphkit.analysis.target_lint import CAUSES, INPUT_DIMS, UNSAID, Cause, Lint, Obstacle
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.name_families import by_family

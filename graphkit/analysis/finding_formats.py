@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from graphkit.analysis.comparison import Comparison
 from graphkit.analysis.findings import KIND_NAMES, KINDS, Finding, finding_page
-from graphkit.analysis.report import VERDICT, Comparison, Report
+from graphkit.analysis.report import VERDICT, Report
 from graphkit.analysis.verdict import Verdict
 from graphkit.render.document_blocks import printable
 

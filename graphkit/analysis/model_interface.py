@@ -1,26 +1,22 @@
-"""Interface: the inputs and outputs of a model, with one row for each numbered family."""
+"""Interface: the inputs and outputs of a model, with one row for each numbered family, and which sizes are frozen."""
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from os.path import commonprefix
-from pathlib import Path
 from typing import ClassVar
 
-from graphkit.analysis.architecture import architecture
-from graphkit.analysis.findings import Finding, Judged
-from graphkit.analysis.frozen_sizes import FrozenSizes, frozen_sizes, has_manifest
-from graphkit.dtypes import dtype_name
-from graphkit.graph.cache_entries import CacheEntry, Slot
-from graphkit.graph.declared_types import Dim, declared_dims, declared_type, shape_text, type_dims
+from graphkit.analysis.findings import Finding, Judged, kind_of
+from graphkit.errors import UsageError
+from graphkit.graph.cache_entries import CacheEntry
+from graphkit.graph.declared_types import Dim, declared_dims, hinted_type, shape_text, type_dims
 from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.name_families import family_label, family_labels, family_pattern
-from graphkit.graph.names import runs_of, short_paths
-from graphkit.graph.view import Scope, Value
+from graphkit.graph.names import runs_of
+from graphkit.graph.roles import MASKS, Role, Roles, dim_at
+from graphkit.graph.traversal import walk_breadth_first
+from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table
 from graphkit.suggest import count_things
@@ -47,6 +43,81 @@ MEANINGS = {
     "logits": "scores before softmax",
     "pred_boxes": "boxes, relative to the image",
 }
+
+
+MANIFEST = "export.json"  # which transformers 5 writes beside its models
+SOURCES: tuple[Role, ...] = ("tokens", "embeddings", "encoder tokens", "audio")  # inputs with rows and a length
+OF_ENCODER: tuple[Role, ...] = ("encoder state", "encoder mask", "encoder tokens")
+HELD = ("past", "state", "positions", "condition", *MASKS)  # roles of inputs that are nothing new
+EXAMPLE = ", as many as the exporter's example had"
+FAULTS = {  # the kind of finding, its place, its sentence; how to export anew by transformers 5, and by anything else
+    "past": ("frozen-past", "{token}",
+        "this decoder runs only after exactly {token}: its past was exported with that length",
+        "with {prompt} of three tokens, with multi_token_decode=True, or with a static cache",
+        "with a dynamic dim for the length of the past, and an example of two or more"),
+    "write": ("lost-write", "{cache}",
+        "the new keys and values of a step are lost: caches come back without them, at every size",
+        "with a cache that grows, not a static one", "so that each step gives its new keys and values back"),
+    "batch": ("frozen-size", "a batch of {size}", f"every run takes exactly {{row}}{EXAMPLE}",
+        "from an example of two rows, or with explicit dynamic_shapes",
+        "with a dynamic dim for the batch, and an example of two rows"),
+    "pictures": ("frozen-size", "{picture}", f"every run takes exactly {{picture}}{EXAMPLE}",
+        "with explicit dynamic_shapes", "with a dynamic dim for the pictures"),
+    "tokens": ("frozen-size", "{token}", f"every run reads exactly {{token}}{EXAMPLE}",
+        "with explicit dynamic_shapes; a model that is unrolled over its tokens has to read them one at a time",
+        "with a dynamic dim for the tokens"),
+    "source": ("frozen-size", "a source of {size}", f"every source has exactly {{size}} positions{EXAMPLE}",
+        "with a cache that grows, or pad each source to this length", "with a dynamic dim for the source"),
+    "mask": ("frozen-size", "a mask of {size}", f"the mask has exactly {{size}} places{EXAMPLE}",
+        "with explicit dynamic_shapes", "with a dynamic dim for the mask"),
+    "padding": ("no-mask", "rows of {prompt}",
+        "no mask: the rows of a batch have to be of one length, for padding would count as tokens",
+        "from an example with a padded row, so that it takes a mask", "with a mask as an input"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FrozenSize:
+    """A size that an exporter froze, or another limit that its example left.
+
+    Attributes:
+        about: A key of `FAULTS`.
+        size: The size; 0 where there is none.
+        where: The size in a few words.
+        ports: Labels of the inputs that show it, and their dims.
+        text: The fault, in a sentence.
+        advice: How to export the model anew.
+    """
+
+    about: str
+    size: int
+    where: str
+    ports: str
+    text: str
+    advice: str
+
+    @property
+    def kind(self) -> str:
+        """The kind of finding."""
+        return FAULTS[self.about][0]
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.ports}) - {self.advice}"
+
+
+@dataclass(frozen=True)
+class FrozenSizes(Judged):
+    """The sizes that an exporter froze: a row for each, the worst first."""
+
+    title: ClassVar[str] = "Frozen sizes"
+    rows: tuple[FrozenSize, ...]
+
+    def found(self) -> tuple[Finding, ...]:
+        return tuple(Finding(row.kind, row.where, str(row), row.where) for row in self.rows)
+
+    def blocks(self) -> Iterator[Block]:
+        for finding in self.found():
+            yield Prose(f"{finding.text[0].upper()}{finding.text[1:]}.", "warning" if finding.is_fault else "plain")
 
 
 @dataclass(frozen=True)
@@ -211,306 +282,155 @@ def _join_ports(members: list[tuple[Port, tuple[Dim, ...] | None]]) -> list[Port
     return [replace(ports[0], indices=indices, names=names, label=label, shape=shape, shapes=each)]
 
 
-Pair = tuple[str, Value, str, Value]  # a model and its output, a model and its input
-PairsOf = Callable[[dict[str, Model], str, str], Iterator[Pair]]
-
-DECODERS = ("first-step decoder", "decoder with past", "merged decoder", "decoder-only")
-ENCODERS = ("encoder", "vision")
-ONCE = (*DECODERS, "recurrent decoder", "recurrent")  # roles that a pipeline has once
-SHOWN = 4  # names of models in a sentence
+# Sizes that an exporter froze at those of its example: a past, a batch, a prompt, a source; and writes that it lost.
+#
+# The declared dims and the nodes tell. A dim that is called by a number is frozen where an output is as long: exporters
+# write sizes that they know so. A manifest beside the model only tells how to export it anew.
 
 
-@dataclass(frozen=True)
-class Link:
-    """Outputs of one model that feed inputs of another, or of itself at the next step.
+def frozen_sizes(model: ModelLike) -> FrozenSizes:
+    """Find the sizes that an exporter froze, such as a past of exactly one token.
 
-    Attributes:
-        source, target: Labels of the models.
-        outputs, inputs: Labels of the tensors.
-        count: How many pairs.
-        problems: Pairs whose dtypes or dims do not fit, in words.
+    The size of a picture is fixed on purpose, and so are those of a model of which every size is.
     """
-
-    source: str
-    outputs: str
-    target: str
-    inputs: str
-    count: int
-    problems: tuple[str, ...]
+    model = as_model(model)
+    finders = _frozen_pasts, _lost_writes, _frozen_batch, _frozen_lengths, _missing_mask
+    return FrozenSizes(tuple(_describe(model, *row) for find in finders for row in find(model)))
 
 
-@dataclass(frozen=True)
-class Fit(Judged):
-    """How some models fit together.
+def check_frozen_sizes(models: Iterable[Model], batch: int) -> None:
+    """Refuse decoders that cannot go on from step to step, whatever they are made into, and models of another batch.
 
-    Attributes:
-        roles: (label, role) of each.
-        missing: Inputs that another model should feed, and none does.
-        leftover: Cache outputs that no model reads.
-        apart: Models that look like part of no pipeline, of which nothing is asked.
-        absent: Models that a folder has not got, and who needs them, in a sentence.
+    Raises:
+        UsageError: A past or a source has one length, new keys and values are lost, or a batch has another size.
     """
-
-    title: ClassVar[str] = "How they fit together"
-    roles: tuple[tuple[str, str], ...]
-    links: tuple[Link, ...]
-    missing: tuple[str, ...]
-    leftover: tuple[str, ...]
-    apart: tuple[str, ...] = ()
-    absent: tuple[str, ...] = field(default=(), metadata={"in_json": False})
-
-    def found(self) -> tuple[Finding, ...]:
-        problems = (problem for link in self.links for problem in link.problems)
-        texts = (*self.absent, *problems, *(f"nothing gives {name}" for name in self.missing))
-        return tuple(Finding("fit", text, text, text) for text in texts)
-
-    def blocks(self) -> Iterator[Block]:
-        if not self.links:
-            yield Prose("No output of one model is recognised as an input of another.")
-        else:
-            rows = [
-                (f"{link.source}: {link.outputs}", f"-> {link.target}: {link.inputs}", link.count, not link.problems)
-                for link in self.links
-            ]
-            yield table("Output:code | Feeds:note | Tensors:number | Fits", rows)
-        if self.apart:
-            more = f" and {len(self.apart) - SHOWN:,} more" if len(self.apart) > SHOWN else ""
-            yield Prose(
-                "Asked only among models of one folder that look like one pipeline, with one decoder of each role; "
-                f"not of {', '.join(self.apart[:SHOWN])}{more}."
-            )
-        for name in self.leftover:
-            yield Prose(f"Left over: no model takes {name}.")
-        for finding in self.findings():
-            yield Prose(finding, "warning")
+    for name, row in [(model.name, row) for model in models for row in frozen_sizes(model).rows]:
+        if kind_of(row.kind).is_fault or row.about == "source":
+            raise UsageError(f"{name}: {row}")
+        if row.about == "batch" and row.size != batch:
+            raise UsageError(f"{name}: {row.text} ({row.ports}) - give --batch {row.size}, or {row.advice}")
 
 
-def fit(models: Sequence[ModelLike]) -> Fit:
-    """Find out which outputs of some models feed which inputs of others, among those that look like one pipeline.
+def has_manifest(model: Model) -> bool:
+    """Whether the manifest of transformers 5 lies beside a model."""
+    return model.path is not None and (model.path.parent / MANIFEST).is_file()
 
-    Args:
-        models: Any of an encoder, decoders of the first and of later steps, and a merged decoder.
 
-    Returns:
-        The links, the inputs that nothing feeds, the cache outputs that nothing takes, and the models of no pipeline.
+Row = tuple[str, int, list[Value]]  # a key of `FAULTS`, the size, the inputs that show it
 
-    Example:
-        >>> found = graphkit.fit([graphkit.load("example:merged-decoder")])
-        >>> found.links[0].inputs
-        'past_key_values.0.decoder.{key|value}'
-    """
-    labels = {(each.label if each.path else each.name): each for each in map(as_model, models)}
-    short = short_paths(labels)
-    names = {short[label]: model for label, model in labels.items()}
-    roles = {name: architecture(model).role for name, model in names.items()}
-    groups = [_Group({name: names[name] for name in group}, roles) for group in _pipeline_groups(names, roles)]
-    pairs = [pair for group in groups for pair in group.pairs()]
-    fed = {(target, value.name) for _, _, target, value in pairs}
-    taken = {(source, value.name) for source, value, _, _ in pairs}
-    return Fit(
-        tuple(roles.items()),
-        tuple(_join_links(pairs)),
-        tuple(name for group in groups for name in _missing_models(group.names, group.roles, fed)),
-        tuple(name for group in groups for name in _leftover_ports(group.names, group.roles, taken)),
-        tuple(name for name in names if not any(name in group.names for group in groups)),
-        tuple(part for group in groups for part in _absent_parts(group.names, group.roles)),
+
+def _describe(model: Model, about: str, size: int, ports: list[Value]) -> FrozenSize:
+    _, place, sentence, by_transformers, by_others = FAULTS[about]
+    words = {thing: count_things(size or len(ports), f"{thing}(s)") for thing in ("token", "row", "picture", "cache")}
+    words |= {"size": str(size), "prompt": next((value.name for value in model.roles.all("tokens")), "a prompt")}
+    text = (by_transformers if has_manifest(model) else by_others).format(**words)
+    label, dims = family_labels(value.name for value in ports), {declared_dims(value) for value in ports}
+    shown = f"{label} {shape_text(next(iter(dims)))}" if len(dims) == 1 else label
+    return FrozenSize(about, size, place.format(**words), shown, sentence.format(**words), f"export it anew {text}")
+
+
+def _dims(value: Value | None) -> tuple[Dim, ...]:
+    """Return the dims of a value, those called by a number as that number."""
+    declared = hinted_type(value) if value is not None else None
+    return (declared.dims if declared is not None else None) or ()
+
+
+def _number_at(value: Value, axis: int) -> int:
+    """Return a dim that is a number, or called by one; 0 for any other."""
+    return dim if isinstance(dim := dim_at(value, axis), int) else 0
+
+
+def _is_name(value: Value, axis: int) -> bool:
+    """Whether a dim is called by a number."""
+    return _number_at(value, axis) > 0 and isinstance((declared_dims(value) or ())[axis], str)
+
+
+def _is_frozen(model: Model, value: Value, axis: int) -> bool:
+    """Whether a number stands for a dim while others are open, or is its name, and that of a dim of an output too."""
+    if not _is_name(value, axis):
+        return any(not isinstance(dim, int) for each in model.roles.inputs for dim in _dims(each))
+    outputs = [declared_dims(output) or () for output in model.graph.outputs]
+    return any(dim_at(value, axis) in dims for dims in outputs) or all(
+        isinstance(dim, int) for d in outputs for dim in d
     )
 
 
-def _pipeline_groups(names: dict[str, Model], roles: dict[str, str]) -> list[list[str]]:
-    """Return the models that look like one pipeline, for each: one of each role side by side, or those of a folder."""
-    folders: dict[Path | None, list[str]] = defaultdict(list)
-    for name, model in names.items():
-        folders[model.path.parent if model.path else None].append(name)
-    parents = {folder.parent if folder else None for folder in folders}
-    if len(set(roles.values())) == len(roles) and (len(folders) == 1 or len(parents) == 1):
-        return [list(names)]
-    pipelines = []
-    for group in folders.values():  # no two of which are decoders of the same role, variants apart
-        variants = _variant_suffixes({name: roles[name] for name in group})
-        decoders = [(roles[name], variants[name]) for name in group if roles[name] in ONCE]
-        if len(group) > 1 and len(set(decoders)) == len(decoders):
-            pipelines.append(group)
-    return pipelines
+def _self_attention(roles: Roles) -> list[CacheEntry]:
+    return [entry for entry in roles.cache if not roles.is_cross(entry)]
 
 
-class _Group:
-    """Models that belong together."""
-
-    def __init__(self, names: dict[str, Model], roles: dict[str, str]) -> None:
-        self.names = names
-        self.roles = {name: roles[name] for name in names}
-        self.variants = _variant_suffixes(self.roles)
-
-    def pairs(self) -> Iterator[Pair]:
-        """Yield each output that feeds an input."""
-        for target in self.names:
-            if self.roles[target] in DECODERS:
-                yield from self._best_pairs(target, ENCODERS, _encoder_pairs)
-                yield from self._best_pairs(target, ("first-step decoder",), _cache_pairs)
-                yield from _cache_pairs(self.names, target, target)
-            starting = [name for name in self.names if first_states(self.names[name], self.names[target])]
-            for source in _of_a_variant(starting, self.variants, target):
-                first = first_states(self.names[source], self.names[target])
-                yield from ((source, state, target, past) for past, state in first.items())
-            yield from ((target, entry.next, target, entry.past) for entry in self.names[target].roles.states)
-
-    def _best_pairs(self, target: str, of_roles: Sequence[str], pairs_of: PairsOf) -> Iterator[Pair]:
-        """Yield the pairs of the sources of some roles; where several could feed a target, of those that fit best."""
-        sources = [name for name in self.names if self.roles[name] in of_roles and name != target]
-        every = {name: [*pairs_of(self.names, name, target)] for name in _of_a_variant(sources, self.variants, target)}
-        pairs = {name: found for name, found in every.items() if found}
-        if len(pairs) > 1:
-            most = max(map(len, pairs.values()))
-            whole = (name for name, found in pairs.items() if len(found) == most)
-            fitting = [name for name in whole if not any(_link_problem(*pair) for pair in pairs[name])]
-            alike = {name: len(commonprefix([name, target])) for name in fitting}  # noqa: RUF071 - of letters
-            pairs = {name: pairs[name] for name in fitting if alike[name] == max(alike.values())}
-        yield from itertools.chain.from_iterable(pairs.values())
+def _frozen_pasts(model: Model) -> Iterator[Row]:
+    """Yield the lengths that pasts have to have, of caches that grow from one number to a larger one."""
+    lengths: dict[int, list[Value]] = defaultdict(list)
+    for entry in _self_attention(model.roles):
+        before, after = _dims(entry.past), _dims(entry.present)
+        grown = [at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]]
+        if entry.past is not None and len(grown) == 1 and len(before) == len(after):
+            old, new = before[grown[0]], after[grown[0]]
+            if _is_name(entry.past, grown[0]):  # which no runtime checks
+                continue
+            if isinstance(old, int) and isinstance(new, int) and old < new:
+                lengths[old].append(entry.past)
+    yield from (("past", length, values) for length, values in lengths.items())
 
 
-def _variant_suffixes(roles: dict[str, str]) -> dict[str, str]:
-    """Return the suffix that distinguishes each file from another of its role, such as `_quantized`; "" for most."""
-    stems = {name: name.removesuffix(".onnx") for name in roles}
-    marks = {
-        stems[longer].removeprefix(stems[shorter])
-        for shorter, longer in itertools.permutations(roles, 2)
-        if roles[shorter] == roles[longer] and re.match(rf"{re.escape(stems[shorter])}[_.-]", stems[longer])
-    }
-    by_length = sorted(marks, key=len, reverse=True)
-    return {name: next((mark for mark in by_length if stem.endswith(mark)), "") for name, stem in stems.items()}
-
-
-def _of_a_variant(sources: Sequence[str], variants: dict[str, str], target: str) -> list[str]:
-    """Return the sources of the variant of a target, else those of none, else all."""
-    for variant in (variants[target], ""):
-        if matching := [source for source in sources if variants[source] == variant]:
-            return matching
-    return list(sources)
-
-
-def _encoder_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
-    model = names[source]
-    state = next((value for value in model.graph.outputs if model.roles.of(value) == "encoder state"), None)
-    if state is not None:
-        yield from ((source, state, target, value) for value in names[target].roles.all("encoder state"))
-
-
-def _cache_pairs(names: dict[str, Model], source: str, target: str) -> Iterator[Pair]:
-    pasts = {entry.slot: past for past, entry in names[target].roles.pasts.items()}
-    for slot, present in _present_outputs(names[source]).items():
-        if slot in pasts:
-            yield source, present, target, pasts[slot]
-
-
-def first_states(first: Model, step: Model) -> dict[Value, Value]:
-    """Return the outputs of a model that starts a sequence which are the recurrent state of a step, by its input.
-
-    They have the names of the outputs of the step, or of its inputs; it is none where one is missing, or where the
-    model has recurrent state of its own.
-    """
-    if first.roles.states or not first.roles.all("tokens", "embeddings", "audio"):
-        return {}
-    first_of = given_states(first, step)
-    return first_of if len(first_of) == len(step.roles.states) else {}
-
-
-def given_states(first: Model, step: Model) -> dict[Value, Value]:
-    """Return the outputs of the first step that are recurrent state of later ones, by its input there."""
-    outputs = {_plain_name(value): value for value in first.graph.outputs}
-    return {
-        entry.past: outputs[name]
-        for entry in step.roles.states
-        for name in (_plain_name(entry.past), _plain_name(entry.next))
-        if name in outputs
-    }
-
-
-def _plain_name(value: Value) -> str:
-    """Return a name without what an exporter puts before it where an input and an output have the same."""
-    return re.sub(r"^(input|output)\.", "", value.name)
-
-
-def _present_outputs(model: Model) -> dict[Slot, Value]:
-    """Return the outputs that give a cache; not those that a cache branch gives empty."""
+def _lost_writes(model: Model) -> Iterator[Row]:
+    """Yield the caches of self-attention that nothing new is written into, of layers without any other."""
     roles = model.roles
-    return {e.slot: e.present for e in roles.cache if e.present is not None and e.present not in roles.empty}
+    reads_encoder = bool(roles.all(*OF_ENCODER)) or any(entry.slot.attention == "encoder" for entry in roles.cache)
+    new = [value for value, role in roles.inputs.items() if role not in HELD and _dims(value)]
+    reached = set(walk_breadth_first(new, _computed_from)) if roles.pasts and new else set(roles.outputs)
+    written = {entry.slot.index[:1] for entry in roles.cache if entry.present in reached}
+    kept = [entry for entry in roles.cache if entry.present is not None and entry.slot.index[:1] not in written]
+    kept = [entry for entry in kept if entry.slot.kind != "state" and entry.slot.attention != "encoder"]
+    own = [entry.past for entry in kept if entry.slot.attention == "decoder" or not reads_encoder]
+    if lost := [past for past in own if past is not None]:
+        yield "write", 0, lost
 
 
-def _join_links(pairs: Sequence[Pair]) -> Iterator[Link]:
-    groups: dict[tuple[str, str, str, str], list[tuple[Value, Value]]] = defaultdict(list)
-    for source, output, target, value in pairs:
-        groups[source, family_pattern(output.name), target, family_pattern(value.name)].append((output, value))
-    for (source, _, target, _), members in groups.items():
-        problems = (_link_problem(source, output, target, value) for output, value in members)
-        yield Link(
-            source,
-            family_labels(output.name for output, _ in members),
-            target,
-            family_labels(value.name for _, value in members),
-            len(members),
-            tuple(problem for problem in problems if problem),
-        )
+def _computed_from(value: Value) -> Iterator[Value]:
+    """Yield the values that nodes compute from a value, also nodes with a body that reads it."""
+    for reader, _ in value.consumers:
+        node: Node | None = reader
+        while node is not None:
+            yield from node.results
+            node = node.scope.owner
 
 
-def _link_problem(source: str, output: Value, target: str, value: Value) -> str:
-    """Return why an output cannot feed an input, "" if it can; symbols fit anything."""
-    output_type, input_type = declared_type(output), declared_type(value)
-    if output_type is None or input_type is None:
-        return ""
-    where = f"{source}: {output.name} -> {target}: {value.name}"
-    if output_type.dtype != input_type.dtype:
-        return f"{where}: {dtype_name(output_type.dtype)} into {dtype_name(input_type.dtype)}"
-    if output_type.dims is None or input_type.dims is None:
-        return ""
-    numbers = zip(output_type.dims, input_type.dims, strict=False)
-    clash = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in numbers)
-    if clash or len(output_type.dims) != len(input_type.dims):
-        return f"{where}: {shape_text(output_type.dims)} into {shape_text(input_type.dims)}"
-    return ""
+def _frozen_batch(model: Model) -> Iterator[Row]:
+    """Yield the number of rows, where it is fixed and other sizes are not; of pictures, one is left alone."""
+    rows: dict[tuple[str, int], list[Value]] = defaultdict(list)
+    for value in model.roles.all(*SOURCES, "image"):
+        key = "pictures" if model.roles.of(value) == "image" else "batch", _number_at(value, 0)
+        if key[1] and key != ("pictures", 1) and len(_dims(value)) > 1 and _is_frozen(model, value, 0):
+            rows[key].append(value)
+    yield from ((*key, values) for key, values in rows.items())
 
 
-def _missing_models(names: dict[str, Model], roles: dict[str, str], fed: set[tuple[str, str]]) -> Iterator[str]:
-    for name, model in names.items():
-        has_encoder = any(role in ENCODERS for role in roles.values())
-        needed = [past.name for past in model.roles.pasts] if roles[name] == "decoder with past" else []
-        needed += [value.name for value in model.roles.all("encoder state") if has_encoder]
-        yield from _group_ports(name, [port for port in needed if (name, port) not in fed])
+def _frozen_lengths(model: Model) -> Iterator[Row]:
+    """Yield the lengths of prompts, sources and masks that are fixed where other sizes are not."""
+    roles = model.roles
+    for value in roles.all("tokens", "embeddings", "encoder tokens"):
+        size = _number_at(value, 1)
+        if size > 1 and (roles.cache or _is_name(value, 1)) and _is_frozen(model, value, 1):
+            yield "tokens", size, [value]
+    cross = {dim for entry in roles.cache if roles.is_cross(entry) for dim in _dims(entry.present)[1:]}
+    slots = {dim for entry in _self_attention(roles) for value in (entry.past, entry.present) for dim in _dims(value)}
+    lengths = [dim_at(value, 1) for value, role in roles.inputs.items() if role not in ("past", *MASKS)]
+    lengths += [dim_at(past, entry.axis) for past, entry in roles.pasts.items()]
+    for value in roles.all("mask", "encoder mask"):
+        size = _number_at(value, -1)
+        is_open = _is_name(value, -1) or any(isinstance(length, str) for length in lengths)
+        if is_open and size not in (0, 1, *lengths) and (size in cross or size not in slots):
+            yield "source" if size in cross else "mask", size, [value]
 
 
-def _absent_parts(names: dict[str, Model], roles: dict[str, str]) -> Iterator[str]:
-    """Yield which of an encoder, an embedding table and an encoder of pictures an export has not got, and who needs it.
-
-    Only all models of a folder with a manifest are meant to be whole.
-    """
-    models, paths = list(names.values()), {model.path for model in names.values()}
-    folder = next((path.parent for path in paths if path is not None), None)
-    if folder is None or not all(map(has_manifest, models)) or paths != set(folder.glob("*.onnx")):
-        return
-    config = folder / "config.json"
-    has_encoder = any(role in ENCODERS for role in roles.values())
-    has_pictures = any("pixel" in value.name for model in models for value in model.roles.inputs)
-    has_table = any(list(model.roles.inputs.values()) == ["tokens"] and not model.roles.logits for model in models)
-    needs_pictures = not has_pictures and config.is_file() and b'"vision_config"' in config.read_bytes()
-    for name, model in names.items():
-        embeds = "".join(value.name for value in model.roles.all("embeddings") if roles[name] in DECODERS)
-        if states := [value.name for value in model.roles.all("encoder state") if not has_encoder]:
-            yield f"no encoder: nothing gives {name}: {states[0]} - export it beside the decoder"
-        if embeds and not model.roles.all("tokens") and not has_table:
-            yield f"no embedding table: nothing gives {name}: {embeds} - export it beside the decoder"
-        if embeds and needs_pictures:
-            yield f"no encoder of pictures: nothing gives their rows in {name}: {embeds} - export it beside the decoder"
-
-
-def _leftover_ports(names: dict[str, Model], roles: dict[str, str], taken: set[tuple[str, str]]) -> Iterator[str]:
-    if not any(role == "decoder with past" for role in roles.values()):
-        return
-    for name, model in names.items():
-        if roles[name] in ("first-step decoder", "decoder with past"):
-            presents = [value.name for value in _present_outputs(model).values()]
-            yield from _group_ports(name, [port for port in presents if (name, port) not in taken])
-
-
-def _group_ports(model: str, ports: list[str]) -> Iterator[str]:
-    if ports:
-        yield f"{model}: {family_labels(ports)}"
+def _missing_mask(model: Model) -> Iterator[Row]:
+    """Yield that a decoder of several rows takes no mask, so that padding counts as tokens."""
+    roles, known = model.roles, (*SOURCES, *HELD, "token types")
+    sources = roles.all("tokens", "embeddings")
+    may_mask = any(role in MASKS or (role not in known and _dims(value)) for value, role in roles.inputs.items())
+    is_decoder = _self_attention(roles) or (roles.states and roles.logits is not None)
+    reads_encoder = roles.all(*OF_ENCODER) or any(roles.is_cross(entry) for entry in roles.cache)
+    if sources and is_decoder and not reads_encoder and not may_mask and not isinstance(dim_at(sources[0], 0), int):
+        yield "padding", 0, list(sources)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from onnx import SparseTensorProto, TensorProto
 
-from graphkit.analysis.costs.node_costs import FAILURES, bytes_of
+from graphkit.analysis.node_costs import FAILURES, bytes_of
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import Dim, attribute_text, shape_text

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from graphkit.analysis.blockers import NO_REWRITE
-from graphkit.analysis.costs.node_costs import node_costs
-from graphkit.analysis.costs.typical_sizes import TypicalSizes
+from graphkit.analysis.node_costs import node_costs
 from graphkit.analysis.target_lint import CONTROL_FLOW, Cause, Lint
+from graphkit.analysis.typical_sizes import TypicalSizes
 from graphkit.equivalence.spelling import inline_model
 from graphkit.graph.operator_traits import MEASURING
 from graphkit.graph.view import Node, Value, all_nodes

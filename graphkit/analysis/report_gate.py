@@ -18,8 +18,9 @@ from pathlib import Path, PurePath
 from types import UnionType
 from typing import Any, ClassVar, NamedTuple, cast, get_args, get_origin, get_type_hints
 
+from graphkit.analysis.comparison import Comparison
 from graphkit.analysis.findings import KIND_NAMES, Finding, kind_of, kinds_named
-from graphkit.analysis.report import PLACEMENT, VERDICT, Comparison, Report
+from graphkit.analysis.report import PLACEMENT, VERDICT, Report
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import UsageError
 from graphkit.graph.names import paths_below

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.graph.operator_traits import MEASURING, SHAPE_OPERATORS, value_inputs
-from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.model import Model, ModelLike, as_model
-from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
-from graphkit.render.result import Result, tabled
+from graphkit.graph.view import Value, all_nodes
+from graphkit.model import ModelLike, as_model
+from graphkit.render.document_blocks import Block, NodeMark, Prose, Table, table, table_of
+from graphkit.render.result import tabled
+from graphkit.shapes import Shapes, infer
 from graphkit.suggest import count_things
 
 
@@ -149,104 +150,97 @@ def shape_ops(model: ModelLike, after: ModelLike | None = None) -> ShapeOps:
     return ShapeOps(nodes, ops, measured, changes, sum(1 for _ in all_nodes(after.scopes)))
 
 
-SHOWN_CONSUMERS = 3  # consumers of one Shape that are named
-SHOWN_NODES = 12  # in a text
-
-
 @dataclass(frozen=True)
-class Feeds:
-    """An input that a Shape reaches, directly or through shape computations.
+class UnknownCause:
+    """Why the shapes of some tensors are not known.
 
     Attributes:
-        node: Path of the node, which does not compute a shape itself.
-        input: Name of the input if its value is read, else its index.
+        reason: Why, as `graphkit shapes` says it of the first one.
+        op, node: The operator and the node that compute the first one.
+        first: The first tensor, by its name in `scope`.
+        scope: Path of its scope, "" for the main graph.
+        tensors: How many tensors depend on it.
     """
 
-    node: str
+    reason: str
     op: str
-    input: str
+    node: str
+    first: str
+    scope: str
+    tensors: int
 
-    def __str__(self) -> str:
-        return f"{self.op} {self.node} ({self.input})"
+    @property
+    def name(self) -> str:
+        """The first tensor as `graphkit shapes --why` takes it."""
+        return f"{self.scope}::{self.first}" if self.scope else self.first
 
 
 @dataclass(frozen=True)
-class RemainingShape:
-    """A Shape or Size node.
+class UnknownShapes(Judged):
+    """The unknown shapes of the tensors that nodes compute.
 
     Attributes:
-        measures: The tensor whose shape it reads.
-        feeds: The inputs that it reaches.
+        tensors: How many there are.
+        unknown: How many have an unknown rank or dim.
+        causes: The values that they depend on, in the order of the graph.
     """
 
-    node: str
-    measures: str
-    feeds: tuple[Feeds, ...]
-
-
-@dataclass(frozen=True)
-class RemainingShapes(Result):
-    """The Shape nodes of a model, and why they are there."""
-
-    title: ClassVar[str] = "Remaining shapes"
-    shapes: tuple[RemainingShape, ...] = field(
+    title: ClassVar[str] = "Unknown shapes"
+    tensors: int
+    unknown: int
+    causes: tuple[UnknownCause, ...] = field(
         metadata=tabled(
-            "Node:code | Reads shape of:code | Feeds:number | Such as:note",
-            cells=lambda shape: (
-                shape.node,
-                shape.measures,
-                len(shape.feeds),
-                f"feeds {', '.join(map(str, shape.feeds[:SHOWN_CONSUMERS])) or 'nothing'}",
-            ),
-            most=SHOWN_NODES,
-            empty="No node reads the shape of a tensor.",
+            "First:code=name | Reason:note | Tensors:number",
+            most=10,
+            empty="None: the shape of every tensor follows from those of the inputs.",
         )
     )
 
+    def found(self) -> tuple[Finding, ...]:
+        findings = []
+        for cause in self.causes:
+            tensors = count_things(cause.tensors, "tensor(s)")
+            where = f"{tensors} behind {cause.op} '{cause.node}'"
+            text = f"{tensors} of unknown shape from '{cause.name}' on: {cause.reason}"
+            findings.append(Finding("unknown-shapes", where, text, cause.op, cause.tensors))
+        return tuple(findings)
 
-def remaining_shapes(model: ModelLike, *, without: Collection[str] = ()) -> RemainingShapes:
-    """List the Shape and Size nodes of a model with the nodes that need them.
+    def marks(self) -> Iterator[NodeMark]:
+        return (NodeMark("Findings", "fault", "fault", cause.node, cause.reason) for cause in self.causes)
+
+    def introduction(self) -> Iterator[str]:
+        yield (
+            f"{self.unknown:,} of {self.tensors:,} tensors have a rank or a dim that does not follow from the inputs: "
+            "`graphkit shapes` shows them."
+        )
+
+
+def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> UnknownShapes:
+    """Find the tensors whose shapes are not known before a run.
 
     Args:
         model: The model, or its path.
-        without: Paths of bodies to leave out.
+        shapes: The inferred shapes of the model, if they are known already.
 
     Returns:
-        Each Shape and Size node, with the inputs that it reaches.
+        Their number, and the values that they depend on.
 
     Example:
-        >>> print(graphkit.remaining_shapes(graphkit.load("example:causal-attention")).shapes[0].feeds[0])
-        Range /Range (limit)
+        >>> graphkit.unknown_shapes(graphkit.load("example:causal-attention")).unknown
+        0
     """
-    model = as_model(model)
-    excluded = [scope for scope in model.graph.walk() if scope.path in without]
-    nodes = [node for node in all_nodes(model.scopes) if node.is_op(*MEASURING)]
-    nodes = [node for node in nodes if not any(body.contains(node.scope) for body in excluded)]
-    sources = ("?" if (source := node.input(0)) is None else source.name for node in nodes)
-    feeds = (tuple(_find_feeds(model, node)) for node in nodes)
-    return RemainingShapes(tuple(map(RemainingShape, (node.path for node in nodes), sources, feeds)))
-
-
-def _find_feeds(model: Model, node: Node) -> Iterator[Feeds]:
-    """Yield the inputs that a node's outputs reach through nodes that compute shapes."""
-    seen: set[Value] = set()
-    pending = [*node.results]
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if value in value.scope.outputs:
-            owner = value.scope.owner
-            if owner is None:
-                yield Feeds(value.name, "output", "output")
-            elif owner.is_op("If"):
-                pairs = zip(owner.outputs, value.scope.outputs, strict=False)
-                pending += [outer for outer, inner in pairs if inner is value and outer is not None]
-            else:
-                yield Feeds(owner.path, owner.operator, "output")
-        for consumer, index in value.consumers:
-            if model.shape_tensors.works_on_shapes(consumer):
-                pending += consumer.results
-            else:
-                yield Feeds(consumer.path, consumer.operator, value_inputs(consumer).get(index, f"input {index}"))
+    shapes = shapes or infer(as_model(model))
+    computed = [value for value in shapes if value.kind == "node" and not value.is_constant]
+    unknown = [value for value in computed if not shapes[value].is_known]
+    groups: dict[object, list[Value]] = {}
+    origins: dict[object, object] = {}
+    for value in unknown:  # by an unknown symbol, or the reason of an unknown rank; both begin at the first node
+        tensor = shapes[value]
+        unknowns = (name for dim in tensor.dims or () for name in sorted(dim.symbols) if name[:1] == "?")
+        origin = origins.setdefault(tensor.reason if tensor.dims is None else next(unknowns), value.producer)
+        groups.setdefault(origin, []).append(value)
+    causes = []
+    for first, *others in groups.values():
+        op, path = (first.producer.operator, first.producer.path) if first.producer is not None else ("", "")
+        causes.append(UnknownCause(shapes.reason(first), op, path, first.name, first.scope.path, 1 + len(others)))
+    return UnknownShapes(len(computed), len(unknown), tuple(causes))

@@ -13,7 +13,6 @@ from graphkit.io.byte_source import source_of
 from graphkit.model import Model
 from graphkit.render.document_blocks import size_text
 
-LEAST = 1 << 20  # bytes
 PLACES, FIRST = 64, 4  # elements that are read of each matrix, and those that must be equal before the others are
 TELLING = 8  # numbers among them that differ, without which they say nothing
 BLOCK = 1024  # columns
@@ -21,24 +20,23 @@ STEPS = 2654435761, 40503  # that spread the places over rows and columns
 
 
 def find_stored_twice(
-    model: Model, tensors: Iterable[tuple[onnx.TensorProto, int]], *, reads_all: bool = False
+    model: Model, matrices: Iterable[tuple[onnx.TensorProto, int]], *, reads_all: bool = False
 ) -> Iterator[Finding]:
-    """Yield the large matrices that are stored twice, of which a few elements are read, or all of them.
+    """Yield the matrices that are stored twice, of which a few elements are read, or all of them.
 
     Nothing is read where a data file is missing, or on a server.
 
     Args:
         model: The model.
-        tensors: Its weights, with their bytes.
+        matrices: Its large ones that lie in files, with their bytes.
         reads_all: Whether to compare all elements of those that agree in a few.
     """
     groups: dict[tuple[int, int, int], dict[object, onnx.TensorProto]] = {}
-    for tensor, size in tensors:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL and size >= LEAST and len(tensor.dims) == 2:
-            place = tuple(sorted((entry.key, entry.value) for entry in tensor.external_data))
-            most, least = sorted(tensor.dims, reverse=True)
-            if size in (most * least * width for width in (1, 2, 4, 8)):
-                groups.setdefault((tensor.data_type, most, least), {}).setdefault(place, tensor)
+    for tensor, size in matrices:
+        place = tuple(sorted((entry.key, entry.value) for entry in tensor.external_data))
+        most, least = sorted(tensor.dims, reverse=True)
+        if size in (most * least * width for width in (1, 2, 4, 8)):
+            groups.setdefault((tensor.data_type, most, least), {}).setdefault(place, tensor)
     several = {key: list(members.values()) for key, members in groups.items() if len(members) > 1}
     if not several or any(data.size is None for data in model.source.data_files):
         return

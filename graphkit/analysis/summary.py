@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 import onnx
 
 from graphkit.analysis.findings import Finding, Judged
-from graphkit.analysis.stored_twice import find_stored_twice
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.graph.operator_traits import EXTRA, QUANTIZED
 from graphkit.graph.roles import trace_condition
@@ -180,7 +179,9 @@ def weight_bits(all_weights: Iterable[Weight]) -> tuple[WeightBits, ...]:
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
+StoredTensor = tuple[onnx.TensorProto, str | None, int]  # with the node that holds it, and its bytes
 LARGEST = 5
+LARGE_MATRIX = 1 << 20  # bytes of one that is looked for in other places
 STANDARD_DOMAINS = {"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"}
 CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
 
@@ -394,10 +395,7 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
             if size
         ),
         tied=_tied_groups(model, tensors) if hash_weights else None,
-        problems=(
-            *_model_problems(model),
-            *find_stored_twice(model, ((tensor, size) for tensor, _, size in tensors), reads_all=hash_weights),
-        ),
+        problems=(*_model_problems(model), *_stored_twice(model, tensors, reads_all=hash_weights)),
     )
 
 
@@ -433,7 +431,7 @@ def _quantization_styles(operators: tuple[OperatorCount, ...]) -> tuple[str, ...
     return tuple(styles)
 
 
-def _tied_groups(model: Model, tensors: list[tuple[onnx.TensorProto, str | None, int]]) -> tuple[TiedTensors, ...]:
+def _tied_groups(model: Model, tensors: Sequence[StoredTensor]) -> tuple[TiedTensors, ...]:
     """Return the groups of equal tensors among those that stay in files; only those of equal size are read."""
     import hashlib  # only `--hash` needs it
 
@@ -448,6 +446,15 @@ def _tied_groups(model: Model, tensors: list[tuple[onnx.TensorProto, str | None,
             groups[size, digest].append(_tensor_name(tensor, node))
     tied = [TiedTensors(tuple(names), size) for (size, _), names in groups.items() if len(names) > 1]
     return tuple(sorted(tied, key=lambda group: -group.bytes))
+
+
+def _stored_twice(model: Model, tensors: Sequence[StoredTensor], *, reads_all: bool) -> Iterator[Finding]:
+    large = [(tensor, size) for tensor, _, size in tensors if size >= LARGE_MATRIX and len(tensor.dims) == 2]
+    matrices = [(tensor, size) for tensor, size in large if _is_in_a_file(tensor)]
+    if len(matrices) > 1:
+        from graphkit.analysis.stored_twice import find_stored_twice  # which small models do not need
+
+        yield from find_stored_twice(model, matrices, reads_all=reads_all)
 
 
 def _model_problems(model: Model) -> Iterator[Finding]:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-from graphkit.analysis.architecture import Architecture
-from graphkit.analysis.costs.model_costs import Costs, Quantity
-from graphkit.analysis.costs.typical_sizes import TYPICAL
+from graphkit.analysis.architecture import ENCODERS, Architecture
 from graphkit.analysis.findings import Finding, Judged, Kind, in_order, worst_first
 from graphkit.analysis.kv_cache import KVCache
-from graphkit.analysis.model_interface import ENCODERS
+from graphkit.analysis.model_costs import Costs, Quantity
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
+from graphkit.analysis.typical_sizes import TYPICAL
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import find_lookups, table_entries
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from graphkit.analysis.blockers import Blockers
     from graphkit.analysis.control_flow import ControlFlow
     from graphkit.analysis.hazards import Hazards
-    from graphkit.analysis.tensor_shapes import UnknownShapes
+    from graphkit.analysis.shape_ops import UnknownShapes
 
 COMMANDS = 3  # at most
 LEFT = 3  # rows for findings that commands leave

@@ -153,7 +153,7 @@ def costs(model: str, options: Asked[CostFlags], format: str) -> None:
     MODEL is a model file, or example:NAME. Numbers are at the sizes of --dim and --input, and at typical ones of other
     dims. --range NAME=LO:HI adds the costs at sizes between.
     """
-    from graphkit.analysis.costs.model_costs import costs as count_costs
+    from graphkit.analysis.model_costs import costs as count_costs
     from graphkit.cli.output import load_model
 
     asked = options.read()

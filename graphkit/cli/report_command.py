@@ -32,7 +32,8 @@ from graphkit.options import BLOCKED_BY, LIMITS, as_declared, option, sizes_opti
 from graphkit.progress import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
-    from graphkit.analysis.report import Comparison, Failure, Report, ReportOptions
+    from graphkit.analysis.comparison import Comparison
+    from graphkit.analysis.report import Failure, Report, ReportOptions
     from graphkit.analysis.report_gate import Gate
     from graphkit.model import Model
     from graphkit.render.result import Result
@@ -111,7 +112,6 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
     MODEL is a model file, a folder of them, a bundle, or example:NAME. Of several models, those that are broken are an
     error each, and the others are reported on.
     """
-    from graphkit.analysis.report import compare
     from graphkit.analysis.report import report as analyse
 
     asked = options.read()
@@ -134,6 +134,8 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         if is_alone:
             result = analyse(loaded[0], report_options, progress=progress)
         else:
+            from graphkit.analysis.comparison import compare
+
             result = compare(loaded, report_options, progress=progress, keep_going=True)
             result = replace(result, failures=(*broken, *result.failures))
     if result.reports or chosen in FINDINGS:
@@ -290,8 +292,9 @@ def _show_report(
 
 
 def _findings_text(result: Result, chosen: Format) -> str:
+    from graphkit.analysis.comparison import Comparison
     from graphkit.analysis.finding_formats import as_junit, as_sarif
-    from graphkit.analysis.report import Comparison, Report
+    from graphkit.analysis.report import Report
 
     assert isinstance(result, Report | Comparison)
     return as_sarif(result) if chosen is Format.sarif else as_junit(result)

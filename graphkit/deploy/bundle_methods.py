@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from graphkit.analysis.model_interface import given_states
+from graphkit.analysis.model_fit import given_states
 from graphkit.deploy.caller_positions import takes_positions
 from graphkit.deploy.deploy_sizes import fold_decoder
 from graphkit.deploy.export_dims import share_dim_names

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange
-from graphkit.analysis.costs.typical_sizes import TYPICAL
+from graphkit.analysis.cost_changes import BeforeAndAfter, CostChange
+from graphkit.analysis.typical_sizes import TYPICAL
 from graphkit.contract import Contract
 from graphkit.deploy.bundle_methods import MethodModel
 from graphkit.deploy.deploy_sizes import DeploySizes

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from onnx import TensorProto
 
-from graphkit.analysis.frozen_sizes import check_frozen_sizes
 from graphkit.analysis.kv_cache import table_positions
+from graphkit.analysis.model_interface import check_frozen_sizes
 from graphkit.deploy.export_pipeline import MASK_LENGTH
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims, declared_type

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from graphkit.analysis.model_interface import given_states
+from graphkit.analysis.model_fit import given_states
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import hinted_type
 from graphkit.graph.roles import Axis

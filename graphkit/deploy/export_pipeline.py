@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from graphkit.analysis.architecture import architecture
-from graphkit.analysis.model_interface import first_states
+from graphkit.analysis.model_fit import first_states
 from graphkit.contract.contract_parts import Generation
 from graphkit.deploy.caller_positions import count_on_positions, takes_positions
 from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.analysis.costs.cost_changes import CostChange
+from graphkit.analysis.cost_changes import CostChange
 from graphkit.deploy.export_dims import drop_idle_inputs
 from graphkit.deploy.export_pipeline import Pipeline, decoder_settings, find_pipeline, read_settings, read_tokens
 from graphkit.dtypes import dtype_name

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from graphkit.analysis.blockers import Blockers
-from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
+from graphkit.analysis.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.verdict import asked_options
 from graphkit.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from graphkit import __version__, hosts
 from graphkit.analysis.bundle_overview import BundleOverview, overview_of
-from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
+from graphkit.analysis.cost_changes import CostChange, cost_change_blocks
 from graphkit.contract.bundle_contract import (
     Access,
     BundleContract,

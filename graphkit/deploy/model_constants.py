@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import cast
 
 from graphkit.analysis.findings import kind_of
-from graphkit.analysis.frozen_sizes import frozen_sizes
 from graphkit.analysis.kv_cache import kv_cache
-from graphkit.analysis.model_interface import given_states
+from graphkit.analysis.model_fit import given_states
+from graphkit.analysis.model_interface import frozen_sizes
 from graphkit.analysis.sliding_windows import cut_caches, find_windows
 from graphkit.contract.plain_constants import (
     DIMS,

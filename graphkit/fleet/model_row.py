@@ -9,9 +9,8 @@ from collections import Counter
 
 from graphkit.analysis.blockers import blockers
 from graphkit.analysis.report import Report, ReportOptions, report
-from graphkit.analysis.shape_ops import shape_ops
+from graphkit.analysis.shape_ops import UnknownShapes, shape_ops
 from graphkit.analysis.summary import Summary
-from graphkit.analysis.tensor_shapes import UnknownShapes
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.fleet import storage

@@ -11,9 +11,9 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from graphkit.analysis.costs.cost_changes import BeforeAndAfter, cost_change
-from graphkit.analysis.costs.node_costs import functions_of
+from graphkit.analysis.cost_changes import BeforeAndAfter, cost_change
 from graphkit.analysis.findings import Finding
+from graphkit.analysis.node_costs import functions_of
 from graphkit.analysis.report import BLOCKERS, ReportOptions, judged_sections, report
 from graphkit.graph.declared_types import declared_type, type_text
 from graphkit.graph.view import Value, as_text

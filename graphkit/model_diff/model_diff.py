@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks, cost_ratios
+from graphkit.analysis.cost_changes import CostChange, cost_change_blocks, cost_ratios
 from graphkit.graph.name_families import by_family, pairs_by_family
 from graphkit.graph.names import join_words, module_parts
 from graphkit.model import Model

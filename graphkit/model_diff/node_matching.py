@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graphkit.analysis.costs.node_costs import functions_of
+from graphkit.analysis.node_costs import functions_of
 from graphkit.equivalence.shared_values import shared_values
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.matching.interfaces import Interfaces, compare_interfaces

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graphkit.analysis.costs.cost_changes import CostChange, frozen_dims, models_of, sizes_of_originals
+from graphkit.analysis.cost_changes import CostChange, frozen_dims, models_of, sizes_of_originals
 from graphkit.analysis.page_graph import PageSizes, page_graph
 from graphkit.errors import ModelError
 from graphkit.graph.roles import Axis

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange, Latency, SizedModel, cost_change
-from graphkit.analysis.costs.node_costs import Amount
-from graphkit.analysis.costs.typical_sizes import indexed_dims
+from graphkit.analysis.cost_changes import BeforeAndAfter, CostChange, Latency, SizedModel, cost_change
+from graphkit.analysis.node_costs import Amount
+from graphkit.analysis.typical_sizes import indexed_dims
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.model import Model
 from graphkit.progress import DEFAULT_LIMITS, Limits

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from graphkit.analysis.costs.cost_changes import CostChange
+from graphkit.analysis.cost_changes import CostChange
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary
 from graphkit.render.document_blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result

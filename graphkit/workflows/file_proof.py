@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange, cost_change
+from graphkit.analysis.cost_changes import BeforeAndAfter, CostChange, cost_change
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.name_families import family_labels
 from graphkit.matching.interfaces import compare_ports

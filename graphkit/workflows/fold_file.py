@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, cast
 
-from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
-from graphkit.analysis.shape_ops import Change, RemainingShapes, changes_table, remaining_shapes
+from graphkit.analysis.cost_changes import CostChange, cost_change_blocks
+from graphkit.analysis.shape_ops import Change, changes_table
+from graphkit.analysis.tensor_shapes import RemainingShapes, remaining_shapes
 from graphkit.graph.operator_traits import SHAPE_OPERATORS
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model

@@ -14,23 +14,25 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from graphkit.analysis.architecture import Architecture
 from graphkit.analysis.blockers import Blockers
 from graphkit.analysis.bundle_overview import BundleOverview
+from graphkit.analysis.comparison import ComparisonRow
 from graphkit.analysis.control_flow import ControlFlow
-from graphkit.analysis.costs.model_costs import Costs
 from graphkit.analysis.findings import Finding
 from graphkit.analysis.float16_losses import Float16Losses
 from graphkit.analysis.hazards import Hazards
 from graphkit.analysis.kv_cache import KVCache
-from graphkit.analysis.model_interface import Fit, Interface
+from graphkit.analysis.model_costs import Costs
+from graphkit.analysis.model_fit import Fit
+from graphkit.analysis.model_interface import Interface
 from graphkit.analysis.node_list import NodeList, WeightList
 from graphkit.analysis.node_placement import NodePlacement
 from graphkit.analysis.provider_list import ProviderList
-from graphkit.analysis.report import ComparisonRow, Failure, Report
+from graphkit.analysis.report import Failure, Report
 from graphkit.analysis.report_gate import VerdictLock
-from graphkit.analysis.shape_ops import ShapeOps
+from graphkit.analysis.shape_ops import ShapeOps, UnknownShapes
 from graphkit.analysis.shape_origins import Origins, WhatIf
 from graphkit.analysis.summary import Summary
 from graphkit.analysis.target_facts import TargetFacts, Targets
-from graphkit.analysis.tensor_shapes import TensorShapes, UnknownShapes, WhyShape
+from graphkit.analysis.tensor_shapes import TensorShapes, WhyShape
 from graphkit.analysis.verdict import Verdict
 from graphkit.contract import BundleContract, Contract
 from graphkit.contract.contract_files import contract_schema

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from graphkit.analysis.costs.cost_changes import CostChange, cost_change_blocks
+from graphkit.analysis.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.model_interface import Port, interface
 from graphkit.analysis.shape_ops import Change, changes_table
 from graphkit.errors import ModelError, UsageError

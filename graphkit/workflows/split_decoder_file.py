@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from graphkit.analysis.costs.cost_changes import BeforeAndAfter, CostChange, cost_change_blocks
-from graphkit.analysis.costs.typical_sizes import TYPICAL
+from graphkit.analysis.cost_changes import BeforeAndAfter, CostChange, cost_change_blocks
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.analysis.model_interface import Interface, interface
+from graphkit.analysis.typical_sizes import TYPICAL
 from graphkit.graph.names import join_words
 from graphkit.io.byte_source import source_of
 from graphkit.io.export_files import find_beside

@@ -15,9 +15,10 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from real_models import DISTINCT, params, unpacked_export
 from sessions import run
 
-from graphkit.analysis.frozen_sizes import MANIFEST, FrozenSize, check_frozen_sizes, frozen_sizes
-from graphkit.analysis.model_interface import fit
-from graphkit.analysis.report import ReportOptions, compare, report
+from graphkit.analysis.comparison import compare
+from graphkit.analysis.model_fit import fit
+from graphkit.analysis.model_interface import MANIFEST, FrozenSize, check_frozen_sizes, frozen_sizes
+from graphkit.analysis.report import ReportOptions, report
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError
 from graphkit.model import Model, load

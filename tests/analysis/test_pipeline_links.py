@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from graphkit.analysis.model_interface import Fit, Link, fit
+from graphkit.analysis.model_fit import Fit, Link, fit
 from graphkit.graph.declared_types import Dim
 from graphkit.model import Model
 

@@ -9,18 +9,10 @@ from real_models import MODEL_NAMES, params
 from rich.cells import cell_len
 
 from graphkit import __version__
+from graphkit.analysis.comparison import ComparisonRow, compare
 from graphkit.analysis.hazards import Check, Hazards
 from graphkit.analysis.model_interface import interface
-from graphkit.analysis.report import (
-    EXTRAS,
-    SECTION_NAMES,
-    ComparisonRow,
-    Report,
-    ReportOptions,
-    Section,
-    compare,
-    report,
-)
+from graphkit.analysis.report import EXTRAS, SECTION_NAMES, Report, ReportOptions, Section, report
 from graphkit.analysis.verdict import COMMANDS
 from graphkit.errors import UsageError
 from graphkit.model import Model, load

@@ -7,16 +7,8 @@ import onnx.parser
 import pytest
 from builders import model_of
 
-from graphkit.analysis.shape_ops import (
-    Change,
-    Feeds,
-    RemainingShape,
-    ShapeOp,
-    ShapeOps,
-    ValueRead,
-    remaining_shapes,
-    shape_ops,
-)
+from graphkit.analysis.shape_ops import Change, ShapeOp, ShapeOps, ValueRead, shape_ops
+from graphkit.analysis.tensor_shapes import Feeds, RemainingShape, remaining_shapes
 from graphkit.graph.operator_traits import SHAPE_OPERATORS
 from graphkit.model import Model
 from graphkit.runtime.external_tools import optimized

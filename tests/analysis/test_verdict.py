@@ -12,8 +12,9 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 
+from graphkit.analysis.comparison import compare
 from graphkit.analysis.findings import KIND_NAMES, Finding, kinds_named, worst_first
-from graphkit.analysis.report import SECTION_NAMES, ReportOptions, compare, report
+from graphkit.analysis.report import SECTION_NAMES, ReportOptions, report
 from graphkit.analysis.verdict import Verdict, verdict_lines
 from graphkit.cli import main
 from graphkit.examples import resolve

@@ -12,7 +12,7 @@ import pytest
 from page_checks import chain_of, expect, heads
 
 import graphkit
-from graphkit.analysis.costs.node_costs import node_costs
+from graphkit.analysis.node_costs import node_costs
 from graphkit.render.document_blocks import size_text
 from graphkit.shapes import infer
 

@@ -18,7 +18,7 @@ from mutators import mutate
 
 import graphkit
 from graphkit.analysis.blockers import blockers
-from graphkit.analysis.costs.model_costs import costs
+from graphkit.analysis.model_costs import costs
 from graphkit.analysis.node_list import node_list, weight_list
 from graphkit.analysis.report import report
 from graphkit.analysis.shape_origins import group_drawing

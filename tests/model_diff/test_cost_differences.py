@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx.parser
 
 import graphkit
-from graphkit.analysis.costs.cost_changes import CostChange
+from graphkit.analysis.cost_changes import CostChange
 from graphkit.model import Model
 from graphkit.model_diff.changes import COSTS
 from graphkit.model_diff.model_diff import cost_blocks, is_dearer

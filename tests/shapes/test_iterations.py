@@ -7,7 +7,7 @@ import pytest
 from rewriting import model_of
 from sessions import session_of
 
-from graphkit.analysis.costs.model_costs import costs
+from graphkit.analysis.model_costs import costs
 from graphkit.shapes import infer, is_known
 
 # name -> (nodes before the Loop, its limit and condition, the condition that its body gives)

@@ -8,7 +8,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.analysis.costs.cost_changes import BeforeAndAfter
+from graphkit.analysis.cost_changes import BeforeAndAfter
 from graphkit.model import load
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import DimSpec

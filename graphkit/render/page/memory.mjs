@@ -1,4 +1,4 @@
-// The memory of activations as nodes run, at any sizes: the plan that `graphkit/analysis/costs/peak_memory.py` writes, run anew.
+// The memory of activations as nodes run, at any sizes: the plan that `graphkit/analysis/peak_memory.py` writes, run anew.
 
 /** @typedef {{bytes: number, node: number, alive: Map<number, number>, moments: [number, number][]}} Found */
 
@@ -67,7 +67,7 @@ export class Memory {
 /** @type {Found} */
 const NOTHING = { bytes: 0, node: -1, alive: new Map(), moments: [] };
 
-/** A run at some sizes, as `analysis/costs/peak_memory.py` does it. */
+/** A run at some sizes, as `analysis/peak_memory.py` does it. */
 class Run {
   /** @param {Memory} memory
    * @param {number[]} bytes of each formula */

@@ -12,8 +12,8 @@ import pytest
 from builders import model_of
 from real_models import MODEL_NAMES
 
-from graphkit.analysis.costs import typical_sizes
-from graphkit.analysis.costs.cost_changes import BeforeAndAfter, SizedModel
+from graphkit.analysis import typical_sizes
+from graphkit.analysis.cost_changes import BeforeAndAfter, SizedModel
 from graphkit.model import Model, load
 from graphkit.shapes import AS_DECLARED
 from graphkit.shapes.constraints.legal_sizes import search_nearest_sizes

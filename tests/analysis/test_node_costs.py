@@ -7,7 +7,7 @@ import onnx.defs
 import onnx.parser
 import pytest
 
-from graphkit.analysis.costs.node_costs import MEASURES, NodeCost, node_costs
+from graphkit.analysis.node_costs import MEASURES, NodeCost, node_costs
 from graphkit.model import Model
 from graphkit.ops.costs import MACS, OPERATIONS, UNCOUNTED
 from graphkit.shapes import infer

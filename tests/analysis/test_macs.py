@@ -3,7 +3,7 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
-from graphkit.analysis.costs.node_costs import count_macs
+from graphkit.analysis.node_costs import count_macs
 from graphkit.model import Model
 from graphkit.shapes import infer
 

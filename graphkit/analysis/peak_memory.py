@@ -12,15 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from graphkit.analysis.costs.node_costs import (
-    FAILURES,
-    Amount,
-    Choice,
-    bytes_of,
-    chosen_branches,
-    functions_of,
-    sum_amounts,
-)
+from graphkit.analysis.node_costs import FAILURES, Amount, Choice, bytes_of, chosen_branches, functions_of, sum_amounts
 from graphkit.graph.dataflow import values_read
 from graphkit.graph.operator_traits import operator_set
 from graphkit.graph.view import Node, Scope, Value
@@ -353,84 +345,3 @@ class _Run:
             return max(map(self._bytes, self.memory.branch_results(value, self.chosen)), default=0)
         self.unknown.setdefault(size, value)
         return 0
-
-
-def page_memory(
-    memory: PeakMemory,
-    sizes: Mapping[str, int],
-    runs: Sequence[Mapping[str, int]],
-    nodes: Mapping[Node, int],
-    values: Mapping[Value, int],
-) -> list[dict[str, object]]:
-    """Return the plans by which `render/page/memory.mjs` finds what `PeakMemory` does, at any sizes.
-
-    Args:
-        memory: The memory of a model.
-        sizes: The first sizes of the page: where they tell which branch of an If runs, it is that one.
-        runs: Sizes that further runs keep, such as no past, by which another branch runs.
-        nodes: The numbers of nodes on the page.
-        values: The numbers of values there.
-
-    Returns:
-        The run at the sizes of the page, then the further ones, of which each has what is different.
-        `fixed`: the sizes that it keeps.
-        `plans`: of each scope that runs, `states` (value, formula and last position) and `steps`: number of the node,
-        its outputs (value, formula, last position, kind and source of each, one after the other), the numbers of the
-        plans of its bodies or its function, and 1 if it is a loop.
-        `formulas`: bytes of tensors.
-        `most`: how many nodes that run are told one by one.
-        `found`: how many these are at the first sizes, the sum of their bytes, and the peak.
-    """
-    first, *further = (_page_run(memory, {**sizes, **fixed}, fixed, nodes, values) for fixed in ({}, *runs))
-    return [first, *({key: part for key, part in run.items() if part != first[key]} for run in further)]
-
-
-def _page_run(
-    memory: PeakMemory,
-    sizes: Mapping[str, int],
-    fixed: Mapping[str, int],
-    nodes: Mapping[Node, int],
-    values: Mapping[Value, int],
-) -> dict[str, object]:
-    chosen, running = chosen_branches(memory.shapes, sizes), list[Scope]()
-    formulas, numbers, plans = dict[str, int](), dict[Scope, int](), dict[int, dict[str, object]]()
-
-    def number_of(scope: Scope, states: Sequence[Value]) -> int | None:
-        """Return the number of a scope's plan, None for a scope inside of itself."""
-        if scope in running or len(running) >= MAX_DEPTH:
-            return None
-        if scope not in numbers:
-            number = numbers[scope] = len(numbers)
-            running.append(scope)
-            plan, steps = memory.plan(scope), list[list[object]]()
-            for node, outputs in plan.steps:
-                places = (values[each.source] if each.source is not None else -1 for each in outputs)
-                known = ((values[each.value], formula(each.value), each.last, each.kind) for each in outputs)
-                step = [nodes[node], [part for one, place in zip(known, places, strict=True) for part in (*one, place)]]
-                inside = [number_of(*inner) for inner in memory.inside(node, chosen)]
-                steps.append([*step, inside, int(node.is_op("Loop", "Scan"))] if inside else step)
-            there = [[values[value], formula(value), plan.last.get(value, 0)] for value in states]
-            plans[number] = {"states": there, "steps": steps}
-            running.pop()
-        return numbers[scope]
-
-    def formula(value: Value) -> int:
-        return formulas.setdefault(text(value), len(formulas))
-
-    def text(value: Value) -> str:
-        """Return the bytes of a tensor as an expression: of an If, those of the branch that runs; 0 where unknown."""
-        size = memory.size(value)
-        if isinstance(size, Expr) and size.symbols <= sizes.keys():
-            return str(size)
-        results = memory.branch_results(value, chosen)
-        return f"max(0, {', '.join(map(text, results))})" if results else "0"
-
-    number_of(memory.shapes.model.graph, ())
-    peak = memory.at(sizes)
-    return {
-        "fixed": dict(fixed),
-        "plans": [plans[number] for number in range(len(plans))],
-        "formulas": list(formulas),
-        "most": MAX_MOMENTS,
-        "found": [len(peak.moments), sum(size for _, size in peak.moments), peak.bytes],
-    }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx.parser
 import pytest
 
-from graphkit.analysis.costs import peak_memory
-from graphkit.analysis.costs.peak_memory import PeakMemory, runtime_order
+from graphkit.analysis import peak_memory
+from graphkit.analysis.peak_memory import PeakMemory, runtime_order
 from graphkit.model import Model
 from graphkit.shapes import infer
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from graphkit.analysis.costs.cost_changes import (
+from graphkit.analysis.cost_changes import (
     BeforeAndAfter,
     CostChange,
     CostFigures,
@@ -14,9 +14,9 @@ from graphkit.analysis.costs.cost_changes import (
     cost_change,
     cost_change_blocks,
 )
-from graphkit.analysis.costs.model_costs import Quantity
-from graphkit.analysis.costs.node_costs import node_costs
-from graphkit.analysis.costs.typical_sizes import TypicalSizes
+from graphkit.analysis.model_costs import Quantity
+from graphkit.analysis.node_costs import node_costs
+from graphkit.analysis.typical_sizes import TypicalSizes
 from graphkit.examples import EXAMPLES
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import ClassVar, Literal
 
-from graphkit.analysis.costs.node_costs import MEASURES, Amount, Measure, NodeCost, Steps, node_costs, sum_amounts
-from graphkit.analysis.costs.peak_memory import PeakMemory
-from graphkit.analysis.costs.typical_sizes import TypicalSizes
+from graphkit.analysis.node_costs import MEASURES, Amount, Measure, NodeCost, Steps, node_costs, sum_amounts
+from graphkit.analysis.peak_memory import PeakMemory
 from graphkit.analysis.summary import Weight, WeightBits, stored_weights, weight_bits
+from graphkit.analysis.typical_sizes import TypicalSizes
 from graphkit.graph.name_families import by_family, expand_label
 from graphkit.graph.names import join_words, module_of
 from graphkit.graph.view import Node, Value, all_nodes

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from graphkit.analysis.costs.model_costs import Quantity
-from graphkit.analysis.costs.node_costs import Amount, node_costs, sum_amounts
-from graphkit.analysis.costs.peak_memory import PeakMemory
-from graphkit.analysis.costs.typical_sizes import TypicalSizes
+from graphkit.analysis.model_costs import Quantity
+from graphkit.analysis.node_costs import Amount, node_costs, sum_amounts
+from graphkit.analysis.peak_memory import PeakMemory
 from graphkit.analysis.summary import stored_bytes
+from graphkit.analysis.typical_sizes import TypicalSizes
 from graphkit.errors import GraphkitError
 from graphkit.graph.roles import Axis
 from graphkit.graph.view import all_nodes

@@ -15,7 +15,7 @@ import pytest
 from real_models import unpacked
 
 import graphkit
-from graphkit.analysis.costs.model_costs import OUTSIDE, Quantity, group_of
+from graphkit.analysis.model_costs import OUTSIDE, Quantity, group_of
 from graphkit.analysis.summary import stored_bytes, stored_weights, weight_bits
 from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import element_count, walk_tensors

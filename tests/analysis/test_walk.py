@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 import graphkit
-from graphkit.analysis.costs.model_costs import Costs
+from graphkit.analysis.model_costs import Costs
 from graphkit.model import Model
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "f" : 1]>'

@@ -1,1 +1,0 @@
-"""Costs: parameters, operations, bytes moved, peak memory; docs/reference/costs.md defines them."""
