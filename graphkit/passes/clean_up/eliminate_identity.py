@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.operator_traits import MOVING, RECURRENT, VARIADIC, value_inputs
+from graphkit.graph.operator_traits import MOVING, RECURRENT, VARIADIC, operator_set, value_inputs
 from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import moved_from
 from graphkit.graph.view import ZERO, Node, Scope, Value
@@ -83,16 +83,12 @@ def _give_name(editor: Editor, source: Value, out: Value) -> bool:
 
 def _match_dropout(editor: Editor, node: Node) -> Value | None:
     mode = node.input(2)
-    if node.scope.opset() < 7 or (mode is not None and editor.uniform(mode) != 0):
-        return None
-    return node.input(0)
+    return node.input(0) if node.scope.opset() >= 7 and (mode is None or editor.uniform(mode) == 0) else None
 
 
 def _match_cast(editor: Editor, node: Node) -> Value | None:
-    source, to = node.input(0), node.attr("to", int)
-    if source is None or not to or editor.shapes[source].dtype != to:  # "to" is a text below opset 6
-        return None
-    return source
+    to = node.attr("to", int)  # None below opset 6, where it is a text
+    return node.input(0) if to and editor.shapes[node.input(0)].dtype == to else None
 
 
 def _match_transpose(_: Editor, node: Node) -> Value | None:
@@ -101,11 +97,8 @@ def _match_transpose(_: Editor, node: Node) -> Value | None:
 
 
 def _match_split(editor: Editor, node: Node) -> Value | None:
-    source, out = node.input(0), node.outputs[0] if len(node.outputs) == 1 else None
-    if source is None or out is None:
-        return None
-    before, after = editor.shapes[source], editor.shapes[out]
-    return source if before.dims is not None and before.dims == after.dims else None
+    before, after = (editor.shapes[values[0]].dims for values in (node.inputs, node.outputs))
+    return node.input(0) if len(node.outputs) == 1 and before is not None and before == after else None
 
 
 def _neutral_rule(number: int, *kept: int, sign: int = 0) -> Rule:
@@ -114,34 +107,27 @@ def _neutral_rule(number: int, *kept: int, sign: int = 0) -> Rule:
     With a sign, floats have to be zeros of this sign: zeros of the other one change -0.0.
     """
 
-    def keeps_zeros(editor: Editor, zeros: Value) -> bool:
-        return not sign or editor.shapes[zeros].dtype in INTEGERS or _has_signs(editor, zeros, negative=sign < 0)
-
     def rule(editor: Editor, node: Node) -> Value | None:
-        values = ((index, _beside_neutral(editor, node, index, number)) for index in kept)
-        return next((v for index, v in values if v is not None and keeps_zeros(editor, node.operand(1 - index))), None)
+        result = editor.shapes[node.outputs[0]]
+        for index in kept if len(node.operands) == 2 else ():
+            value, neutral = node.operand(index), node.operand(1 - index)
+            before = editor.shapes[value]
+            if editor.uniform(neutral) != number or before.dims is None:
+                continue
+            if (before.dims, before.dtype) != (result.dims, result.dtype):
+                continue
+            if not sign or before.dtype in INTEGERS or _has_signs(editor, neutral, negative=sign < 0):
+                return value
+        return None
 
     return rule
 
 
 def _match_pad(editor: Editor, node: Node) -> Value | None:
-    pads: Sequence[object] | None
-    if (value := node.input(1)) is not None:
-        pads = editor.shapes[value].elements
-    else:
+    pads: Sequence[object] | None = editor.shapes[node.input(1)].elements
+    if node.input(1) is None:
         pads = node.attr("paddings" if node.scope.opset() < 2 else "pads", tuple)
     return node.input(0) if pads is not None and all(pad == 0 for pad in pads) else None
-
-
-def _beside_neutral(editor: Editor, node: Node, index: int, neutral: int) -> Value | None:
-    """Return an input if the other one is neutral, and the output has its dims and type."""
-    if len(node.inputs) != 2:
-        return None
-    value, operand, out = node.inputs[index], node.inputs[1 - index], node.outputs[0]
-    if value is None or operand is None or out is None or editor.uniform(operand) != neutral:
-        return None
-    before, result = editor.shapes[value], editor.shapes[out]
-    return value if before.dims is not None and (before.dims, before.dtype) == (result.dims, result.dtype) else None
 
 
 AUGENDS = {"Add": _neutral_rule(0, 0, 1), "Sub": _neutral_rule(0, 0)}
@@ -168,15 +154,9 @@ ZERO_FLOATS = {*FLOATS, onnx.TensorProto.BFLOAT16}
 
 # Operators whose result is the same for 0.0 and -0.0, or differs at most in the sign of a zero, in all inputs.
 BLIND_HERE = BLIND | {"ArgMax", "ArgMin", "NonZero"}
-FAITHFUL_HERE = (FAITHFUL - {"Div"}) | {
-    "Cast",
-    "ConvTranspose",
-    "CumSum",
-    "Einsum",
-    "GlobalMaxPool",
-    "GroupNormalization",
-}
-FAITHFUL_HERE |= {"InstanceNormalization", "PRelu", "Resize", "ScatterND"}
+FAITHFUL_HERE = (FAITHFUL - {"Div"}) | operator_set(
+    "Cast ConvTranspose CumSum Einsum GlobalMaxPool GroupNormalization InstanceNormalization PRelu Resize ScatterND"
+)
 
 DEPENDS = "it adds zeros, but a later node may depend on the sign of a zero"
 SIGNS = "it adds zeros, which makes 0 of -0 in an output; with `--fuse` it goes"
@@ -242,19 +222,13 @@ def _find_exposed_values(editor: Editor, scope: Scope, exposed: set[Value]) -> s
                 exposed.update(body.outputs)
             _find_exposed_values(editor, body, exposed)
         is_open = any(value in exposed for value in node.outputs)
-        exposed.update(
-            value
-            for index, value in enumerate(node.inputs)
-            if value is not None and _exposes_sign(editor, node, index, is_open)
-        )
+        read = ((index, value) for index, value in enumerate(node.inputs) if value is not None)
+        exposed.update(value for index, value in read if _exposes_sign(editor, node, index, is_open))
     return exposed
 
 
 def _exposes_sign(editor: Editor, node: Node, index: int, is_open: bool) -> bool:
-    """Whether a node gives more than zeros of another sign for zeros of another sign at an input.
-
-    `is_open` says whether the sign of a zero matters for an output of the node.
-    """
+    """Whether a node gives more than zeros of another sign for such at an input; if open, those matter in an output."""
     if node.domain or index in value_inputs(node):
         return True
     if node.is_op("QuantizeLinear") and (index or editor.shapes[node.outputs[0]].dtype not in INTEGERS):
@@ -272,10 +246,9 @@ def _exposes_sign(editor: Editor, node: Node, index: int, is_open: bool) -> bool
 
 def _has_signs(editor: Editor, value: Value, *, negative: bool) -> bool:
     """Whether a value is a constant of zeros that all have this sign."""
-    tensor = value.constant
-    if tensor is None or editor.uniform(value) != 0:
+    if value.constant is None or editor.uniform(value) != 0:
         return False
-    return bool((np.signbit(editor.model.array(tensor)) == negative).all())
+    return bool((np.signbit(editor.model.array(value.constant)) == negative).all())
 
 
 STATES = (5, 6)  # of an LSTM, which index holds the hidden and which the cell state; a GRU and an RNN have the first

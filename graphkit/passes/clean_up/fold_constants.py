@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -70,7 +69,7 @@ class FoldConstants(Rewrite):
         has_initializers = editor.model.proto.ir_version >= INITIALIZERS_SINCE
         constant: set[Value] = set()
         nodes: list[Node] = []
-        room = _Room(editor.model, self.limit)
+        room = MAX_RESULTS * self.limit - editor.model.growth()  # bytes, without what earlier rounds have added
         for scope in editor.scopes:
             constant.update(value for value in scope.initializers if value.is_constant)
             for node in scope.nodes:
@@ -80,86 +79,61 @@ class FoldConstants(Rewrite):
                     if is_open and out.constant is not None:
                         editor.replace_all_uses(out, editor.tensor(out.constant, out.name))
                         editor.note("Constant node(s) moved to the initializers")
-                elif self._can_fold(editor, node, constant, room):
-                    nodes.append(node)
-                    constant.update(node.results)
+                elif self._is_constant(editor, node, constant):
+                    with editor.matching(node):
+                        added = self._added_bytes(editor, node)
+                        if added > max(room, 0):
+                            most = MAX_RESULTS * self.limit
+                            raise MatchFailure(f"constant results would add more than {most:,} bytes to the model")
+                        room -= max(added, 0)
+                        nodes.append(node)
+                        constant.update(node.results)
         inside = {node: number for number, node in enumerate(nodes)}
         targets: Targets = {node: values for node in nodes if (values := _needed_outputs(editor, node, inside))}
         for node, arrays in _compute_targets(editor, targets, inside).items():
-            _use_results(editor, node, arrays)
+            outputs: list[NewNode] = []
+            for value, array in arrays.items():
+                name = editor.constant(array, f"{value.name}_value")
+                editor.replace_all_uses(value, name)
+                editor.note("constant result(s) folded")
+                if editor.is_output(value):
+                    outputs.append(NewNode("Identity", [name], [value.name], like=None if outputs else node))
+            if outputs:
+                editor.replace(node, *outputs)
 
     def takes(self, node: Node) -> bool:
         """Whether a node may be folded, as far as its operator says."""
         return not (node.domain or node.op_type in KEPT | RANDOM or node.bodies)
 
-    def _can_fold(self, editor: Editor, node: Node, constant: set[Value], room: _Room) -> bool:
-        if not self.takes(node) or not editor.is_free(node):
-            return False
-        inputs = node.operands
-        if not node.outputs or any(value not in constant or value in editor.aliases for value in inputs):
-            return False
-        sizes = [_bytes_of(editor, value) for value in node.results]
-        reads = [_bytes_of(editor, value) for value in inputs]
-        if not self.half and _is_half_arithmetic(editor, node):
-            editor.decline(node, "its float16 arithmetic is left to the runtime")
-            return False
-        if any(size is None for size in [*sizes, *reads]):
-            editor.decline(node, "it depends only on constants, but the size of its result is unknown")
-            return False
-        if sum(size or 0 for size in sizes) > max(self.limit, _freed_bytes(inputs, reads)):
-            editor.decline(node, f"its constant result is larger than {self.limit:,} bytes")
-            return False
-        if any((size or 0) > MAX_READ for size in reads):
-            return False
-        if not room.take(sum(size or 0 for size in sizes) - _freed_bytes(inputs, reads)):
-            editor.decline(node, f"constant results would add more than {room.most:,} bytes to the model")
-            return False
-        return True
+    def _is_constant(self, editor: Editor, node: Node, constant: set[Value]) -> bool:
+        is_open = bool(node.outputs) and self.takes(node) and editor.is_free(node)
+        return is_open and all(value in constant and value not in editor.aliases for value in node.operands)
+
+    def _added_bytes(self, editor: Editor, node: Node) -> int:
+        """Return how many bytes more the results of a node have than the constants that nothing else reads."""
+        if not self.half and node.op_type not in MOVING | {"ConstantOfShape", "Trilu"}:
+            if any(editor.shapes[value].dtype in HALF for value in (*node.operands, *node.results)):
+                raise MatchFailure("its float16 arithmetic is left to the runtime")
+        size = sum(_bytes_of(editor, value) for value in node.results)
+        reads = [_bytes_of(editor, value) for value in node.operands]
+        freed = sum(read for value, read in zip(node.operands, reads, strict=True) if len(value.consumers) == 1)
+        if size > max(self.limit, freed):
+            raise MatchFailure(f"its constant result is larger than {self.limit:,} bytes")
+        if max(reads, default=0) > MAX_READ:
+            raise MatchFailure
+        return size - freed
 
 
-class _Room:
-    """How many bytes constants may still add to a model."""
-
-    def __init__(self, model: Model, limit: int) -> None:
-        self.model, self.most = model, MAX_RESULTS * limit
-        self.taken = 0
-
-    @cached_property
-    def bytes_added(self) -> int:
-        """The bytes that earlier rounds have added."""
-        return self.model.growth()
-
-    def take(self, count: int) -> bool:
-        """Take room for a constant, and return whether there is any."""
-        if count > 0 and self.taken + count + self.bytes_added > self.most:
-            return False
-        self.taken += max(count, 0)
-        return True
-
-
-def _is_half_arithmetic(editor: Editor, node: Node) -> bool:
-    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
-    return node.op_type not in MOVING | {"ConstantOfShape", "Trilu"} and any(
-        editor.shapes[value].dtype in HALF for value in values
-    )
-
-
-def _bytes_of(editor: Editor, value: Value) -> int | None:
+def _bytes_of(editor: Editor, value: Value) -> int:
     inferred = editor.shapes[value]
     sizes, bits = inferred.sizes(), BITS.get(inferred.dtype)  # strings and unknown dtypes have no size
-    return None if sizes is None or bits is None else (math.prod(sizes) * bits + 7) // 8
-
-
-def _freed_bytes(inputs: Sequence[Value], sizes: Sequence[int | None]) -> int:
-    """Return the bytes of the constants that nothing else reads."""
-    return sum(size or 0 for value, size in zip(inputs, sizes, strict=True) if len(value.consumers) == 1)
+    if sizes is None or bits is None:
+        raise MatchFailure("it depends only on constants, but the size of its result is unknown")
+    return (math.prod(sizes) * bits + 7) // 8
 
 
 def _needed_outputs(editor: Editor, node: Node, inside: Inside) -> list[Value]:
-    """Return the results of a node that something else reads; all that are read where one is an output of its graph.
-
-    Then an Identity gives that output in the place of the node, which gives the others no longer.
-    """
+    """Return the results of a node that something else reads; all where an Identity gives one as an output instead."""
     if _names_output(editor, node):
         return []
     values = node.results
@@ -175,18 +149,6 @@ def _needed_outputs(editor: Editor, node: Node, inside: Inside) -> list[Value]:
 def _names_output(editor: Editor, node: Node) -> bool:
     """Whether a node is an Identity that gives an output of its graph, as an output that is a constant needs."""
     return node.is_op("Identity") and any(map(editor.is_output, node.results))
-
-
-def _use_results(editor: Editor, node: Node, arrays: Mapping[Value, np.ndarray]) -> None:
-    outputs: list[NewNode] = []
-    for value, array in arrays.items():
-        name = editor.constant(array, f"{value.name}_value")
-        editor.replace_all_uses(value, name)
-        editor.note("constant result(s) folded")
-        if editor.is_output(value):
-            outputs.append(NewNode("Identity", [name], [value.name], like=None if outputs else node))
-    if outputs:
-        editor.replace(node, *outputs)
 
 
 def _compute_targets(editor: Editor, targets: Targets, inside: Inside) -> Results:
@@ -237,11 +199,7 @@ def _needed_nodes(targets: Iterable[Node], inside: Inside) -> list[Node]:
 def run_nodes(
     model: Model, nodes: Sequence[Node], outputs: Sequence[Value], known: Mapping[Value, np.ndarray]
 ) -> list[np.ndarray]:
-    """Compute values in onnxruntime, from constants and from values that are known.
-
-    Raises:
-        ModelError: A weight is missing, or onnxruntime refuses.
-    """
+    """Return values that onnxruntime computes from constants and known values; raise a ModelError where it cannot."""
     from graphkit.runtime.session import IsolatedSession  # which few folds need
 
     names: dict[Value, str] = {}
@@ -309,22 +267,21 @@ class FoldShapes(Rewrite):
                     continue
                 for index, value in enumerate(node.outputs):
                     if value is not None and (array := element_numbers(editor.shapes[value])) is not None:
-                        self._use_elements(editor, node, index, array)
+                        _use_elements(editor, node, index, array)
 
-    def _use_elements(self, editor: Editor, node: Node, index: int, array: np.ndarray) -> None:
-        value = node.outputs[index]
-        if value is None or value in editor.aliases:
-            return
-        if editor.is_output(value) and len(node.outputs) == 1:
-            editor.bypass(node, editor.constant(array, f"{value.name}_value"), index)
-        elif all(
-            reader.results and all(element_numbers(editor.shapes[out]) is not None for out in reader.results)
-            for reader, _ in value.consumers
-        ):
-            return  # the readers go by themselves
-        else:
-            editor.replace_all_uses(value, editor.constant(array, f"{value.name}_value"))
-        editor.note("shape tensor(s) made constant")
+
+def _use_elements(editor: Editor, node: Node, index: int, array: np.ndarray) -> None:
+    value = node.outputs[index]
+    if value is None or value in editor.aliases:
+        return
+    made = [reader.results for reader, _ in value.consumers]
+    if editor.is_output(value) and len(node.outputs) == 1:
+        editor.bypass(node, editor.constant(array, f"{value.name}_value"), index)
+    elif all(outs and all(element_numbers(editor.shapes[out]) is not None for out in outs) for outs in made):
+        return  # the readers go by themselves
+    else:
+        editor.replace_all_uses(value, editor.constant(array, f"{value.name}_value"))
+    editor.note("shape tensor(s) made constant")
 
 
 ONE_AXIS_SINCE = 13  # before, Softmax takes all axes from its axis on as one

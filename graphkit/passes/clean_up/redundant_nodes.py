@@ -75,9 +75,8 @@ class DropUnusedInputs(Pass):
             model = remove_dead_code(model).model
         proto = copy_proto(model)
         drop_inputs(proto.graph, names)
-        return Outcome(
-            model.with_proto(proto), (f"{count_things(len(names), 'input(s) dropped')}: {family_labels(names)}",)
-        )
+        change = f"{count_things(len(names), 'input(s) dropped')}: {family_labels(names)}"
+        return Outcome(model.with_proto(proto), (change,))
 
 
 @dataclass(frozen=True)
@@ -111,9 +110,8 @@ class DropEmptyOutputs(Pass):
         proto = copy_proto(model)
         names = [proto.graph.output[index].name for index in empty]
         keep_members(proto.graph.output, [index not in empty for index in range(len(proto.graph.output))])
-        return Outcome(
-            model.with_proto(proto), (f"{count_things(len(names), 'output(s) dropped')}: {family_labels(names)}",)
-        )
+        change = f"{count_things(len(names), 'output(s) dropped')}: {family_labels(names)}"
+        return Outcome(model.with_proto(proto), (change,))
 
 
 MAX_CONSTANT = 64 << 10  # bytes; larger inline constants are not compared
