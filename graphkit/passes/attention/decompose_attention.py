@@ -135,9 +135,7 @@ class DecomposeAttention(Rewrite):
                 if node.operator not in ATTENTIONS or not editor.is_free(node):
                     continue
                 with editor.matching(node):
-                    parts = _Parts(editor, node, bounds, is_unpadded=self.unpadded)
-                    parts.compute()
-                    parts.replace()
+                    _Parts(editor, node, bounds, is_unpadded=self.unpadded).compute()
                     editor.note("attention(s) computed by plain operators")
 
     def premise(self) -> Premise:
@@ -148,11 +146,6 @@ class _Parts(Builder):
     """The nodes that compute an attention."""
 
     def __init__(self, editor: Editor, node: Node, bounds: ElementBounds, *, is_unpadded: bool) -> None:
-        """Read a node.
-
-        Raises:
-            MatchFailure: Plain operators cannot compute it.
-        """
         super().__init__(editor, node)
         is_grouped = node.operator == GROUPED
         _check_parts(node)
@@ -189,12 +182,12 @@ class _Parts(Builder):
         dims = self.editor.shapes.dims
         new = dims(self.node.input(1) or self.node.input(0))
         old = dims(self.cache[0]) if self.cache else None
-        if new is None or (self.cache and old is None):
+        if self.cache and (new is None or old is None):
             return None
-        return new[-2] + old[2] if old is not None else new[-2]
+        return new[-2] + (old[2] if old is not None else 0) if new is not None else None
 
     def compute(self) -> None:
-        """Add the nodes."""
+        """Put the nodes in the place of the attention."""
         sizes = self.sizes
         heads, widths = (sizes.heads, sizes.groups, sizes.groups), (sizes.size, sizes.size, sizes.value_size)
         self.qkv: Sequence[NodeInput] = self.node.inputs[:3]
@@ -219,6 +212,7 @@ class _Parts(Builder):
         if sizes.is_flat:
             turned = self.add("Transpose", mixed, role="turned", perm=[0, 2, 1, 3])
             self.add("Reshape", turned, self.integers([0, 0, sizes.heads * sizes.value_size], "flat"))
+        self.replace()
 
     def _parts(self, value: NodeInput, columns: list[int], name: str) -> list[str]:
         parts = [self.name(f"{name}_part") for _ in columns]
@@ -226,8 +220,7 @@ class _Parts(Builder):
         return parts
 
     def _number(self, number: float, name: str, dtype: int = 0) -> str:
-        kind = helper.tensor_dtype_to_np_dtype(dtype or self.dtype)
-        return self.constant(np.array(number, kind), name)
+        return self.constant(np.array(number, helper.tensor_dtype_to_np_dtype(dtype or self.dtype)), name)
 
     def _join_past(self, new: NodeInput, index: int) -> NodeInput:
         """Return past and new tokens joined, under the name of the output that gives them, where there is one."""
@@ -236,10 +229,8 @@ class _Parts(Builder):
         if self.cache is None and present is None:
             return new
         name = present.name if present is not None else self.name(("keys", "values")[index])
-        if self.cache is None:
-            self.nodes.append(NewNode("Identity", [new], [name]))
-        else:
-            self.nodes.append(NewNode("Concat", [self.cache[index], new], [name], {"axis": 2}))
+        joined = NewNode("Concat", [self.cache[index], new], [name], {"axis": 2}) if self.cache else None
+        self.nodes.append(joined or NewNode("Identity", [new], [name]))
         return name
 
     def _repeat_heads(self, value: NodeInput, name: str, size: int) -> NodeInput:
@@ -253,9 +244,8 @@ class _Parts(Builder):
         return self.add("Reshape", wide, shape, role=f"{name}_repeated")
 
     def _weights(self, query: NodeInput) -> str:
-        keys = self.add(
-            "Transpose", self._repeat_heads(self.keys, "k", self.sizes.size), role="keys", perm=[0, 1, 3, 2]
-        )
+        repeated = self._repeat_heads(self.keys, "k", self.sizes.size)
+        keys = self.add("Transpose", repeated, role="keys", perm=[0, 1, 3, 2])
         scaled = self.add("Mul", query, self._number(self.scale, "scale"), role="scaled")
         scores = self.add("MatMul", scaled, keys, role="scores")
         if self.softcap > 0:
@@ -284,9 +274,8 @@ class _Parts(Builder):
         counted = causal if bias is mask else mask if causal is None else self.add("And", mask, causal, role="counted")
         if counted is None:
             return bias
-        return self.add(
-            "Where", counted, bias or self._number(0, "nothing"), self._number(self.lowest, "lowest"), role="bias"
-        )
+        otherwise, lowest = bias or self._number(0, "nothing"), self._number(self.lowest, "lowest")
+        return self.add("Where", counted, otherwise, lowest, role="bias")
 
     def _whole(self, mask: Value) -> NodeInput:
         """Return a mask that is as long as the keys, of which it hides those that it does not reach."""

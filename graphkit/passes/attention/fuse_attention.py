@@ -56,12 +56,6 @@ class Layout:
     first: int = 0  # the first column; the others are counted from it
     scale: float = 1.0  # what all elements are multiplied by
 
-    def transpose_layout(self, perm: Sequence[int]) -> Layout | None:
-        """Return that of a transposed tensor."""
-        if sorted(perm) != list(range(len(self.dims))):
-            return None
-        return replace(self, dims=tuple(self.dims[axis] for axis in perm))
-
     def reshape_layout(self, dims: Dims) -> Layout | None:
         """Return that of the same elements in other dims, None where a dim is no row of atoms."""
         rest = [atom for group in self.dims for atom in group]
@@ -144,7 +138,9 @@ def layout_after(editor: Editor, node: Node, value: Value, out: Value, before: L
     if node.inputs[0] is not value:
         return None
     if node.is_op("Transpose"):
-        return before.transpose_layout(node.attr("perm", tuple(reversed(range(len(dims))))) or ())
+        perm = node.attr("perm", tuple(reversed(range(len(dims))))) or ()
+        is_order = sorted(perm) == list(range(len(before.dims)))
+        return replace(before, dims=tuple(before.dims[axis] for axis in perm)) if is_order else None
     if node.is_op(*SAME_ORDER):
         return before.reshape_layout(dims)
     return _layout_after_part(editor, node, out, dims, before) if node.is_op(*TAKING) else None
@@ -202,11 +198,7 @@ def moved_operand(node: Node) -> Value | None:
 
 
 def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: bool) -> Projection:
-    """Return the queries, keys or values that a value is; rows may come before the batch.
-
-    Raises:
-        MatchFailure: It is none of them.
-    """
+    """Return the queries, keys or values that a value is, or raise a MatchFailure; rows may come before the batch."""
     path: list[tuple[Node, Value, Value]] = []
     while value is not None and value.producer is not None and value.producer.is_op(*REARRANGING, *SCALING, *TAKING):
         source = moved_operand(value.producer)
@@ -276,11 +268,7 @@ class Joined:
 
 
 def self_attention(editor: Editor, softmax: Node) -> SelfAttention:
-    """Return the attention that a Softmax belongs to.
-
-    Raises:
-        MatchFailure: It belongs to none, or no kernel computes it.
-    """
+    """Return the attention that a Softmax belongs to; raise a MatchFailure where no kernel computes it."""
     readers = softmax.outputs[0].consumers if softmax.outputs[0] is not None else []
     product = next((reader for reader, index in readers if reader.is_op("MatMul") and index == 0), None)
     scores = _match_scores(softmax)
@@ -341,14 +329,9 @@ class SelfAttention:
 
     Attributes:
         data: That tensor, `[batch, rows, hidden]`, or `[rows, batch, hidden]` if it is turned.
-        projections: Those of queries, keys and values.
-        columns: Which columns of each they are, by heads.
-        heads: How many there are.
-        scale: The factor of scores.
+        columns: Which columns of each projection are its queries, keys or values, by heads.
         product: The MatMul of probabilities and values.
-        result: The result with all heads side by side.
         is_whole: Whether the columns are those of one weight, in order.
-        nodes: All nodes that compute it.
     """
 
     def __init__(
@@ -393,17 +376,14 @@ class SelfAttention:
             raise MatchFailure("its queries, keys and values are not of one rank")
         rows = (query.dims[-2], key.dims[-1], value.dims[-2])
         inner = (query.dims[-1], key.dims[-2], value.dims[-1])
-        if any(group != self._rows for group in rows) or any(
-            atom.kind != "column" for group in inner for atom in group
-        ):
+        are_columns = all(atom.kind == "column" for group in inner for atom in group)
+        if any(group != self._rows for group in rows) or not are_columns:
             raise MatchFailure("it does not compare the rows of each batch")
-        outer = [  # what queries, keys and values must share
-            [
-                [(atom.kind, atom.size, atom.kind == "column" or atom.stride) for atom in group]
-                for group in each.dims[:-2]
-            ]
-            for each in layouts
-        ]
+
+        def shared(group: Group) -> list[object]:
+            return [(atom.kind, atom.size, atom.kind == "column" or atom.stride) for atom in group]
+
+        outer = [list(map(shared, each.dims[:-2])) for each in layouts]
         if outer[0] != outer[1] or outer[0] != outer[2]:
             raise MatchFailure("its queries, keys and values have not the same heads")
         pairs = list(zip(layouts, inner, strict=True))
@@ -424,13 +404,12 @@ class SelfAttention:
         while out is not None:
             if layout.dims in (plain, turned):
                 return Joined(out, tuple(path), layout.dims != plain, None)
-            flat = _flatten_groups(layout.dims)
+            flat, flat_plain, flat_turned = map(_flatten_groups, (layout.dims, plain, turned))
             dims = self.editor.shapes[out].dims
-            if dims is not None and flat in (_flatten_groups(plain), _flatten_groups(turned)):
-                is_turned = flat != _flatten_groups(plain)
-                batch, rows = (
-                    math.prod((a.size for a in group), start=const(1)) for group in (self._batch, self._rows)
-                )
+            if dims is not None and flat in (flat_plain, flat_turned):
+                is_turned = flat != flat_plain
+                sizes = ([atom.size for atom in group] for group in (self._batch, self._rows))
+                batch, rows = (math.prod(each, start=const(1)) for each in sizes)
                 count = const(len(value.columns(*value.dims)))
                 spec = reshape_spec((rows, batch, count) if is_turned else (batch, rows, count), dims)
                 if spec is not None:  # a value of other dims, which a constant shape gives
@@ -568,14 +547,11 @@ class FuseAttention(NodeRewrite):
         function = attention_function(attention.product.scope.opset())
         if editor.model.proto.ir_version < INITIALIZERS_SINCE:
             raise MatchFailure(f"its IR version is below {INITIALIZERS_SINCE}, and functions need 8")
-        has = functions_of(editor.model.proto).get((DOMAIN, NAME, ""))
+        has, name = functions_of(editor.model.proto).get((DOMAIN, NAME, "")), f"{DOMAIN}.{NAME}"
         if has is not None and (list(has.node) != list(function.node) or list(has.input) != list(function.input)):
-            raise MatchFailure(f"the model has another function '{DOMAIN}.{NAME}'")
-        if has is None and any(
-            (each.domain, each.op_type) == (DOMAIN, NAME) for each in all_nodes(editor.model.scopes)
-        ):
-            redefines = f"the model has nodes of {DOMAIN}.{NAME}, which the function would redefine for other runtimes"
-            raise MatchFailure(redefines)
+            raise MatchFailure(f"the model has another function '{name}'")
+        if has is None and any(each.operator == name for each in all_nodes(editor.model.scopes)):
+            raise MatchFailure(f"the model has nodes of {name}, which the function would redefine for other runtimes")
         nodes = _make_nodes(editor, attention, _joined_weight(editor, attention), _joined_bias(editor, attention))
         last = attention.result.value.producer
         assert last is not None
@@ -588,28 +564,25 @@ class FuseAttention(NodeRewrite):
 
 def _make_nodes(editor: Editor, attention: SelfAttention, weight: NodeInput, bias: NodeInput) -> list[NewNode]:
     """Return the node, with the Transposes of its rows before and of its result after it where they lie otherwise."""
-    result = attention.result
+    result, out = attention.result, attention.result.value.name
     data: NodeInput = attention.data
     nodes: list[NewNode] = []
     if attention.is_turned:
-        data = editor.unique_name(f"{result.value.name}_data")
+        data = editor.unique_name(f"{out}_data")
         nodes.append(NewNode("Transpose", [attention.data], [data], {"perm": ROWS_AND_BATCH}))
     attributes = {
         "num_heads": attention.heads,
         "qkv_hidden_sizes": [len(columns) for columns in attention.columns],
         "scale": attention.scale,
     }
-    after: list[tuple[str, list[NodeInput], dict[str, object]]] = []
-    if result.is_turned:
-        after.append(("Transpose", [], {"perm": ROWS_AND_BATCH}))
-    if result.spec is not None:
-        after.append(("Reshape", [editor.integers(result.spec, f"{result.value.name}_shape")], {}))
-    names = [editor.unique_name(f"{result.value.name}_mixed") for _ in after]
-    names.append(result.value.name)
+    count = result.is_turned + (result.spec is not None)  # of the nodes after it
+    names = [*(editor.unique_name(f"{out}_mixed") for _ in range(count)), out]
     inputs: list[NodeInput] = [data, weight, bias]
     nodes.append(NewNode(NAME, inputs, names[:1], attributes, domain=DOMAIN, like=attention.product))
-    for (operator, others, settings), source, name in zip(after, names, names[1:], strict=False):
-        nodes.append(NewNode(operator, [source, *others], [name], settings))
+    if result.is_turned:
+        nodes.append(NewNode("Transpose", names[:1], names[1:2], {"perm": ROWS_AND_BATCH}))
+    if result.spec is not None:
+        nodes.append(NewNode("Reshape", [names[-2], editor.integers(result.spec, f"{out}_shape")], names[-1:]))
     return nodes
 
 
@@ -634,10 +607,7 @@ def _joined_bias(editor: Editor, attention: SelfAttention) -> NodeInput:
     for value in added if attention.is_whole else ():
         if value.constant is not None and list(value.constant.dims) == [first.linear.result.count]:
             return value
-    numbers = [
-        np.broadcast_to(projection.shift, (projection.linear.result.count,))[columns]
-        for projection, columns in zip(attention.projections, attention.columns, strict=True)
-    ]
-    return editor.constant(
-        round_numbers(np.concatenate(numbers), first.linear.tensor.data_type), f"{first.weight.name}_bias"
-    )
+    pairs = zip(attention.projections, attention.columns, strict=True)
+    numbers = [np.broadcast_to(each.shift, (each.linear.result.count,))[columns] for each, columns in pairs]
+    rounded = round_numbers(np.concatenate(numbers), first.linear.tensor.data_type)
+    return editor.constant(rounded, f"{first.weight.name}_bias")

@@ -103,13 +103,9 @@ def _is_nothing(editor: Editor, value: Value, others: tuple[Value, Value], out: 
     """Whether a branch is zeros, and the others have the shape of the result without it."""
     if editor.uniform(value) != 0:
         return False
-    dims = [editor.shapes[other].dims for other in others]
-    known = [each for each in dims if each is not None]
-    return editor.shapes[value].dims == () or (
-        len(known) == len(dims)
-        and broadcast_dims(known) is not None
-        and broadcast_dims(known) == editor.shapes[out].dims
-    )
+    known = [dims for other in others if (dims := editor.shapes[other].dims) is not None]
+    together = broadcast_dims(known) if len(known) == len(others) else None
+    return editor.shapes[value].dims == () or (together is not None and together == editor.shapes[out].dims)
 
 
 SOURCES = COMPARING | operator_set("Range Trilu")
@@ -169,41 +165,37 @@ class TrilToConstant(FoldConstants):
         return super().takes(node) and any(_is_of_mask(value) for value in node.results)
 
     def _multiply_by_triangle(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int) -> None:
-        dims = editor.shapes[data].dims or ()
+        dims, dtype = editor.shapes[data].dims or (), editor.shapes[data].dtype
         rows, columns = (dim.constant for dim in dims[-2:]) if len(dims) > 1 else (None, None)
         if rows is None or columns is None:
             raise MatchFailure("its matrices have no fixed size")
-        sizes = rows, columns
-        dtype = editor.shapes[data].dtype
         if dtype not in {*INTEGERS, *FLOATS}:
             raise MatchFailure("its dtype is not known, or has no products here")
         kind = helper.tensor_dtype_to_np_dtype(dtype)
-        if math.prod(sizes) * kind.itemsize > self.limit:
+        if rows * columns * kind.itemsize > self.limit:
             raise MatchFailure(f"the constant would be larger than {self.limit:,} bytes")
         if dtype in FLOATS and not editor.bounds.of(data).is_finite:
             raise MatchFailure("its data may be infinite, and 0 times that is no number")
         operator = "And" if dtype == TensorProto.BOOL else "Mul"
-        triangle = editor.constant(_triangle_mask(node, sizes, diagonal).astype(kind), "triangle")
+        triangle = editor.constant(_triangle_mask(node, rows, columns, diagonal).astype(kind), "triangle")
         editor.replace(node, NewNode(operator, [data, triangle], [out.name], like=node))
         editor.note("triangle(s) of data turned into products")
 
     def _fold_triangle(self, editor: Editor, node: Node, data: Value, out: Value, diagonal: int) -> None:
-        tensor = data.constant
-        sizes = editor.shapes[data].sizes()
-        kind = editor.shapes[data].dtype
+        tensor, sizes, kind = data.constant, editor.shapes[data].sizes(), editor.shapes[data].dtype
         if tensor is None or sizes is None or len(sizes) < 2 or kind not in {*INTEGERS, *FLOATS}:
             raise MatchFailure("its constant is of a form that is not read")
         is_shared = len(data.consumers) > 1
         if is_shared and math.prod(sizes) * helper.tensor_dtype_to_np_dtype(kind).itemsize > self.limit:
             raise MatchFailure(f"its constant result is larger than {self.limit:,} bytes")
         array = editor.model.array(tensor)
-        kept = np.where(_triangle_mask(node, (sizes[-2], sizes[-1]), diagonal), array, np.zeros((), array.dtype))
+        kept = np.where(_triangle_mask(node, sizes[-2], sizes[-1], diagonal), array, np.zeros((), array.dtype))
+
         if editor.bypass(node, editor.constant(kept.astype(array.dtype), f"{out.name}_value")):
             editor.note("triangle(s) of constants made constant")
 
 
-def _triangle_mask(node: Node, sizes: tuple[int, int], diagonal: int) -> np.ndarray:
-    rows, columns = sizes
+def _triangle_mask(node: Node, rows: int, columns: int, diagonal: int) -> np.ndarray:
     shift = max(-rows - 1, min(columns + 1, diagonal))  # further out it is all or nothing
     over = np.arange(columns) - np.arange(rows)[:, None]
     return over <= shift if node.attr("upper", 1) == 0 else over >= shift

@@ -50,11 +50,7 @@ class Scores:
         return (known is not None and known.data) or is_product(value)
 
     def reach(self, value: Value) -> Reach:
-        """Return how a value reaches the one Softmax axis that all its consumers lead to.
-
-        Raises:
-            MatchFailure: It does not.
-        """
+        """Return how a value reaches the one Softmax axis of all its consumers, or raise a MatchFailure."""
 
         def passed_on(value: Value) -> Sequence[Value | None]:
             uses = score_readers(value) if value not in self._reaches else ()
@@ -115,12 +111,8 @@ class Scores:
         axis, rank = node.attr("axis", 1 if is_flat else -1), self.editor.shapes[value].rank
         if axis is not None and rank is not None and axis >= 0:
             axis -= rank
-        if (
-            axis is None
-            or axis >= 0
-            or (rank is not None and axis < -rank)
-            or (is_flat and (rank is None or axis != -1))
-        ):
+        first = -math.inf if rank is None else -rank
+        if axis is None or not first <= axis < 0 or (is_flat and (rank is None or axis != -1)):
             raise MatchFailure(f"'{node.label}' is not known to be over one axis of its scores")
         return Reach(axis)
 
@@ -312,18 +304,13 @@ class _Masks:
                 return None
             if fill is None or scores is None or scores.is_constant:
                 continue
-            if not _is_made_here(unwrap_value(fill, PRESERVING | {"Cast"})):
-                continue
-            if self.editor.bounds.of(fill).high < 0 and (node.scope.path or self.scores.are(scores)):
+            is_low = _is_made_here(unwrap_value(fill, PRESERVING | {"Cast"})) and self.editor.bounds.of(fill).high < 0
+            if is_low and (node.scope.path or self.scores.are(scores)):
                 return side
         return None
 
     def _legal_reach(self, node: Node, side: int) -> Reach:
-        """Return how the masked scores reach a Softmax.
-
-        Raises:
-            MatchFailure: The fill is no mask, or an addition would not give the same.
-        """
+        """Return how masked scores reach a Softmax; raise a MatchFailure where an addition would not give the same."""
         cond, fill, scores, out = node.operand(0), node.operand(side), node.operand(3 - side), node.result()
         if node.scope.path:
             raise MatchFailure("it fills what is in a body of another node; inline that first")
@@ -336,9 +323,8 @@ class _Masks:
             raise MatchFailure("its condition depends on data: it is no mask")
         before = self.editor.bounds.of(scores)
         if before.may_be_nan or before.high == math.inf:
-            raise MatchFailure(
-                f"'{scores.name}' may be infinite or NaN where it does not count, which an addition keeps"
-            )
+            why = "may be infinite or NaN where it does not count, which an addition keeps"
+            raise MatchFailure(f"'{scores.name}' {why}")
         try:
             reach = self.scores.reach(out)
         except MatchFailure as failure:
@@ -355,10 +341,9 @@ class _Masks:
             raise MatchFailure(f"the shape of its condition is not known: {shapes.reason(cond)}")
         if len(over) < -reach.axis or over[reach.axis] == 1:
             raise MatchFailure("it masks whole rows of a Softmax, which an addition does not")
-        if with_fill is not None and all(dim == 1 for dim in with_fill):
-            rank = shapes[scores].rank
-            if len(with_fill) <= max(len(over), rank or 0):
-                return
+        most = max(len(over), shapes[scores].rank or 0)
+        if with_fill is not None and len(with_fill) <= most and all(dim == 1 for dim in with_fill):
+            return
         before, after = shapes[scores].dims, shapes[out].dims
         if before is None or after is None or broadcast_dims([before, over]) != after:
             raise MatchFailure("its fill may be larger than its scores and its condition")
@@ -372,8 +357,8 @@ class _Masks:
         low, zero = np.array(floor, kind), np.array(0, kind)
         array = self.editor.read_constant(cond, MAX_CONSTANT, kind.itemsize)
         if array is not None:
-            filled = np.where(array, low, zero) if fills_true else np.where(array, zero, low)
-            self.masks[key] = self.editor.constant(filled.astype(kind), f"{cond.name}_mask")
+            filled = np.where(array == fills_true, low, zero).astype(kind)
+            self.masks[key] = self.editor.constant(filled, f"{cond.name}_mask")
             return self.masks[key], []
         name = self.masks[key] = self.editor.unique_name(f"{cond.name}_mask")
         ends = [self.editor.constant(low, "mask_floor"), self.editor.constant(zero, "mask_zero")]
@@ -488,12 +473,9 @@ class _Masks:
                 return ()
             return node.inputs[node.is_op("Where") :]
 
-        return any(
-            self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16)
-            and self.editor.bounds.of(value).low <= NEGLIGIBLE
-            for value in walk_breadth_first([mask], sources)
-            if _is_made_here(value)
-        )
+        made = filter(_is_made_here, walk_breadth_first([mask], sources))
+        floats = (value for value in made if self.editor.shapes[value].dtype in (*FLOATS, TensorProto.BFLOAT16))
+        return any(self.editor.bounds.of(value).low <= NEGLIGIBLE for value in floats)
 
     def _raise_mask(self, mask: Value, floor: float, before: Node) -> str:
         """Return the name of a mask raised to the floor; a node makes it, before one that reads it."""
@@ -511,11 +493,8 @@ class _Masks:
         low = self.editor.constant(np.array(floor, kind), "mask_floor")
         name = self.editor.unique_name(f"{mask.name}_floor")
         node, made = mask.producer, NewNode("Max", [mask, low], [name])
-        if (
-            node is not None
-            and node.is_op("Where")
-            and None not in (ends := [raise_mask(end, "") for end in node.inputs[1:]])
-        ):
+        ends = [raise_mask(end, "") for end in node.inputs[1:]] if node is not None and node.is_op("Where") else [None]
+        if node is not None and None not in ends:
             made = NewNode("Where", [node.inputs[0], *ends], [name])
         elif node is not None and (index := self._factor_at(node)) is not None:
             inputs: list[NodeInput] = list(node.inputs)

@@ -105,30 +105,20 @@ class Product:
 
 
 class RepeatReaders:
-    """All readers of a repeat's copies, direct or behind nodes that treat all heads alike.
-
-    Attributes:
-        products: The MatMuls.
-        movers: Nodes that treat all heads alike, in the order of reading.
-        shapes: The Shapes of the copies.
-        once: The shape that gives the heads once.
-        failures: Why the copies are needed, none where they are not.
-        is_operand: Whether a MatMul reads them.
-        is_waiting: Whether another edit has to come first.
-    """
+    """All readers of a repeat's copies, direct or behind nodes that treat all heads alike."""
 
     def __init__(self, editor: Editor, repeat: Repeat) -> None:
         self.editor, self.repeat = editor, repeat
-        self.products: list[Product] = []
-        self.movers: list[Node] = []
-        self.shapes: list[Node] = []
-        self.once = reshape_spec(editor.shapes[repeat.source].dims or (), repeat.dims)
-        self.failures: list[MatchFailure] = []
+        self.products: list[Product] = []  # the MatMuls
+        self.movers: list[Node] = []  # nodes that treat all heads alike, in the order of reading
+        self.shapes: list[Node] = []  # the Shapes of the copies
+        self.once = reshape_spec(editor.shapes[repeat.source].dims or (), repeat.dims)  # which gives the heads once
+        self.failures: list[MatchFailure] = []  # why the copies are needed, none where they are not
         if repeat.is_in_turn:
             self.failures.append(MatchFailure("its heads come in turn, and those of a group have to be neighbours"))
         elif self.once is None:
             self.failures.append(MatchFailure("no constant shape gives its heads, which may be empty"))
-        self.is_operand = self.is_waiting = False
+        self.is_operand = self.is_waiting = False  # whether a MatMul reads them, and another edit has to come first
         self._follow_copies(repeat.node.outputs[0])
         for mover in self.movers:
             self._follow_copies(mover.outputs[0])  # which adds to the movers
@@ -147,11 +137,7 @@ class RepeatReaders:
                 self.failures.append(failure)
 
     def _sort_reader(self, copies: Value, node: Node, index: int) -> None:
-        """Sort a reader in.
-
-        Raises:
-            MatchFailure: It needs the copies.
-        """
+        """Sort a reader in, or raise a MatchFailure where it needs the copies."""
         if not self.editor.is_visible(self.repeat.source, node.scope):
             raise MatchFailure(f"{node.label} cannot read '{self.repeat.source.name}' by that name")
         if node.is_op("MatMul") and index == 1:
@@ -165,18 +151,16 @@ class RepeatReaders:
             raise MatchFailure(f"{node.label} needs its copies")
 
     def _read_product(self, copies: Value, node: Node) -> Product:
-        queries = node.input(0)
-        left = self.editor.shapes[queries].dims
-        right = self.editor.shapes[copies].dims
+        left, right = (self.editor.shapes[value].dims for value in (node.input(0), copies))
         if left is None or right is None or len(left) != len(right) or left[:MATRIX] != right[:MATRIX]:
             raise MatchFailure(f"the left operand of {node.label} is not known to be of the same batch and heads")
         batch, heads, count, size = left
         rows = (batch, const(self.repeat.heads), count * self.repeat.count)
         to_rows = reshape_spec(left, (*rows, size))
         to_heads = reshape_spec((*rows, right[-1]), (batch, heads, count, right[-1]))
-        if (to_rows is None or to_heads is None) and node.scope.opset() < SHAPE_SLICE_SINCE:
-            empty = f"{node.label} may be empty, where a shape that makes rows takes opset {SHAPE_SLICE_SINCE}"
-            raise MatchFailure(empty)
+        if None in (to_rows, to_heads) and node.scope.opset() < SHAPE_SLICE_SINCE:
+            why = f"may be empty, where a shape that makes rows takes opset {SHAPE_SLICE_SINCE}"
+            raise MatchFailure(f"{node.label} {why}")
         return Product(node, to_rows, to_heads)
 
 
@@ -192,10 +176,9 @@ def _is_alike(editor: Editor, copies: Value, node: Node, index: int) -> bool:
     if node.is_op(*UNARY):
         return index == 0
     others = [editor.shapes[value].dims for value in node.inputs if value is not copies]
-    have_no_heads = all(
-        each is not None and (len(each) <= MATRIX or each[-MATRIX - 1].constant == 1) for each in others
-    )
-    return broadcasts_inputs(node) and len(others) == len(node.inputs) - 1 and have_no_heads
+    if not broadcasts_inputs(node) or len(others) != len(node.inputs) - 1:
+        return False
+    return all(each is not None and (len(each) <= MATRIX or each[-MATRIX - 1].constant == 1) for each in others)
 
 
 RESHAPE_SINCE = 5  # from which its shape is an input

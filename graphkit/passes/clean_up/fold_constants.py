@@ -111,9 +111,9 @@ class FoldConstants(Rewrite):
 
     def _added_bytes(self, editor: Editor, node: Node) -> int:
         """Return how many bytes more the results of a node have than the constants that nothing else reads."""
-        if not self.half and node.op_type not in MOVING | {"ConstantOfShape", "Trilu"}:
-            if any(editor.shapes[value].dtype in HALF for value in (*node.operands, *node.results)):
-                raise MatchFailure("its float16 arithmetic is left to the runtime")
+        is_half = any(editor.shapes[value].dtype in HALF for value in (*node.operands, *node.results))
+        if is_half and not self.half and node.op_type not in MOVING | {"ConstantOfShape", "Trilu"}:
+            raise MatchFailure("its float16 arithmetic is left to the runtime")
         size = sum(_bytes_of(editor, value) for value in node.results)
         reads = [_bytes_of(editor, value) for value in node.operands]
         freed = sum(read for value, read in zip(node.operands, reads, strict=True) if len(value.consumers) == 1)
