@@ -31,6 +31,8 @@ def with_value_names(model: Model, names: Mapping[Value, str]) -> Model:
 
 def with_symbols(model: Model, symbols: Mapping[str, Expr]) -> Model:
     """Return a model that declares other symbols, wherever it declares these, in expressions too."""
+    if not symbols:
+        return model
     proto, names = copy_proto(model), declared_inputs(model).groups
     for graph, _ in graphs_with_scopes(proto.graph, model.graph):
         for dim in declared_dims_in((*graph.input, *graph.output, *graph.value_info)):

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache
 
 import numpy as np
 import onnx
@@ -156,18 +156,14 @@ class _Inliner:
         self, graph: onnx.GraphProto, body: Scope, target: Holder, nodes: list[onnx.NodeProto]
     ) -> None:
         """Move initializers, declared types and annotations of an inlined branch; a function takes constants."""
-        for tensor in graph.initializer:
-            tensor.name = self.name(body.values[tensor.name])
-            if isinstance(target, onnx.GraphProto):
-                target.initializer.append(tensor)
-            else:
-                nodes.append(onnx.helper.make_node("Constant", [], [tensor.name], value=tensor))
-        for sparse in graph.sparse_initializer:
-            sparse.values.name = self.name(body.values[sparse.values.name])
-            if isinstance(target, onnx.GraphProto):
-                target.sparse_initializer.append(sparse)
-            else:
-                nodes.append(onnx.helper.make_node("Constant", [], [sparse.values.name], sparse_value=sparse))
+        for tensors, attribute in (("initializer", "value"), ("sparse_initializer", "sparse_value")):
+            for tensor in getattr(graph, tensors):
+                named = tensor if attribute == "value" else tensor.values
+                named.name = self.name(body.values[named.name])
+                if isinstance(target, onnx.GraphProto):
+                    getattr(target, tensors).append(tensor)
+                else:
+                    nodes.append(onnx.helper.make_node("Constant", [], [named.name], **{attribute: tensor}))
         outputs = {info.name for info in target.output} if isinstance(target, onnx.GraphProto) else set(target.output)
         for info in [*graph.value_info, *graph.output]:
             value = body.values.get(info.name)
@@ -227,7 +223,8 @@ class InlineConstantIf(Pass):
     def run(self, model: Model) -> Outcome:
         if not any(node.is_op("If") for node in all_nodes(model.scopes)):
             return Outcome(model)
-        decisions, undecided = decide_branches(model.scopes, _Conditions(model, DimSpec(ranges=self.ranges)).find)
+        shapes = cache(lambda: infer(model, DimSpec(ranges=self.ranges)))  # which few conditions need
+        decisions, undecided = decide_branches(model.scopes, lambda node: _known_condition(model, node, shapes))
         reason = "its condition is only known at run time"
         declined = tuple(Declined(node.path, branch_fault(node) or reason) for node in undecided)
         if not decisions:
@@ -241,31 +238,19 @@ class InlineConstantIf(Pass):
         return Outcome(result, tuple(changes), declined)
 
 
-class _Conditions:
-    """The conditions of a model's Ifs."""
-
-    def __init__(self, model: Model, spec: DimSpec) -> None:
-        self.model, self.spec = model, spec
-
-    @cached_property
-    def shapes(self) -> Shapes:
-        """The shapes that the engine infers, asked only where there is a condition that it may know."""
-        return infer(self.model, self.spec)
-
-    def find(self, node: Node) -> bool | None:
-        """Return the value of an If's condition, None where it is not known."""
-        value = node.input(0)
-        if value is None or (value.kind == "input" and value.tensor is None):
-            return None
-        if value.constant is not None:
-            elements = self.model.array(value.constant).ravel()
-            return bool(elements[0]) if elements.size == 1 else None
-        if not self.model.graph.contains(node.scope) or any(b.contains(node.scope) for b in self.shapes.impossible):
-            return None
-        known = self.shapes[value].elements
-        first = known[0] if known is not None and len(known) == 1 else None
-        number = first.constant if isinstance(first, Expr) else None
-        return None if number is None else number != 0
+def _known_condition(model: Model, node: Node, shapes: Callable[[], Shapes]) -> bool | None:
+    """Return the value of an If's condition, None where it is not known."""
+    value = node.input(0)
+    if value is None or (value.kind == "input" and value.tensor is None):
+        return None
+    if value.constant is not None:
+        elements = model.array(value.constant).ravel()
+        return bool(elements[0]) if elements.size == 1 else None
+    if not model.graph.contains(node.scope) or any(body.contains(node.scope) for body in shapes().impossible):
+        return None
+    first, *more = shapes()[value].elements or (None,)
+    number = first.constant if isinstance(first, Expr) and not more else None
+    return None if number is None else number != 0
 
 
 MAX_ELEMENTS = 1 << 20  # of the constant in the place of an input
@@ -320,7 +305,8 @@ class SpecializeInput(Pass):
         declared = _check_type(bound, self.value, model.label)
         if (left_alone := without_outputs(model)) is not None:
             return Outcome(model, declined=(left_alone,))
-        array = _filled_array(declared, self.value, (1,) * len(declared.dims or ()))
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(declared.dtype)
+        array = np.full((1,) * len(declared.dims or ()), self.value, dtype)
         decisions, undecided = decide_branches(scopes, lambda node: _condition_value(copied, node, bound, array))
         inline_branches(proto, scopes, decisions)
         changes = [f"'{node.path}' always runs {body.path.rpartition('/')[2]}" for node, body in decisions.items()]
@@ -342,10 +328,6 @@ def _check_type(value: Value, number: bool | int, label: str) -> TensorType:
     if declared.dtype != BOOL and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
         raise UsageError(f"{label}: input '{value.name}' is {dtype_name(declared.dtype)} - it cannot be {number}")
     return declared
-
-
-def _filled_array(declared: TensorType, number: bool | int, shape: tuple[int, ...]) -> np.ndarray:
-    return np.full(shape, number, onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
 
 
 def _condition_value(model: Model, node: Node, bound: Value, array: np.ndarray) -> bool | None:
@@ -378,20 +360,17 @@ def _bind_input(
     proto: onnx.ModelProto, bound: Value, declared: TensorType, number: bool | int, label: str
 ) -> list[str]:
     """Put a constant in the place of the input, where something still reads it."""
-    live = bound.name in live_names(proto.graph)
+    live, text = bound.name in live_names(proto.graph), shape_text(declared.dims)
     dims = declared.dims if declared.dims is not None else ("?",)
     shape = tuple(dim for dim in dims if isinstance(dim, int))
     if live and len(shape) != len(dims):
-        raise UsageError(
-            f"{label}: input '{bound.name}' is read at a shape that is not fixed: {shape_text(declared.dims)} - "
-            "declare its dims as numbers first"
-        )
+        problem = f"input '{bound.name}' is read at a shape that is not fixed: {text}"
+        raise UsageError(f"{label}: {problem} - declare its dims as numbers first")
     if live and math.prod(shape) > MAX_ELEMENTS:
-        raise UsageError(
-            f"{label}: input '{bound.name}' is read, and its shape {shape_text(declared.dims)} is too large for a "
-            f"constant - at most {MAX_ELEMENTS:,} elements are written"
-        )
+        problem = f"input '{bound.name}' is read, and its shape {text} is too large for a constant"
+        raise UsageError(f"{label}: {problem} - at most {MAX_ELEMENTS:,} elements are written")
     drop_inputs(proto.graph, (bound.name,))
     if live:
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(_filled_array(declared, number, shape), bound.name))
+        array = np.full(shape, number, onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, bound.name))
     return [f"input '{bound.name}' is {str(number).lower() if isinstance(number, bool) else number}"]

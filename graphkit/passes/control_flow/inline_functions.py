@@ -74,6 +74,7 @@ class InlineFunctions(Pass):
         except (RuntimeError, onnx.checker.ValidationError) as error:  # a call does not fit, or two have one name
             problem, hint = f"its functions cannot be inlined: {error}", "call each with the inputs that it has"
             raise ModelError(problem, file=model.label, hint=hint) from error
+
         remaining = functions_of(result)
         gone = {key: function for key, function in functions.items() if key not in remaining}
         versions = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
@@ -198,11 +199,8 @@ def leave_out(graph: onnx.GraphProto, around: frozenset[str] = frozenset()) -> N
     `around` has the names in the graphs around it that stand for nothing.
     """
     outputs = {info.name for info in graph.output}
-    copies = {
-        node.output[0]: node.input[0]
-        for node in graph.node
-        if node.op_type == "Identity" and not domain_of(node.domain) and len(node.input) == len(node.output) == 1
-    }
+    plain = (node for node in graph.node if key_of(node)[:2] == ("", "Identity"))
+    copies = {node.output[0]: node.input[0] for node in plain if len(node.input) == len(node.output) == 1}
     unset = {"", *around}
     while newly_unset := {name for name, source in copies.items() if source in unset} - unset - outputs:
         unset |= newly_unset
@@ -210,6 +208,5 @@ def leave_out(graph: onnx.GraphProto, around: frozenset[str] = frozenset()) -> N
         node.input[:] = ["" if name in unset else name for name in node.input]
         for _, body in body_graphs(node):
             leave_out(body, frozenset(unset))
-    keep_members(
-        graph.node, [not node.output or node.output[0] not in unset.difference(around, [""]) for node in graph.node]
-    )
+    gone = unset.difference(around, [""])
+    keep_members(graph.node, [not node.output or node.output[0] not in gone for node in graph.node])

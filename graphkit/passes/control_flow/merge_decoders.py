@@ -159,11 +159,7 @@ def declare_needs(model: Model) -> Model:
     """Return a model that declares the dims that its nodes need of inputs, and those that they give outputs."""
     made = declarations(model).model
     sizes = {name: Expr.of(int(size)) for name, size in forced_sizes(made, {}).items() if size == int(size) > 0}
-    return InferOutputShapes().run(_declare_symbols(made, sizes)).model
-
-
-def _declare_symbols(model: Model, symbols: Mapping[str, Expr]) -> Model:
-    return with_symbols(model, symbols) if symbols else model
+    return InferOutputShapes().run(with_symbols(made, sizes)).model
 
 
 def with_port_names(model: Model, names: Mapping[str, str]) -> Model:
@@ -196,7 +192,7 @@ def _share_symbols(*halves: Model) -> Iterator[Model]:
                     names[dim.name] = shared.setdefault(meaning, free)
                 elif dim.constant is not None and axis not in SHARED:  # a width that later steps may not read
                     shared.setdefault(meaning, dim)
-        yield _declare_symbols(half, {old: new for old, new in names.items() if new.name != old})
+        yield with_symbols(half, {old: new for old, new in names.items() if new.name != old})
 
 
 def _join_declarations(first: Model, later: Model, ports: str) -> dict[str, onnx.ValueInfoProto]:
@@ -204,28 +200,23 @@ def _join_declarations(first: Model, later: Model, ports: str) -> dict[str, onnx
 
     Where they differ in a dim, that of later steps stays if it is that of the first step once the past is empty, and is
     left open otherwise.
-
-    Raises:
-        UsageError: They differ in dtype or rank.
     """
     growing = [entry for entry in later.roles.pasts.values() if not later.roles.is_cross(entry)]
     empty = {str(dim_at(entry.past, entry.axis)): 0 for entry in growing}
     ours, theirs = ({info.name: info for info in getattr(half.proto.graph, ports)} for half in (first, later))
-    joint = ours | theirs
+    joint, groups = ours | theirs, [declared_inputs(half).groups for half in (first, later)]
     for name in ours.keys() & theirs.keys():
         kinds = [half[name].type.tensor_type for half in (ours, theirs)]
         if (kinds[0].elem_type, len(kinds[0].shape.dim)) != (kinds[1].elem_type, len(kinds[1].shape.dim)):
             raise UsageError(f"{later.label}: '{name}' has not the dtype and rank that it has in {first.label}")
         joint[name] = onnx.ValueInfoProto.FromString(theirs[name].SerializeToString())
         declared = joint[name].type.tensor_type.shape.dim
-        for made, mine, other in zip(declared, *map(_read_dims, (first, later), kinds), strict=True):
+        pairs = zip(kinds, groups, strict=True)
+        dims = [[read_dim(dim.dim_param or dim.dim_value, names) for dim in kind.shape.dim] for kind, names in pairs]
+        for made, mine, other in zip(declared, *dims, strict=True):
             if mine not in (other, other.substitute(empty)):
                 made.Clear()
     return joint
-
-
-def _read_dims(half: Model, kind: onnx.TypeProto.Tensor) -> list[Expr]:
-    return [read_dim(dim.dim_param or dim.dim_value, declared_inputs(half).groups) for dim in kind.shape.dim]
 
 
 def _outer_names(half: Model, taken: set[str], shared: dict[int, str], numbers: ConstantNumbers) -> dict[Value, str]:

@@ -50,8 +50,7 @@ class StripMergedSuffixes(Pass):
         proto = model.proto
         used = {name for scope in all_scopes(model.scopes) for name in scope.values}
         ports = {info.name for info in [*proto.graph.input, *proto.graph.output]}
-        names: dict[Value, str] = {}
-        declined = []
+        names, declined = dict[Value, str](), list[Declined]()
         for tensor in [*proto.graph.initializer, *(sparse.values for sparse in proto.graph.sparse_initializer)]:
             short = SUFFIX.sub("", tensor.name)
             if short == tensor.name or tensor.name in ports:
@@ -108,24 +107,16 @@ def split_merged(model: ModelLike, *, condition: str | None = None, keep_names: 
     model = as_model(model)
     declared = declarations(model)
     decoder = _choose_decoder(declared.model, condition)
-    name = decoder.condition.input.name
-    first = _extract_branch(declared, name, not decoder.cache_when, keep_names)
-    with_past = _extract_branch(declared, name, decoder.cache_when, keep_names)
-    return Split(
-        name,
-        decoder.cache_when,
-        _sign_part(first.model, "first step", model),
-        _sign_part(with_past.model, "later steps", model),
-        first.changes,
-        with_past.changes,
-    )
+    name, is_cached = decoder.condition.input.name, decoder.cache_when
+    first, with_past = (_extract_branch(declared, name, when, keep_names) for when in (not is_cached, is_cached))
+    decoders = _sign_part(first.model, "first step", model), _sign_part(with_past.model, "later steps", model)
+    return Split(name, is_cached, *decoders, first.changes, with_past.changes)
 
 
 def _extract_branch(declared: Declarations, name: str, value: bool, keep_names: bool) -> Outcome:
     """Return the decoder of one branch, whose inputs declare the dims that this branch needs."""
-    taken = run_passes(
-        declared.model, (SpecializeInput(name, value), DropEmptyOutputs(), EliminateDeadCode(), DropUnusedInputs())
-    )
+    steps = (SpecializeInput(name, value), DropEmptyOutputs(), EliminateDeadCode(), DropUnusedInputs())
+    taken = run_passes(declared.model, steps)
     model = declarations(taken.model, is_branch=True).model if declared.corrections else taken.model
     named = run_passes(model, (InferOutputShapes(), *(() if keep_names else (StripMergedSuffixes(),))))
     return Outcome(named.model, (*taken.changes, *named.changes), (*taken.declined, *named.declined))

@@ -28,18 +28,16 @@ def move_channels(node: Node, value: Value, channels: Channels, shapes: Shapes) 
     out = node.outputs[0] if len(node.outputs) == 1 else None
     if out is None or not node.is_op(*PRESERVING, *PICKING) or node.inputs[0] is not value or value in node.inputs[1:]:
         return None
-    inferred = shapes[out]
-    if inferred.dims is None:
+    if (dims := shapes[out].dims) is None:
         return None
-    rank, axis = len(inferred.dims), channels.axis
+    rank, axis = len(dims), channels.axis
     if axis is None or node.is_op("Identity"):
         return Channels(rank, axis, channels.count)
     if node.is_op("Transpose"):
         perm = node.attr("perm", tuple(reversed(range(channels.rank))))
         return Channels(rank, perm.index(axis), channels.count) if perm and axis in perm else None
     keeps_last = node.is_op("Reshape") and axis == channels.rank - 1 and rank > 0 and channels.count > 0
-    is_last = keeps_last and inferred.dims[-1] == channels.count
-    return Channels(rank, rank - 1 if is_last else None, channels.count)
+    return Channels(rank, rank - 1 if keeps_last and dims[-1] == channels.count else None, channels.count)
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,8 @@ class FoldIntoWeights(NodeRewrite):
         chain = _Chain(editor, linear)
         chain.follow()
         chain.climb()
-        if chain.gain() > 0:
+        needs_add = linear.bias is None and (chain.after.shifts or chain.before.shifts)
+        if len(chain.fused) > needs_add:  # fewer nodes are left
             _emit_nodes(editor, chain, _make_weight(editor, chain), _make_bias(editor, chain))
             editor.note("constant(s) fused into weights", len(chain.fused))
 
@@ -102,12 +101,13 @@ def _has_constant(node: Node) -> bool:
 class _Chain:
     """A linear operator, and the nodes before and after it that go into its weights."""
 
-    editor: Editor  # the editor
+    editor: Editor
     linear: Linear  # the operator
     # the nodes after it up to the last one that is fused, in order; those that move elements stay
     behind: list[Node] = field(default_factory=list)
-    before: Affine = field(default_factory=Affine.identity)  # the function of the data
-    after: Affine = field(default_factory=Affine.identity)  # the function of the result
+    before: Affine = field(default_factory=Affine)  # the function of the data
+    after: Affine = field(default_factory=Affine)  # the function of the result
+
     start: Value | None = None  # the data before all that
     fused: list[Node] = field(default_factory=list)  # the nodes that go
 
@@ -177,11 +177,6 @@ class _Chain:
                 self.editor.decline(node, f"not fused with '{self.linear.node.label}': {failure.reason}")
             return None
 
-    def gain(self) -> int:
-        """Return how many nodes fewer there will be."""
-        needs_add = self.linear.bias is None and (self.after.shifts or self.before.shifts)
-        return len(self.fused) - needs_add
-
 
 def _make_weight(editor: Editor, chain: _Chain) -> NodeInput:
     """Return the weight of the new node, the old one where no factor changes it."""
@@ -191,12 +186,10 @@ def _make_weight(editor: Editor, chain: _Chain) -> NodeInput:
         return value
     if len(value.consumers) > 1 or editor.is_output(value):
         raise MatchFailure(f"its weight '{value.name}' is read elsewhere too")
-    factors = (
-        spread_along_axes(chain.after.scale, linear.view, linear.gives),
-        spread_along_axes(chain.before.scale, linear.view, linear.takes),
-    )
-    parts = scale_weight(read_elements(editor.model, linear.tensor, linear.view), linear.tensor.data_type, *factors)
-    return editor.weight(f"{value.name}_fused", linear.tensor.data_type, linear.tensor.dims, parts)
+    tensor, pairs = linear.tensor, ((chain.after.scale, linear.gives), (chain.before.scale, linear.takes))
+    factors = [spread_along_axes(scale, linear.view, axes) for scale, axes in pairs]
+    parts = scale_weight(read_elements(editor.model, tensor, linear.view), tensor.data_type, *factors)
+    return editor.weight(f"{value.name}_fused", tensor.data_type, tensor.dims, parts)
 
 
 def _make_bias(editor: Editor, chain: _Chain) -> NodeInput:
@@ -219,9 +212,8 @@ def _make_bias(editor: Editor, chain: _Chain) -> NodeInput:
     if chain.before.shifts:
         factor = spread_along_axes(chain.before.shift, linear.view, linear.takes)
         alpha = node.attr("alpha", 1.0) if node.op_type == "Gemm" else 1.0
-        numbers = numbers + (alpha or 0.0) * sum_weight(
-            read_elements(editor.model, linear.tensor, linear.view), factor, linear.gives
-        )
+        elements = read_elements(editor.model, linear.tensor, linear.view)
+        numbers = numbers + (alpha or 0.0) * sum_weight(elements, factor, linear.gives)
     numbers = chain.after.scale * numbers + chain.after.shift
     if old is None and not numbers.any():
         return None
@@ -249,12 +241,10 @@ def _emit_nodes(editor: Editor, chain: _Chain, weight: NodeInput, bias: NodeInpu
         if isinstance(bias, str):
             attributes.pop("beta", None)  # a bias of our own is added once
         new.append(NewNode(node.op_type, inputs, [names[0]], attributes, like=node))
-    elif bias is None:
-        new.append(NewNode(node.op_type, inputs, [names[0]], like=node))
     else:
-        product = editor.unique_name(f"{names[0]}_product")
+        product = names[0] if bias is None else editor.unique_name(f"{names[0]}_product")
         new.append(NewNode(node.op_type, inputs, [product], like=node))
-        new.append(NewNode("Add", [product, bias], [names[0]]))
+        new += [NewNode("Add", [product, bias], [names[0]])] if bias is not None else []
     for mover, source, name in zip(moves, names, names[1:], strict=False):
         new.append(NewNode(mover.op_type, [source, *mover.inputs[1:]], [name], attributes_of(mover), like=mover))
     editor.replace(last, *new)

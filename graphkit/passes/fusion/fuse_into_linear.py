@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,9 +54,9 @@ class FusePads(NodeRewrite):
     def edit_node(self, editor: Editor, node: Node) -> None:
         data = node.inputs[0]
         pad = data.producer if data is not None and data not in editor.aliases else None
-        if pad is None or not pad.is_op("Pad") or pad.scope is not node.scope or not editor.is_free(pad):
+        if pad is None or not pad.is_op("Pad") or pad.scope is not node.scope:
             return
-        if editor.is_static(node):
+        if not editor.is_free(pad) or editor.is_static(node):
             return
         attributes = attributes_of(node) | {"pads": _joined_pads(editor, pad, node)}
         attributes.pop("auto_pad", None)
@@ -65,8 +66,7 @@ class FusePads(NodeRewrite):
 
 
 def _joined_pads(editor: Editor, pad: Node, conv: Node) -> list[int]:
-    data = conv.inputs[0]
-    rank = editor.shapes[data].rank
+    rank = editor.shapes[conv.inputs[0]].rank
     if rank is None or rank < 3:
         raise MatchFailure("the rank of its data is not known")
     around = _pads_around(editor, pad, rank)
@@ -223,11 +223,11 @@ class MergeSiblingMatmuls(Rewrite):
 class _Sibling:
     """One of several operators that read the same tensor."""
 
-    linear: Linear  # the operator
-    weight: Value  # its weight
-    add: Node | None  # the node that adds a bias to the product, where one does
-    bias: np.ndarray | None  # that bias, or the operator's own, one number a column or one; None where it adds nothing
-    out: Value  # their result
+    linear: Linear
+    weight: Value
+    out: Value  # the result, with the bias
+    add: Node | None = None  # the node that adds a bias to the product, where one does
+    bias: np.ndarray | None = None  # that, or the operator's own: one number a column or one; None for none
 
 
 def _read_sibling(editor: Editor, node: Node) -> _Sibling:
@@ -237,16 +237,14 @@ def _read_sibling(editor: Editor, node: Node) -> _Sibling:
     if editor.is_fused(node) or editor.is_static(node) or any(editor.is_fused(reader) for reader, _ in out.consumers):
         raise MatchFailure
     if node.op_type == "Gemm":
-        return _Sibling(linear, weight, None, _own_bias(editor, linear), out)
+        return _Sibling(linear, weight, out, bias=_own_bias(editor, linear))
     reader = editor.only_reader(out)
     result = reader.outputs[0] if reader is not None and reader.is_op("Add") else None
-    if reader is None or result is None:
-        return _Sibling(linear, weight, None, None, out)
-    try:
-        added = affine_of(editor.model, reader, out, linear.result, linear.tensor.data_type)
-    except MatchFailure:
-        return _Sibling(linear, weight, None, None, out)
-    return _Sibling(linear, weight, reader, added.shift, result)
+    if reader is not None and result is not None:
+        with suppress(MatchFailure):
+            added = affine_of(editor.model, reader, out, linear.result, linear.tensor.data_type)
+            return _Sibling(linear, weight, result, reader, added.shift)
+    return _Sibling(linear, weight, out)
 
 
 def _own_bias(editor: Editor, linear: Linear) -> np.ndarray | None:
@@ -281,36 +279,29 @@ def _by_weights(groups: Sequence[Sequence[_Sibling]]) -> Iterator[list[list[_Sib
 
 def _merge_siblings(editor: Editor, siblings: Sequence[_Sibling], weight: str) -> None:
     """Put one operator, and a Split, in the place of the first of several."""
-    first = min((sibling.linear for sibling in siblings), key=lambda linear: linear.node.index)
-    has_bias = any(sibling.bias is not None for sibling in siblings)
-    bias: list[str] = []
-    if has_bias:
-        full = [
-            np.broadcast_to(np.zeros(1) if each.bias is None else each.bias, (each.linear.result.count,))
-            for each in siblings
-        ]
-        numbers = round_numbers(np.concatenate(full).astype(np.float64), siblings[0].linear.tensor.data_type)
-        bias.append(editor.constant(numbers, f"{siblings[0].out.name}_bias"))
-    label = siblings[0].out.name
-    whole = editor.unique_name(f"{label}_joined")
-    source = first.node.inputs[0]
-    nodes: list[NewNode] = []
-    if first.node.op_type == "Gemm":
-        attributes = {name: first.node.attr(name, 0) for name in ("transA", "transB") if first.node.attr(name, 0)}
-        nodes.append(NewNode("Gemm", [source, weight, *bias], [whole], attributes, like=first.node))
-    elif has_bias:
-        product = editor.unique_name(f"{label}_product")
-        nodes.append(NewNode("MatMul", [source, weight], [product], like=first.node))
-        nodes.append(NewNode("Add", [product, *bias], [whole], like=siblings[0].add))
+    first = min((sibling.linear.node for sibling in siblings), key=lambda node: node.index)
+    linear, label, outputs = siblings[0].linear, siblings[0].out.name, [sibling.out.name for sibling in siblings]
+    sizes, bias = [sibling.linear.result.count for sibling in siblings], list[str]()
+    if any(sibling.bias is not None for sibling in siblings):
+        parts = [np.zeros(1) if each.bias is None else each.bias for each in siblings]
+        full = np.concatenate([np.broadcast_to(part, (size,)) for part, size in zip(parts, sizes, strict=True)])
+        bias = [editor.constant(round_numbers(full.astype(np.float64), linear.tensor.data_type), f"{label}_bias")]
+    whole, product = editor.unique_name(f"{label}_joined"), first.inputs[0]
+    if first.op_type == "Gemm":
+        attributes = {name: first.attr(name, 0) for name in ("transA", "transB") if first.attr(name, 0)}
+        nodes = [NewNode("Gemm", [product, weight, *bias], [whole], attributes, like=first)]
+    elif bias:
+        name = editor.unique_name(f"{label}_product")
+        nodes = [NewNode("MatMul", [product, weight], [name], like=first)]
+        nodes.append(NewNode("Add", [name, *bias], [whole], like=siblings[0].add))
     else:
-        nodes.append(NewNode("MatMul", [source, weight], [whole], like=first.node))
-    axis, outputs = siblings[0].linear.result.axis, [sibling.out.name for sibling in siblings]
-    sizes = [sibling.linear.result.count for sibling in siblings]
-    if first.node.scope.opset() < SPLIT_INPUT_SINCE:
-        split = NewNode("Split", [whole], outputs, {"axis": axis, "split": sizes})
+        nodes = [NewNode("MatMul", [product, weight], [whole], like=first)]
+    if first.scope.opset() < SPLIT_INPUT_SINCE:
+        split = NewNode("Split", [whole], outputs, {"axis": linear.result.axis, "split": sizes})
     else:
-        split = NewNode("Split", [whole, editor.integers(sizes, f"{label}_sizes")], outputs, {"axis": axis})
-    editor.insert_before(first.node, *nodes, split)
+        given = editor.integers(sizes, f"{label}_sizes")
+        split = NewNode("Split", [whole, given], outputs, {"axis": linear.result.axis})
+    editor.insert_before(first, *nodes, split)
     for sibling in siblings:
         editor.take(sibling.linear.node)
         editor.replace(sibling.add or sibling.linear.node)  # the Split gives what it gives
@@ -319,10 +310,8 @@ def _merge_siblings(editor: Editor, siblings: Sequence[_Sibling], weight: str) -
 
 def _joined_weight(editor: Editor, siblings: Sequence[_Sibling]) -> str:
     linears = [sibling.linear for sibling in siblings]
-    axis = linears[0].gives[0]
-    dims = list(linears[0].tensor.dims)
+    tensor, axis = linears[0].tensor, linears[0].gives[0]
+    dims = list(tensor.dims)
     dims[axis] = sum(linear.result.count for linear in linears)
-    weights = [read_elements(editor.model, linear.tensor) for linear in linears]
-    return editor.weight(
-        f"{siblings[0].weight.name}_joined", linears[0].tensor.data_type, dims, join_weights(weights, axis)
-    )
+    parts = join_weights([read_elements(editor.model, linear.tensor) for linear in linears], axis)
+    return editor.weight(f"{siblings[0].weight.name}_joined", tensor.data_type, dims, parts)

@@ -101,11 +101,7 @@ class _Norm:
 
 
 def _match_norm(editor: Editor, root: Node) -> _Norm:
-    """Return the layer normalization that a Sqrt is the deviation of.
-
-    Raises:
-        MatchFailure: Nothing looks like one, or it cannot be put into one node.
-    """
+    """Return the layer normalization that a Sqrt is the deviation of."""
     shapes, deviation = editor.shapes, root.result()
     match = DEVIATION.match(editor, deviation)
     if match is None or shapes[match[SQUARE]].dims != shapes[match[CENTRED]].dims:
@@ -128,8 +124,7 @@ def _match_norm(editor: Editor, root: Node) -> _Norm:
         out = node.result()
         if editor.is_output(out) or any(reader not in inner for reader, _ in out.consumers):
             raise MatchFailure(f"'{out.name}' is read elsewhere too")
-    norm = _Norm(inner, data, dims[len(dims) - count :], epsilon, dtype=shapes[data].dtype)
-    return _with_scale(editor, norm)
+    return _with_scale(editor, _Norm(inner, data, dims[len(dims) - count :], epsilon, dtype=shapes[data].dtype))
 
 
 def _match_quotient(editor: Editor, deviation: Value, match: Match) -> Match:
@@ -145,10 +140,8 @@ def _match_quotient(editor: Editor, deviation: Value, match: Match) -> Match:
 
 def _count_mean_axes(editor: Editor, mean: Node, rank: int) -> int | None:
     """Return over how many axes a ReduceMean goes, None where they are not the last ones, or do not stay."""
-    if mean.scope.opset() < AXES_INPUT_SINCE:
-        axes: list[int] | None = list(mean.attr("axes", tuple) or ())
-    else:
-        axes = editor.known_integers(mean.input(1))
+    is_older = mean.scope.opset() < AXES_INPUT_SINCE
+    axes = mean.attr("axes", tuple) if is_older else editor.known_integers(mean.input(1))
     if not axes or mean.attr("keepdims", 1) != 1:
         return None
     sorted_axes = sorted(axis % rank for axis in axes)
@@ -156,11 +149,7 @@ def _count_mean_axes(editor: Editor, mean: Node, rank: int) -> int | None:
 
 
 def _with_scale(editor: Editor, norm: _Norm) -> _Norm:
-    """Add the Cast, the scale and the bias that follow to a normalization.
-
-    Raises:
-        MatchFailure: It is of another dtype, or needs a scale that is not known.
-    """
+    """Add the Cast, the scale and the bias that follow to a normalization."""
     cast, maker = editor.only_reader(norm.out), norm.data.producer
     if norm.dtype == TensorProto.FLOAT and cast is not None and cast.is_op("Cast") and maker and maker.is_op("Cast"):
         source = maker.input(0)
@@ -179,11 +168,10 @@ def _with_scale(editor: Editor, norm: _Norm) -> _Norm:
 
 def _reader_operand(editor: Editor, norm: _Norm, op_type: str) -> Value | None:
     """Return the operand of a normalization's only reader, a Mul or Add, which becomes part of it."""
-    out = norm.out
-    node = editor.only_reader(out)
+    node = editor.only_reader(norm.out)
     if node is None or not node.is_op(op_type) or len(node.inputs) != 2:
         return None
-    operand = node.inputs[1] if node.inputs[0] is out else node.inputs[0]
+    operand = node.inputs[1] if node.inputs[0] is norm.out else node.inputs[0]
     if operand is None or editor.shapes[operand].dims != norm.axes or not editor.is_free(node):
         return None
     norm.nodes.append(node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from onnx import TensorProto
@@ -34,13 +34,8 @@ class Channels:
 class Affine:
     """`scale * x + shift` by channel, in float64: each a vector, of one element where all channels have the same."""
 
-    scale: np.ndarray
-    shift: np.ndarray
-
-    @classmethod
-    def identity(cls) -> Affine:
-        """Return the identity."""
-        return cls(np.ones(1), np.zeros(1))
+    scale: np.ndarray = field(default_factory=lambda: np.ones(1))
+    shift: np.ndarray = field(default_factory=lambda: np.zeros(1))
 
     def followed_by(self, after: Affine) -> Affine:
         """Return this one and another one after it."""
@@ -58,30 +53,25 @@ class Affine:
 
 
 def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype: int) -> Affine:
-    """Return the affine function that a node applies to the channels of a tensor.
-
-    Raises:
-        MatchFailure: It is none.
-    """
+    """Return the affine function that a node applies to the channels of a tensor, or raise a MatchFailure."""
     if not node.is_op(*AFFINE_OPERATORS):
         raise MatchFailure
     if node.op_type == "BatchNormalization":
         return _affine_of_normalization(model, node, value, channels)
     if node.op_type == "Neg":
-        return Affine(np.array([-1.0]), np.zeros(1))
+        return Affine(-np.ones(1))
     if len(node.inputs) != 2 or node.scope.opset() < NUMPY_BROADCASTS_SINCE:
         raise MatchFailure
     index = 0 if node.inputs[0] is value else 1
     number = _channel_vector(model, node.inputs[1 - index], channels, dtype)
     if node.op_type == "Div" and index == 1:
         raise MatchFailure("it divides a constant by the tensor")
-    one, zero = np.ones(1), np.zeros(1)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         affine = {
-            "Mul": lambda: Affine(number, zero),
-            "Div": lambda: Affine(one / number, zero),
-            "Add": lambda: Affine(one, number),
-            "Sub": lambda: Affine(one, -number) if index == 0 else Affine(-one, number),
+            "Mul": lambda: Affine(number),
+            "Div": lambda: Affine(1 / number),
+            "Add": lambda: Affine(shift=number),
+            "Sub": lambda: Affine(shift=-number) if index == 0 else Affine(-np.ones(1), number),
         }[node.op_type]()
     if not (np.isfinite(affine.scale).all() and np.isfinite(affine.shift).all()):
         raise MatchFailure("its constant has elements that are not finite, or divides by 0")
@@ -159,11 +149,7 @@ class Linear:
 
 
 def linear_of(node: Node, shapes: Shapes) -> Linear:
-    """Return a node as a linear operator.
-
-    Raises:
-        MatchFailure: It is none, or its weight cannot change.
-    """
+    """Return a node as a linear operator, or raise a MatchFailure."""
     if not node.is_op(*LINEAR_OPERATORS):
         raise MatchFailure
     return LINEAR_OPERATORS[node.op_type](node, shapes)
@@ -187,18 +173,16 @@ def _read_convolution(node: Node, _: Shapes) -> Linear:
     dims, is_transposed = tuple(tensor.dims), node.op_type == "ConvTranspose"
     if len(dims) < 3 or not groups or groups < 1 or dims[0] % groups:
         raise MatchFailure("the groups do not fit the weight")
-    rank, (first, second) = len(dims), dims[:2]
-    outgoing, incoming = (second * groups, first) if is_transposed else (first, second * groups)
     view: tuple[int, ...] = dims
     gives: Axes = (0,)
     takes: Axes = (1,)
     if groups > 1:
-        view, gives, takes = (groups, first // groups, *dims[1:]), (0, 1), (0, 2)
-    if is_transposed:
-        gives, takes = takes, gives
+        view, gives, takes = (groups, dims[0] // groups, *dims[1:]), (0, 1), (0, 2)
     pads, automatic = node.attr("pads", ()), node.attr("auto_pad", "NOTSET")
     is_padded = is_transposed or pads is None or any(pads) or automatic not in ("NOTSET", "VALID")
-    source, result = Channels(rank, 1, incoming), Channels(rank, 1, outgoing)
+    source, result = Channels(len(dims), 1, dims[1] * groups), Channels(len(dims), 1, dims[0])
+    if is_transposed:
+        gives, takes, source, result = takes, gives, result, source
     return Linear(node, tensor, view, takes, gives, source=source, result=result, bias=2, is_padded=is_padded)
 
 
@@ -223,8 +207,7 @@ def _read_matmul(node: Node, shapes: Shapes) -> Linear:
         if not failure.reason:
             _constant_weight(node.inputs[1])  # the reason why the right operand is no weight
         raise
-    rank = shapes[value].rank
-    dims = tuple(tensor.dims)
+    rank, dims = shapes[value].rank, tuple(tensor.dims)
     if rank is None:
         raise MatchFailure("the rank of the data is not known")
     if len(dims) < 2 or rank < 2:
