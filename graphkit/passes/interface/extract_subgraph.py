@@ -64,16 +64,13 @@ class ExtractSubgraph(Pass):
     def run(self, model: Model) -> Outcome:
         model.check_soundness()
         base = declarations(model).model
-        cuts = cut_values(base, self.inputs)
-        ends = _find_ends(base, self.outputs)
-        shapes = infer(base)
+        cuts, ends, shapes = cut_values(base, self.inputs), _find_ends(base, self.outputs), infer(base)
         for value in cuts:
             _check_cut(value, ends, shapes, model.label)
         new_inputs = _declare_inputs(base, cuts, shapes)
         new_outputs = [_declare_output(value, shapes, model.label) for value in ends]
-        proto = copy_proto(base)
+        proto, taken = copy_proto(base), names_in(base.scopes)
         graph = proto.graph
-        taken = names_in(base.scopes)
         for value in cuts:
             if value.producer is not None:
                 name = free_name(f"{value.name}_before", taken)
@@ -85,17 +82,14 @@ class ExtractSubgraph(Pass):
         for field, infos in ((graph.input, [*new_inputs, *others]), (graph.output, new_outputs)):
             del field[:]
             field.extend(infos)
-        named = {info.name for info in (*new_inputs, *new_outputs)}
+        named = new_names | {info.name for info in new_outputs}
         keep_members(graph.value_info, [info.name not in named for info in graph.value_info])
-        whole = base.with_proto(proto)
-        live = live_names(graph)
-        if missed := next((value.name for value in cuts if value.name not in live), ""):
-            raise UsageError(
-                f"{model.label}: no output that is asked for needs '{missed}', or only through other values where the "
-                "subgraph begins - leave it out"
-            )
-        made = InferOutputShapes().run(drop_dead_inputs(remove_dead_code(whole).model)).model
-        names = [value.name for value in cuts]
+        live, names = live_names(graph), [value.name for value in cuts]
+        if missed := next((name for name in names if name not in live), ""):
+            problem = f"no output that is asked for needs '{missed}', or only through other values"
+            raise UsageError(f"{model.label}: {problem} where the subgraph begins - leave it out")
+        whole = remove_dead_code(base.with_proto(proto)).model
+        made = InferOutputShapes().run(drop_dead_inputs(whole)).model
         was, now = (sum(len(scope.nodes) for scope in each.graph.walk()) for each in (model, made))
         changes = [f"{now:,} of {count_things(was, 'node(s)')} taken"]
         if names:
@@ -109,11 +103,7 @@ class ExtractSubgraph(Pass):
 
 
 def cut_values(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
-    """Return the values at which a subgraph begins: those named, and the inputs of a node that is named.
-
-    Raises:
-        UsageError: There is no such value or node, or it is a constant.
-    """
+    """Return the values at which a subgraph begins: those named, and the inputs of named nodes."""
     cuts: dict[Value, None] = {}
     for name in names:
         thing = find_value_or_node(model.scopes, name, model.label)
@@ -169,10 +159,8 @@ def _check_cut(value: Value, ends: Iterable[Value], shapes: Shapes, label: str) 
 
 def _known_dtype(value: Value, shapes: Shapes) -> int:
     """Return the dtype of a value, 0 where it is unknown; onnxruntime loads no model that declares a wrong one."""
-    if shapes[value].dtype:
-        return shapes[value].dtype
     declared = declared_type(value)
-    return 0 if declared is None else declared.dtype
+    return shapes[value].dtype or (0 if declared is None else declared.dtype)
 
 
 def _declare_inputs(model: Model, cuts: Iterable[Value], shapes: Shapes) -> list[onnx.ValueInfoProto]:
@@ -207,9 +195,8 @@ def _declare_output(value: Value, shapes: Shapes, label: str) -> onnx.ValueInfoP
     known = declared_dims(value) if is_declared else None
     if known is None or len(known) != len(dims):
         known = (None,) * len(dims)
-    return _make_declaration(
-        value, dtype, [None if is_known(dim) else claim for claim, dim in zip(known, dims, strict=True)]
-    )
+    pairs = zip(known, dims, strict=True)
+    return _make_declaration(value, dtype, [None if is_known(dim) else claim for claim, dim in pairs])
 
 
 def _make_declaration(value: Value, dtype: int, dims: Iterable[Dim]) -> onnx.ValueInfoProto:

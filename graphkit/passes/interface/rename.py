@@ -21,13 +21,7 @@ from graphkit.shapes.constraints.dim_equalities import equal_symbols, needed_siz
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, input_dims, read_dim
 from graphkit.suggest import did_you_mean
 
-TOLD: Mapping[Axis, str] = {
-    "batch": "batch",
-    "sequence": "sequence",
-    "past": "past",
-    "encoder": "source",
-    "total": "total",
-}
+TOLD: Mapping[Axis, str] = {**{axis: axis for axis in ("batch", "sequence", "past", "total")}, "encoder": "source"}
 
 
 def dims_by_role(model: Model) -> Renames:
@@ -106,11 +100,7 @@ class Rename(Pass):
         return Outcome(with_value_names(result, values), (*changes, *notes))
 
     def new_names(self, model: Model) -> dict[Value, str]:
-        """Return the new names of values.
-
-        Raises:
-            UsageError: There is no such value, or it gets two names.
-        """
+        """Return the new names of values, or raise a UsageError where there is no such value, or it gets two."""
         names: dict[Value, str] = {}
         for what, pairs in (("input", self.inputs), ("output", self.outputs), ("value", self.values)):
             for old, new in pairs:
@@ -136,9 +126,8 @@ def _find_named_values(model: Model, what: str, name: str) -> list[Value]:
     if name not in known:
         raise UsageError(f"{model.label}: there is no {what} '{name}' - {did_you_mean(name, known)}")
     if name in inputs and name in outputs:
-        raise UsageError(
-            f"{model.label}: '{name}' is an input and an output - rename both with --value-name {name}=NEW"
-        )
+        hint = f"rename both with --value-name {name}=NEW"
+        raise UsageError(f"{model.label}: '{name}' is an input and an output - {hint}")
     return [known[name]]
 
 
@@ -155,10 +144,8 @@ def _check_free(model: Model, names: Mapping[Value, str]) -> None:
             clash = next((each for each in taken.get(name, ()) if _is_seen(each.scope, scope)), None)
             if clash is not None and value not in names:
                 where = f"of '{scope.path}'" if scope.path else "of the graph"
-                raise UsageError(
-                    f"{model.label}: '{clash.name}' cannot be '{name}', as another value {where} is called - "
-                    "choose another name, or rename that one too"
-                )
+                problem = f"'{clash.name}' cannot be '{name}', as another value {where} is called"
+                raise UsageError(f"{model.label}: {problem} - choose another name, or rename that one too")
 
 
 def _is_seen(scope: Scope, other: Scope) -> bool:
@@ -177,10 +164,8 @@ def _with_dims(model: Model, renames: Renames) -> tuple[Model, list[str]]:
         first.setdefault(new, old)
     same = {old: symbol(first[new]) for old, new in symbols.items() if first[new] != old}
     unified = with_symbols(placed, same)  # as the new name may have other bounds
-    is_of_inputs = not declared_inputs(placed).symbols.isdisjoint(symbols)
-    inferred = (
-        InferOutputShapes().run(unified) if is_of_inputs else Outcome(unified)
-    )  # outputs may call theirs anything
+    is_of_inputs = not declared_inputs(placed).symbols.isdisjoint(symbols)  # outputs may call theirs anything
+    inferred = InferOutputShapes().run(unified) if is_of_inputs else Outcome(unified)
     bounded = {old: symbol(new, lower(symbol(old)), upper(symbol(old))) for old, new in symbols.items()}
     return with_symbols(inferred.model, bounded), [*notes, *inferred.changes]
 
@@ -211,10 +196,8 @@ def _new_symbols(model: Model, renames: Renames) -> tuple[dict[str, str], list[s
             raise UsageError(f"{model.label}: '{earlier}' and '{old}' cannot both be '{new}', for they may differ")
     for old, new in new_names.items():
         if new in declared | classes.keys() and new not in new_names:
-            raise UsageError(
-                f"{model.label}: '{old}' cannot be '{new}', which is another dim that may differ from it - choose "
-                "another name"
-            )
+            problem = f"'{old}' cannot be '{new}', which is another dim that may differ from it"
+            raise UsageError(f"{model.label}: {problem} - choose another name")
     return {old: new for old, new in new_names.items() if old != new}, notes
 
 

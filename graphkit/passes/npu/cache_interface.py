@@ -65,25 +65,23 @@ def find_growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tupl
         if axis is None:
             declined.append(Declined(past.name, "the axis along which it grows is unknown"))
             continue
-        new_name = free_name(f"{present.name}_new", taken)
         readers = [node for node, _ in past.consumers if not node.is_op("Shape")]
+        new: Value | None = None
         if not any(node.is_op("Concat") for node in readers):
             try:
                 _check_moved(past, present, axis, shapes)
-                caches.append(Growth(past, present, axis, None, new_name))
             except MatchFailure as failure:
                 declined.append(Declined(past.name, failure.reason))
-            continue
-        concat = readers[0] if len(readers) == 1 else None
-        if concat is None or len(concat.inputs) != 2 or concat.inputs[0] != past:
+                continue
+        elif len(readers) > 1 or len(readers[0].inputs) != 2 or readers[0].inputs[0] is not past:
             declined.append(Declined(past.name, "it is not read by one Concat with what is new"))
             continue
-        rank = len(shapes[past].dims or ())
-        new = concat.inputs[1]
-        if rank == 0 or (concat.attr("axis", 0) or 0) % rank != axis or new is None:
-            declined.append(Declined(concat.path, "it does not join past and new along the axis that grows"))
-            continue
-        caches.append(Growth(past, present, axis, new, new_name))
+        else:
+            new = readers[0].operand(1)
+            if readers[0].axis(shapes[past].rank) != axis:
+                declined.append(Declined(readers[0].path, "it does not join past and new along the axis that grows"))
+                continue
+        caches.append(Growth(past, present, axis, new, free_name(f"{present.name}_new", taken)))
     return tuple(caches)
 
 
@@ -91,9 +89,6 @@ def _check_moved(past: Value, present: Value, axis: int, shapes: Shapes) -> None
     """Check that the new part of a present is all that is new, though its past is moved before new tokens join it.
 
     It may be transposed, cast, or split into layers and stacked again.
-
-    Raises:
-        MatchFailure: It is not.
     """
 
     def is_move(node: Node, index: int, value: Value) -> bool:
@@ -178,12 +173,8 @@ class StaticKvCache(Pass):
         symbols = frozenset().union(*(_cache_length(growth, shapes).symbols for growth in caches))
         frozen = freezable_symbols(model, shapes)
         for value, known in find_dependences(model, shapes).items():
-            if (
-                not known.data
-                and known.symbols & symbols
-                and not known.symbols <= frozen
-                and shapes[value].dtype in FLOAT_TYPES
-            ):
+            is_of_past = not known.data and known.symbols & symbols and not known.symbols <= frozen
+            if is_of_past and shapes[value].dtype in FLOAT_TYPES:
                 reason = "it depends on the length of the past, which must not become a constant"
                 return Matched(model, declined=(Declined(value.name, f"{reason} - run extract-host-values first"),))
         news = {growth.present: growth for growth in caches}
@@ -191,18 +182,13 @@ class StaticKvCache(Pass):
         for value in model.graph.outputs:
             growth = news.get(value)
             source = value if growth is None or growth.new is None else growth.new
-            dims = shapes[source].dims
+            dims, name = shapes[source].dims, growth.given if growth is not None else value.name
             if dims is None:
                 return Matched(model, declined=(Declined(value.name, shapes.reason(source)),))
             source_name = source.name
             if growth is not None and growth.new is None:
-                source_name = growth.given
-                dims = (
-                    *dims[: growth.axis],
-                    dims[growth.axis] - _cache_length(growth, shapes),
-                    *dims[growth.axis + 1 :],
-                )
-            name = growth.given if growth is not None else value.name
+                source_name, at = growth.given, growth.axis
+                dims = (*dims[:at], dims[at] - _cache_length(growth, shapes), *dims[at + 1 :])
             outputs.append((source_name, NewInput(name, shapes[source].dtype, dims)))
         numbers = tuple((symbol, self.max_cache_len) for symbol in sorted(symbols))
         proto, taken = copy_proto(model), names_in(model.scopes)
@@ -228,9 +214,9 @@ class StackedPort:
     """An input or output that stands for those of several layers."""
 
     stack: str  # the name of its stack
-    name: str  # its own name
-    shape: tuple[int, ...]  # its dims
-    is_output: bool  # whether it is an output
+    name: str
+    shape: tuple[int, ...]
+    is_output: bool
 
 
 @dataclass(frozen=True)
@@ -281,18 +267,12 @@ class StackCaches(Pass):
     outputs: Renames = ()
 
     def run(self, model: Model) -> Matched[StackedPort]:
-        """Return the model with stacked caches.
-
-        Raises:
-            UsageError: An input or output does not exist, or those of a stack are not alike.
-        """
         shapes, proto = infer(model), copy_proto(model)
         names = tuple(dict.fromkeys(name for _, name in (*self.inputs, *self.outputs)))
         for name in names:
             if clash := min((taken for taken in names_in(model.scopes) if taken.startswith(name)), default=""):
-                raise UsageError(
-                    f"{model.label}: stack-caches: '{clash}' begins as '{name}' does - name the stack anew"
-                )
+                problem = f"'{clash}' begins as '{name}' does - name the stack anew"
+                raise UsageError(f"{model.label}: stack-caches: {problem}")
         inputs = _group_stacks(self.inputs, model.graph.inputs, shapes, model.label)
         outputs = _group_stacks(self.outputs, model.graph.outputs, shapes, model.label)
         if not names:
@@ -313,10 +293,10 @@ class StackCaches(Pass):
 
 @dataclass(frozen=True)
 class _Stack:
-    """Inputs or outputs that become one: their names by layer, the dims of each, and their dtype."""
+    """Inputs or outputs that become one."""
 
-    names: tuple[str, ...]
-    dims: tuple[int, ...]
+    names: tuple[str, ...]  # by layer
+    dims: tuple[int, ...]  # of each
     dtype: int
 
     @property
@@ -327,11 +307,7 @@ class _Stack:
 
 
 def _group_stacks(pairs: Renames, values: Sequence[Value], shapes: Shapes, label: str) -> Mapping[str, _Stack]:
-    """Return the stacks by name.
-
-    Raises:
-        UsageError: A member does not exist, or is not like the others.
-    """
+    """Return the stacks by name, or raise a UsageError where a member does not exist, or is not like the others."""
     ports, groups = {value.name: value for value in values if value.tensor is None}, dict[str, list[str]]()
     for member, name in pairs:
         if member not in ports:
@@ -503,18 +479,11 @@ class SplitCrossKv(Pass):
     changes_interface: ClassVar[bool] = True
 
     def run(self, model: Model) -> Matched[CacheEntry]:
-        """Return the part of a first-step decoder that makes the cross-attention cache.
-
-        Raises:
-            UsageError: There is no such cache, or it depends on something else.
-        """
         shapes, entries, outputs = infer(model), list[CacheEntry](), list[tuple[str, NewInput]]()
         for entry in model.roles.cache:
-            if entry.present is None or not model.roles.is_cross(entry):
+            if (present := entry.present) is None or not model.roles.is_cross(entry):
                 continue
-            present = entry.present
-            dims = shapes[present].dims
-            if dims is None:
+            if (dims := shapes[present].dims) is None:
                 raise UsageError(f"the rank of '{present.name}' is not known: {shapes.reason(present)}")
             entries.append(entry)
             outputs.append((present.name, NewInput(present.name, shapes[present].dtype, dims)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -20,19 +22,18 @@ DYNAMIC, STATIC = "DynamicQuantizeLinear", "QuantizeLinear"
 
 
 class Data(NamedTuple):
-    """Quantised data: floats, and the value that holds their scale."""
+    """Quantised data."""
 
     floats: Value
-    scale: Value
+    scale: Value  # which holds their scale
 
 
 class Result(NamedTuple):
-    """The float result of a sum of integers: the node that gives it, and the constants that go into the weight."""
+    """The float result of a sum of integers."""
 
-    node: Node
-    value: Value
+    node: Node  # which gives it
     dtype: int
-    constants: tuple[TensorProto, ...]
+    constants: tuple[TensorProto, ...]  # which go into the weight
 
 
 def data_of(value: Value | None, zero: Value | None) -> Data | None:
@@ -40,8 +41,7 @@ def data_of(value: Value | None, zero: Value | None) -> Data | None:
     node = value.producer if value is not None else None
     if node is None or not node.is_op(DYNAMIC, STATIC) or node.outputs[0] is not value:
         return None
-    floats, scale = node.input(0), node.input(1)
-    point = node.input(2)
+    floats, scale, point = map(node.input, range(3))
     if node.is_op(DYNAMIC):
         scale, point = (*node.outputs, None, None)[1:3]
     if floats is None or scale is None or point is not zero:
@@ -52,11 +52,7 @@ def data_of(value: Value | None, zero: Value | None) -> Data | None:
 
 
 def result_of(editor: Editor, product: Node, data: Sequence[Data]) -> Result:
-    """Follow a sum of integers through its Cast to the last Mul with a scale of its data.
-
-    Raises:
-        MatchFailure: It is used otherwise.
-    """
+    """Follow a sum of integers through its Cast to the last Mul with a scale of its data, or raise a MatchFailure."""
     node = editor.only_reader(product.result())
     if node is None or not node.is_op("Cast") or (dtype := node.attr("to", 0)) not in FLOATS or not dtype:
         raise MatchFailure("it is not cast to floats, and by that alone")
@@ -73,7 +69,7 @@ def result_of(editor: Editor, product: Node, data: Sequence[Data]) -> Result:
         for scale in scales:
             open_scales.remove(scale)
         constants += [each for each in factors if isinstance(each, TensorProto)]
-    return Result(node, node.result(), dtype, tuple(constants))
+    return Result(node, dtype, tuple(constants))
 
 
 def _find_factors(value: Value | None, scales: Sequence[Value]) -> list[Value | TensorProto] | None:
@@ -94,10 +90,7 @@ BITS = (2, 4, 8)
 
 @dataclass(eq=False)
 class FloatWeights:
-    """The weights that one sweep makes; nodes that share a weight share its replacement.
-
-    Its methods raise a MatchFailure where they cannot make one.
-    """
+    """The weights that one sweep makes, which nodes share, or a MatchFailure where it cannot make one."""
 
     editor: Editor
     made: dict[tuple[object, ...], str] = field(default_factory=dict)
@@ -121,10 +114,10 @@ class FloatWeights:
         key = (id(tensor), id(point), tuple(map(id, scales)), dtype, axis)
         if key in self.made:
             return self.made[key]
-        factor = _shape_along_axis(_multiply_constants(self.editor, scales), dims, axis)
-        offset = _shape_along_axis(
-            _multiply_constants(self.editor, [point]) if point is not None else np.zeros(()), dims, axis
-        )
+        zeros = np.zeros(()) if point is None else self.editor.model.array(point).astype(np.float64)
+        factors = [self.editor.model.array(scale).astype(np.float64) for scale in scales]
+        factor = _shape_along_axis(reduce(operator.mul, factors, np.ones(())), dims, axis)
+        offset = _shape_along_axis(zeros, dims, axis)
         if factor is None or offset is None:
             raise MatchFailure("its scales or zero points are not one for each channel of its result")
         parts = scale_weight(read_elements(self.editor.model, tensor).reshape(dims), dtype, factor, zero=offset)
@@ -159,18 +152,6 @@ class FloatWeights:
             raise MatchFailure(str(error)) from error
 
 
-def _multiply_constants(editor: Editor, tensors: Sequence[TensorProto]) -> np.ndarray:
-    """Return the product of constants, in float64.
-
-    Raises:
-        ModelError: A data file is missing.
-    """
-    total = np.ones(())
-    for tensor in tensors:
-        total = total * editor.model.array(tensor).astype(np.float64)
-    return total
-
-
 def _constant_of(value: Value | None) -> TensorProto | None:
     return unwrap_value(value, ("Identity",)).constant if value is not None else None
 
@@ -185,10 +166,7 @@ def _shape_along_axis(numbers: np.ndarray, dims: Sequence[int], axis: int) -> np
     return numbers.reshape([-1 if at == axis % rank else 1 for at in range(rank)])
 
 
-STAYS = {
-    "DynamicQuantizeLSTM": "an LSTM is not taken back to floats",
-    "QAttention": "an attention is not taken back to floats",
-}
+STAYS = {"DynamicQuantizeLSTM": "an LSTM", "QAttention": "an attention"}
 SHAPE = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 NO_DATA = "its data is not quantised by DynamicQuantizeLinear or QuantizeLinear"
 
@@ -244,11 +222,10 @@ class Dequantize(Rewrite):
         for node in editor.nodes(*PRODUCTS):
             with editor.matching(node):
                 _integer_product(editor, weights, node)
-        for node in [node for scope in editor.scopes for node in scope.nodes if node.domain == "com.microsoft"]:
-            if not editor.is_free(node):
-                continue
+        contrib = (node for scope in editor.scopes for node in scope.nodes if node.domain == "com.microsoft")
+        for node in filter(editor.is_free, contrib):
             if node.op_type in STAYS:
-                editor.decline(node, STAYS[node.op_type])
+                editor.decline(node, f"{STAYS[node.op_type]} is not taken back to floats")
             elif (rewrite := FUSED.get(node.op_type)) is not None:
                 with editor.matching(node):
                     rewrite(editor, weights, node)
@@ -272,9 +249,8 @@ def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     ]
     if len(known) == len(data) and result.constants:
         raise MatchFailure("both of its factors are data, and it has constant scales")
-    op_type = SHAPE[node.op_type]
-    made = NewNode(op_type, factors, [result.value.name], attributes_of(node), like=node)
-    editor.replace(result.node, made)
+    name = result.node.result().name
+    editor.replace(result.node, NewNode(SHAPE[node.op_type], factors, [name], attributes_of(node), like=node))
     editor.note("product(s) of integers computed with floats")
 
 
@@ -312,14 +288,12 @@ def _fused_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
 
 def _block_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     """MatMulNBits(A, B, scales, zero_points, g_idx, bias)."""
-    data = node.input(0)
-    dtype = editor.shapes[data].dtype
+    data, dtype = node.input(0), editor.shapes[node.input(0)].dtype
     if data is None or dtype not in FLOATS:
         raise MatchFailure("its data is not known to be floats")
     if node.input(4) is not None:
         raise MatchFailure("its rows are in another order, that of g_idx")
-    weight = weights.of_blocks(node, dtype)
-    _emit_product(editor, node, data, weight, node.input(5))
+    _emit_product(editor, node, data, weights.of_blocks(node, dtype), node.input(5))
 
 
 def _emit_product(editor: Editor, node: Node, data: Value, weight: str, bias: Value | None) -> None:
@@ -328,10 +302,8 @@ def _emit_product(editor: Editor, node: Node, data: Value, weight: str, bias: Va
     if out is None:
         raise MatchFailure("nothing reads it")
     product = out.name if bias is None else editor.unique_name(f"{out.name}_product")
-    made = [NewNode("MatMul", [data, weight], [product], like=node)]
-    if bias is not None:
-        made.append(NewNode("Add", [product, bias], [out.name]))
-    editor.replace(node, *made)
+    added = [NewNode("Add", [product, bias], [out.name])] if bias is not None else []
+    editor.replace(node, NewNode("MatMul", [data, weight], [product], like=node), *added)
     editor.note("product(s) of integers computed with floats")
 
 
@@ -360,11 +332,9 @@ def _replace_dequantized(editor: Editor, weights: FloatWeights, node: Node) -> N
 
 def _dequantized_rows(editor: Editor, weights: FloatWeights, node: Node, rows: Node) -> None:
     """Take rows from a dequantised table, in place of dequantising rows: each element is computed alike."""
-    table, indices, scale, out = rows.input(0), rows.input(1), _constant_of(node.input(1)), node.outputs[0]
-    if indices is None or out is None:
-        return
-    codes = _constant_of(table)
-    if table is None or codes is None or scale is None:
+    table, indices, out = rows.operand(0), rows.operand(1), node.result()
+    codes, scale = _constant_of(table), _constant_of(node.input(1))
+    if codes is None or scale is None:
         raise MatchFailure("its table, scale and zero point are not all constant")
     along, rank, most = 0, len(codes.dims), editor.shapes[out].rank
     if math.prod(scale.dims) != 1:  # along the axis of the table, from its end, that counts the elements of a row
@@ -378,8 +348,4 @@ def _dequantized_rows(editor: Editor, weights: FloatWeights, node: Node, rows: N
     editor.note("table(s) dequantised")
 
 
-FUSED = {
-    "DynamicQuantizeMatMul": _fused_product,
-    "MatMulIntegerToFloat": _fused_product,
-    "MatMulNBits": _block_product,
-}
+FUSED = {"DynamicQuantizeMatMul": _fused_product, "MatMulIntegerToFloat": _fused_product, "MatMulNBits": _block_product}
