@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import COMPARING, GATHERING, MOVING, copied_inputs
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node
 from graphkit.ops.numerics import KERNELS_OF_INT32
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
 
@@ -64,10 +64,9 @@ class CastInt64Away(Rewrite):
 
 def _merge_casts(editor: Editor, node: Node) -> None:
     """Let a Cast of a Cast read the input of the first one."""
-    value = node.input(0)
-    first = value.producer if value is not None else None
-    source = first.input(0) if first is not None and first.is_op("Cast") else None
-    if value is None or source is None or editor.shapes[value].dtype != INT64:
+    value = node.operand(0)
+    source = value.producer.input(0) if value.producer is not None and value.producer.is_op("Cast") else None
+    if source is None or editor.shapes[value].dtype != INT64:
         return
     to, dtype = node.attr("to", int), editor.shapes[source].dtype
     if dtype not in NARROW or (to not in INTEGERS and to not in FLOATS) or not editor.is_visible(source, node.scope):
@@ -90,8 +89,7 @@ def _cast_before(editor: Editor, node: Node) -> None:
     is_number = to is not None and to != INT64 and (to in INTEGERS or to in FLOATS)
     if not is_number or not all(editor.is_free(cast) and cast.scope is node.scope for cast in casts):
         return
-    made: list[NewNode] = []
-    inputs = list[NodeInput](node.inputs)
+    made, inputs = list[NewNode](), list[NodeInput](node.inputs)
     for index in _data_inputs(node):
         name = editor.unique_name(f"{out.name}_cast")
         made.append(NewNode("Cast", [node.inputs[index]], [name], {"to": to}))
@@ -108,11 +106,8 @@ def _cast_before(editor: Editor, node: Node) -> None:
 
 def _find_convertible_nodes(editor: Editor) -> dict[Node, list[int]]:
     """Return the nodes that can do without int64, and which inputs of each are int64; nothing else needs these."""
-    convertible = {
-        node: read
-        for node in editor.nodes(*sorted(MOVED | COMPARING | CALCULATING))
-        if (read := _int64_inputs(editor, node))
-    }
+    nodes = editor.nodes(*sorted(MOVED | COMPARING | CALCULATING))
+    convertible = {node: read for node in nodes if (read := _int64_inputs(editor, node))}
     while convertible:
         failures: list[tuple[Node, str]] = []
         for node, read in convertible.items():
@@ -130,19 +125,18 @@ def _find_convertible_nodes(editor: Editor) -> dict[Node, list[int]]:
 
 def _int64_inputs(editor: Editor, node: Node) -> list[int]:
     """Return which inputs of a node are int64 data: elements that belong to no shape, or indices of a lookup."""
-    out = node.outputs[0]
-    if out is None or len(node.outputs) > 1 or (_is_int64(editor, out) and editor.shapes[out].is_shape_like):
+    out, shapes = node.outputs[0], editor.shapes
+    if out is None or len(node.outputs) > 1 or (shapes[out].dtype == INT64 and shapes[out].is_shape_like):
         return []
-    data = [index for index in _data_inputs(node) if _is_int64(editor, node.inputs[index])]
+    data = [index for index in _data_inputs(node) if shapes[node.inputs[index]].dtype == INT64]
     indices = node.input(1) if node.op_type in GATHERING - {"GatherND"} else None  # whose indices are always int64
-    looks_up = _is_int64(editor, indices) and indices is not None and not indices.is_constant
+    looks_up = shapes[indices].dtype == INT64 and indices is not None and not indices.is_constant
     return [*data, 1] if looks_up else data
 
 
 def _check_node(editor: Editor, node: Node, read: list[int], convertible: Mapping[Node, list[int]]) -> None:
     """Check that a node does not need int64, given those that do not either."""
-    out = node.result()
-    gives = _is_int64(editor, out)
+    out, gives = node.result(), editor.shapes[node.result()].dtype == INT64
     if node.scope.opset() < KERNELS_OF_INT32.get(node.op_type, 1):
         raise MatchFailure("its opset has no such operator for int32")
     values = [value for index in read if (value := node.inputs[index]) is not None]
@@ -151,28 +145,23 @@ def _check_node(editor: Editor, node: Node, read: list[int], convertible: Mappin
         if not (bounds.is_finite and bounds.low >= -(2**31) and bounds.high < 2**31):
             raise MatchFailure(f"'{value.name}' is not known to fit into int32")
     for value in values:
-        if not (
-            value.is_constant or value.producer in convertible or (value.producer and value.producer.is_op(*SOURCES))
-        ):
+        maker = value.producer
+        if not (value.is_constant or maker in convertible or (maker is not None and maker.is_op(*SOURCES))):
             raise MatchFailure(f"'{value.name}' is int64")
     if gives and editor.is_output(out):
         raise MatchFailure("it is an output")
-    reader = next(
-        (each for each, _ in out.consumers if gives and each not in convertible and not each.is_op("Cast")), None
-    )
-    if reader is not None:
-        raise MatchFailure(f"{reader.label} reads int64")
+    for reader, _ in out.consumers if gives else ():
+        if reader not in convertible and not reader.is_op("Cast"):
+            raise MatchFailure(f"{reader.label} reads int64")
 
 
 def _calculate_in_int32(editor: Editor, node: Node, read: list[int]) -> None:
     """Put Casts around a node that reads or gives int64, which merge with those around others."""
-    out = node.result()
-    gives = _is_int64(editor, out)
-    made: list[NewNode] = []
-    inputs = list[NodeInput](node.inputs)
+    out, gives = node.result(), editor.shapes[node.result()].dtype == INT64
+    made, inputs = list[NewNode](), list[NodeInput](node.inputs)
     for index in read:
-        value = node.inputs[index]
-        name = editor.unique_name(f"{value.name if value is not None else out.name}_int32")
+        value = node.operand(index)
+        name = editor.unique_name(f"{value.name}_int32")
         made.append(NewNode("Cast", [value], [name], {"to": INT32}))
         inputs[index] = name
     result = editor.unique_name(f"{out.name}_int32") if gives else out.name
@@ -186,7 +175,3 @@ def _calculate_in_int32(editor: Editor, node: Node, read: list[int]) -> None:
 def _data_inputs(node: Node) -> list[int]:
     """Return which inputs are data of one dtype, as the output is."""
     return list(copied_inputs(node) if node.op_type in MOVED else range(len(node.inputs)))
-
-
-def _is_int64(editor: Editor, value: Value | None) -> bool:
-    return value is not None and editor.shapes[value].dtype == INT64

@@ -15,18 +15,10 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import NORMALIZATIONS, SKIP_NORMALIZATIONS
 from graphkit.graph.view import Node, Value
+from graphkit.ops.tensor import Dims
 from graphkit.passes.shapes.simplify_slice import constant_bounds
-from graphkit.rewrite import (
-    ROUNDING,
-    Builder,
-    Editor,
-    MatchFailure,
-    NewNode,
-    NodeInput,
-    NodeRewrite,
-    Rewrite,
-    attributes_of,
-)
+from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite
+from graphkit.rewrite.edits import attributes_of
 from graphkit.rewrite.pattern import Number, Op, Pattern
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
@@ -265,8 +257,7 @@ def _add_residual(builder: Builder, data: Value, bias: Value | None) -> NodeInpu
     total = builder.add("Add", data, builder.node.operand(1), role="sum")
     if bias is not None:
         total = builder.add("Add", total, bias, role="biased")
-    given = builder.node.outputs[3] if len(builder.node.outputs) > 3 else None
-    if given is None:
+    if (given := (*builder.node.outputs, *[None] * 4)[3]) is None:
         return total
     builder.nodes[-1] = NewNode("Add", builder.nodes[-1].inputs, [given.name])
     return given.name
@@ -328,10 +319,8 @@ class GeluToTanh(Rewrite):
                 made = NewNode("Gelu", node.inputs, [node.outputs[0].name], {"approximate": "tanh"}, like=node)
                 editor.replace(node, made)
                 editor.note("Gelu(s) computed by tanh")
-        for scope in editor.scopes:
-            for node in scope.nodes:
-                if node.operator == CONTRIB_GELU and editor.is_free(node):
-                    _spell_gelu(editor, node)
+        for node in editor.nodes(CONTRIB_GELU):
+            _spell_gelu(editor, node)
         matches = [match for node in editor.nodes("Mul") if (match := GELU.match(editor, node.outputs[0])) is not None]
         gelus: dict[Value | None, Value] = {}
         for match in matches:
@@ -474,26 +463,22 @@ class EinsumToMatmul(NodeRewrite):
                 return value
             return builder.add("Transpose", value, role=role, perm=[axes.index(axis) for axis in order])
 
+        def dims_of(groups: Sequence[str]) -> Dims:
+            return tuple(math.prod((sizes[axis] for axis in group), start=const(1)) for group in groups)
+
         def reshape(value: NodeInput, before: Sequence[str], after: Sequence[str], role: str) -> NodeInput:
             """Let each group of axes be one."""
-            dims, low = (
-                tuple(math.prod((sizes[axis] for axis in group), start=const(1)) for group in groups)
-                for groups in (before, after)
-            )
-            if dims == low:
+            if dims_of(before) == dims_of(after):
                 return value
-            spec = reshape_spec(dims, low)
-            if spec is None:
+            if (spec := reshape_spec(dims_of(before), dims_of(after))) is None:
                 raise MatchFailure("its shapes cannot be written as constants")
             return builder.add("Reshape", value, builder.integers(spec, f"{role}_shape"), role=f"{role}_shaped")
 
-        sides: list[NodeInput] = []
-        for role, value, axes, last in (
-            ("left", node.inputs[0], left, (first, total)),
-            ("right", node.inputs[1], right, (total, second)),
-        ):
-            order = batch + "".join(last)
-            sides.append(reshape(transpose(value, axes, order, role), order, [*lead, *last], role))
+        def side(index: int, role: str, axes: str, *last: str) -> NodeInput:
+            order = "".join((batch, *last))
+            return reshape(transpose(node.inputs[index], axes, order, role), order, [*lead, *last], role)
+
+        sides = side(0, "left", left, first, total), side(1, "right", right, total, second)
         product = builder.add("MatMul", *sides, role="product", like=node)
         axes = batch + first + second
         transpose(reshape(product, [*lead, first, second], axes, "apart"), axes, result, "turned")
@@ -513,9 +498,8 @@ def _read_product(editor: Editor, node: Node) -> tuple[str, str, str, dict[str, 
     if named is None:
         raise MatchFailure(f"its equation is not understood: {equation}")
     left, right, result = named
-    if any(len(set(axes)) < len(axes) for axes in named) or set(left) ^ set(right) != set(result) - (
-        set(left) & set(right)
-    ):
+    in_one = set(result) - (set(left) & set(right))
+    if any(len(set(axes)) < len(axes) for axes in named) or set(left) ^ set(right) != in_one:
         raise MatchFailure("an axis occurs twice in a tensor, or is summed up in one tensor alone")
     sizes = dict(zip(left, dims[0], strict=True))
     if any(sizes.setdefault(axis, dim) != dim for axis, dim in zip(right, dims[1], strict=True)):
@@ -532,9 +516,8 @@ def _name_axes(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str] | 
     if not arrow:
         result = "".join(sorted(axis for axis in set(inputs) - {","} if inputs.count(axis) == 1))
     free = [letter for letter in string.ascii_letters if letter not in equation]
-    counts = [
-        rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)
-    ]
+    lengths = [len(term.replace("...", "")) if "..." in term else rank for term, rank in zip(terms, ranks, strict=True)]
+    counts = [rank - length for rank, length in zip(ranks, lengths, strict=True)]  # of the axes of an ellipsis
     most = max(counts)
     if min(counts) < 0 or len(free) < most or any(count not in (0, most) for count in counts):
         return None

@@ -39,14 +39,9 @@ class GatherPattern:
 
 
 def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
-    """Return the positions that a Gather, GatherND or GatherElements takes.
-
-    Raises:
-        MatchFailure: It is not known, or not a product of positions along axes.
-    """
-    data = node.input(0)
-    dims = editor.shapes.dims(data)
-    if data is None or dims is None:
+    """Return the positions that a Gather, GatherND or GatherElements takes, a product of those along axes."""
+    data, dims = node.operand(0), editor.shapes.dims(node.input(0))
+    if dims is None:
         raise MatchFailure("the rank of its data is not known")
     if data.is_constant:
         raise MatchFailure("its table is a constant: extract-embedding makes an input of it")
@@ -84,12 +79,8 @@ def _gather_elements(_: Node, dims: Dims, indices: Integers, axis: int) -> dict[
     rows = np.moveaxis(indices, axis, 0).reshape(indices.shape[axis], -1)
     if not (rows == rows[:, :1]).all():
         raise MatchFailure("its indices differ along other axes")
-    others = {
-        other_axis: np.arange(size)
-        for other_axis, size in enumerate(indices.shape)
-        if other_axis != axis and dims[other_axis].constant != size
-    }
-    return {axis: rows[:, 0], **others}
+    sizes = [(at, size) for at, size in enumerate(indices.shape) if at != axis]
+    return {axis: rows[:, 0], **{at: np.arange(size) for at, size in sizes if dims[at].constant != size}}
 
 
 def _gather_nd(node: Node, dims: Dims, indices: Integers, _: int) -> dict[int, Integers]:
@@ -178,9 +169,7 @@ class GatherToSlice(Rewrite):
                     del patterns[node]
         for node, pattern in patterns.items():
             with editor.matching(node):
-                plan = _Plan(editor, node, pattern)
-                plan.take(self.pieces)
-                plan.replace()
+                _Plan(editor, node, pattern).take(self.pieces)
                 editor.note(f"{node.op_type} node(s) with constant indices removed")
 
 
@@ -195,29 +184,24 @@ def _replace_by_split(
     if len(nodes) < 2 or not is_all or len({node.scope for node in nodes}) > 1:
         return False
     dims = patterns[nodes[0]].dims
-    made: dict[Node, NewNode | None] = {}
-    names: dict[Node, str] = {}
+    made: dict[Node, list[NewNode]] = {}
+    outputs: list[str] = []
     for node in parts:
         out = node.result()
-        part = (*dims[:axis], const(len(starts[node])), *dims[axis + 1 :])
-        after = editor.shapes[out].dims
+        part, after = (*dims[:axis], const(len(starts[node])), *dims[axis + 1 :]), editor.shapes[out].dims
         spec = reshape_spec(part, after) if after is not None else None
         if spec is None:
             return False
-        names[node] = out.name if part == after else editor.unique_name(f"{data.name}_part")
+        outputs.append(out.name if part == after else editor.unique_name(f"{data.name}_part"))
         shape = editor.integers(spec, f"{out.name}_shape") if part != after else ""
-        made[node] = NewNode("Reshape", [names[node], shape], [out.name], like=node) if shape else None
-    first = min(nodes, key=lambda node: node.index)
-    sizes, outputs = [len(starts[node]) for node in parts], [names[node] for node in parts]
+        made[node] = [NewNode("Reshape", [outputs[-1], shape], [out.name], like=node)] if shape else []
+    first, sizes = min(nodes, key=lambda node: node.index), [len(starts[node]) for node in parts]
+    if first.scope.opset() < SPLIT_INPUT_SINCE:
+        split = NewNode("Split", [data], outputs, {"axis": axis, "split": sizes})
+    else:
+        split = NewNode("Split", [data, editor.integers(sizes, f"{data.name}_parts")], outputs, {"axis": axis})
     for node in parts:
-        ahead: list[NewNode] = []
-        if node is first and node.scope.opset() < SPLIT_INPUT_SINCE:
-            ahead.append(NewNode("Split", [data], outputs, {"axis": axis, "split": sizes}))
-        elif node is first:
-            widths = editor.integers(sizes, f"{data.name}_parts")
-            ahead.append(NewNode("Split", [data, widths], outputs, {"axis": axis}))
-        reshape = made[node]
-        editor.replace(node, *ahead, *([reshape] if reshape is not None else []))
+        editor.replace(node, *([split] if node is first else []), *made[node])
     editor.note("Gathers that together take everything turned into a Split", len(nodes))
     return True
 
@@ -226,27 +210,23 @@ class _Plan(Builder):
     """The nodes that take the place of one Gather."""
 
     def __init__(self, editor: Editor, node: Node, pattern: GatherPattern) -> None:
-        out = node.result()
         super().__init__(editor, node)
-        self.pattern, self.out = pattern, out
+        self.pattern = pattern
         self.dims: list[Expr] = list(pattern.dims)
 
     def take(self, pieces: int) -> None:
-        """Add the nodes.
-
-        Raises:
-            MatchFailure: The indices are too many pieces.
-        """
+        """Put the nodes in its place, or raise a MatchFailure where the indices are too many pieces."""
         source: NodeInput = self.pattern.data
         for axis, positions in self.pattern.positions.items():
             source = self._take_positions(source, axis, positions, pieces)
             self.dims[axis] = const(len(positions))
-        after = self.editor.shapes[self.out].dims
-        if after is None or tuple(self.dims) != after or not self.nodes:
-            spec = reshape_spec(self.dims, after) if after is not None else None
+        result = self.editor.shapes[self.node.result()]
+        if tuple(self.dims) != result.dims or not self.nodes:
+            spec = reshape_spec(self.dims, result.dims) if result.dims is not None else None
             if spec is None:
-                raise MatchFailure(f"no constant Reshape gives {self.editor.shapes[self.out]}")
+                raise MatchFailure(f"no constant Reshape gives {result}")
             self.add("Reshape", source, self.integers(spec, "shape"), role="shaped")
+        self.replace()
 
     def _take_positions(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
         size, runs = self.pattern.size(axis), runs_of(positions)
@@ -266,18 +246,17 @@ class _Plan(Builder):
         is_grid = step > 1 and size % step == 0 and len(positions) == size
         if not is_grid or list(positions) != [i + j for i in range(step) for j in range(0, size, step)]:
             raise MatchFailure(f"its indices are {pieces:,} separate pieces")
-        before, after = self.dims[:axis], self.dims[axis + 1 :]
-        if not all(dim.constant for dim in self.dims):
+        sizes = [dim.constant or 0 for dim in self.dims]
+        if 0 in sizes:
             raise MatchFailure("it orders rows of a tensor whose dims are not all numbers of at least 1")
-        lead, rest = (math.prod(dim.constant or 0 for dim in part) for part in (before, after))
+        lead, rest = math.prod(sizes[:axis]), math.prod(sizes[axis + 1 :])
         grid = [*([lead] if lead != 1 else []), size // step, step, *([rest] if rest != 1 else [])]
         at = 1 if lead != 1 else 0
         perm = list(range(len(grid)))
         perm[at], perm[at + 1] = at + 1, at
         apart = self.add("Reshape", source, self.integers(grid, "grid"), role="grid")
         turned = self.add("Transpose", apart, role="turned", perm=perm)
-        spec = [int(dim.constant or 0) for dim in self.dims]
-        return self.add("Reshape", turned, self.integers(spec, "rows"), role="rows")
+        return self.add("Reshape", turned, self.integers(sizes, "rows"), role="rows")
 
     def _slice_run(self, source: NodeInput, axis: int, run: range) -> NodeInput:
         if run == range(self.pattern.size(axis)):

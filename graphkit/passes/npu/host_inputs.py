@@ -19,21 +19,10 @@ from graphkit.graph.roles import Role
 from graphkit.graph.traversal import chain_end, follow_chain
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.ops.tensor import Tensor
 from graphkit.passes.attention.masks import score_readers
-from graphkit.rewrite import (
-    Builder,
-    Declined,
-    Editor,
-    Matched,
-    MatchFailure,
-    NewNode,
-    NodeRewrite,
-    Outcome,
-    Pass,
-    run_to_fixpoint,
-)
+from graphkit.rewrite import Builder, Declined, Editor, Matched, MatchFailure, NewNode, NodeRewrite, Outcome, Pass
 from graphkit.rewrite.base import Renames
+from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.host_values import Dependence, HostValue, find_dependences, host_values
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inputs, with_interface
 from graphkit.rewrite.pattern import Op, Pattern, nodes_of
@@ -74,9 +63,9 @@ class DequantizeAfterGather(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = ("Gather",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        out = node.outputs[0]
+        out = node.result()
         match = LOOKUP.match(editor, out)
-        if out is None or match is None or not match[TABLE].is_constant:
+        if match is None or not match[TABLE].is_constant:
             return
         table, indices, (dequantize,) = match[TABLE], match[INDICES], nodes_of(match, ROWS)
         rank, of_scale, of_indices = (editor.shapes[value].rank for value in (table, match[SCALE], indices))
@@ -184,24 +173,17 @@ class ExtractEmbedding(Pass):
 
 
 def _read_lookup(node: Node, shapes: Shapes) -> tuple[Value, Value, Value]:
-    """Return the table, the integer input and the rows of a lookup.
-
-    Raises:
-        MatchFailure: It is no lookup of rows by an integer input.
-    """
+    """Return the table, the integer input and the rows of a lookup, or raise a MatchFailure where it is none."""
     table, indices, out = node.input(0), node.input(1), node.outputs[0]
     if table is None or indices is None or out is None:
         raise MatchFailure("an input is missing")
-    axis = node.attr("axis", 0)
     if not table.is_constant:
         raise MatchFailure("it gathers from what is computed, not from a table")
-    dims = shapes[table].dims
-    if dims is None or len(dims) != 2:
+    if shapes[table].rank != 2:
         raise MatchFailure("its table is not of rank 2")
-    if axis is None or axis % 2 != 0:
+    if node.axis(2) != 0:
         raise MatchFailure("it gathers columns, not rows")
-    ids = id_input(indices, node.op_type == "GatherND")
-    if ids is None:
+    if (ids := id_input(indices, node.op_type == "GatherND")) is None:
         raise MatchFailure("its indices are not the elements of an integer input")
     if shapes[out].dims is None:
         raise MatchFailure(f"the rank of its output is not known: {shapes.reason(out)}")
@@ -282,9 +264,8 @@ class ExtractHostValues(Pass):
     kept: frozenset[str] = frozenset()
 
     def run(self, model: Model) -> Matched[HostInput]:
-        shapes = infer(model)
         declined: list[Declined] = []
-        host_inputs = _host_inputs(model, shapes, self.kept, declined)
+        host_inputs = _host_inputs(model, infer(model), self.kept, declined)
         replaced = {host_input.source.value: host_input.declared for host_input in host_inputs}
         if not replaced:
             return Matched(model, declined=tuple(declined))
@@ -304,8 +285,7 @@ def _host_inputs(model: Model, shapes: Shapes, kept: frozenset[str], declined: l
             return None
         return uses[0]
 
-    names = names_in(model.scopes)
-    host_inputs = []
+    names, host_inputs = names_in(model.scopes), list[HostInput]()
     for source in host_values(model, shapes, freezable_symbols(model, shapes), kept):
         value = source.value
         dims, dtype = shapes[value].dims, shapes[value].dtype
@@ -324,8 +304,7 @@ def freezable_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
 
     A cache that does not grow (of cross-attention) is as long as the source.
     """
-    growing: set[str] = set()
-    others: set[str] = set()
+    growing, others = set[str](), set[str]()
     for value in model.roles.inputs:
         for axis, dim in enumerate(shapes[value].dims or ()):
             counts = model.roles.axis(value, axis)
@@ -394,13 +373,10 @@ class InsertAttentionMask(Pass):
             if not node.is_op("Softmax") or scores is None or not known[scores].data:
                 continue
             dims, dtype = shapes[scores].dims, shapes[scores].dtype
-            axis = node.attr("axis", -1)
-            if not dims or axis is None or axis % len(dims) != len(dims) - 1 or dims[-1].constant is not None:
-                continue
-            if not is_unmasked_product(scores, known, shapes):
+            if not dims or node.axis(len(dims), -1) != len(dims) - 1 or dims[-1].constant is not None:
                 continue
             over: Over = "source" if dims[-1].symbols <= frozen else "slots"
-            if over == "source" and not dims[-1].symbols <= text:
+            if not is_unmasked_product(scores, known, shapes) or (over == "source" and not dims[-1].symbols <= text):
                 continue
             alike = (over, dims[0] if over == "source" else None, len(dims), dtype)
             if alike not in names:
@@ -445,10 +421,8 @@ def is_unmasked_product(
             return False
         is_wide = (shapes[value].dims or (1,))[-1] != 1
         operands = [each for each in node.operands if not is_wide or (shapes[each].dims or (None,))[-1] != 1]
-        facts = [known[operand] for operand in operands if operand in known]
-        if node.is_op("Add", "Where", "Sub") and any(
-            not f.data and (f.inputs or (by_symbols and f.symbols)) for f in facts
-        ):
+        facts = [known[operand] for operand in operands if operand in known and not known[operand].data]
+        if node.is_op("Add", "Where", "Sub") and any(f.inputs or (by_symbols and f.symbols) for f in facts):
             return False  # a mask
     return False
 
@@ -488,28 +462,19 @@ class PoolRowByOneHot(Pass):
     inputs: Renames = ()
 
     def run(self, model: Model) -> Outcome:
-        """Return the model that takes the rows by products.
-
-        Raises:
-            UsageError: A row or its states do not exist, are no such tensors, or no input is named for the row.
-        """
         if not self.rows:
             return Outcome(model)
         editor, inputs, new = Editor(model), dict(self.inputs), dict[str, NewInput]()
         for row, states in self.rows:
-            name, tensors = inputs.get(row, ""), dict[str, Tensor]()
-            for value in (states, row):
-                tensors[value] = editor.shapes[find_value(model.scopes, value, model.label)]
-            dims, of_row = (tensors[value].dims or () for value in (states, row))
+            name, values = inputs.get(row, ""), [find_value(model.scopes, each, model.label) for each in (states, row)]
+            whole, part = (editor.shapes[value] for value in values)
+            dims, of_row = whole.dims or (), part.dims or ()
             is_row = len(dims) == 3 and len(of_row) in (2, 3) and of_row[-1:] == dims[-1:]
             if not name or name in model.graph.values or not is_row:
-                raise UsageError(
-                    f"{model.label}: {self.name()}: '{row}' is {tensors[row]}, no row of '{states}', "
-                    f"{tensors[states]}, or has no new input - name a row, its states and an input"
-                )
-            text = "1 at the place of the row, 0 elsewhere"
-            new[name] = NewInput(name, tensors[states].dtype, (dims[0], 1, dims[1]), text)
-            node = find_value(model.scopes, row, model.label).producer
+                problem = f"'{row}' is {part}, no row of '{states}', {whole}, or has no new input"
+                raise UsageError(f"{model.label}: {self.name()}: {problem} - name a row, its states and an input")
+            new[name] = NewInput(name, whole.dtype, (dims[0], 1, dims[1]), "1 at the place of the row, 0 elsewhere")
+            node = values[1].producer
             if node is None or node.scope is not model.graph or len(node.outputs) != 1:
                 raise UsageError(f"{model.label}: {self.name()}: no node gives '{row}' alone - name such a row")
             builder = Builder(editor, node)
@@ -518,7 +483,5 @@ class PoolRowByOneHot(Pass):
                 builder.add("Squeeze", product, builder.integers([1], "axes"))
             builder.replace()
         made = drop_dead_inputs(with_interface(editor.result(clean=True), new, {}))
-        changes = (
-            f"'{row}' is the product of '{inputs[row]}', made by the host, and the states" for row, _ in self.rows
-        )
-        return Outcome(made, tuple(changes))
+        text = "'{}' is the product of '{}', made by the host, and the states"
+        return Outcome(made, tuple(text.format(row, inputs[row]) for row, _ in self.rows))

@@ -18,7 +18,6 @@ from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.ops.axes import ALIKE, FREE, OWN, Layout, find_layout
 from graphkit.ops.rule_context import UnknownError
-from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Declined, Editor, MatchFailure, NewNode, NodeInput, Outcome, Pass, Rewrite, attributes_of
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
@@ -39,10 +38,6 @@ class Axes:
         """Return the axis that an axis which was not left out is now."""
         return next(index for index, group in enumerate(self.groups) if axis in group)
 
-    def place(self, axis: int, rank: int) -> int:
-        """Return the axis that one of so many, which may count from the end, is now."""
-        return self.of(axis % rank)
-
     def dims(self, dims: Sequence[int], own_rank: int) -> Sizes:
         """Return the dims of a tensor that is laid out over the axes, without ones in front that it did not have."""
         sizes = [math.prod(dims[axis] for axis in group) for group in self.groups]
@@ -52,11 +47,7 @@ class Axes:
 
 
 def fold_axes(tensors: Sequence[Sizes], kinds: Sequence[int], rank: int) -> Axes:
-    """Return at most `rank` axes for tensors that lie over axes of these kinds.
-
-    Raises:
-        MatchFailure: They need more.
-    """
+    """Return at most `rank` axes for tensors that lie over axes of these kinds, or raise a MatchFailure."""
     single = [all(dims[axis] == 1 for dims in tensors) for axis in range(len(kinds))]
 
     def may_merge(one: Sequence[int], two: Sequence[int], _: Sequence[int]) -> bool:
@@ -89,11 +80,7 @@ def _join_groups(
 
 
 def sizes_of(editor: Editor, value: Value | None) -> Sizes:
-    """Return the dims of a tensor.
-
-    Raises:
-        MatchFailure: They are not all numbers.
-    """
+    """Return the dims of a tensor, or raise a MatchFailure where they are not all numbers."""
     sizes = editor.shapes[value].sizes()
     if value is None or sizes is None:
         raise MatchFailure(f"the dims of '{value.name if value is not None else ''}' are not all numbers")
@@ -102,13 +89,9 @@ def sizes_of(editor: Editor, value: Value | None) -> Sizes:
 
 @dataclass(frozen=True, slots=True)
 class TransposeStep:
-    """A Transpose of a tensor that is reshaped first.
+    """A Transpose of a tensor that is reshaped first."""
 
-    Attributes:
-        dims: The dims that it is reshaped to.
-    """
-
-    dims: tuple[int, ...]
+    dims: tuple[int, ...]  # that it is reshaped to
     perm: tuple[int, ...]
 
 
@@ -256,18 +239,16 @@ class ReduceRank(Rewrite):
 
         def before(value: Value) -> Value | None:
             maker = value.producer
-            return (
-                maker.input(0) if maker is not None and maker.is_op(*RESHAPING) and maker.scope is node.scope else None
-            )
+            is_link = maker is not None and maker.is_op(*RESHAPING) and maker.scope is node.scope
+            return maker.input(0) if maker is not None and is_link else None
 
         makers = itertools.islice(follow_chain(data, before), 1, None)
         source = next((value for value in makers if len(sizes_of(editor, value)) <= self.rank), None)
         if source is None:
             origin = f"computed by {data.producer.label}" if data.producer is not None else f"an {data.kind}"
             raise MatchFailure(f"'{data.name}' is {origin}")
-        editor.replace(
-            node, _make_reshape(editor, source, sizes_of(editor, source), out.name, sizes_of(editor, out), node)
-        )
+        before_and_after = sizes_of(editor, source), out.name, sizes_of(editor, out)
+        editor.replace(node, _make_reshape(editor, source, *before_and_after, node))
         editor.note("Reshape(s) from tensors of high rank made of others")
 
     def _reduce_transpose(self, editor: Editor, node: Node) -> None:
@@ -282,9 +263,8 @@ class ReduceRank(Rewrite):
         for step in steps:
             source = self._reshape_value(editor, source, dims, step.dims, f"{out.name}_dims", made)
             name = editor.unique_name(f"{out.name}_low")
-            made.append(
-                NewNode("Transpose", [source], [name], {"perm": step.perm}, like=node if not made[1:] else None)
-            )
+            like = node if not made[1:] else None
+            made.append(NewNode("Transpose", [source], [name], {"perm": step.perm}, like=like))
             source, dims = name, tuple(step.dims[axis] for axis in step.perm)
         made.append(_make_reshape(editor, source, dims, out.name, after))
         editor.replace(node, *made)
@@ -297,8 +277,8 @@ class ReduceRank(Rewrite):
             raise MatchFailure(str(error)) from error
         outer = [sizes_of(editor, value) for value in node.outputs[: len(layout.outputs)]]
         own = {index: sizes_of(editor, node.inputs[index]) for index in layout.inputs}
-        laid_in = {index: _numbers(dims) for index, dims in layout.inputs.items()}
-        laid_out = [_numbers(dims) for dims in layout.outputs]
+        laid_in = {index: tuple(map(int, dims)) for index, dims in layout.inputs.items()}
+        laid_out = [tuple(map(int, dims)) for dims in layout.outputs]
         axes = fold_axes([*laid_in.values(), *laid_out], layout.kinds, self.rank)
         name = next(value.name for value in node.results)
         made: list[NewNode] = []
@@ -322,16 +302,10 @@ class ReduceRank(Rewrite):
         editor.note(f"{node.op_type} node(s) given fewer axes")
 
     def _reshape_value(
-        self,
-        editor: Editor,
-        source: NodeInput,
-        before: Sequence[int],
-        after: Sequence[int],
-        name: str,
-        made: list[NewNode],
+        self, editor: Editor, source: NodeInput, before: Sizes, after: Sizes, name: str, made: list[NewNode]
     ) -> NodeInput:
         """Return a tensor in other dims, itself where these are the same."""
-        if tuple(before) == tuple(after):
+        if before == after:
             return source
         if isinstance(source, Value) and source.constant is not None:
             low = TensorProto()
@@ -342,19 +316,15 @@ class ReduceRank(Rewrite):
         return made[-1].outputs[0]
 
 
-def _numbers(dims: Dims) -> Sizes:
-    return tuple(int(dim) for dim in dims)
-
-
 def _place_axes(node: Node, layout: Layout, axes: Axes) -> tuple[dict[str, Any], Mapping[int, Sequence[int]]]:
     """Return the attributes and the integer inputs of a node over the axes that are left."""
     attributes, rank = attributes_of(node), len(layout.kinds)
     if "keepdims" in attributes or ALIKE in layout.kinds:
         attributes["keepdims"] = 1
     if layout.axis is not None:
-        place = axes.place(layout.axis, rank)
+        place = axes.of(layout.axis % rank)
         attributes["axis"] = place - len(axes.groups) if node.op_type in NORMALIZATIONS else place
-    named = list(dict.fromkeys(axes.place(axis, rank) for axis in layout.axes))
+    named = list(dict.fromkeys(axes.of(axis % rank) for axis in layout.axes))
     named = sorted(named) if ALIKE in layout.kinds else named
     if layout.axes_input is None and named:
         attributes["axes"] = named
@@ -413,9 +383,8 @@ class ReduceInterfaceRank(Pass):
         reduced: dict[str, Sequence[int]] = {}
         last: list[NewNode] = []
         for value in (*graph.inputs, *dict.fromkeys(graph.outputs)):
-            if (editor.shapes[value].rank or 0) <= self.rank or value.name in reduced:
-                continue
-            if self.only and value.name not in self.only:
+            is_asked_for = not self.only or value.name in self.only
+            if (editor.shapes[value].rank or 0) <= self.rank or value.name in reduced or not is_asked_for:
                 continue
             try:
                 reduced[value.name] = self._reduce(editor, value, last)

@@ -94,9 +94,9 @@ def _reading_product(editor: Editor, concat: Node) -> tuple[Node, Value]:
 def _make_nodes(
     editor: Editor, concat: Node, sources: list[Value | None], product: Node, rotated: Value
 ) -> list[NewNode]:
-    joined, out = concat.outputs[0], product.outputs[0]
-    table = next((value for value in product.inputs if value is not rotated), None)
-    if joined is None or out is None or table is None:
+    joined, out = concat.result(), product.result()
+    table = next((value for value in product.operands if value is not rotated), None)
+    if table is None:
         raise MatchFailure("what it rotates is not multiplied by a table")
     signs = _sign_table(editor, concat, joined, sources, rotated)
     before, after = editor.shapes[table].sizes(), editor.shapes[rotated].sizes()
