@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import onnx
 import onnx.defs
@@ -35,8 +36,7 @@ OPTIONAL = OpSchema.FormalParameterOption.Optional
 Formals = Sequence[OpSchema.FormalParameter]
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A version of an operator set in which an operator changed."""
 
     since: int  # the version
@@ -51,8 +51,7 @@ def conversion_steps(op_type: str, old: int, new: int) -> tuple[Step, ...] | Non
         return () if op_type in ALWAYS else None
     changes = []
     for version in range(old + 1, new + 1):
-        after = _operator_schema(op_type, version)
-        if after is not None and after.since_version == version:
+        if (after := _operator_schema(op_type, version)) is not None and after.since_version == version:
             changes.append(Step(version, _schema_obstacle(before, after)))
             before = after
     return tuple(changes)
@@ -76,12 +75,11 @@ def _schema_obstacle(before: OpSchema, after: OpSchema) -> str:
             return f"has another attribute '{name}'"
         if attribute.default_value != now.default_value and not attribute.required:
             return f"has another default of its attribute '{name}'"
-    added = [name for name in after.attributes if name not in before.attributes and after.attributes[name].required]
-    if added:
-        return f"needs an attribute '{added[0]}'"
-    return _formal_obstacle(before.inputs, after.inputs, "input") or _formal_obstacle(
-        before.outputs, after.outputs, "output"
-    )
+    for name, attribute in after.attributes.items():
+        if name not in before.attributes and attribute.required:
+            return f"needs an attribute '{name}'"
+    of_inputs = _formal_obstacle(before.inputs, after.inputs, "input")
+    return of_inputs or _formal_obstacle(before.outputs, after.outputs, "output")
 
 
 def _formal_obstacle(before: Formals, after: Formals, what: str) -> str:
@@ -178,18 +176,16 @@ class ConvertOpset(Pass):
 
 def _spell_newer(draft: Draft, version: int) -> None:
     while True:
-        taken = conversion_steps(draft.op_type, version, draft.version)
-        if taken is None:
+        steps = conversion_steps(draft.op_type, version, draft.version)
+        if steps is None:
             raise MatchFailure(UNKNOWN.format(draft.op_type))
-        if not taken:
+        if not steps:
             return
-        step = taken[0]
-        adapter = NEWER.get((draft.op_type, step.since))
-        if adapter is not None:
+        version = steps[0].since
+        if (adapter := NEWER.get((draft.op_type, version))) is not None:
             adapter(draft)
-        elif step.obstacle:
-            raise MatchFailure(f"{draft.op_type} of opset {step.since} {step.obstacle}")
-        version = step.since
+        elif steps[0].obstacle:
+            raise MatchFailure(f"{draft.op_type} of opset {version} {steps[0].obstacle}")
 
 
 def _spell_older(draft: Draft, version: int) -> None:
@@ -202,19 +198,16 @@ def _spell_older(draft: Draft, version: int) -> None:
         since = after.since_version
         if since <= draft.version:
             return
-        before, adapter = _operator_schema(draft.op_type, since - 1), OLDER.get((draft.op_type, since))
-        if before is None and adapter is not None:
-            adapter(draft)  # which spells it by other operators
-            version = since - 1
-            continue
-        if before is None:
-            raise MatchFailure(f"onnx has no {draft.op_type} before opset {since}")
+        version, op_type = since - 1, draft.op_type
+        before, adapter = _operator_schema(op_type, version), OLDER.get((op_type, since))
         if adapter is not None:
-            adapter(draft)
-        elif (draft.op_type, since) in NEWER or _schema_obstacle(before, after):
-            raise MatchFailure(f"{draft.op_type} is another one before opset {since}")
-        fit_older_version(draft, before, after)
-        version = since - 1
+            adapter(draft)  # which spells it by other operators where it is not in the older version
+        elif before is None:
+            raise MatchFailure(f"onnx has no {op_type} before opset {since}")
+        elif (op_type, since) in NEWER or _schema_obstacle(before, after):
+            raise MatchFailure(f"{op_type} is another one before opset {since}")
+        if before is not None:
+            fit_older_version(draft, before, after)
 
 
 def declare_version(proto: onnx.ModelProto, version: int) -> None:
@@ -255,14 +248,13 @@ def converted_by_onnx(model: Model, version: int) -> Model:
         said = " ".join(ASSERTION.sub("", str(error)).split()).replace("Version $", "version ")
         raise MatchFailure(said[:200]) from error
     proto = copy_proto(model)
-    _take_nodes(proto.graph, made.graph)
     graph, former = proto.graph, {tensor.name for tensor in proto.graph.initializer}
+    _take_nodes(graph, made.graph)
     kept = {tensor.name for tensor in made.graph.initializer} | {info.name for info in graph.input}
     keep_members(graph.initializer, [tensor.name in kept for tensor in graph.initializer])
     graph.initializer.extend(tensor for tensor in made.graph.initializer if tensor.name not in former)
-    known = {name for node in proto.graph.node for name in node.output}
-    known |= {tensor.name for tensor in proto.graph.initializer}
-    keep_members(proto.graph.value_info, [info.name in known for info in proto.graph.value_info])
+    known = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
+    keep_members(graph.value_info, [info.name in known for info in graph.value_info])
     declare_version(proto, version)
     return model.with_proto(proto)
 

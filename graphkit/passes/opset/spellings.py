@@ -6,7 +6,6 @@ Source: the operator schemas of onnx, and https://github.com/onnx/onnx/blob/main
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,37 +36,27 @@ NEW_VALUES: Mapping[tuple[str, str, bytes], int] = {
 }
 
 
-@dataclass
 class Draft:
-    """A node on its way to another operator set."""
+    """A node on its way to another version of the operator set."""
 
-    editor: Editor  # the editor of its model
-    node: Node  # the node as it was
-    version: int  # where it goes
-    op_type: str = ""  # the node as it is so far
-    inputs: list[NodeInput] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
-    attributes: dict[str, Any] = field(default_factory=dict)
-    before: list[NewNode] = field(default_factory=list)  # other nodes that it needs
-    after: list[NewNode] = field(default_factory=list)
-    is_changed: bool = False  # whether it has to be made again
+    def __init__(self, editor: Editor, node: Node, version: int) -> None:
+        self.editor, self.node, self.version = editor, node, version
+        self.op_type, self.attributes = node.op_type, attributes_of(node)  # the node as it is so far
+        self.inputs: list[NodeInput] = [*node.inputs]
+        self.outputs: list[str] = [*node.proto.output]
+        self.before: list[NewNode] = []  # other nodes that it needs
+        self.after: list[NewNode] = []
+        self._former = self.op_type, [*self.inputs], [*self.outputs], dict(self.attributes)
 
-    def __post_init__(self) -> None:
-        self.op_type, self.inputs = self.node.op_type, list(self.node.inputs)
-        self.outputs = list(self.node.proto.output)
-
-    def begin(self) -> None:
-        """Make ready for a change."""
-        if not self.is_changed:
-            self.attributes, self.is_changed = attributes_of(self.node), True
+    @property
+    def is_changed(self) -> bool:
+        """Whether it has to be made again."""
+        return (self.op_type, self.inputs, self.outputs, self.attributes) != self._former
 
     def take_attribute(self, name: str) -> Any:
         """Remove an attribute and return its value, None if the node does not have it."""
-        if name not in self.node.attributes:
-            return None
-        if self.node.attributes[name].ref_attr_name:
+        if name in self.node.attributes and self.node.attributes[name].ref_attr_name:
             raise MatchFailure(f"the call of a function gives its attribute '{name}': run inline-functions first")
-        self.begin()
         return self.attributes.pop(name, None)
 
     def give(self, index: int, source: NodeInput) -> None:
@@ -83,16 +72,9 @@ class Draft:
             made = NewNode(self.op_type, self.inputs, self.outputs, self.attributes, like=self.node)
             self.editor.replace(self.node, *self.before, made, *self.after)
 
-    def first(self) -> Value:
-        """Return its first input."""
-        value = self.node.input(0)
-        if value is None:
-            raise MatchFailure("it lacks its first input")
-        return value
-
     def input_rank(self) -> int:
         """Return the rank of its first input."""
-        rank = self.editor.shapes[self.first()].rank
+        rank = self.editor.shapes[self.node.operand(0)].rank
         if rank is None:
             raise MatchFailure("the rank of its input is not known")
         return rank
@@ -112,8 +94,7 @@ def _attributes_to_integers(*names: str) -> Adapter:
 
     def adapt(draft: Draft) -> None:
         for index, name in enumerate(names, 1):
-            numbers = draft.take_attribute(name)
-            if numbers is not None:
+            if (numbers := draft.take_attribute(name)) is not None:
                 values = [numbers] if isinstance(numbers, int) else list(numbers)
                 draft.give(index, draft.editor.integers(values, f"{draft.op_type.lower()}_{name}"))
 
@@ -125,8 +106,7 @@ def _attributes_to_floats(**indices: int) -> Adapter:
 
     def adapt(draft: Draft) -> None:
         for name, index in indices.items():
-            number = draft.take_attribute(name)
-            if number is not None:
+            if (number := draft.take_attribute(name)) is not None:
                 text = f"{draft.op_type.lower()}_{name}"
                 draft.give(index, draft.editor.constant(np.array(number, np.float32), text))
 
@@ -135,16 +115,14 @@ def _attributes_to_floats(**indices: int) -> Adapter:
 
 def _over_one_axis(draft: Draft) -> None:
     """Softmax was over all axes from one on, and by default from axis 1; it is over that axis, by default the last."""
-    axis = draft.node.attr("axis", 1)
-    data, rank = draft.first(), draft.editor.shapes[draft.first()].rank
+    axis, data = draft.node.attr("axis", 1), draft.node.operand(0)
+    rank, dims = draft.editor.shapes[data].rank, draft.editor.shapes[data].dims
     if axis is None:
         raise MatchFailure("its axis is not known")
-    draft.begin()
     if axis == -1 or (rank is not None and axis == rank - 1):
         draft.attributes["axis"] = axis
         return
     takes_zeros = {"allowzero": 1} if draft.version >= ALLOW_ZERO_SINCE else {}
-    dims = draft.editor.shapes[data].dims
     behind = () if dims is None else dims if axis in (0, -len(dims)) else dims[1:]  # what a 0 there does not stand for
     if not takes_zeros and (dims is None or not all(dim.constant for dim in behind)):
         since = f"which takes a Reshape of opset {ALLOW_ZERO_SINCE} where one has no elements"
@@ -158,7 +136,6 @@ def _over_one_axis(draft: Draft) -> None:
 def _equal_parts(draft: Draft) -> None:
     """A Split without lengths has to say how many parts there are."""
     if draft.node.input(1) is None and "split" not in draft.node.attributes:
-        draft.begin()
         draft.attributes["num_outputs"] = len(draft.outputs)
 
 
@@ -167,9 +144,7 @@ def _keep_first_output(draft: Draft) -> None:
     used = [value for value in draft.node.outputs[1:] if value is not None]
     if any(value.consumers or draft.editor.is_output(value) for value in used):
         raise MatchFailure(f"its output '{used[0].name}' is another one now")
-    if len(draft.node.outputs) > 1:
-        draft.begin()
-        draft.outputs = draft.outputs[:1]
+    draft.outputs = draft.outputs[:1]
 
 
 def _leave_out_empty(draft: Draft) -> None:
@@ -178,19 +153,16 @@ def _leave_out_empty(draft: Draft) -> None:
         raise MatchFailure("its coordinate_transformation_mode 'tf_half_pixel_for_nn' is gone")
     for index, value in enumerate(draft.inputs[1:], 1):
         if isinstance(value, Value) and value.constant is not None and 0 in value.constant.dims:
-            draft.begin()
             draft.inputs[index] = None
 
 
 def _rename_operator(draft: Draft) -> None:
     """The operator has another name: an Upsample is a Resize whose scales are at least 1."""
-    draft.begin()
     draft.op_type = {"Scatter": "ScatterElements", "Upsample": "Resize"}[draft.op_type]
 
 
 def _asymmetric_resize(draft: Draft) -> None:
     """A Resize had no modes: pixel i of the result was i / scale, rounded down, or up where the scale is below 1."""
-    draft.begin()
     data, scales = (*draft.inputs, None, None)[:2]
     empty = draft.editor.constant(np.zeros(0, np.float32), "resize_roi")
     roi = None if draft.version >= ROI_IS_OPTIONAL_SINCE else empty
@@ -217,11 +189,10 @@ def _asymmetric_resize(draft: Draft) -> None:
 
 def _groups_to_channels(draft: Draft) -> None:
     """Scale and bias are of channels, no longer of groups; the dtype in which it computes is an attribute."""
-    shape, groups = draft.editor.shapes[draft.first()], draft.node.attr("num_groups", int)
+    shape, groups = draft.editor.shapes[draft.node.operand(0)], draft.node.attr("num_groups", int)
     channels = shape.dims[1].constant if shape.dims is not None and len(shape.dims) > 1 else None
     if not groups or not channels or channels % groups or not shape.dtype:
         raise MatchFailure("its scale and bias are of channels, no longer of groups, whose size is not known")
-    draft.begin()
     if shape.dtype == TensorProto.DOUBLE:
         draft.attributes["stash_type"] = shape.dtype
     group_of = np.repeat(np.arange(groups), channels // groups)
@@ -235,25 +206,19 @@ def _groups_to_channels(draft: Draft) -> None:
 
 
 def fit_older_version(draft: Draft, before: OpSchema, after: OpSchema) -> None:
-    """Leave out what the older version of an operator does not have, where that is its default.
-
-    Raises:
-        MatchFailure: The node says or reads something that the older version does not know.
-    """
+    """Leave out what the older version of an operator does not have where that is its default; else a MatchFailure."""
     _fit_attributes(draft, before, after)
     if after.since_version == AXES_FROM_THE_BACK:
         _count_axes_from_the_front(draft)
     outputs = draft.node.outputs[: len(draft.outputs)]
-    inputs_fit = _fit_formals(draft, "input", before.inputs, after.inputs, draft.inputs, after.since_version)
+    if not _fit_formals(draft, "input", before.inputs, after.inputs, draft.inputs, after.since_version):
+        draft.inputs = draft.inputs[: len(before.inputs)]
     if not _fit_formals(draft, "output", before.outputs, after.outputs, outputs, after.since_version):
-        draft.begin()
         draft.outputs = draft.outputs[: len(before.outputs)]
-    elif not inputs_fit:
-        draft.begin()
 
 
 def _fit_attributes(draft: Draft, before: OpSchema, after: OpSchema) -> None:
-    given, since = _draft_attributes(draft), after.since_version
+    given, since = dict(draft.attributes), after.since_version
     for name, value in given.items():
         if name not in before.attributes:
             if value != _default_of(after, name):
@@ -264,18 +229,11 @@ def _fit_attributes(draft: Draft, before: OpSchema, after: OpSchema) -> None:
     for name, attribute in before.attributes.items():
         if name in given:
             continue
-        default = _default_of(after, name)
-        if attribute.required or (
-            name in after.attributes and default is None and _default_of(before, name) is not None
-        ):
+        default, former, is_kept = _default_of(after, name), _default_of(before, name), name in after.attributes
+        if attribute.required or (is_kept and default is None and former is not None):
             raise MatchFailure(f"it has no attribute '{name}', which it needs before opset {since}")
-        if name in after.attributes and default != _default_of(before, name):
-            draft.begin()
+        if is_kept and default != former:
             draft.attributes[name] = default
-
-
-def _draft_attributes(draft: Draft) -> dict[str, Any]:
-    return dict(draft.attributes) if draft.is_changed else attributes_of(draft.node)
 
 
 def _default_of(schema: OpSchema, name: str) -> Any:
@@ -327,13 +285,12 @@ def _formal_parameter(formals: Sequence[OpSchema.FormalParameter], index: int) -
 
 
 def _count_axes_from_the_front(draft: Draft) -> None:
-    for name, value in _draft_attributes(draft).items():
+    for name, value in dict(draft.attributes).items():
         axes = [value] if isinstance(value, int) else value
         if name not in ("axis", "axes") or not isinstance(axes, list) or min(axes, default=0) >= 0:
             continue
         more = {"Unsqueeze": len(axes), "OneHot": 1}.get(draft.op_type, 0)
         positive = _positive_axes(axes, draft.input_rank() + more)
-        draft.begin()
         draft.attributes[name] = positive[0] if isinstance(value, int) else positive
 
 
@@ -342,11 +299,7 @@ def _positive_axes(axes: Sequence[int], rank: int) -> list[int]:
 
 
 def _constant_elements(draft: Draft, index: int) -> np.ndarray | None:
-    """Return the elements of an input, None where it is left out.
-
-    Raises:
-        MatchFailure: It is no constant.
-    """
+    """Return the elements of an input, None where it is left out, or raise a MatchFailure where it is no constant."""
     value = draft.inputs[index] if index < len(draft.inputs) else None
     if not isinstance(value, Value):
         return None
@@ -362,9 +315,7 @@ def _inputs_to_attributes(*names: str) -> Adapter:
 
     def adapt(draft: Draft) -> None:
         for index, name in enumerate(names, 1):
-            array = _constant_elements(draft, index)
-            if array is not None:
-                draft.begin()
+            if (array := _constant_elements(draft, index)) is not None:
                 draft.inputs[index] = None
                 draft.attributes[name] = array.reshape(-1)[0].item() if name in NUMBERS else array.reshape(-1).tolist()
 
@@ -378,20 +329,17 @@ def _reduction_axes(draft: Draft) -> None:
     if is_all and draft.node.attr("noop_with_empty_axes", 0) != 0:
         raise MatchFailure("it reduces nothing (noop_with_empty_axes)")
     draft.take_attribute("noop_with_empty_axes")
-    if is_all and len(draft.inputs) > 1:
-        draft.begin()
+    if is_all:
         draft.inputs[1:] = []
     _inputs_to_attributes("axes")(draft)
 
 
 def _unequal_parts(draft: Draft) -> None:
     """A Split without lengths has equal parts."""
-    count = draft.take_attribute("num_outputs")
-    if count is None:
-        return
-    axis, dims = draft.node.attr("axis", 0), draft.editor.shapes[draft.first()].dims
-    size = dims[axis].constant if dims is not None and axis is not None and -len(dims) <= axis < len(dims) else None
-    if size is None or size % count:
+    count, dims = draft.take_attribute("num_outputs"), draft.editor.shapes[draft.node.operand(0)].dims or ()
+    axis = draft.node.axis(len(dims))
+    size = dims[axis].constant if axis is not None else None
+    if count is not None and (size is None or size % count):
         raise MatchFailure("its parts are not known to be equal")
 
 
@@ -400,7 +348,6 @@ def _last_axis(draft: Draft) -> None:
     axis, rank = draft.node.attr("axis", -1), draft.input_rank()
     if axis is None or not -rank <= axis < rank:
         raise MatchFailure("its axis is not known")
-    draft.begin()
     draft.attributes["axis"] = rank - 1
     if axis in (-1, rank - 1):
         return
@@ -412,25 +359,20 @@ def _last_axis(draft: Draft) -> None:
     draft.inputs, draft.outputs = [turned], [result]
 
 
-def _ratio_to_attribute(draft: Draft) -> None:
-    training = _constant_elements(draft, 2)
-    if training is not None and training.any():
-        raise MatchFailure("it is in training mode")
-    if training is not None:
-        draft.begin()
-        draft.inputs[2] = None
-    _keep_first_output(draft)
-    _inputs_to_attributes("ratio")(draft)
+def _drop_input(index: int, number: int, reason: str) -> Adapter:
+    """An input was not there, and has to be this number throughout."""
+
+    def adapt(draft: Draft) -> None:
+        array = _constant_elements(draft, index)
+        if array is not None and (array != number).any():
+            raise MatchFailure(reason)
+        if array is not None:
+            draft.inputs[index] = None
+
+    return adapt
 
 
-def _adapt_slice(draft: Draft) -> None:
-    steps = _constant_elements(draft, 4)
-    if steps is not None and (steps != 1).any():
-        raise MatchFailure("it has steps")
-    if steps is not None:
-        draft.begin()
-        draft.inputs[4] = None
-    _inputs_to_attributes("starts", "ends", "axes")(draft)
+def _axes_from_the_front(draft: Draft) -> None:
     if min(draft.attributes.get("axes", ()), default=0) < 0:
         draft.attributes["axes"] = _positive_axes(draft.attributes["axes"], draft.input_rank())
 
@@ -438,14 +380,12 @@ def _adapt_slice(draft: Draft) -> None:
 def _sliced_axes(draft: Draft) -> None:
     axes = _constant_elements(draft, 3)
     if draft.version == AXES_FROM_THE_BACK - 1 and axes is not None and (axes < 0).any():
-        draft.begin()
         positive = _positive_axes(axes.tolist(), draft.input_rank())
         draft.inputs[3] = draft.editor.constant(np.array(positive, axes.dtype), "slice_axes")
 
 
 def _empty_inputs(draft: Draft) -> None:
     """Inputs that do not count had to be there."""
-    draft.begin()
     empty = draft.editor.constant(np.zeros(0, np.float32), "resize_none")
     draft.inputs += [None] * (3 - len(draft.inputs))
     draft.inputs = [empty if index in (1, 2) and value is None else value for index, value in enumerate(draft.inputs)]
@@ -457,7 +397,6 @@ def _adapt_constant(draft: Draft) -> None:
     if tensor is None:
         raise MatchFailure("its value is not known")
     if "value" not in draft.node.attributes and "sparse_value" not in draft.node.attributes:
-        draft.begin()
         draft.attributes = {"value": tensor}
 
 
@@ -467,7 +406,6 @@ def _rename_modes(default: str, names: Mapping[str, str]) -> Adapter:
     def adapt(draft: Draft) -> None:
         if default == "linear" and draft.input_rank() != 4:
             raise MatchFailure("it samples a volume")
-        draft.begin()
         mode = draft.node.attr("mode", default) or ""
         draft.attributes["mode"] = names.get(mode, mode)
 
@@ -487,7 +425,7 @@ def _require(reason: str, holds: Callable[[Draft], bool], drop: str = "") -> Ada
 
 def _spell_gelu(draft: Draft) -> None:
     """There was no Gelu: it is x (1 + erf(x / sqrt(2))) / 2, in onnxruntime's order, or by the tanh of a cubic."""
-    x, dtype = draft.first(), FLOATS.get(_first_dtype(draft))
+    x, dtype = draft.node.operand(0), FLOATS.get(_first_dtype(draft))
     if dtype is None:
         raise MatchFailure("it is not known to be of a float dtype")
     is_tanh = draft.node.attr("approximate", "none") == "tanh"
@@ -509,18 +447,16 @@ def _spell_gelu(draft: Draft) -> None:
         squashed = add("Erf", "erf", add("Mul", "scaled", x, 0.5**0.5))
     weighted, shifted = draft.name("weighted"), add("Add", "shifted", squashed, 1)
     draft.before.append(NewNode("Mul", [x, shifted], [weighted]))
-    draft.begin()
     draft.take_attribute("approximate")
     draft.op_type, draft.inputs = "Mul", [weighted, draft.editor.constant(np.array(0.5, dtype), "gelu_half")]
 
 
 def _pixel_corner(draft: Draft) -> None:
-    draft.begin()
     draft.attributes.setdefault("coordinate_transformation_mode", "output_half_pixel")
 
 
 def _first_dtype(draft: Draft) -> int:
-    return draft.editor.shapes[draft.first()].dtype
+    return draft.editor.shapes[draft.node.operand(0)].dtype
 
 
 def _in_turn(*adapters: Adapter) -> Adapter:
@@ -544,7 +480,7 @@ OF_TENSOR = _require(
 ONE_SHAPE = _require(
     "its inputs are not known to have one shape",
     lambda draft: (
-        None not in (dims := {draft.editor.shapes[each].dims for each in draft.node.operands}) and len(dims) < 2
+        len(dims := {draft.editor.shapes[each].dims for each in draft.node.operands}) < 2 and None not in dims
     ),
 )
 # Operator and the version since which attributes of integers are inputs, the first of them input 1.
@@ -590,7 +526,9 @@ OLDER: Mapping[tuple[str, int], Adapter] = {
     ("Clip", 11): _in_turn(IS_FLOAT32, _inputs_to_attributes("min", "max")),
     ("Constant", 12): _adapt_constant,
     ("Dropout", 10): _keep_first_output,
-    ("Dropout", 12): _ratio_to_attribute,
+    ("Dropout", 12): _in_turn(
+        _drop_input(2, 0, "it is in training mode"), _keep_first_output, _inputs_to_attributes("ratio")
+    ),
     ("Erf", 13): _in_turn(),
     ("Gelu", 20): _spell_gelu,
     ("GridSample", 20): _rename_modes("linear", {"linear": "bilinear", "cubic": "bicubic"}),
@@ -601,7 +539,9 @@ OLDER: Mapping[tuple[str, int], Adapter] = {
         lambda draft: draft.node.attr("coordinate_transformation_mode", "half_pixel") == "output_half_pixel",
         drop="coordinate_transformation_mode",
     ),
-    ("Slice", 10): _adapt_slice,
+    ("Slice", 10): _in_turn(
+        _drop_input(4, 1, "it has steps"), _inputs_to_attributes("starts", "ends", "axes"), _axes_from_the_front
+    ),
     ("Slice", 11): _sliced_axes,
     ("Split", 18): _unequal_parts,
 }

@@ -84,7 +84,7 @@ def test_a_node_that_has_changed_gives_the_same_in_the_newest_opset(name: str) -
     version = 21 if name == "RoiAlign" else NEWEST  # onnxruntime has no newer one
     outcome = check(ConvertOpset(version), model, sizes)
     assert outcome.changes[0] == f"opset {model.graph.opset()} became {version}"
-    assert len(outcome.changes) > 1
+    assert (len(outcome.changes) > 1) == (name != "Softmax, last axis")  # which says what it did
     assert not outcome.declined
     assert outcome.model.graph.opset() == version
 
