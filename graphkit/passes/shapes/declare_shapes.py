@@ -19,7 +19,7 @@ from graphkit.graph.roles import count_captured_values
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.ops.tensor import Tensor
-from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass, Premise, copy_proto
+from graphkit.rewrite import Declined, Editor, NewNode, NodeInput, Outcome, Pass, Premise, copy_proto
 from graphkit.rewrite.new_interface import graphs_with_scopes
 from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
@@ -52,12 +52,10 @@ class InferOutputShapes(Pass):
 
     def run(self, model: Model) -> Outcome:
         proto = copy_proto(model)
-        changed = declare_outputs(model, proto, infer(model))
-        if not changed:
+        if not (changed := declare_outputs(model, proto, infer(model))):
             return Outcome(model)
-        return Outcome(
-            model.with_proto(proto), (count_things(len(changed), "output(s) redeclared with the inferred dims"),)
-        )
+        change = count_things(len(changed), "output(s) redeclared with the inferred dims")
+        return Outcome(model.with_proto(proto), (change,))
 
 
 def declare_outputs(model: Model, proto: onnx.ModelProto, shapes: Shapes) -> list[str]:
@@ -80,8 +78,7 @@ def _declare_tensor(tensor: onnx.TypeProto.Tensor, dims: tuple[Expr, ...], read:
             tensor.shape.dim.add()
     symbols = read.symbols
     for declared, dim in zip(tensor.shape.dim, dims, strict=True):
-        text = str(declared.dim_param)
-        before = read_dim(text, read.groups) if text else None
+        before = read_dim(declared.dim_param, read.groups) if declared.dim_param else None
         if dim.symbols <= symbols and dim != before:
             declare_dim(declared, dim, read.groups)
         elif before is not None and dim != before and not before.symbols <= symbols:
@@ -126,10 +123,7 @@ class DeclareShapes(Pass):
 
 
 def with_shapes(model: Model) -> tuple[Model, int]:
-    """Return a model that declares the shapes of its tensors, and how many declarations are new or other than before.
-
-    A model whose shapes contradict each other stays as it is.
-    """
+    """Return a model that declares its shapes, unless they contradict each other, and how many are new or other."""
     base = declarations(model).model
     shapes = infer(base)
     if shapes.contradictions:
@@ -216,16 +210,19 @@ def _shield_body(editor: Editor, body: Scope, shapes: Shapes) -> None:
             ranks[value], readers[value] = rank, inner
     if source is None or not ranks:
         return
-    number = editor.unique_name(f"{source.name}/number")
-    editor.insert_first(body, NewNode("Cast", [source], [number], {"to": INT64}, number))
+
+    def insert(op_type: str, inputs: Sequence[NodeInput], name: str, **attributes: int) -> str:
+        name = editor.unique_name(name)
+        editor.insert_first(body, NewNode(op_type, inputs, [name], attributes, name))
+        return name
+
+    number = insert("Cast", [source], f"{source.name}/number", to=INT64)
     copies: dict[int, str] = {}
     for rank in sorted(set(ranks.values())):
-        copies[rank] = editor.unique_name(f"{source.name}/copy_{rank}")
         zeros = editor.integers([0] * rank, f"dims/{','.join(['0'] * rank)}")
-        editor.insert_first(body, NewNode("Mul", [number, zeros], [copies[rank]], {}, copies[rank]))
+        copies[rank] = insert("Mul", [number, zeros], f"{source.name}/copy_{rank}")
     for value, rank in ranks.items():
-        name = editor.unique_name(f"{value.name}/any_shape")
-        editor.insert_first(body, NewNode("Reshape", [value, copies[rank]], [name], {}, name))
+        name = insert("Reshape", [value, copies[rank]], f"{value.name}/any_shape")
         for node in readers[value]:
             editor.set_inputs(node, {index: name for index, operand in enumerate(node.inputs) if operand is value})
 
@@ -267,26 +264,22 @@ class FreezeDims(Pass):
 
     def run(self, model: Model) -> Outcome:
         spec = self.premise().spec
-        input_shapes = spec.shapes
-        inputs = Inputs(model, spec)
+        input_shapes, inputs = spec.shapes, Inputs(model, spec)
         numbers = inputs.numbers
         declared = {value.name: declared_type(value) for value in model.graph.inputs}
         unranked = [name for name in input_shapes if (known := declared[name]) is None or known.dims is None]
         if not numbers and not unranked:
             return Outcome(model)
-        shapes = infer(model, spec)
-        proto = copy_proto(model)
-        frozen = _Frozen(declared_inputs(model), inputs)
+        shapes, proto, frozen = infer(model, spec), copy_proto(model), _Frozen(declared_inputs(model), inputs)
         for info in proto.graph.input:
             if (dims := shapes[info.name].dims) is not None:
                 frozen.declare_input(info, dims)
         outputs = {info.name for info in proto.graph.output}
         for graph, scope in graphs_with_scopes(proto.graph, model.graph):
-            is_possible = not any(body.contains(scope) for body in shapes.impossible)
-            is_body = scope.parent is not None
+            is_dead, is_body = any(body.contains(scope) for body in shapes.impossible), scope.parent is not None
+            known = None if is_dead else shapes
             for info in (*(graph.input if is_body else ()), *graph.output, *graph.value_info):
-                is_inner = is_body or info.name not in outputs
-                frozen.follow(info, scope, shapes if is_possible else None, is_inner=is_inner)
+                frozen.follow(info, scope, known, is_inner=is_body or info.name not in outputs)
         changes = [f"{symbol(name)} is {number}" for name, number in numbers.items()]
         changes += [f"{name} is {'x'.join(map(str, input_shapes[name])) or 'a scalar'}" for name in unranked]
         made = model.with_proto(proto)
@@ -297,12 +290,7 @@ class FreezeDims(Pass):
 
 
 class _Frozen:
-    """Declares dims that are numbers now.
-
-    Args:
-        read: The dims of the inputs as they are declared.
-        inputs: The same with numbers.
-    """
+    """Declares dims that are numbers now, given those of the inputs as they are declared, and with numbers."""
 
     def __init__(self, read: DeclaredInputs, inputs: Inputs) -> None:
         self.names, self.inputs = read.groups, inputs
@@ -386,9 +374,9 @@ class SetDims(Pass):
             return Outcome(model)
         result = InferOutputShapes().run(frozen.model)
         known = [f"{symbol(name)} is {size}" for name, size in forced.items()]
+        asked_for = [change for change in frozen.changes if change not in known]
         notes = [f"{change}, for the graph forces it" for change in known]
-        frozen_changes = [change for change in frozen.changes if change not in known]
-        return Outcome(result.model, (*frozen_changes, *notes, *result.changes))
+        return Outcome(result.model, (*asked_for, *notes, *result.changes))
 
     def premise(self) -> Premise:
         empty = tuple((name, 0, None) for name, size in self.dims if not size)  # a size that is asked for is in range

@@ -65,11 +65,7 @@ def _is_liftable(node: Node) -> bool:
 
 
 def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
-    """Return how a node is lifted of which these inputs are, None where it cannot be.
-
-    Raises:
-        UnknownError: It is not known how it treats its axes.
-    """
+    """Return how a node is lifted of which these inputs are, None where it cannot be, or raise an UnknownError."""
     node = facts.node
     if node.is_op("Transpose"):
         perm = node.attr("perm", tuple)
@@ -100,9 +96,11 @@ def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
     if layout.axes_input is None:
         return Lift(flat, outputs, layout.axis, positive)
     array = element_numbers(facts.tensor(layout.axes_input)) if facts.has(layout.axes_input) else None
+    if array is None:
+        return None
     # from the start: onnxruntime's reductions of an empty tensor ignore axes that count from the end
-    arrays = {layout.axes_input: np.array(positive, array.dtype).reshape(array.shape)} if array is not None else None
-    return Lift(flat, outputs, layout.axis, arrays=arrays) if arrays is not None else None
+    arrays = {layout.axes_input: np.array(positive, array.dtype).reshape(array.shape)}
+    return Lift(flat, outputs, layout.axis, arrays=arrays)
 
 
 @dataclass
@@ -120,19 +118,13 @@ class Region:
 
 
 class FlatRegions:
-    """The flat values of a model, and the nodes that could be lifted.
-
-    Attributes:
-        makers: The node that gives each flat value, a Reshape where a region begins; in graph order.
-        lifts: How nodes are lifted, as far as their inputs tell; in graph order.
-        reasons: Why Reshapes to a flat value stay.
-    """
+    """The flat values of a model, and the nodes that could be lifted; all in graph order."""
 
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
-        self.makers: dict[Value, Node] = {}
-        self.lifts: dict[Node, Lift] = {}
-        self.reasons: dict[Node, str] = {}
+        self.makers: dict[Value, Node] = {}  # the node that gives each flat value, a Reshape where a region begins
+        self.lifts: dict[Node, Lift] = {}  # how nodes are lifted, as far as their inputs tell
+        self.reasons: dict[Node, str] = {}  # why Reshapes to a flat value stay
         self._new_reads = frozenset(editor.new_reads)
         for scope in editor.scopes:
             for node in scope.nodes:
@@ -185,11 +177,11 @@ class FlatRegions:
         source = second.input(0)
         if source is None or region.sources.get(source, ()) is not None or not second.is_op("Transpose"):
             return False
-        before = self.makers[source].input(0)
-        first, lifted = before.producer if before is not None else None, self.lifts[second]
+        first = self.makers[source].operand(0).producer
         if first is None or not first.is_op("Transpose"):
             return False
-        return spoils_product(first.attr("perm", tuple), lifted.attributes(second, len(region.lead) - 1).get("perm"))
+        lifted = self.lifts[second].attributes(second, len(region.lead) - 1)
+        return spoils_product(first.attr("perm", tuple), lifted.get("perm"))
 
     # Which values are flat
 
@@ -270,10 +262,8 @@ class FlatRegions:
 
     def _blocked_nodes(self, alive: Nodes, is_exit: Exit) -> list[tuple[Node, str]]:
         """Return the nodes whose outputs are needed flat, and why."""
-        obstacles = (
-            (node, self._find_obstacle(value, alive, is_exit)) for node in alive for value in self._outputs(node)
-        )
-        return [(node, reason) for node, reason in obstacles if reason]
+        given = ((node, value) for node in alive for value in self._outputs(node))
+        return [(node, why) for node, value in given if (why := self._find_obstacle(value, alive, is_exit))]
 
     def _drop_nodes(self, alive: Nodes, pending: list[tuple[Node, str]], may_stay: Callable[[Value], bool]) -> None:
         """Take nodes out of those to lift, and with them all that cannot be lifted then.
@@ -385,14 +375,8 @@ class FlattenFreeMatmul(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        readers = (
-            reader
-            for node in editor.nodes("Reshape")
-            if node.scope.opset() >= RESHAPE_SINCE
-            for value in node.results
-            for reader, _ in value.consumers
-        )
-        if not any(map(_is_liftable, readers)):
+        reshapes = (node for node in editor.nodes("Reshape") if node.scope.opset() >= RESHAPE_SINCE)
+        if not any(_is_liftable(reader) for node in reshapes for reader, _ in node.result().consumers):
             return
         regions = FlatRegions(editor)
         for region in regions.find():
@@ -407,8 +391,7 @@ def _lift_region(editor: Editor, regions: FlatRegions, region: Region) -> None:
     lifted: Names = {}
     for value, spec in region.sources.items():
         reshape = regions.makers[value]
-        source = reshape.operand(0)
-        lifted[value] = source
+        source = lifted[value] = reshape.operand(0)
         if spec is not None:
             name = lifted[value] = editor.unique_name(f"{value.name}_lifted")
             editor.insert_before(reshape, _make_reshape(editor, reshape, source, name, spec))
@@ -428,13 +411,12 @@ def _make_reshape(editor: Editor, node: Node, source: NodeInput, name: str, spec
 
 def _lift_node(editor: Editor, node: Node, lift: Lift, lifted: Names, extra: int) -> None:
     """Put the lifted node before the flat one, which nothing reads then."""
-    inputs: list[NodeInput] = [
-        lifted[v] if v is not None and i in lift.inputs else v for i, v in enumerate(node.inputs)
-    ]
+    inputs: list[NodeInput] = [*node.inputs]
+    for index in lift.inputs:
+        inputs[index] = lifted[node.operand(index)]
+    label = node.outputs[0].name if node.outputs[0] else node.label
     for index, array in lift.arrays.items():
-        inputs[index] = editor.constant(
-            (array + extra).astype(array.dtype), f"{node.outputs[0].name if node.outputs[0] else node.label}_axes"
-        )
+        inputs[index] = editor.constant((array + extra).astype(array.dtype), f"{label}_axes")
     outputs: list[str] = []
     for index, value in enumerate(node.outputs):
         is_lifted = index in lift.outputs

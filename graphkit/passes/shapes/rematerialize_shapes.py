@@ -31,11 +31,7 @@ INT64, INT32 = onnx.TensorProto.INT64, onnx.TensorProto.INT32
 
 
 class DimsEmitter:
-    """Makes nodes for expressions; they go to the start of the main graph.
-
-    Attributes:
-        nodes: What was made, in order.
-    """
+    """Makes nodes for expressions, in order; they go to the start of the main graph."""
 
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
@@ -51,11 +47,8 @@ class DimsEmitter:
 
     def can_emit(self, elements: Iterable[Expr]) -> bool:
         """Whether nodes can compute these elements from the graph inputs at all legal dims."""
-        return all(
-            abs(factor) < 2**63 and all(map(self._can_emit_atom, monomial))
-            for element in elements
-            for monomial, factor in element.terms
-        )
+        terms = (term for element in elements for term in element.terms)
+        return all(abs(factor) < 2**63 and all(map(self._can_emit_atom, monomial)) for monomial, factor in terms)
 
     def _can_emit_atom(self, atom: Atom) -> bool:
         if isinstance(atom, Symbol):
@@ -148,8 +141,7 @@ class DimsEmitter:
     def _node(self, op_type: str, inputs: Sequence[NodeInput], text: str, **attributes: int) -> str:
         key = (op_type, *inputs, *sorted(attributes.items()))
         if key not in self._known:
-            name = self.editor.unique_name(f"dims/{text}")
-            self._known[key] = name
+            name = self._known[key] = self.editor.unique_name(f"dims/{text}")
             self.nodes.append(NewNode(op_type, tuple(inputs), [name], attributes, name))
         return self._known[key]
 
@@ -207,22 +199,17 @@ class RematerializeShapes(Rewrite):
     def edit(self, editor: Editor) -> None:
         if not any(True for _ in editor.nodes("Shape", "Size")):
             return
-        nodes = {
-            node
-            for scope in editor.scopes
-            for node in scope.nodes
-            if not (node.bodies or node.is_op("Constant"))
-            and node.results
-            and all(_known_elements(editor, value) is not None for value in node.results)
-        }
+        plain = (node for scope in editor.scopes for node in scope.nodes if not (node.bodies or node.is_op("Constant")))
+        known = (node for node in plain if all(_known_elements(editor, value) is not None for value in node.results))
+        nodes = {node for node in known if node.results}
         emitter = DimsEmitter(editor)
         met = {(need.node, need.index): need for need in _find_needs(editor, nodes) if emitter.can_emit(need.elements)}
         dying = len(nodes - _still_needed(editor, nodes, met))
         plan = [(need, emitter.tensor(need.elements, need.rank, need.dtype)) for need in met.values()]
         if not met or len(emitter.nodes) >= dying:
             return
-        for scope_node in emitter.nodes:
-            editor.insert_first(editor.model.graph, scope_node)
+        for node in emitter.nodes:
+            editor.insert_first(editor.model.graph, node)
         for need, name in plan:
             editor.set_inputs(need.node, {need.index: name})
         editor.note("node(s) for computing shapes removed", dying)

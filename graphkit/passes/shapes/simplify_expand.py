@@ -110,10 +110,8 @@ class DropBroadcasts(Rewrite):
             if not out.consumers or (node.is_op("Tile") and not _repeats_ones(before, after)):
                 continue
             dims = (const(1),) * len(after) if is_fill else before
-            if not all(
-                _broadcasts_alike(editor, reader, index, dims) and (is_fill or editor.is_visible(source, reader.scope))
-                for reader, index in out.consumers
-            ):
+            seen = all(is_fill or editor.is_visible(source, reader.scope) for reader, _ in out.consumers)
+            if not seen or not all(_broadcasts_alike(editor, *use, dims) for use in out.consumers):
                 continue
             new: NodeInput = source
             if is_fill:
@@ -134,11 +132,10 @@ def _broadcasts_alike(editor: Editor, consumer: Node, index: int, dims: Dims) ->
         return False
     if sum(value is consumer.inputs[index] for value in consumer.inputs) > 1:
         return False
-    others = [editor.shapes[v].dims for i, v in enumerate(consumer.inputs) if i != index and v is not None]
+    others = [value for at, value in enumerate(consumer.inputs) if at != index and value is not None]
+    known = [shape for value in others if (shape := editor.shapes[value].dims) is not None]
     after = editor.shapes[consumer.outputs[0]].dims
-    if after is None or any(shape is None for shape in others):
-        return False
-    return broadcast_dims([dims, *(shape for shape in others if shape is not None)]) == after
+    return after is not None and len(known) == len(others) and broadcast_dims([dims, *known]) == after
 
 
 def broadcast_dims(shapes: Iterable[Dims]) -> Dims | None:
@@ -229,9 +226,8 @@ class ExpandToBroadcast(NodeRewrite):
                 raise MatchFailure(f"it makes more than {self.copies} copies of what is not multiplied")
             if math.prod(many) > MAX_ONES:
                 raise MatchFailure(f"it makes {math.prod(many):,} copies")
-            source = builder.add(
-                "Mul", source, builder.constant(np.ones(many, tensor_dtype_to_np_dtype(dtype)), "ones")
-            )
+            ones = builder.constant(np.ones(many, tensor_dtype_to_np_dtype(dtype)), "ones")
+            source = builder.add("Mul", source, ones)
         for axis, count in reversed(list(enumerate(repeats))):
             if 1 < count <= self.copies:
                 source = builder.add("Concat", *[source] * count, axis=axis)

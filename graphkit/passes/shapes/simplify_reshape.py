@@ -58,8 +58,7 @@ class CanonicalizeReshape(NodeRewrite):
             return
         if shape.is_constant:
             return
-        spec = reshape_spec(before, after)
-        if spec is None:
+        if (spec := reshape_spec(before, after)) is None:
             raise MatchFailure(f"its shape has two dims that are neither numbers nor copied: {editor.shapes[out]}")
         name = editor.integers(spec, f"{out.name}_shape")
         if node.attr("allowzero", 0) != 0:
@@ -117,8 +116,7 @@ class MergeChains(NodeRewrite):
         first = 0 if node.is_op("Transpose") else 1
         inner = list(itertools.takewhile(lambda value: editor.only_reader(value) is not None, chain))
         for source in reversed(chain[first : len(inner) + 1]):  # nothing else reads what is in between
-            new = _spell_chain(editor, node, source, [out, *chain[: chain.index(source)]])
-            if new is not None:
+            if (new := _spell_chain(editor, node, source, [out, *chain[: chain.index(source)]])) is not None:
                 editor.replace(node, new)
                 editor.note(f"chain(s) of reshapes merged into one {new.op_type}")
                 return
@@ -147,8 +145,7 @@ def _spell_chain(editor: Editor, node: Node, source: Value, made: Sequence[Value
     """
     out = made[0]
     before, after = editor.shapes[source].dims, editor.shapes[out].dims
-    spec = reshape_spec(before, after) if before is not None and after is not None else None
-    if before is None or after is None or spec is None:
+    if before is None or after is None or (spec := reshape_spec(before, after)) is None:
         return None
     if _runs_where_chain_does(editor, spec, made):
         return NewNode("Reshape", [source, editor.integers(spec, f"{out.name}_shape")], [out.name], like=node)
@@ -291,11 +288,9 @@ class _Region:
                 known.update(reached)
                 pending += reached
         self.nodes.sort(key=lambda node: node.index)
-        self.entries = {
-            value: source
-            for value, source in self.entries.items()
-            if any(node in self.nodes for node, _ in value.consumers)
-        }
+        for value in [*self.entries]:
+            if not any(node in self.nodes for node, _ in value.consumers):
+                del self.entries[value]
         for value in (*self.entries, *(value for node in self.nodes for value in node.results)):
             others = [node for node, _ in value.consumers if node not in self.nodes]
             exits = [node for node in others if self._is_exit(node, value)]
@@ -318,9 +313,8 @@ class _Region:
         out = node.outputs[0] if node.outputs else None
         if out is None or not node.is_op(*RESHAPING) or node.input(0) is not value or not self.editor.is_free(node):
             return False
-        return (
-            self.editor.shapes[out].dims == self.before and not self.editor.is_output(out) and self._is_untouched(out)
-        )
+        has_dims = self.editor.shapes[out].dims == self.before
+        return has_dims and not self.editor.is_output(out) and self._is_untouched(out)
 
     def _is_untouched(self, value: Value) -> bool:
         return value not in self.editor.aliases and value not in self.editor.new_reads
@@ -331,18 +325,14 @@ class _Region:
         outs = node.results
         if not is_elementwise or not self.editor.is_free(node) or node.scope is not self.first.scope:
             return False
-        if len(outs) != 1 or not self._is_untouched(outs[0]):
+        if len(outs) != 1 or not self._is_untouched(outs[0]) or self.editor.shapes[outs[0]].dims != self.after:
             return False
-        if self.editor.shapes[outs[0]].dims != self.after:
-            return False
-        return all(
-            value is not None
-            and (value in self.entries or value.producer in self.nodes or self._is_entry(value) or self._is_one(value))
-            for value in node.inputs
-        )
+        return len(node.operands) == len(node.inputs) and all(map(self._is_readable, node.operands))
 
-    def _is_one(self, value: Value) -> bool:
-        """Whether a value is a constant of one element, which broadcasts to the dims before too."""
+    def _is_readable(self, value: Value) -> bool:
+        """Whether a value has the dims before, or is a constant of one element, which broadcasts to them."""
+        if value in self.entries or value.producer in self.nodes or self._is_entry(value):
+            return True
         tensor = value.constant
         return tensor is not None and math.prod(tensor.dims) == 1 and len(tensor.dims) <= len(self.before)
 
@@ -370,5 +360,4 @@ class _Region:
             else:
                 self.editor.insert_before(node, new)
         for node in self.exits:
-            source = node.operand(0)
-            self.editor.bypass(node, names[source])
+            self.editor.bypass(node, names[node.operand(0)])
