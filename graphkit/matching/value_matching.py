@@ -27,11 +27,7 @@ Dims = tuple[int | None, ...] | None
 
 
 class GraphSide(ABC):
-    """A graph of a model.
-
-    Attributes:
-        model: The model.
-    """
+    """A graph of a model."""
 
     model: Model
 
@@ -113,109 +109,101 @@ def match_graphs(
     if matching.numbers.graphs[a.scope] == matching.numbers.graphs[b.scope]:
         match_equal(matching, a.scope, b.scope)
         return
-    by_name = {value_b.name: value_b for value_b in b.place}
-    shared = [value_a for value_a in a.place if value_a.producer is not None and value_a.name in by_name]
-    is_renamed = 2 * len(shared) < min(len(a.nodes), len(b.nodes))
-    if _are_permuted(matching, shared, by_name):
-        by_name, is_renamed = {value.name: value for value in b.inputs}, True
-    for value_a in a.place:
-        value_b = by_name.get(value_a.name)
-        if value_b is None or (value_a.producer is None) != (value_b.producer is None):
-            continue
-        if (
-            value_a.producer is None
-            or not is_counted(value_a.name)
-            or matching.numbers.value(value_a) == matching.numbers.value(value_b)
-        ):
-            matching.add(value_a, value_b, "name")
-    names_of_a = {value_a.name for value_a in a.place}
-    for value_a, value_b in equal:
-        is_other = value_a.name not in by_name and value_b.name not in names_of_a
-        if value_a.name == value_b.name:
-            matching.add(value_a, value_b, "name")
-        elif is_renamed or is_other:
-            matching.add(value_a, value_b, "form")
-    _match_by_structure(matching, a, b, by_name, changed=changed)
-    computed = sum(value.producer is not None for side in (a, b) for value in side.place)
-    is_edited = computed - 2 * len(shared) <= max(FEW, computed // 200)  # all but a few names are in both
-    if changed and is_renamed:
-        for (
-            node
-        ) in a.nodes:  # those that alone read a tensor at one place, in order, so that what follows matches again
-            if node.results and not any(value in matching.forth for value in node.results):
-                twin = _find_twin(node, matching, a, b) or _lone_reader(node, matching, a, b, same_operator)
-                if twin := twin or _lone_reader(node, matching, a, b, matching.reads_same):
-                    matching.add_nodes(node, twin, "structure")
-    elif changed and is_edited:
-        for x in shared:  # by name, whatever their dims are, where the operators are the same
-            y = by_name[x.name]
-            if x.producer is not None and y.producer is not None and same_operator(x.producer, y.producer):
-                matching.add(x, y, "name")
-    if changed and (is_renamed or is_edited):
-        _match_by_structure(matching, a, b, by_name, changed=changed)
-    mine, theirs = (_group_unmatched(*each) for each in ((a, matching.forth), (b, matching.back)))
-    for key, values_a in mine.items() if by_order else ():
-        values_b = theirs.get(key, [])
-        if len(values_a) == len(values_b):
-            for value_a, value_b in zip(values_a, values_b, strict=True):
-                matching.add(value_a, value_b, "order")
+    matcher = _Matcher(matching, a, b, changed=changed)
+    matcher.match(equal)
+    if by_order:
+        matcher.match_by_order()
 
 
-def _are_permuted(matching: Matching, shared: Sequence[Value], by_name: Mapping[str, Value]) -> bool:
-    """Whether most names that both graphs have stand for values that are there under other names."""
-    number = matching.numbers.value
-    theirs = {number(value) for value in by_name.values()}
-    honest = sum(number(shared_value) == number(by_name[shared_value.name]) for shared_value in shared)
-    return sum(number(shared_value) in theirs for shared_value in shared) > 2 * honest
+class _Matcher:
+    """Matches the values of two graphs."""
 
+    def __init__(self, matching: Matching, a: GraphSide, b: GraphSide, *, changed: bool) -> None:
+        self.matching, self.a, self.b, self.changed = matching, a, b, changed
+        self.by_name = {value.name: value for value in b.place}
+        self.names_of_a = {value.name for value in a.place}
 
-def _match_by_structure(
-    matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[str, Value], *, changed: bool
-) -> None:
-    for _ in range(MAX_ROUNDS):
-        before = len(matching.forth)
-        _match_forwards(matching, a, b, by_name, changed=changed)
-        _match_backwards(matching, a, b)
-        if len(matching.forth) == before:
-            break
-
-
-def _lone_reader(
-    node: Node, matching: Matching, a: GraphSide, b: GraphSide, is_alike: Callable[[Node, Node], bool]
-) -> Node | None:
-    """Return the one unmatched node, alike in some respect, that reads a tensor at the same place."""
-    for index, value in enumerate(node.inputs):
-        if value is None or value not in matching.forth:
-            continue
-        mine = [reader for reader in _unmatched_readers(value, a, matching.forth) if reader.input(index) is value]
-        theirs = _unmatched_readers(matching.forth[value], b, matching.back)
-        twins = [reader for reader in theirs if is_alike(node, reader) and reader.input(index) is matching.forth[value]]
-        if len(twins) == 1 and [reader for reader in mine if is_alike(reader, twins[0])] == [node]:
-            return twins[0]
-    return None
-
-
-def _match_forwards(
-    matching: Matching, a: GraphSide, b: GraphSide, by_name: Mapping[str, Value], *, changed: bool
-) -> None:
-    """Match the outputs of nodes whose inputs correspond, and those of one name.
-
-    A counted name whose node reads something else, while another node reads what it read, was counted anew.
-    """
-    mine = {value.name for value in a.place}
-    for node in a.nodes:
-        open_outputs = [value for value in node.outputs if value is not None and value not in matching.forth]
-        for value in open_outputs:
-            two = by_name.get(value.name)
-            if two is not None and two.producer is not None and matching.corresponds(node, two.producer):
-                matching.add(value, two, "name")
-        twin = _find_twin(node, matching, a, b) if any(value not in matching.forth for value in open_outputs) else None
-        if twin is not None and any(value is not None and value.name in mine for value in twin.outputs):
-            matching.add_nodes(node, twin, "structure")  # B counted on from another number
-        for value in open_outputs:
-            two = by_name.get(value.name)
-            if value in matching.forth or two is None or not may_be_equal(a.dims(value), b.dims(two)):
+    def match(self, equal: Iterable[tuple[Value, Value]]) -> None:
+        """Match by name, by values that are known to be equal, and by structure."""
+        matching, a, b, number = self.matching, self.a, self.b, self.matching.numbers.value
+        shared = [x for x in a.place if x.producer is not None and x.name in self.by_name]
+        is_renamed = 2 * len(shared) < min(len(a.nodes), len(b.nodes))
+        if self._are_permuted(shared):
+            self.by_name, is_renamed = {value.name: value for value in b.inputs}, True
+        for x in a.place:
+            y = self.by_name.get(x.name)
+            if y is None or (x.producer is None) != (y.producer is None):
                 continue
+            if x.producer is None or not is_counted(x.name) or number(x) == number(y):
+                matching.add(x, y, "name")
+        for x, y in equal:
+            is_other = x.name not in self.by_name and y.name not in self.names_of_a
+            if x.name == y.name:
+                matching.add(x, y, "name")
+            elif is_renamed or is_other:
+                matching.add(x, y, "form")
+        self._match_by_structure()
+        computed = sum(value.producer is not None for side in (a, b) for value in side.place)
+        is_edited = computed - 2 * len(shared) <= max(FEW, computed // 200)  # all but a few names are in both
+        if not self.changed or not (is_renamed or is_edited):
+            return
+        if is_renamed:  # those that alone read a tensor at one place, in order, so that what follows matches again
+            for node in a.nodes:
+                if node.results and not any(value in matching.forth for value in node.results):
+                    twin = self._find_twin(node) or self._lone_reader(node, same_operator)
+                    if twin := twin or self._lone_reader(node, matching.reads_same):
+                        matching.add_nodes(node, twin, "structure")
+        else:  # by name, whatever their dims are, where the operators are the same
+            for x in shared:
+                y = self.by_name[x.name]
+                if x.producer is not None and y.producer is not None and same_operator(x.producer, y.producer):
+                    matching.add(x, y, "name")
+        self._match_by_structure()
+
+    def match_by_order(self) -> None:
+        """Match what is left within a module of one path, of one operator and dims, where both have as many."""
+        mine, theirs = (
+            _group_unmatched(*each) for each in ((self.a, self.matching.forth), (self.b, self.matching.back))
+        )
+        for key, values_a in mine.items():
+            if len(values_a) == len(values_b := theirs.get(key, [])):
+                for value_a, value_b in zip(values_a, values_b, strict=True):
+                    self.matching.add(value_a, value_b, "order")
+
+    def _are_permuted(self, shared: Sequence[Value]) -> bool:
+        """Whether most names that both graphs have stand for values that are there under other names."""
+        number = self.matching.numbers.value
+        theirs = {number(value) for value in self.by_name.values()}
+        honest = sum(number(value) == number(self.by_name[value.name]) for value in shared)
+        return sum(number(value) in theirs for value in shared) > 2 * honest
+
+    def _match_by_structure(self) -> None:
+        for _ in range(MAX_ROUNDS):
+            before = len(self.matching.forth)
+            for node in self.a.nodes:
+                self._match_forwards(node)
+            for node in reversed(self.a.nodes):
+                self._match_backwards(node)
+            if len(self.matching.forth) == before:
+                break
+
+    def _match_forwards(self, node: Node) -> None:
+        """Match the outputs of a node whose inputs correspond, and those of one name.
+
+        A counted name whose node reads something else, while another node reads what it read, was counted anew.
+        """
+        matching = self.matching
+        outputs = [value for value in node.results if value not in matching.forth]
+        named = [(value, two) for value in outputs if (two := self.by_name.get(value.name)) is not None]
+        for value, two in named:
+            if two.producer is not None and matching.corresponds(node, two.producer):
+                matching.add(value, two, "name")
+        twin = self._find_twin(node) if any(value not in matching.forth for value in outputs) else None
+        if twin is not None and any(value.name in self.names_of_a for value in twin.results):
+            matching.add_nodes(node, twin, "structure")  # B counted on from another number
+        named = [(value, two) for value, two in named if value not in matching.forth]
+        named = [(value, two) for value, two in named if may_be_equal(self.a.dims(value), self.b.dims(two))]
+        for value, two in named:
             uses = [  # that are alike: at the same places, by nodes whose operators and names are the same
                 {(n.operator, place, *(v.name for v in n.results)) for n, place in each.consumers}
                 for each in (value, two)
@@ -224,102 +212,103 @@ def _match_forwards(
                 matching.add(value, two, "name")
         if twin is not None:
             matching.add_nodes(node, twin, "structure")
-        for value in open_outputs:
-            two = by_name.get(value.name)
-            if value in matching.forth or two is None or (twin := two.producer) is None:
+        for value, two in named:
+            namesake = two.producer
+            if value in matching.forth or namesake is None or not same_operator(node, namesake):
                 continue
-            if not same_operator(node, twin) or not may_be_equal(a.dims(value), b.dims(two)):
+            if self._has_rival(node, namesake):
                 continue
-            if any(  # another node of `a` computes the same, so that the name was only counted alike
-                matching.corresponds(rival, twin)
-                for read in twin.operands
-                if read in matching.back
-                for rival, _ in matching.back[read].consumers
-                if rival is not node and rival.scope is node.scope
-            ):
-                continue
-            reads_others = any(  # at one place, tensors that are both known to be others
-                x in matching.forth and y in matching.back and matching.forth[x] is not y
-                for x, y in zip(node.inputs, twin.inputs, strict=False)
-                if x is not None and y is not None
-            )
-            moved = changed and is_counted(value.name) and reads_others
-            reader = _lone_reader(node, matching, a, b, same_operator) if moved else None
+            pairs = [(x, y) for x, y in zip(node.inputs, namesake.inputs, strict=False) if x in matching.forth]
+            # at one place, tensors that are both known to be others
+            reads_others = any(y in matching.back and x is not None and matching.forth[x] is not y for x, y in pairs)
+            moved = self.changed and is_counted(value.name) and reads_others
+            reader = self._lone_reader(node, same_operator) if moved else None
             if reader is not None:
                 matching.add_nodes(node, reader, "structure")
             else:
                 matching.add(value, two, "name")
 
+    def _has_rival(self, node: Node, twin: Node) -> bool:
+        """Whether another node of A computes the same as one of B, so that the name was only counted alike."""
+        read = (self.matching.back[value] for value in twin.operands if value in self.matching.back)
+        readers = (reader for value in read for reader, _ in value.consumers)
+        rivals = (reader for reader in readers if reader is not node and reader.scope is node.scope)
+        return any(self.matching.corresponds(rival, twin) for rival in rivals)
 
-def _find_twin(node: Node, matching: Matching, a: GraphSide, b: GraphSide) -> Node | None:
-    """Return the one node of `b` that computes the same from matched inputs, None where none or several do.
+    def _match_backwards(self, node: Node) -> None:
+        forth, back = self.matching.forth, self.matching.back
+        value = next((value for value in node.results if value in forth), None)
+        twin = None if value is None else forth[value].producer
+        if twin is None or not same_operator(node, twin):
+            return
+        mine = [value for value in node.operands if value in self.a.place]
+        theirs = [value for value in twin.operands if value in self.b.place]
+        unmatched = [x for x in mine if x not in forth], [y for y in theirs if y not in back]
+        if len(mine) != len(theirs) or not len(unmatched[0]) == len(unmatched[1]) == 1:
+            return
+        ((x,), (y,)) = unmatched
+        if x.producer is None or y.producer is None or not may_be_equal(self.a.dims(x), self.b.dims(y)):
+            return
+        if x.name == y.name:
+            self.matching.add(x, y, "name")
+        elif x.output_index == y.output_index and same_operator(x.producer, y.producer):
+            self.matching.add(x, y, "structure")
 
-    Where several do, as the projections of one tensor, the one whose constants are equal is meant.
-    """
-    known = next((value for value in node.inputs if value is not None and value in matching.forth), None)
-    if known is None:
+    def _lone_reader(self, node: Node, is_alike: Callable[[Node, Node], bool]) -> Node | None:
+        """Return the one unmatched node, alike in some respect, that reads a tensor at the same place."""
+        for index, value in enumerate(node.inputs):
+            if value is None or value not in self.matching.forth:
+                continue
+            other = self.matching.forth[value]
+            mine = [reader for reader in self._open_readers(value, of_a=True) if reader.input(index) is value]
+            theirs = [reader for reader in self._open_readers(other, of_a=False) if reader.input(index) is other]
+            twins = [reader for reader in theirs if is_alike(node, reader)]
+            if len(twins) == 1 and [reader for reader in mine if is_alike(reader, twins[0])] == [node]:
+                return twins[0]
         return None
-    theirs = [
-        reader
-        for reader in _unmatched_readers(matching.forth[known], b, matching.back)
-        if matching.corresponds(node, reader)
-    ]
-    mine = [
-        reader
-        for reader in _unmatched_readers(known, a, matching.forth)
-        if any(matching.corresponds(reader, twin) for twin in theirs)
-    ]
-    if len(theirs) == len(mine) == 1:
-        twin = theirs[0]
-        namesake = next((v.producer for each in twin.results if (v := a.scope.values.get(each.name)) is not None), None)
-        is_open = namesake is not None and not any(value in matching.forth for value in namesake.results)
-        if namesake is None or not is_open or not same_operator(namesake, twin):
-            return twin
-        numbers = [  # of the constants that they read: the twin may read those of its unmatched namesake
-            [
-                matching.numbers.value(s) if v is not None and (s := source_of(v)).is_constant else None
-                for v in each.inputs
-            ]
-            for each in (namesake, twin, node)
-        ]
-        if not numbers[0] == numbers[1] != numbers[2]:
-            return twin
-    return next((reader for reader in theirs if matching.corresponds(node, reader, matching.same_constants)), None)
 
+    def _find_twin(self, node: Node) -> Node | None:
+        """Return the one node of B that computes the same from matched inputs, None where none or several do.
 
-def _unmatched_readers(value: Value, side: GraphSide, matched: Mapping[Value, Value]) -> list[Node]:
-    """Return the nodes that read a tensor, of those that nothing is known of."""
-    readers = dict.fromkeys(reader for reader, _ in value.consumers if reader.scope is side.scope)
-    return [node for node in readers if not any(value in matched for value in node.outputs if value is not None)]
+        Where several do, as the projections of one tensor, the one whose constants are equal is meant.
+        """
+        matching = self.matching
+        known = next((value for value in node.operands if value in matching.forth), None)
+        if known is None:
+            return None
+        theirs = self._open_readers(matching.forth[known], of_a=False)
+        theirs = [reader for reader in theirs if matching.corresponds(node, reader)]
+        mine = self._open_readers(known, of_a=True)
+        mine = [reader for reader in mine if any(matching.corresponds(reader, twin) for twin in theirs)]
+        if len(theirs) == len(mine) == 1:
+            twin, values = theirs[0], self.a.scope.values
+            namesake = next((v.producer for each in twin.results if (v := values.get(each.name)) is not None), None)
+            is_open = namesake is not None and not any(value in matching.forth for value in namesake.results)
+            if namesake is None or not is_open or not same_operator(namesake, twin):
+                return twin
+            # of the constants that they read: the twin may read those of its unmatched namesake
+            numbers = [list(map(self._constant_number, each.inputs)) for each in (namesake, twin, node)]
+            if not numbers[0] == numbers[1] != numbers[2]:
+                return twin
+        return next((reader for reader in theirs if matching.corresponds(node, reader, matching.same_constants)), None)
+
+    def _constant_number(self, value: Value | None) -> int | None:
+        source = source_of(value) if value is not None else None
+        return self.matching.numbers.value(source) if source is not None and source.is_constant else None
+
+    def _open_readers(self, value: Value, *, of_a: bool) -> list[Node]:
+        """Return the nodes of A or of B that read a tensor, of those that nothing is known of."""
+        scope, matched = (self.a.scope, self.matching.forth) if of_a else (self.b.scope, self.matching.back)
+        readers = dict.fromkeys(reader for reader, _ in value.consumers if reader.scope is scope)
+        return [node for node in readers if not any(result in matched for result in node.results)]
 
 
 def may_be_equal(dims_a: Dims, dims_b: Dims) -> bool:
     """Whether two shapes may be equal."""
     if dims_a is None or dims_b is None:
         return True
-    return len(dims_a) == len(dims_b) and all(
-        x is None or y is None or x == y for x, y in zip(dims_a, dims_b, strict=True)
-    )
-
-
-def _match_backwards(matching: Matching, a: GraphSide, b: GraphSide) -> None:
-    for node in reversed(a.nodes):
-        value = next((value for value in node.outputs if value is not None and value in matching.forth), None)
-        twin = None if value is None else matching.forth[value].producer
-        if twin is None or not same_operator(node, twin):
-            continue
-        mine = [value for value in node.operands if value in a.place]
-        theirs = [value for value in twin.operands if value in b.place]
-        unmatched = [x for x in mine if x not in matching.forth], [y for y in theirs if y not in matching.back]
-        if len(mine) != len(theirs) or not len(unmatched[0]) == len(unmatched[1]) == 1:
-            continue
-        ((x,), (y,)) = unmatched
-        if x.producer is None or y.producer is None or not may_be_equal(a.dims(x), b.dims(y)):
-            continue
-        if x.name == y.name:
-            matching.add(x, y, "name")
-        elif x.output_index == y.output_index and same_operator(x.producer, y.producer):
-            matching.add(x, y, "structure")
+    pairs = zip(dims_a, dims_b, strict=False)
+    return len(dims_a) == len(dims_b) and all(x is None or y is None or x == y for x, y in pairs)
 
 
 def _group_unmatched(side: GraphSide, matched: Mapping[Value, Value]) -> dict[object, Sequence[Value]]:
@@ -335,9 +324,8 @@ def _group_unmatched(side: GraphSide, matched: Mapping[Value, Value]) -> dict[ob
 
 
 How = Literal["map", "form", "name", "structure", "order"]
-COUNTED = re.compile(
-    r"(.*[/.])?([A-Za-z_:]*?[._]?\d+|[A-Z]\w*(_\d+)?_output_\d+)"
-)  # `add_3`, `123`, `/l/Add_1_output_0`
+# `add_3`, `123`, `/l/Add_1_output_0`
+COUNTED = re.compile(r"(.*[/.])?([A-Za-z_:]*?[._]?\d+|[A-Z]\w*(_\d+)?_output_\d+)")
 Alike = Callable[[Value, Value], bool]
 
 

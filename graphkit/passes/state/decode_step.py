@@ -26,18 +26,8 @@ from graphkit.model import Model
 from graphkit.ops.axes import FREE, Layout, find_layout
 from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims
-from graphkit.rewrite import (
-    ROUNDING,
-    Declined,
-    Editor,
-    MatchFailure,
-    NewNode,
-    NodeInput,
-    Outcome,
-    Pass,
-    Rewrite,
-    attributes_of,
-)
+from graphkit.rewrite import ROUNDING, Declined, Editor, MatchFailure, NewNode, NodeInput, Outcome, Pass, Rewrite
+from graphkit.rewrite.edits import attributes_of
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const, symbol
@@ -114,25 +104,22 @@ def _decline_model(model: Model, reason: str) -> Outcome:
 def _find_head(editor: Editor, logits: Value) -> list[tuple[Node, int]]:
     """Return the nodes from the product to the logits, each with the input that holds the tokens; none if unknown."""
     path: list[tuple[Node, int]] = []
-    value: Value | None = logits
-    while value is not None and value.producer is not None:
-        node = value.producer
+    value = logits
+    while (node := value.producer) is not None:
         index = _tokens_at(node, editor)
         is_read_alone = not value.consumers if value is logits else editor.only_reader(value) is not None
         if index is None or not is_read_alone:
-            return []
+            break
         path.insert(0, (node, index))
         if node.operator in PRODUCTS:
             return path
-        value = node.input(index)
+        value = node.operand(index)
     return []
 
 
 def _tokens_at(node: Node, editor: Editor) -> int | None:
     """Return which input of a node holds the tokens, where each token of its output follows from that token alone."""
-    out = node.outputs[0]
-    dims = [editor.shapes[value].dims for value in node.inputs]
-    whole = editor.shapes[out].dims
+    dims, whole = [editor.shapes[value].dims for value in node.inputs], editor.shapes[node.outputs[0]].dims
     if whole is None or len(whole) != 3 or node.scope is not editor.model.graph or len(node.outputs) != 1:
         return None
     if node.operator in PRODUCTS:
@@ -230,8 +217,8 @@ class UnpackLogitsWeight(Rewrite):
         else:
             result = product.result().name
             raised, first = editor.unique_name(f"{result}_raised"), editor.integers([0], "first_axis")
-            product_of_three = NewNode("MatMul", [product.operand(0), name], [raised], like=product)
-            editor.replace(product, product_of_three, NewNode("Squeeze", [raised, first], [result]))
+            of_three_axes = NewNode("MatMul", [product.operand(0), name], [raised], like=product)
+            editor.replace(product, of_three_axes, NewNode("Squeeze", [raised, first], [result]))
         editor.note("matrix of logits given a third axis, so that onnxruntime does not pack it")
 
 
@@ -333,8 +320,7 @@ class _Region:
                 is_reshape = reader.is_op("Reshape") and index == 0 and not reader.attr("allowzero", 0)
                 if is_reshape and reader.scope is node.scope and self.editor.is_free(reader):
                     before, after = (self.editor.shapes[each].dims for each in (node.result(), reader.result()))
-                    if before is not None and after is not None:
-                        spec = reshape_spec(_squeeze_dims(before), after)
+                    spec = reshape_spec(_squeeze_dims(before or ()), after) if after is not None else None
                 if spec is None:
                     self.exits.add(node.result())
                 else:
@@ -348,25 +334,21 @@ class _Region:
             nodes: list[NewNode] = []
             for value in plan.squeezed:
                 if value not in names:
-                    names[value] = self._name(value)
+                    names[value] = self.editor.unique_name(f"{value.name}_squeezed")
                     nodes.append(NewNode("Squeeze", [value, axis], [names[value]]))
             inputs: list[NodeInput] = [names[x] if x is not None and x in plan.squeezed else x for x in node.inputs]
+            out = node.result()
             for index, array in plan.constants.items():
-                inputs[index] = self.editor.integers(array, f"{node.result().name}_squeezed_{index}")
-            names[node.result()] = self._name(node.result())
-            attributes = attributes_of(node, **plan.attributes)
-            nodes.append(NewNode(node.op_type, inputs, [names[node.result()]], attributes, like=node))
-            if node.result() in self.exits:
-                nodes.append(NewNode("Unsqueeze", [names[node.result()], axis], [node.result().name]))
-                self.editor.replace(node, *nodes)
+                inputs[index] = self.editor.integers(array, f"{out.name}_squeezed_{index}")
+            name = names[out] = self.editor.unique_name(f"{out.name}_squeezed")
+            nodes.append(NewNode(node.op_type, inputs, [name], attributes_of(node, **plan.attributes), like=node))
+            if out in self.exits:
+                self.editor.replace(node, *nodes, NewNode("Unsqueeze", [name, axis], [out.name]))
             else:
                 self.editor.insert_before(node, *nodes)
         for reader, spec in self.readers.items():
             shape = self.editor.integers(spec, f"{reader.result().name}_shape")
             self.editor.set_inputs(reader, {0: names[reader.operand(0)], 1: shape})
-
-    def _name(self, value: Value) -> str:
-        return self.editor.unique_name(f"{value.name}_squeezed")
 
 
 def _plan_node(editor: Editor, node: Node) -> _Plan | None:
@@ -403,18 +385,17 @@ def _of_layout(editor: Editor, node: Node, layout: Layout) -> _Plan | None:
     squeezed = []
     for value in map(node.operand, layout.inputs):
         dims = editor.shapes[value].dims  # a number, a vector or one row broadcasts alike with and without the axis
-        if dims is None or len(dims) > 2 or (len(dims) == 2 and dims[0] != 1):
+        if dims is None or any(dim != 1 for dim in dims[:-1]) or len(dims) > 2:
             squeezed.append(value)
     if not squeezed or not all(_has_axis(editor, value) for value in squeezed):
         return None
     if any(value is not None and (editor.shapes[value].rank or 0) > 1 for value in as_is):
         return None
     places = [LAST[axis] for axis in named]
-    if layout.axis is not None:
-        return _Plan(tuple(squeezed), {"axis": places[0]})
-    if layout.axes_input is not None:
+    if layout.axis is None and layout.axes_input is not None:
         return _Plan(tuple(squeezed), constants={layout.axes_input: places})
-    return _Plan(tuple(squeezed), {"axes": places} if places else {})
+    attributes = {"axis": places[0]} if layout.axis is not None else {"axes": places} if places else {}
+    return _Plan(tuple(squeezed), attributes)
 
 
 def _squeeze_dims(dims: Dims) -> Dims:

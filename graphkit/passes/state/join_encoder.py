@@ -44,21 +44,17 @@ def compose_models(first: Model, second: Model, links: Mapping[str, str], prefix
         if entry.domain not in versions:
             proto.opset_import.append(entry)
         elif versions[entry.domain] != entry.version:
-            domain, other = entry.domain or "ai.onnx", versions[entry.domain]
-            raise UsageError(
-                f"{first.name} has opset {entry.version} of {domain}, {second.name} has {other} - "
-                "convert one with convert-opset"
-            )
+            both = f"{first.name} has opset {entry.version} of {entry.domain or 'ai.onnx'}, {second.name} has"
+            raise UsageError(f"{both} {versions[entry.domain]} - convert one with convert-opset")
     proto.ir_version = max(proto.ir_version, ahead.ir_version)
-    pairs = [(f"{prefix}{source}", name) for name, source in links.items()]
-    graph = second.proto.graph
+    first_names = {name: f"{prefix}{source}" for name, source in links.items()}
+    pairs, graph = [(source, name) for name, source in first_names.items()], second.proto.graph
     try:
         merged = onnx.compose.merge_graphs(ahead.graph, graph, pairs, name=graph.name, doc_string=graph.doc_string)
     except ValueError as error:
         raise UsageError(f"{first.name} and {second.name} cannot be composed: {error}") from error
     merged.metadata_props.extend(graph.metadata_props)
     _annotate_quantization(merged, ahead.graph, lambda name: f"{prefix}{name}")
-    first_names = {name: f"{prefix}{source}" for name, source in links.items()}
     _annotate_quantization(merged, graph, lambda name: first_names.get(name, name))
     proto.graph.CopyFrom(merged)
     proto.functions.extend(ahead.functions)
@@ -152,13 +148,7 @@ class JoinEncoder(Pass):
     reads: Mapping[str, str]
 
     def run(self, model: Model) -> Matched[tuple[str, str]]:
-        """Return both as one model.
-
-        Raises:
-            UsageError: The decoder does not read one output of the encoder, or both have an input of one name.
-        """
-        encoder, first = self.encoder, model
-        states = list(first.roles.all("encoder state"))
+        encoder, first, states = self.encoder, model, model.roles.all("encoder state")
         hidden = encoder.roles.encoder_state
         if len(states) != 1 or hidden is None:
             raise UsageError(f"{first.name} does not read one output of {encoder.name} - export both together")
@@ -203,5 +193,5 @@ def _keep_values(model: Model, kept: Mapping[str, str]) -> Model:
         if value is None or dims is None:
             raise UsageError(f"later steps read '{name}', which the encoder and the first step do not give")
         outputs[f"{name}_kept"] = NewInput(f"{name}_kept", shapes[value].dtype, dims)
-    nodes: Iterable[NewNode] = (NewNode("Identity", [source], [f"{name}_kept"]) for name, source in kept.items())
+    nodes = [NewNode("Identity", [source], [f"{name}_kept"]) for name, source in kept.items()]
     return with_interface(model, {}, outputs, (), nodes)

@@ -107,11 +107,7 @@ class _Trace:
     """Follows values of an attention whose scores are for so many keys."""
 
     def __init__(
-        self,
-        editor: Editor,
-        known: Mapping[Value, Dependence],
-        keys: Expr,
-        by_joined: Mapping[Value, Growth],
+        self, editor: Editor, known: Mapping[Value, Dependence], keys: Expr, by_joined: Mapping[Value, Growth]
     ) -> None:
         self.shapes, self.known, self.keys, self.by_joined = editor.shapes, known, keys, by_joined
 
@@ -129,10 +125,8 @@ class _Trace:
             for index, operand in enumerate(node.inputs):
                 if operand is None or self._is_data(operand) or index in value_inputs(node):
                     continue
-                dims = self.shapes[operand].dims
-                if dims is None or (
-                    dims and dims[-1].constant != 1
-                ):  # an exporter may call the number of keys otherwise
+                dims = self.shapes[operand].dims  # where an exporter may call the number of keys otherwise
+                if dims is None or (dims and dims[-1].constant != 1):
                     masks.append((node, index))
         return None, ()
 
@@ -182,13 +176,11 @@ class _Trace:
 
     def _holds_keys(self, node: Node) -> bool:
         """Whether the number of keys is in a shape that a node reads."""
-        for index in value_inputs(node):
-            value = node.inputs[index]
+        for value in (node.inputs[index] for index in value_inputs(node)):
             elements = self.shapes[value].elements if value is not None else ()
-            symbols = self.keys.symbols
-            if elements is None or any(
-                isinstance(each, Expr) and each.symbols & symbols == symbols for each in elements
-            ):
+            if elements is None:
+                return True
+            if any(self.keys.symbols <= each.symbols for each in elements if isinstance(each, Expr)):
                 return True
         return False
 
@@ -243,19 +235,16 @@ def _window_length(editor: Editor, masks: Sequence[_Mask], slots: int) -> int | 
 def _mask_feeds(editor: Editor, inputs: Sequence[Value], past: int) -> dict[str, np.ndarray] | None:
     """Return the feeds of the nodes that make masks, for one new token after so many; None where they are not known."""
     roles, sizes = editor.model.roles, {"batch": 1, "sequence": 1, "past": past, "total": past + 1}
-    originals = {value.name: value for value in editor.model.graph.inputs}
     feed = {}
-    for name in (value.name for value in inputs):
-        value = originals[name]
+    for value in (editor.model.graph.values[value.name] for value in inputs):
         dims, role = editor.shapes[value].dims, roles.of(value)
         if dims is None or role not in ("tokens", "embeddings", "mask", "positions", "past"):
             return None
-        shape = [
-            sizes.get(roles.axis(value, at), -1) if d.constant is None else d.constant for at, d in enumerate(dims)
-        ]
+        counted = [sizes.get(roles.axis(value, at), -1) for at in range(len(dims))]
+        shape = [count if dim.constant is None else dim.constant for dim, count in zip(dims, counted, strict=True)]
         dtype = editor.shapes[value].dtype
         if min((0, *shape)) < 0 or math.prod(shape) > MAX_ELEMENTS or dtype not in INTEGERS | FLOATS.keys():
             return None
         fill = 1 if role == "mask" else past if role == "positions" else 0
-        feed[name] = np.full(shape, fill, dtype_name(dtype))
+        feed[value.name] = np.full(shape, fill, dtype_name(dtype))
     return feed

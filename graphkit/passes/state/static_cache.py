@@ -23,6 +23,7 @@ from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inte
 from graphkit.shapes import Expr, Shapes, const, infer
 from graphkit.suggest import count_things
 
+Ports = dict[str, NewInput]
 WRITES = {"ScatterND": (0, 2), "ScatterElements": (0, 2), "TensorScatter": (0, 1), "Where": (2, 1)}
 """The inputs of nodes that write slots: the slots, and what is new."""
 
@@ -210,7 +211,7 @@ class CountSlotsInUse(Pass):
         if declined or not static or tokens is None:
             return Outcome(model, declined=declined)
         slots = Slots(editor, tokens, "scatter-nd", is_start=bool(self.start))
-        inputs, outputs, last = dict[str, NewInput](), dict[str, NewInput](), list[NewNode]()
+        inputs, outputs, last = Ports(), Ports(), list[NewNode]()
         if not self.start:
             inputs[LENGTH] = NewInput(LENGTH, TensorProto.INT64, (const(1),), "how many slots are in use")
         dropped = {name_of(entry) for entry in static}
@@ -247,13 +248,7 @@ class CountSlotsInUse(Pass):
         return self.axis if entry.past is None else axes.get(entry.past, self.axis)
 
     def _place(
-        self,
-        entry: CacheEntry,
-        axis: int,
-        slots: Slots,
-        inputs: dict[str, NewInput],
-        outputs: dict[str, NewInput],
-        last: list[NewNode],
+        self, entry: CacheEntry, axis: int, slots: Slots, inputs: Ports, outputs: Ports, last: list[NewNode]
     ) -> None:
         """Give a cache the layout that it is to have, and the name of its output."""
         present, past, editor = entry.present, entry.past, slots.editor
@@ -271,13 +266,11 @@ class CountSlotsInUse(Pass):
             editor.rename(node.operand(0), after)  # which gives it in this layout
         else:
             last.append(NewNode("Transpose", [present.name], [after], {"perm": order}))
-        if past is not None:
-            count = slots.dim((editor.shapes[past].dims or dims)[axis]) or slots.length_of(
-                past, 0 if self.slots_first else axis
-            )
-            slots.replace_shapes(past, axis, count)
-        if past is not None and self.slots_first:
-            past_dims = editor.shapes[past].dims or ()
+        if past is None:
+            return
+        past_dims, lies_at = editor.shapes[past].dims or dims, 0 if self.slots_first else axis
+        slots.replace_shapes(past, axis, slots.dim(past_dims[axis]) or slots.length_of(past, lies_at))
+        if self.slots_first:
             inputs[past.name] = NewInput(past.name, dtype, [past_dims[at] for at in order])
             moved = editor.unique_name(f"{past.name}_moved")
             editor.replace_all_uses(past, moved)

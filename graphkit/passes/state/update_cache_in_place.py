@@ -83,10 +83,8 @@ class Slots:
         batch = self.node("Shape", self.tokens.name, as_="batch", start=0, end=1)
         if dim in self._batches:
             return batch
-        (_, factor), *others = dim.terms
-        if others or dim != self._batch * factor:
-            return None
-        return self.node("Mul", batch, self.number(factor), as_="rows")
+        factor = dim.terms[0][1]
+        return self.node("Mul", batch, self.number(factor), as_="rows") if dim == self._batch * factor else None
 
     def replace_shapes(self, past: Value, axis: int, count: str) -> None:
         """Let nodes that read the shape of a cache read one of the batch, of numbers, and of a count along an axis."""
@@ -110,15 +108,10 @@ class Slots:
         return (count, *others) if self.update == "scatter-nd" else (*dims[:axis], count, *dims[axis + 1 :])
 
     def write(self, slots: str, new: str, dims: Sequence[Expr], axis: int, out: str, window: int = 0) -> list[NewNode]:
-        """Return the nodes that write new tokens behind the slots in use.
+        """Return the nodes that write what is new behind the slots in use, which lie in their `layout`.
 
-        Args:
-            slots: The slots, in their `layout`.
-            new: What is new.
-            dims: The dims of the cache; the first has a `dim`.
-            axis: Along which it grows.
-            out: What the slots are called after.
-            window: The length of a ring, 0 for slots that are no ring.
+        The cache has these dims, the first of which has a `dim`, and grows along an axis; a window is the length of a
+        ring, 0 for none.
         """
         nodes: list[NewNode] = []
         at, count = self.past, self.new
@@ -169,12 +162,7 @@ class Slots:
         return self.node("Range", *scalars)
 
     def positions(self, mask: str | None, dtype: int) -> str:
-        """Return the positions of the new tokens, [batch, tokens].
-
-        Args:
-            mask: The mask over past and new tokens, [batch, total], what it leaves out is not counted; None for none.
-            dtype: Of the positions.
-        """
+        """Return the positions of the new tokens, [batch, tokens], without those that a mask [batch, total] hides."""
         shape = self.node("Shape", self.tokens.name, as_="tokens_shape", start=0, end=2)
         if mask is None:
             positions = self.node("Expand", self.node("Add", self.past, self._range(self.new)), shape, as_="positions")
@@ -184,31 +172,27 @@ class Slots:
             if not self.is_start:
                 positions = self.node("Slice", positions, self.past, self.end, self.number(1))
                 positions = self.node("Reshape", positions, shape, as_="positions")
-        return positions if dtype == TensorProto.INT64 else self.node("Cast", positions, to=dtype)
+        return self._cast(positions, dtype)
 
     def length(self, rank: int, dtype: int) -> str:
         """Return how many slots are in use before, of rank 0 or 1."""
-        count = self.node("Squeeze", self.past) if rank == 0 else self.past
-        return count if dtype == TensorProto.INT64 else self.node("Cast", count, to=dtype)
+        return self._cast(self.node("Squeeze", self.past) if rank == 0 else self.past, dtype)
 
     def new_places(self, dtype: int) -> str:
         """Return the positions of the new tokens, [tokens]."""
-        places = self.node("Add", self.past, self._range(self.new), as_="places")
-        return places if dtype == TensorProto.INT64 else self.node("Cast", places, to=dtype)
+        return self._cast(self.node("Add", self.past, self._range(self.new), as_="places"), dtype)
+
+    def _cast(self, value: str, dtype: int) -> str:
+        return value if dtype == TensorProto.INT64 else self.node("Cast", value, to=dtype)
 
     def causal_mask(self, slots: str) -> str:
         """Return the mask [batch, 1, tokens, slots] that lets a token see what is past, itself and those before it."""
         own = self.node("Unsqueeze", self.new_places(TensorProto.INT64), self.number(1), as_="own_place")
         seen = self.node("LessOrEqual", self._range(slots), own, as_="seen")
         batch = self.node("Shape", self.tokens.name, as_="batch", start=0, end=1)
-        parts = NewNode(
-            "Concat",
-            [batch, self.number(1), self.new, slots],
-            [self.editor.unique_name("state/mask_shape")],
-            {"axis": 0},
-        )
-        self.editor.insert_first(self.editor.model.graph, parts)
-        return self.node("Expand", seen, parts.outputs[0], as_="mask")
+        name, parts = self.editor.unique_name("state/mask_shape"), [batch, self.number(1), self.new, slots]
+        self.editor.insert_first(self.editor.model.graph, NewNode("Concat", parts, [name], {"axis": 0}))
+        return self.node("Expand", seen, name, as_="mask")
 
     def length_of(self, value: Value, axis: int) -> str:
         """Return how long an axis of an input is."""
